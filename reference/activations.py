@@ -1,0 +1,104 @@
+"""Elementwise activations of feed-forward networks: silu, gelu, relu and squared relu."""
+
+import numpy as np
+
+from reference.bounds import EXP, TINY, U, relative
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def silu(x: Array) -> Array:
+    """x * sigmoid(x) (Elfwing et al., arXiv 1702.03118). x [tokens, width] -> float64, same."""
+    x = x.astype(np.float64)
+    return x * sigmoid(x)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), written so that it never overflows."""
+    power = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1, power) / (1 + power))
+
+
+def gelu(x: Array) -> Array:
+    """The tanh form of x * Phi(x) (Hendrycks and Gimpel, arXiv 1606.08415), which ggml uses.
+
+    x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) = x * sigmoid(2 * the same argument).
+    x [tokens, width] -> float64, same.
+    """
+    x = x.astype(np.float64)
+    return x * sigmoid(2 * gelu_argument(x))
+
+
+def gelu_argument(x: Array) -> Array:
+    return np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0). x [tokens, width] -> float64, same."""
+    return np.maximum(x.astype(np.float64), 0)
+
+
+def squared_relu(x: Array) -> Array:
+    """max(x, 0)^2 (So et al., arXiv 2109.08668). x [tokens, width] -> float64, same."""
+    return relu(x) ** 2
+
+
+def make(case: Case) -> Arguments:
+    return {"x": case.array(case.rng(), case.shape["tokens"], case.shape["width"])}
+
+
+def sigmoid_error(argument: Array) -> Array:
+    """Relative error of a float32 sigmoid whose argument was rounded three times.
+
+    d log sigmoid / da = 1 - sigmoid(a), so the argument's error counts only where a < 0.
+    """
+    slope = sigmoid(-argument)
+    return np.asarray(slope * np.abs(argument) * 3 * U + EXP + 3 * U)
+
+
+def silu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    x = inputs["x"].astype(np.float64)
+    return {"out": np.abs(expected["out"]) * (sigmoid_error(x) + 2 * U) + TINY * (1 + np.abs(x))}
+
+
+def gelu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The argument is a polynomial of five more roundings, all terms of one sign."""
+    x = inputs["x"].astype(np.float64)
+    argument = 2 * gelu_argument(x)
+    slope = sigmoid(-argument) * np.abs(argument) * 8 * U
+    out = np.abs(expected["out"]) * (slope + EXP + 5 * U) + TINY * (1 + np.abs(x))
+    return {"out": out}
+
+
+def relu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Zero: nothing rounds."""
+    return {"out": np.zeros_like(expected["out"])}
+
+
+def squared_relu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    return {"out": relative(expected["out"], 1)}
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    elements = shape["tokens"] * shape["width"]
+    return Cost(8 * elements, elements)
+
+
+def _row(reference, bound) -> Op:  # type: ignore[no-untyped-def]
+    return Op(
+        name=reference.__name__,
+        reference=reference,
+        signature="x: f32[tokens width] -> out: f32[tokens width]",
+        axes={"tokens": (0, 1, 2, 7), "width": (1, 2, 31, 33, 127, 1000)},
+        make=make,
+        bound=bound,
+        cost=cost,
+        nan="element",
+    )
+
+
+OPS = (
+    _row(silu, silu_bound),
+    _row(gelu, gelu_bound),
+    _row(relu, relu_bound),
+    _row(squared_relu, squared_relu_bound),
+)

@@ -1,0 +1,14 @@
+"""The slopes of attention with linear biases (Press et al., ALiBi, arXiv 2108.12409)."""
+
+from typing import Any
+
+import numpy as np
+
+
+def alibi_slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """float64 [heads]: a geometric series for a power of two, interleaved with the next if not."""
+    power = 1 << (heads.bit_length() - 1)
+    h = np.arange(heads)
+    first = 2.0 ** (-8 / power * (h + 1))
+    second = 2.0 ** (-4 / power * (2 * (h - power) + 1))
+    return np.where(h < power, first, second)

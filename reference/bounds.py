@@ -1,0 +1,25 @@
+"""The error analysis that bounds share (Higham, Accuracy and Stability, chapter 3).
+
+A kernel computes in float32, whose unit roundoff is U. A sum or product chain of n roundings has
+a relative error of at most gamma(n), in whatever order it is evaluated and with or without fused
+multiply-add. Results below the normal range lose absolute precision instead: TINY each.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+U = 2.0**-24
+TINY = 2.0**-126  # a kernel may flush subnormal numbers to zero
+EXP = 4 * U  # relative error of a good float32 exp, its argument's rounding aside
+
+
+def gamma(n: float) -> float:
+    return n * U / (1 - n * U)
+
+
+def relative(expected: Any, roundings: float) -> Array:
+    """|expected| times the growth of so many roundings."""
+    return np.abs(np.asarray(expected, np.float64)) * gamma(roundings) + TINY

@@ -1,0 +1,56 @@
+"""Token embedding: pick rows of a table, decoding its weight format (ggml's get_rows)."""
+
+import numpy as np
+
+from reference.formats import FORMATS
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def embedding(tokens: Array, weight: Array, format: str) -> Array:
+    """out[t] = table[tokens[t]].
+
+    tokens int32 [tokens], weight uint8 [vocab, row_bytes] in `format` -> float64 [tokens, hidden].
+    """
+    return FORMATS[format].dequantise(weight[tokens]).astype(np.float64)
+
+
+def make(case: Case) -> Arguments:
+    rng, shape = case.rng(), case.shape
+    assert case.format is not None
+    table = case.array(rng, shape["vocab"], shape["hidden"])
+    tokens = rng.integers(0, shape["vocab"], shape["tokens"], dtype=np.int32)
+    return {"tokens": tokens, "weight": FORMATS[case.format].quantise(table), "format": case.format}
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Zero: every decoded weight is exact in float32."""
+    return {"out": np.zeros_like(expected["out"])}
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    row = FORMATS[format or "F32"].row_bytes(shape["hidden"])
+    return Cost(shape["tokens"] * (row + 4 * shape["hidden"] + 4), 0)
+
+
+def whole_blocks(shape: Shape, format: str | None) -> Shape:
+    """`hidden` rounded up to whole blocks of the format."""
+    block = FORMATS[format or "F32"].block
+    return {**shape, "hidden": -(-shape["hidden"] // block) * block}
+
+
+def fit(shape: Shape, format: str | None) -> Shape:
+    return {**whole_blocks(shape, format), "vocab": max(1, shape["vocab"])}
+
+
+OP = Op(
+    name="embedding",
+    reference=embedding,
+    signature="tokens: i32[tokens], weight: format[vocab hidden] -> out: f32[tokens hidden]",
+    axes={"tokens": (0, 1, 2, 7, 33), "vocab": (1, 5, 31, 257), "hidden": (1, 2, 31, 33, 127, 256)},
+    make=make,
+    bound=bound,
+    cost=cost,
+    formats=tuple(FORMATS),
+    fit=fit,
+)
+

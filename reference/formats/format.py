@@ -1,0 +1,48 @@
+"""What a weight format is: blocks of a fixed number of elements in a fixed number of bytes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One GGUF weight format.
+
+    `gguf_type` is its number in a GGUF file. `decode` turns uint8 [blocks, block_bytes] into
+    float32 [blocks, block], `encode` the reverse; both are exact definitions, bit for bit.
+    """
+
+    name: str
+    gguf_type: int
+    block: int
+    block_bytes: int
+    decode: Callable[[Bytes], Floats]
+    encode: Callable[[Floats], Bytes]
+
+    @property
+    def bits(self) -> float:
+        """Bits per weight."""
+        return 8 * self.block_bytes / self.block
+
+    def row_bytes(self, elements: int) -> int:
+        if elements % self.block:
+            raise ValueError(f"{self.name} rows hold multiples of {self.block}, got {elements}")
+        return elements // self.block * self.block_bytes
+
+    def dequantise(self, data: Bytes) -> Floats:
+        """uint8 [..., row_bytes] -> float32 [..., elements]."""
+        blocks = np.ascontiguousarray(data).reshape(-1, self.block_bytes)
+        elements = data.shape[-1] // self.block_bytes * self.block
+        return self.decode(blocks).reshape(*data.shape[:-1], elements)
+
+    def quantise(self, x: Floats) -> Bytes:
+        """float32 [..., elements] -> uint8 [..., row_bytes]."""
+        row_bytes = self.row_bytes(x.shape[-1])
+        blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
+        return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)

@@ -1,0 +1,84 @@
+"""The linear layer: activations times a weight matrix kept in some weight format."""
+
+import numpy as np
+
+from reference.bounds import TINY, gamma
+from reference.embedding import whole_blocks
+from reference.formats import FORMATS
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def linear(x: Array, weight: Array, format: str) -> Array:
+    """out = x W^T.
+
+    x [tokens, hidden], weight uint8 [out, row_bytes] in `format` -> float64 [tokens, out].
+    """
+    w = FORMATS[format].dequantise(weight).astype(np.float64)
+    return x.astype(np.float64) @ w.T
+
+
+def make(case: Case) -> Arguments:
+    rng, shape = case.rng(), case.shape
+    assert case.format is not None
+    x = case.array(rng, shape["tokens"], shape["hidden"])
+    w = case.array(rng, shape["out"], shape["hidden"])
+    return {"x": x, "weight": FORMATS[case.format].quantise(w), "format": case.format}
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation."""
+    magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
+    return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + TINY * inputs["x"].shape[1]}
+
+
+def quantised_bound(x: Array, scale: Array, inputs: Arguments) -> Array:
+    """For a kernel on quantised activations, against the product of those same activations.
+
+    Dots inside a block of 32 are exact integers, so only one scale product, one fused multiply
+    and the sum over blocks round: gamma(blocks + 3) * sum over blocks |d_w d_x dot|. Formats with
+    a minimum per block add its own product, which the magnitude below covers by taking
+    sum |w||x| instead of |sum w x| inside a block.
+    """
+    blocks = max(1, x.shape[1] // 32)
+    magnitude = linear(np.abs(x), *_absolute(inputs))
+    return np.asarray(gamma(blocks + 3) * magnitude + TINY * blocks)
+
+
+def quantisation_step(scale: Array, inputs: Arguments) -> Array:
+    """How far quantised activations may move the product: half a step of x times |w|.
+
+    scale float32 [tokens, hidden / 32] -> [tokens, out].
+    """
+    half_step = np.repeat(scale.astype(np.float64), 32, axis=-1) * (0.5 + 2**-15)
+    return linear(half_step, *_absolute(inputs))
+
+
+def _absolute(inputs: Arguments) -> tuple[Array, str]:
+    """The weight's magnitudes, as an F32 weight."""
+    w = FORMATS[inputs["format"]].dequantise(inputs["weight"])
+    return np.abs(w).view(np.uint8).reshape(w.shape[0], -1), "F32"
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    tokens, hidden, out = shape["tokens"], shape["hidden"], shape["out"]
+    weight = out * FORMATS[format or "F32"].row_bytes(hidden)
+    return Cost(weight + 4 * tokens * (hidden + out), 2 * tokens * hidden * out)
+
+
+OP = Op(
+    name="linear",
+    reference=linear,
+    signature="x: f32[tokens hidden], weight: format[out hidden] -> out: f32[tokens out]",
+    axes={
+        "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
+        "hidden": (1, 2, 31, 33, 127, 129, 256),
+        "out": (1, 2, 31, 32, 33, 65, 127),
+    },
+    make=make,
+    bound=bound,
+    cost=cost,
+    formats=tuple(FORMATS),
+    fit=whole_blocks,
+    nan="token",
+)
+

@@ -1,0 +1,183 @@
+"""What an op is: a formula, its arguments in words, and how a kernel of it is judged.
+
+An op's file holds its formula first and its `Op` row last; `reference.table.OPS` lists the rows.
+Everything downstream (argument checks, the kernels' calling convention, cases, `assay op`) is
+derived from the row, so a shape is written down once.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reference.formats import FORMATS
+from reference.values import VALUES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = Mapping[str, int]
+Arguments = dict[str, Any]
+
+DTYPES: dict[str, type] = {
+    "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8,
+    "i32": np.int32, "i64": np.int64, "u64": np.uint64,
+}  # fmt: skip
+
+_ARGUMENT = re.compile(r"(\w+): (\w+)(?:\[([\w/* ]+)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One parameter of an op, e.g. `x: f32[tokens hidden]`; no axes means a scalar.
+
+    An axis is a name, a number, `name/number` for an exact fraction or `name*name` for a product. The
+    dtype `format` stands for bytes in the op's weight format: its last axis counts elements.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES and self.dtype != "format":
+            raise ValueError(f"{self.name}: unknown dtype {self.dtype}")
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}" + (f"[{' '.join(self.axes)}]" if self.axes else "")
+
+    def dims(self, shape: Shape, format: str | None = None) -> tuple[int, ...]:
+        """The array's dimensions for named sizes; the last one in bytes if dtype is `format`."""
+        dims = [_size(axis, shape) for axis in self.axes]
+        if self.dtype == "format":
+            dims[-1] = FORMATS[format or "F32"].row_bytes(dims[-1])
+        return tuple(dims)
+
+
+def _size(axis: str, shape: Shape) -> int:
+    if axis.isdigit():
+        return int(axis)
+    if "*" in axis:
+        return math.prod(_size(factor, shape) for factor in axis.split("*"))
+    name, _, divisor = axis.partition("/")
+    return shape[name] // int(divisor) if divisor else shape[name]
+
+
+def parse_signature(text: str) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+    """`"x: f32[tokens hidden], eps: f64 -> out: f32[tokens hidden]"` as (inputs, outputs)."""
+    sides = text.split(" -> ")
+    if len(sides) != 2:
+        raise ValueError(f"a signature has one ' -> ': {text!r}")
+    inputs, outputs = (
+        tuple(
+            Argument(name, dtype, tuple(axes.split()))
+            for name, dtype, axes in _ARGUMENT.findall(side)
+        )
+        for side in sides
+    )
+    return inputs, outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one call must do at least: bytes that must move and arithmetic operations."""
+
+    bytes: float
+    operations: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point of an op's domain; the same case always gives the same arguments."""
+
+    shape: Shape
+    values: str = "normal"
+    seed: int = 0
+    format: str | None = None
+
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *self.shape.values()])
+
+    def array(self, rng: np.random.Generator, *dims: int) -> Array:
+        """float32 values of this case's kind."""
+        return VALUES[self.values](rng, dims)
+
+    def describe(self) -> str:
+        """The case as options of `assay op`."""
+        words = ["--shape", ",".join(f"{axis}={size}" for axis, size in self.shape.items())]
+        if self.format:
+            words = ["--format", self.format, *words]
+        return " ".join([*words, "--values", self.values, "--seed", str(self.seed)])
+
+
+def same_shape(shape: Shape, format: str | None) -> Shape:
+    return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row of the table.
+
+    - `reference(**inputs)` returns the output array, or a tuple in the order of the outputs.
+    - `axes` gives the awkward sizes of each named axis; `fit` turns any sizes into legal ones.
+    - `make(case)` gives the inputs of a case.
+    - `bound(inputs, expected)` gives, per output, the largest |error| of a correct kernel,
+      elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
+    - `cost(shape, format)` gives the roofline.
+    - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that
+      token's output NaN and touches no other token) or "domain" (NaN is no legal input).
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    signature: str
+    axes: Mapping[str, Sequence[int]]
+    make: Callable[[Case], Arguments]
+    bound: Callable[[Arguments, dict[str, Array]], dict[str, Array]]
+    cost: Callable[[Shape, str | None], Cost]
+    formats: tuple[str, ...] = ()
+    values: tuple[str, ...] = tuple(VALUES)
+    fit: Callable[[Shape, str | None], Shape] = same_shape
+    nan: str = "domain"
+    inputs: tuple[Argument, ...] = field(init=False)
+    outputs: tuple[Argument, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        inputs, outputs = parse_signature(self.signature)
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "outputs", outputs)
+
+    def expected(self, inputs: Arguments) -> dict[str, Array]:
+        """The reference's outputs by name."""
+        result = self.reference(**inputs)
+        results = result if isinstance(result, tuple) else (result,)
+        return {o.name: np.asarray(r) for o, r in zip(self.outputs, results, strict=True)}
+
+    def case(
+        self, shape: Shape, values: str = "normal", seed: int = 0, format: str | None = None
+    ) -> Case:
+        """A legal case near the wanted one; errors name the op, what was got and what fits."""
+        if unknown := set(shape) - set(self.axes):
+            raise ValueError(f"{self.name} has no axis {sorted(unknown)[0]!r}: {list(self.axes)}")
+        if self.formats and format not in self.formats:
+            raise ValueError(f"{self.name} has no format {format!r}: {list(self.formats)}")
+        if values not in self.values:
+            raise ValueError(f"{self.name} has no values {values!r}: {list(self.values)}")
+        if negative := [f"{axis}={size}" for axis, size in shape.items() if size < 0]:
+            raise ValueError(f"{self.name}: sizes are not negative, got {negative[0]}")
+        full = {axis: shape.get(axis, sizes[-1]) for axis, sizes in self.axes.items()}
+        return Case(self.fit(full, format), values, seed, format)
+
+    def quick_cases(self, format: str | None = None, count: int = 24) -> list[Case]:
+        """A fixed sample of the awkward sizes and value kinds, each kind at least once."""
+        rng = np.random.default_rng(len(self.name))
+        return [
+            self.case(
+                {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()},
+                self.values[i % len(self.values)],
+                i,
+                format,
+            )
+            for i in range(count)
+        ]

@@ -1,0 +1,55 @@
+"""Softmax over the last axis."""
+
+import numpy as np
+
+from reference.bounds import EXP, TINY, U, gamma
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def softmax(x: Array) -> Array:
+    """out = exp(x - max x) / sum exp(x - max x).
+
+    x [tokens, width] -> float64 [tokens, width]; -inf becomes 0, but a row needs a finite value.
+    """
+    x = x.astype(np.float64)
+    powers = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def make(case: Case) -> Arguments:
+    rng, shape = case.rng(), case.shape
+    x = case.array(rng, shape["tokens"], shape["width"])
+    masked = rng.random(x.shape) < 0.1
+    masked[:, :1] = False
+    return {"x": np.where(masked, np.float32(-np.inf), x)}
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """exp turns the rounding of x - max into a relative error of U |x - max|, and so for the sum.
+
+    Where the sum's terms are off by at most d relatively, so is the sum; the worst d is that of
+    the terms that count, weighted by their share.
+    """
+    x = inputs["x"].astype(np.float64)
+    depth = x.max(axis=-1, keepdims=True, initial=-np.inf) - x
+    depth = np.where(np.isfinite(depth), depth, 0)
+    own = EXP + U * depth
+    of_sum = (expected["out"] * own).sum(axis=-1, keepdims=True) + gamma(x.shape[1] + 2)
+    return {"out": expected["out"] * (own + of_sum) + TINY}
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    elements = shape["tokens"] * shape["width"]
+    return Cost(8 * elements, 4 * elements)
+
+
+OP = Op(
+    name="softmax",
+    reference=softmax,
+    signature="x: f32[tokens width] -> out: f32[tokens width]",
+    axes={"tokens": (0, 1, 2, 7), "width": (1, 2, 31, 33, 127, 1000)},
+    make=make,
+    bound=bound,
+    cost=cost,
+    nan="token",
+)
