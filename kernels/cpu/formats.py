@@ -1,0 +1,133 @@
+"""Weight formats inside compiled code: one tag a format, and elements decoded and encoded by tag.
+
+`element` serves every kernel that reads the file's own layout one element at a time; kernels that
+must be fast stream packed layouts of their own.
+"""
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, models, overload, register_model
+
+from kernels.cpu.simd import bf16x1, convert, extract, f16x1, f32x1, load, splat, store
+
+
+class FormatTag(types.Type):  # type: ignore[misc]
+    """A weight format as a compile-time argument."""
+
+    def __init__(self, format: str) -> None:
+        super().__init__(name=f"format.{format}")
+
+
+register_model(FormatTag)(models.OpaqueModel)
+
+TAGS = {name: FormatTag(name) for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
+
+
+@njit(inline="always")  # type: ignore[misc]
+def half_at(data, offset):  # type: ignore[no-untyped-def]
+    """The float16 at a byte offset, as float32."""
+    return extract(convert(f32x1, load(f16x1, data, offset)), 0)
+
+
+@njit(inline="always")  # type: ignore[misc]
+def put_half(data, offset, value):  # type: ignore[no-untyped-def]
+    """float32 to float16, nearest even, at a byte offset."""
+    store(data, offset, convert(f16x1, splat(f32x1, value)))
+
+
+@intrinsic  # type: ignore[misc]
+def bits_of(typing, value):  # type: ignore[no-untyped-def]
+    """The bits of a float32 as uint32."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.bitcast(values[0], ir.IntType(32))
+
+    return types.uint32(types.float32), codegen
+
+
+def element(tag, data, i):  # type: ignore[no-untyped-def]
+    """Element i of the row of bytes `data`, as float32."""
+    raise NotImplementedError("known to compiled code only")
+
+
+@overload(element, inline="always")  # type: ignore[misc]
+def _element(tag, data, i):  # type: ignore[no-untyped-def]
+    def f32(tag, data, i):  # type: ignore[no-untyped-def]
+        return extract(load(f32x1, data, 4 * i), 0)
+
+    def f16(tag, data, i):  # type: ignore[no-untyped-def]
+        return half_at(data, 2 * i)
+
+    def bf16(tag, data, i):  # type: ignore[no-untyped-def]
+        return extract(convert(f32x1, load(bf16x1, data, 2 * i)), 0)
+
+    def q8_0(tag, data, i):  # type: ignore[no-untyped-def]
+        base = i // 32 * 34
+        return half_at(data, base) * np.float32(np.int8(data[base + 2 + i % 32]))
+
+    def q4_0(tag, data, i):  # type: ignore[no-untyped-def]
+        base, j = i // 32 * 18, i % 32
+        q = np.int32(data[base + 2 + j % 16]) >> (4 * (j // 16)) & 15
+        return half_at(data, base) * np.float32(q - 8)
+
+    kinds = {"F32": f32, "F16": f16, "BF16": bf16, "Q8_0": q8_0, "Q4_0": q4_0}
+    return kinds[tag.instance_type.name.removeprefix("format.")]
+
+
+def encode(tag, x, data):  # type: ignore[no-untyped-def]
+    """Write the row of float32 `x` as the row of bytes `data`."""
+    raise NotImplementedError("known to compiled code only")
+
+
+@overload(encode)  # type: ignore[misc]
+def _encode(tag, x, data):  # type: ignore[no-untyped-def]
+    def f32(tag, x, data):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            store(data, 4 * i, splat(f32x1, x[i]))
+
+    def f16(tag, x, data):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            put_half(data, 2 * i, x[i])
+
+    def bf16(tag, x, data):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            bits = np.int64(bits_of(x[i]))
+            if math.isnan(x[i]):
+                upper = bits >> 16 | 64
+            else:
+                upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+            data[2 * i], data[2 * i + 1] = upper & 255, upper >> 8 & 255
+
+    def q8_0(tag, x, data):  # type: ignore[no-untyped-def]
+        for b in range(len(x) // 32):
+            values, block = x[32 * b : 32 * b + 32], data[34 * b : 34 * b + 34]
+            largest = np.float32(0)
+            for j in range(32):
+                largest = max(largest, abs(values[j]))
+            d = largest / np.float32(127)
+            inverse = np.float32(0) if d == 0 else np.float32(1) / d
+            put_half(block, 0, d)
+            for j in range(32):
+                scaled = values[j] * inverse
+                block[2 + j] = np.int32(scaled + math.copysign(np.float32(0.5), scaled)) & 255
+
+    def q4_0(tag, x, data):  # type: ignore[no-untyped-def]
+        for b in range(len(x) // 32):
+            values, block = x[32 * b : 32 * b + 32], data[18 * b : 18 * b + 18]
+            extreme = np.float32(0)
+            for j in range(32):
+                if abs(values[j]) > abs(extreme):
+                    extreme = values[j]
+            d = extreme / np.float32(-8)
+            inverse = np.float32(0) if d == 0 else np.float32(1) / d
+            put_half(block, 0, d)
+            for j in range(16):
+                low = min(15, np.int32(values[j] * inverse + np.float32(8.5)))
+                high = min(15, np.int32(values[j + 16] * inverse + np.float32(8.5)))
+                block[2 + j] = low | high << 4
+
+    kinds = {"F32": f32, "F16": f16, "BF16": bf16, "Q8_0": q8_0, "Q4_0": q4_0}
+    return kinds[tag.instance_type.name.removeprefix("format.")]

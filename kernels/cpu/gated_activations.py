@@ -1,0 +1,36 @@
+"""swiglu, geglu and reglu on the CPU: elements are shared among threads."""
+
+from kernels.cpu.activations import gelu_of, relu_of, silu_of
+from kernels.cpu.share import arguments, part, share
+from kernels.cpu.simd import mul
+from kernels.cpu.sweep import load_some, store_some
+from reference.gated_activations import OPS
+
+SIGNATURE = OPS[0].signature
+
+
+@share(SIGNATURE)
+def swiglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    gate, up, out = arguments(block, SIGNATURE)
+    first, last = part(gate.size, thread, n_threads)
+    for i in range(first, last, 16):
+        activated = silu_of(load_some(gate, i, last))
+        store_some(out, i, last, mul(activated, load_some(up, i, last)))
+
+
+@share(SIGNATURE)
+def geglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    gate, up, out = arguments(block, SIGNATURE)
+    first, last = part(gate.size, thread, n_threads)
+    for i in range(first, last, 16):
+        activated = gelu_of(load_some(gate, i, last))
+        store_some(out, i, last, mul(activated, load_some(up, i, last)))
+
+
+@share(SIGNATURE)
+def reglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    gate, up, out = arguments(block, SIGNATURE)
+    gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
+    first, last = part(gate.size, thread, n_threads)
+    for i in range(first, last):
+        target[i] = relu_of(gates[i]) * ups[i]

@@ -1,0 +1,22 @@
+"""kv_write on the CPU, into the cache itself: tokens are shared among threads."""
+
+from collections.abc import Callable
+
+from kernels.cpu.formats import TAGS, FormatTag, encode
+from kernels.cpu.share import arguments, by_format, part
+from reference.kv_write import FORMATS_OF_CACHE
+
+SIGNATURE = "x: f32[tokens width], cells: i32[tokens] -> out: format[capacity width]"
+
+
+def write_as(tag: FormatTag) -> Callable[..., None]:
+    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+        x, cells, out = arguments(block, SIGNATURE)
+        first, last = part(len(cells), thread, n_threads)
+        for t in range(first, last):
+            encode(tag, x[t], out[cells[t]])
+
+    return generic
+
+
+SHARES = by_format(write_as, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})

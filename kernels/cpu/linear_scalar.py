@@ -1,0 +1,33 @@
+"""linear in plain scalar loops over the file's own layout: variant `scalar`.
+
+Slow, and right on any machine: what the engine falls back to when a faster variant has no
+certificate. Activations stay float32 whatever the weight's format.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kernels.cpu.formats import TAGS, FormatTag, element
+from kernels.cpu.share import arguments, by_format, part
+from reference.linear import OP
+
+SIGNATURE = OP.signature
+
+
+def scalar_kernel(tag: FormatTag) -> Callable[..., None]:
+    def scalar(block, thread, n_threads):  # type: ignore[no-untyped-def]
+        x, weight, out = arguments(block, SIGNATURE)
+        tokens, hidden = x.shape
+        first, last = part(out.shape[1], thread, n_threads)
+        for row in range(first, last):
+            for t in range(tokens):
+                total = np.float32(0)
+                for k in range(hidden):
+                    total += element(tag, weight[row], k) * x[t, k]
+                out[t, row] = total
+
+    return scalar
+
+
+SHARES = by_format(scalar_kernel, SIGNATURE, TAGS)

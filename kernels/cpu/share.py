@@ -1,0 +1,157 @@
+"""The calling convention of CPU kernels: a share of the work, as one compiled C function.
+
+A share is `void f(uint64 block, int64 thread, int64 n_threads)`. The block holds the arguments in
+the order of a signature, in 64-bit words: an array is its address and its dimensions (always
+C-contiguous), a scalar is one word. So a step can call any kernel through its address, tests call
+the very machine code that the engine runs, and a kernel is compiled once, alone.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from kernels.provenance import cache_folder, fingerprint
+from reference.op import DTYPES, Argument, parse_signature
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64)
+I64 = ir.IntType(64)
+
+
+def numba_type(argument: Argument) -> types.Type:
+    """What a kernel sees: arrays of the argument's dtype (bytes for `format`), or a scalar."""
+    dtype = numba.from_dtype(np.dtype(DTYPES.get(argument.dtype, np.uint8)))
+    return types.Array(dtype, len(argument.axes), "C") if argument.axes else dtype
+
+
+def all_arguments(signature: str) -> tuple[Argument, ...]:
+    inputs, outputs = parse_signature(signature)
+    return inputs + outputs
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[misc]
+def arguments(typing, block, signature):  # type: ignore[no-untyped-def]
+    """The block's arguments as a tuple of arrays and scalars, in the signature's order."""
+    kinds = [numba_type(a) for a in all_arguments(signature.literal_value)]
+    result = types.Tuple(kinds)
+
+    def codegen(context, builder, sig, values):  # type: ignore[no-untyped-def]
+        words = builder.inttoptr(values[0], I64.as_pointer())
+        position = 0
+
+        def next_word() -> Any:
+            nonlocal position
+            position += 1
+            return builder.load(builder.gep(words, [I64(position - 1)]))
+
+        def scalar(kind: Any) -> Any:
+            word = next_word()
+            return builder.bitcast(word, ir.DoubleType()) if kind == types.float64 else word
+
+        def array(kind: Any) -> Any:
+            address, shape = next_word(), [next_word() for _ in range(kind.ndim)]
+            element = context.get_data_type(kind.dtype)
+            stride = I64(context.get_abi_sizeof(element))
+            view = context.make_array(kind)(context, builder)
+            view.itemsize, strides, count = stride, [], I64(1)
+            for size in reversed(shape):
+                strides.insert(0, stride)
+                stride, count = builder.mul(stride, size), builder.mul(count, size)
+            view.data = builder.inttoptr(address, element.as_pointer())
+            view.shape = cgutils.pack_array(builder, shape)
+            view.strides = cgutils.pack_array(builder, strides)
+            view.nitems = count
+            view.meminfo = cgutils.get_null_value(view.meminfo.type)
+            view.parent = cgutils.get_null_value(view.parent.type)
+            return view._getvalue()
+
+        parts = [array(k) if isinstance(k, types.Array) else scalar(k) for k in kinds]
+        return context.make_tuple(builder, result, parts)
+
+    return result(types.uint64, signature), codegen
+
+
+def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
+    """The block for these arrays and scalars; they must outlive it."""
+    words: list[int] = []
+    for argument in all_arguments(signature):
+        value = values[argument.name]
+        if argument.axes:
+            if not value.flags.c_contiguous:
+                raise ValueError(f"{argument.name}: want a C-contiguous array, got a strided view")
+            words += [value.ctypes.data, *value.shape]
+        elif argument.dtype == "f64":
+            words.append(int(np.float64(value).view(np.int64)))
+        else:
+            words.append(int(value))
+    return np.array(words, np.int64)
+
+
+@njit(inline="always")  # type: ignore[misc]
+def part(count, thread, n_threads):  # type: ignore[no-untyped-def]
+    """This thread's contiguous share [first, last) of `count` items."""
+    return count * thread // n_threads, count * (thread + 1) // n_threads
+
+
+class Share:
+    """A kernel's work share: compiled when first needed, kept on disk by its fingerprint.
+
+    The function may close over tags (types) that specialise it, one share a weight format.
+    """
+
+    def __init__(self, function: Callable[..., None], signature: str, format: str = "") -> None:
+        self.function, self.signature, self.format = function, signature, format
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        if format:
+            self.name += f"[{format}]"
+
+    def __repr__(self) -> str:
+        return f"Share({self.name})"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the kernel's source with all it calls, and of its signature."""
+        return fingerprint(self.function.__module__, self.name, self.signature)
+
+    @cached_property
+    def compiled(self) -> Any:
+        # Numba's own cache looks at one file's date only: a folder a fingerprint covers the rest
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(self._folder())
+        try:
+            options = {"cache": True, "nopython": True, "error_model": "numpy", "nogil": True}
+            return cfunc("void(uint64, int64, int64)", **options)(self.function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+    def _folder(self) -> Path:
+        return cache_folder() / "compiled" / self.fingerprint[:16]
+
+    @property
+    def address(self) -> int:
+        return int(self.compiled.address)
+
+    @cached_property
+    def _entry(self) -> Any:
+        return PROTOTYPE(self.address)
+
+    def __call__(self, block: Words, thread: int = 0, n_threads: int = 1) -> None:
+        self._entry(block.ctypes.data, thread, n_threads)
+
+
+def share(signature: str) -> Callable[[Callable[..., None]], Share]:
+    """Make `f(block, thread, n_threads)` a Share whose block follows the signature."""
+    return lambda function: Share(function, signature)
+
+
+def by_format(make: Callable[[Any], Callable[..., None]], signature: str, tags: Mapping[str, Any]) -> dict[str, Share]:
+    """One share for each weight format, of the function that `make` gives for its tag."""
+    return {name: Share(make(tag), signature, name) for name, tag in tags.items()}

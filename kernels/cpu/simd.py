@@ -1,0 +1,377 @@
+"""Vectors for Numba: types such as f32x16 and intrinsics on them, in portable LLVM vector IR.
+
+LLVM lowers each to whatever the machine has: one AVX-512 register, two of AVX2, four of NEON.
+Offsets count elements of the array they index, so bytes for a uint8 array. Loads and stores need
+no alignment. Nothing is checked: the caller's loop bounds are the contract.
+"""
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+I32 = ir.IntType(32)
+ELEMENTS: dict[str, ir.Type] = {
+    "f32": ir.FloatType(), "f16": ir.HalfType(), "bf16": ir.IntType(16),
+    "i8": ir.IntType(8), "i32": I32,
+}  # fmt: skip
+
+
+class Vector(types.Type):  # type: ignore[misc]
+    """`lanes` elements of one kind, held in registers."""
+
+    def __init__(self, element: str, lanes: int) -> None:
+        self.element, self.lanes = element, lanes
+        super().__init__(name=f"{element}x{lanes}")
+
+    @property
+    def ir(self) -> ir.Type:
+        return ir.VectorType(ELEMENTS[self.element], self.lanes)
+
+    def of(self, element: str) -> "Vector":
+        return Vector(element, self.lanes)
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        super().__init__(manager, vector, vector.ir)
+
+
+f32x16, f16x16, i32x16 = Vector("f32", 16), Vector("f16", 16), Vector("i32", 16)
+f32x32, f16x32, bf16x32, i8x32 = (Vector(e, 32) for e in ("f32", "f16", "bf16", "i8"))
+f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
+
+
+def _call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+    kind = ir.FunctionType(result, [a.type for a in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def _suffix(vector: Vector) -> str:
+    return f"v{vector.lanes}{vector.element}"
+
+
+def _address(context: Any, builder: Any, array: Any, values: Any, pointee: ir.Type) -> Any:
+    """A pointer to `pointee` at element values[1] of the array values[0]."""
+    data = context.make_array(array)(context, builder, values[0]).data
+    return builder.bitcast(builder.gep(data, [values[1]]), pointee.as_pointer())
+
+
+def _splat(builder: Any, vector: Vector, scalar: Any) -> Any:
+    undefined = ir.Constant(vector.ir, ir.Undefined)
+    one = builder.insert_element(undefined, scalar, I32(0))
+    zeros = ir.Constant(ir.VectorType(I32, vector.lanes), None)
+    return builder.shuffle_vector(one, undefined, zeros)
+
+
+def _slice(builder: Any, value: Any, first: int, lanes: int) -> Any:
+    mask = ir.Constant(ir.VectorType(I32, lanes), list(range(first, first + lanes)))
+    return builder.shuffle_vector(value, value, mask)
+
+
+@intrinsic  # type: ignore[misc]
+def load(typing, kind, array, offset):  # type: ignore[no-untyped-def]
+    """The vector (or scalar) of type `kind` at array[offset:]."""
+    result = kind.instance_type
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        pointee = context.get_value_type(result)
+        value = builder.load(_address(context, builder, signature.args[1], values[1:], pointee))
+        value.align = 1
+        return value
+
+    return result(kind, array, types.intp), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def store(typing, array, offset, value):  # type: ignore[no-untyped-def]
+    """array[offset:] = value, all its lanes."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        pointer = _address(context, builder, signature.args[0], values, values[2].type)
+        builder.store(values[2], pointer).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), codegen
+
+
+def _first_lanes(builder: Any, lanes: int, count: Any) -> Any:
+    """The mask of the first `count` lanes."""
+    index = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+    limit = _splat(builder, Vector("i32", lanes), builder.trunc(count, I32))
+    return builder.icmp_signed("<", index, limit)
+
+
+@intrinsic  # type: ignore[misc]
+def load_first(typing, kind, array, offset, count):  # type: ignore[no-untyped-def]
+    """The first `count` lanes at array[offset:], the rest zero; memory beyond is not touched."""
+    result = kind.instance_type
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        pointer = _address(context, builder, signature.args[1], values[1:], result.ir)
+        mask = _first_lanes(builder, result.lanes, values[3])
+        zero = ir.Constant(result.ir, None)
+        name = f"llvm.masked.load.{_suffix(result)}.p0"
+        return _call(builder, name, result.ir, [pointer, I32(1), mask, zero])
+
+    return result(kind, array, types.intp, types.intp), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def store_first(typing, array, offset, value, count):  # type: ignore[no-untyped-def]
+    """The first `count` lanes to array[offset:]; memory beyond is not touched."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        pointer = _address(context, builder, signature.args[0], values, value.ir)
+        mask = _first_lanes(builder, value.lanes, values[3])
+        name = f"llvm.masked.store.{_suffix(value)}.p0"
+        _call(builder, name, ir.VoidType(), [values[2], pointer, I32(1), mask])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value, types.intp), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def splat(typing, kind, scalar):  # type: ignore[no-untyped-def]
+    """Every lane the same scalar."""
+    result = kind.instance_type
+    element = types.float32 if result.element == "f32" else types.int32
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return _splat(builder, result, values[1])
+
+    return result(kind, element), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def zero(typing, kind):  # type: ignore[no-untyped-def]
+    """Every lane zero."""
+    result = kind.instance_type
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return ir.Constant(result.ir, None)
+
+    return result(kind), codegen
+
+
+def _binary(name: str, doc: str) -> Any:
+    """An intrinsic of two like vectors, named after the IRBuilder's method."""
+
+    def operation(typing, a, b):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            return getattr(builder, name)(*values)
+
+        return a(a, a), codegen
+
+    operation.__doc__, operation.__name__ = doc, name
+    return intrinsic(operation)
+
+
+mul = _binary("fmul", "a * b, of floats.")
+add = _binary("fadd", "a + b, of floats.")
+sub = _binary("fsub", "a - b, of floats.")
+div = _binary("fdiv", "a / b, of floats.")
+
+
+@intrinsic  # type: ignore[misc]
+def fma(typing, a, b, c):  # type: ignore[no-untyped-def]
+    """a * b + c, rounded once where the machine can."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return _call(builder, f"llvm.fmuladd.{_suffix(a)}", a.ir, list(values))
+
+    return a(a, a, a), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def maximum(typing, a, b):  # type: ignore[no-untyped-def]
+    """The larger of a and b, lane by lane; b where either is NaN."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.select(builder.fcmp_ordered(">", *values), *values)
+
+    return a(a, a), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def low_nibbles(typing, v):  # type: ignore[no-untyped-def]
+    """Each byte's low four bits."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.and_(values[0], ir.Constant(v.ir, [15] * v.lanes))
+
+    return v(v), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def high_nibbles(typing, v):  # type: ignore[no-untyped-def]
+    """Each byte's high four bits."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.lshr(values[0], ir.Constant(v.ir, [4] * v.lanes))
+
+    return v(v), codegen
+
+
+def _has_half_conversion() -> bool:
+    """Whether float16 widens in hardware; x86-64 without F16C would call a missing function."""
+    x86 = llvm.get_process_triple().startswith("x86")
+    return not x86 or bool(llvm.get_host_cpu_features().get("f16c"))
+
+
+def _widen_half(builder: Any, value: Any, lanes: int) -> Any:
+    """float16 to float32 by integer arithmetic: shift into place, then rescale the exponent."""
+    i32, f32 = ir.VectorType(I32, lanes), ir.VectorType(ir.FloatType(), lanes)
+
+    def constant(bits: int) -> Any:
+        return ir.Constant(i32, [bits] * lanes)
+
+    bits = builder.zext(builder.bitcast(value, ir.VectorType(ir.IntType(16), lanes)), i32)
+    magnitude = builder.shl(builder.and_(bits, constant(0x7FFF)), constant(13))
+    rescale = builder.bitcast(constant(0x77800000), f32)  # 2^112
+    scaled = builder.bitcast(builder.fmul(builder.bitcast(magnitude, f32), rescale), i32)
+    special = builder.icmp_unsigned(">=", magnitude, constant(0x0F800000))
+    scaled = builder.select(special, builder.or_(magnitude, constant(0x7F800000)), scaled)
+    sign = builder.shl(builder.and_(bits, constant(0x8000)), constant(16))
+    return builder.bitcast(builder.or_(scaled, sign), f32)
+
+
+@intrinsic  # type: ignore[misc]
+def convert(typing, kind, v):  # type: ignore[no-untyped-def]
+    """Lanes of one element type as another: f16, bf16, i8, i32 to f32 (exact where it fits);
+    f32 to f16 (nearest even) and to i32 (toward zero)."""
+    result = kind.instance_type if isinstance(kind.instance_type, Vector) else v.of("f32")
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        value, target = values[1], result.ir
+        match v.element, result.element:
+            case ("i8" | "i32"), "f32":
+                return builder.sitofp(value, target)
+            case "f16", "f32" if _has_half_conversion():
+                return builder.fpext(value, target)
+            case "f16", "f32":
+                return _widen_half(builder, value, v.lanes)
+            case "bf16", "f32":
+                wide = builder.zext(value, ir.VectorType(I32, v.lanes))
+                sixteen = ir.Constant(ir.VectorType(I32, v.lanes), [16] * v.lanes)
+                return builder.bitcast(builder.shl(wide, sixteen), target)
+            case "f32", "f32":
+                return value
+            case "f32", "f16":
+                return builder.fptrunc(value, target)
+            case "f32", "i32":
+                return builder.fptosi(value, target)
+        raise TypeError(f"no conversion from {v} to {result}")
+
+    return result(kind, v), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def extract(typing, v, lane):  # type: ignore[no-untyped-def]
+    """One lane of a float vector as a scalar."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.extract_element(values[0], values[1])
+
+    return types.float32(v, types.intp), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def insert(typing, v, lane, scalar):  # type: ignore[no-untyped-def]
+    """The vector with one lane replaced."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.insert_element(values[0], values[2], values[1])
+
+    return v(v, types.intp, types.float32), codegen
+
+
+def _reduction(name: str, combine: Any, doc: str) -> Any:
+    """A fold of lanes in halves: the order is fixed, so the result is the same everywhere."""
+
+    def operation(typing, v):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            value, lanes = values[0], v.lanes
+            while lanes > 1:
+                lanes //= 2
+                low = _slice(builder, value, 0, lanes)
+                value = combine(builder, low, _slice(builder, value, lanes, lanes))
+            return builder.extract_element(value, I32(0))
+
+        return types.float32(v), codegen
+
+    operation.__doc__, operation.__name__ = doc, name
+    return intrinsic(operation)
+
+
+sum_lanes = _reduction("sum_lanes", lambda b, x, y: b.fadd(x, y), "The sum of all lanes.")
+max_lanes = _reduction(
+    "max_lanes",
+    lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y),
+    "The largest lane; NaN lanes may be passed over.",
+)
+
+
+@intrinsic  # type: ignore[misc]
+def _ldexp(typing, v, n):  # type: ignore[no-untyped-def]
+    """v * 2^n for a whole float n in [-126, 127], by building the power's bits."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        i32 = ir.VectorType(I32, v.lanes)
+        biased = builder.add(builder.fptosi(values[1], i32), ir.Constant(i32, [127] * v.lanes))
+        bits = builder.shl(biased, ir.Constant(i32, [23] * v.lanes))
+        return builder.fmul(values[0], builder.bitcast(bits, v.ir))
+
+    return v(v, v), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def _round_even(typing, v):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return _call(builder, f"llvm.rint.{_suffix(v)}", v.ir, [values[0]])
+
+    return v(v), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def _exp_range(typing, x, y):  # type: ignore[no-untyped-def]
+    """y where exp(x) is a normal number; 0 below, infinity above, NaN for NaN."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        x_value, y_value = values
+
+        def constant(value: Any) -> Any:
+            return ir.Constant(x.ir, [value] * x.lanes)
+
+        below = builder.fcmp_ordered("<", x_value, constant(-87.336540))
+        above = builder.fcmp_ordered(">", x_value, constant(88.722839))
+        y_value = builder.select(below, constant(0.0), y_value)
+        y_value = builder.select(above, constant(float("inf")), y_value)
+        return builder.select(builder.fcmp_unordered("uno", x_value, x_value), x_value, y_value)
+
+    return x(x, x), codegen
+
+
+@njit(inline="always")  # type: ignore[misc]
+def exp(x):  # type: ignore[no-untyped-def]
+    """e^x of f32x16 within 2 units in the last place (Cephes' expf); subnormal results are 0.
+
+    x = n ln 2 + r with ln 2 in two parts so that r is exact, a polynomial for e^r, times 2^n.
+    """
+    # maximum() with a NaN gives its second argument, so the integer conversion is always defined
+    clamped = maximum(x, splat(f32x16, -87.5))
+    clamped = sub(zero(f32x16), maximum(sub(zero(f32x16), clamped), splat(f32x16, -88.4)))
+    n = _round_even(mul(clamped, splat(f32x16, 1.44269504088896341)))
+    r = fma(n, splat(f32x16, -0.693359375), clamped)
+    r = fma(n, splat(f32x16, 2.12194440e-4), r)
+    p = fma(splat(f32x16, 1.9875691500e-4), r, splat(f32x16, 1.3981999507e-3))
+    p = fma(p, r, splat(f32x16, 8.3334519073e-3))
+    p = fma(p, r, splat(f32x16, 4.1665795894e-2))
+    p = fma(p, r, splat(f32x16, 1.6666665459e-1))
+    p = fma(p, r, splat(f32x16, 5.0000001201e-1))
+    y = add(fma(p, mul(r, r), r), splat(f32x16, 1.0))
+    return _exp_range(x, _ldexp(y, n))

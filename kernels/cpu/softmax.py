@@ -1,0 +1,42 @@
+"""softmax on the CPU: tokens are shared among threads; three passes over a row."""
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.share import arguments, part, share
+from kernels.cpu.simd import exp, extract, f32x16, load, load_first, splat, store, store_first, sub
+from reference.softmax import OP
+
+SIGNATURE = OP.signature
+
+
+@njit(inline="always")  # type: ignore[misc]
+def powers(x, i, width, highest):  # type: ignore[no-untyped-def]
+    """exp(x - highest) of up to sixteen elements at i."""
+    if i + 16 <= width:
+        return exp(sub(load(f32x16, x, i), splat(f32x16, highest)))
+    return exp(sub(load_first(f32x16, x, i, width - i), splat(f32x16, highest)))
+
+
+@share(SIGNATURE)
+def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    x, out = arguments(block, SIGNATURE)
+    tokens, width = x.shape
+    first, last = part(tokens, thread, n_threads)
+    for t in range(first, last):
+        source, row = x[t], out[t]
+        highest = np.float32(-np.inf)
+        for i in range(width):
+            highest = max(highest, source[i])
+        total = 0.0
+        for i in range(0, width, 16):
+            block_powers = powers(source, i, width, highest)
+            for j in range(min(16, width - i)):
+                total += extract(block_powers, j)
+            if i + 16 <= width:
+                store(row, i, block_powers)
+            else:
+                store_first(row, i, block_powers, width - i)
+        inverse = 1.0 / total
+        for i in range(width):
+            row[i] = row[i] * inverse

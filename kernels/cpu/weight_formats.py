@@ -1,0 +1,34 @@
+"""quantise and dequantise on the CPU: rows are shared among threads."""
+
+from collections.abc import Callable
+
+from kernels.cpu.formats import TAGS, FormatTag, element, encode
+from kernels.cpu.share import arguments, by_format, part
+from reference.weight_formats import OPS
+
+QUANTISE, DEQUANTISE = (op.signature for op in OPS)
+
+
+def quantise_to(tag: FormatTag) -> Callable[..., None]:
+    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+        x, out = arguments(block, QUANTISE)
+        first, last = part(x.shape[0], thread, n_threads)
+        for row in range(first, last):
+            encode(tag, x[row], out[row])
+
+    return generic
+
+
+def dequantise_from(tag: FormatTag) -> Callable[..., None]:
+    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+        data, out = arguments(block, DEQUANTISE)
+        first, last = part(out.shape[0], thread, n_threads)
+        for row in range(first, last):
+            for i in range(out.shape[1]):
+                out[row, i] = element(tag, data[row], i)
+
+    return generic
+
+
+QUANTISE_SHARES = by_format(quantise_to, QUANTISE, TAGS)
+DEQUANTISE_SHARES = by_format(dequantise_from, DEQUANTISE, TAGS)
