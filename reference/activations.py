@@ -83,7 +83,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(8 * elements, elements)
 
 
-def _row(reference, bound) -> Op:  # type: ignore[no-untyped-def]
+def _row(reference, bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,

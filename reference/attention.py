@@ -174,4 +174,3 @@ OP = Op(
     fit=fit,
     nan="token",
 )
-

@@ -53,4 +53,3 @@ OP = Op(
     formats=tuple(FORMATS),
     fit=fit,
 )
-

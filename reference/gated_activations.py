@@ -28,7 +28,7 @@ def make(case: Case) -> Arguments:
     return {"gate": case.array(rng, *dims), "up": case.array(rng, *dims)}
 
 
-def gated_bound(activation, activation_bound):  # type: ignore[no-untyped-def]
+def gated_bound(activation, activation_bound):
     """The activation's own error, carried through the product with up, and one rounding."""
 
     def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -45,7 +45,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(12 * elements, 2 * elements)
 
 
-def _row(reference, activation, activation_bound) -> Op:  # type: ignore[no-untyped-def]
+def _row(reference, activation, activation_bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,

@@ -81,4 +81,3 @@ OP = Op(
     fit=whole_blocks,
     nan="token",
 )
-

@@ -73,7 +73,7 @@ def make(case: Case) -> Arguments:
     }
 
 
-def make_bound(apply, inputs: Arguments) -> Array:  # type: ignore[no-untyped-def]
+def make_bound(apply, inputs: Arguments) -> Array:
     """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|)."""
     turn = np.abs(inputs["rotation"]) * [1, -1]  # so that the first of a pair adds up too
     magnitude = np.maximum(
@@ -107,7 +107,7 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "head_dim": head_dim}
 
 
-def _row(reference, bound) -> Op:  # type: ignore[no-untyped-def]
+def _row(reference, bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,

@@ -11,26 +11,26 @@ from reference.activations import OPS
 SIGNATURE = OPS[0].signature
 
 
-@njit(inline="always")  # type: ignore[misc]
-def over_one_plus_exp(x, exponent):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def over_one_plus_exp(x, exponent):
     """x / (1 + e^exponent)."""
     return div(x, add(splat(f32x16, 1.0), exp(exponent)))
 
 
-@njit(inline="always")  # type: ignore[misc]
-def silu_of(x):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def silu_of(x):
     return over_one_plus_exp(x, sub(zero(f32x16), x))
 
 
-@njit(inline="always")  # type: ignore[misc]
-def gelu_of(x):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def gelu_of(x):
     """x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))."""
     cubic = fma(mul(x, x), splat(f32x16, 0.044715), splat(f32x16, 1.0))
     return over_one_plus_exp(x, mul(mul(cubic, x), splat(f32x16, -1.5957691216057308)))
 
 
 @share(SIGNATURE)
-def silu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def silu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     first, last = part(x.size, thread, n_threads)
     for i in range(first, last, 16):
@@ -38,21 +38,21 @@ def silu(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(SIGNATURE)
-def gelu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def gelu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     first, last = part(x.size, thread, n_threads)
     for i in range(first, last, 16):
         store_some(out, i, last, gelu_of(load_some(x, i, last)))
 
 
-@njit(inline="always")  # type: ignore[misc]
-def relu_of(value):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def relu_of(value):
     """max(value, 0), but NaN stays NaN."""
     return np.float32(0) if value < 0 else value
 
 
 @share(SIGNATURE)
-def relu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def relu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     source, target = x.ravel(), out.ravel()
     first, last = part(x.size, thread, n_threads)
@@ -61,7 +61,7 @@ def relu(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(SIGNATURE)
-def squared_relu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def squared_relu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     source, target = x.ravel(), out.ravel()
     first, last = part(x.size, thread, n_threads)

@@ -9,7 +9,7 @@ ADD, ADD_BIAS, SCALE = (op.signature for op in OPS)
 
 
 @share(ADD)
-def add(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def add(block, thread, n_threads):
     x, y, out = arguments(block, ADD)
     left, right, target = x.ravel(), y.ravel(), out.ravel()
     first, last = part(x.size, thread, n_threads)
@@ -18,7 +18,7 @@ def add(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(ADD_BIAS)
-def add_bias(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def add_bias(block, thread, n_threads):
     x, bias, out = arguments(block, ADD_BIAS)
     first, last = part(x.shape[1], thread, n_threads)
     for t in range(x.shape[0]):
@@ -27,7 +27,7 @@ def add_bias(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(SCALE)
-def scale(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def scale(block, thread, n_threads):
     x, factor, out = arguments(block, SCALE)
     source, target = x.ravel(), out.ravel()
     first, last = part(x.size, thread, n_threads)

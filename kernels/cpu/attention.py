@@ -38,15 +38,15 @@ from reference.kv_write import FORMATS_OF_CACHE
 SIGNATURE = OP.signature
 
 
-@njit(inline="always")  # type: ignore[misc]
-def capped(score, softcap):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def capped(score, softcap):
     return softcap * math.tanh(score / softcap) if softcap != 0.0 else score
 
 
 def flash(kind: Vector) -> Callable[..., None]:
     element_bytes = 4 if kind == f32x16 else 2
 
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         (q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, out) = arguments(
             block, SIGNATURE
         )
@@ -98,7 +98,7 @@ def flash(kind: Vector) -> Callable[..., None]:
 def plain(tag: FormatTag) -> Callable[..., None]:
     element_bytes = 4 if tag == TAGS["F32"] else 2
 
-    def scalar(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def scalar(block, thread, n_threads):
         (q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, out) = arguments(
             block, SIGNATURE
         )

@@ -10,7 +10,7 @@ SIGNATURE = OP.signature
 
 
 def embedding_from(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         tokens, weight, out = arguments(block, SIGNATURE)
         first, last = part(len(tokens), thread, n_threads)
         for t in range(first, last):

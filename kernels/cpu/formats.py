@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, overload, register_model
 from kernels.cpu.simd import bf16x1, convert, extract, f16x1, f32x1, load, splat, store
 
 
-class FormatTag(types.Type):  # type: ignore[misc]
+class FormatTag(types.Type):
     """A weight format as a compile-time argument."""
 
     def __init__(self, format: str) -> None:
@@ -26,49 +26,49 @@ register_model(FormatTag)(models.OpaqueModel)
 TAGS = {name: FormatTag(name) for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
 
 
-@njit(inline="always")  # type: ignore[misc]
-def half_at(data, offset):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def half_at(data, offset):
     """The float16 at a byte offset, as float32."""
     return extract(convert(f32x1, load(f16x1, data, offset)), 0)
 
 
-@njit(inline="always")  # type: ignore[misc]
-def put_half(data, offset, value):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def put_half(data, offset, value):
     """float32 to float16, nearest even, at a byte offset."""
     store(data, offset, convert(f16x1, splat(f32x1, value)))
 
 
-@intrinsic  # type: ignore[misc]
-def bits_of(typing, value):  # type: ignore[no-untyped-def]
+@intrinsic
+def bits_of(typing, value):
     """The bits of a float32 as uint32."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return builder.bitcast(values[0], ir.IntType(32))
 
     return types.uint32(types.float32), codegen
 
 
-def element(tag, data, i):  # type: ignore[no-untyped-def]
+def element(tag, data, i):
     """Element i of the row of bytes `data`, as float32."""
     raise NotImplementedError("known to compiled code only")
 
 
-@overload(element, inline="always")  # type: ignore[misc]
-def _element(tag, data, i):  # type: ignore[no-untyped-def]
-    def f32(tag, data, i):  # type: ignore[no-untyped-def]
+@overload(element, inline="always")
+def _element(tag, data, i):
+    def f32(tag, data, i):
         return extract(load(f32x1, data, 4 * i), 0)
 
-    def f16(tag, data, i):  # type: ignore[no-untyped-def]
+    def f16(tag, data, i):
         return half_at(data, 2 * i)
 
-    def bf16(tag, data, i):  # type: ignore[no-untyped-def]
+    def bf16(tag, data, i):
         return extract(convert(f32x1, load(bf16x1, data, 2 * i)), 0)
 
-    def q8_0(tag, data, i):  # type: ignore[no-untyped-def]
+    def q8_0(tag, data, i):
         base = i // 32 * 34
         return half_at(data, base) * np.float32(np.int8(data[base + 2 + i % 32]))
 
-    def q4_0(tag, data, i):  # type: ignore[no-untyped-def]
+    def q4_0(tag, data, i):
         base, j = i // 32 * 18, i % 32
         q = np.int32(data[base + 2 + j % 16]) >> (4 * (j // 16)) & 15
         return half_at(data, base) * np.float32(q - 8)
@@ -77,22 +77,22 @@ def _element(tag, data, i):  # type: ignore[no-untyped-def]
     return kinds[tag.instance_type.name.removeprefix("format.")]
 
 
-def encode(tag, x, data):  # type: ignore[no-untyped-def]
+def encode(tag, x, data):
     """Write the row of float32 `x` as the row of bytes `data`."""
     raise NotImplementedError("known to compiled code only")
 
 
-@overload(encode)  # type: ignore[misc]
-def _encode(tag, x, data):  # type: ignore[no-untyped-def]
-    def f32(tag, x, data):  # type: ignore[no-untyped-def]
+@overload(encode)
+def _encode(tag, x, data):
+    def f32(tag, x, data):
         for i in range(len(x)):
             store(data, 4 * i, splat(f32x1, x[i]))
 
-    def f16(tag, x, data):  # type: ignore[no-untyped-def]
+    def f16(tag, x, data):
         for i in range(len(x)):
             put_half(data, 2 * i, x[i])
 
-    def bf16(tag, x, data):  # type: ignore[no-untyped-def]
+    def bf16(tag, x, data):
         for i in range(len(x)):
             bits = np.int64(bits_of(x[i]))
             if math.isnan(x[i]):
@@ -101,7 +101,7 @@ def _encode(tag, x, data):  # type: ignore[no-untyped-def]
                 upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
             data[2 * i], data[2 * i + 1] = upper & 255, upper >> 8 & 255
 
-    def q8_0(tag, x, data):  # type: ignore[no-untyped-def]
+    def q8_0(tag, x, data):
         for b in range(len(x) // 32):
             values, block = x[32 * b : 32 * b + 32], data[34 * b : 34 * b + 34]
             largest = np.float32(0)
@@ -114,7 +114,7 @@ def _encode(tag, x, data):  # type: ignore[no-untyped-def]
                 scaled = values[j] * inverse
                 block[2 + j] = np.int32(scaled + math.copysign(np.float32(0.5), scaled)) & 255
 
-    def q4_0(tag, x, data):  # type: ignore[no-untyped-def]
+    def q4_0(tag, x, data):
         for b in range(len(x) // 32):
             values, block = x[32 * b : 32 * b + 32], data[18 * b : 18 * b + 18]
             extreme = np.float32(0)

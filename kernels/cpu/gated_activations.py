@@ -10,7 +10,7 @@ SIGNATURE = OPS[0].signature
 
 
 @share(SIGNATURE)
-def swiglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def swiglu(block, thread, n_threads):
     gate, up, out = arguments(block, SIGNATURE)
     first, last = part(gate.size, thread, n_threads)
     for i in range(first, last, 16):
@@ -19,7 +19,7 @@ def swiglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(SIGNATURE)
-def geglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def geglu(block, thread, n_threads):
     gate, up, out = arguments(block, SIGNATURE)
     first, last = part(gate.size, thread, n_threads)
     for i in range(first, last, 16):
@@ -28,7 +28,7 @@ def geglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(SIGNATURE)
-def reglu(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def reglu(block, thread, n_threads):
     gate, up, out = arguments(block, SIGNATURE)
     gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
     first, last = part(gate.size, thread, n_threads)

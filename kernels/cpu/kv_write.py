@@ -10,7 +10,7 @@ SIGNATURE = "x: f32[tokens width], cells: i32[tokens] -> out: format[capacity wi
 
 
 def write_as(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         x, cells, out = arguments(block, SIGNATURE)
         first, last = part(len(cells), thread, n_threads)
         for t in range(first, last):

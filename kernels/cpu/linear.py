@@ -44,16 +44,16 @@ QUANTISED = (
 )
 
 
-@njit  # type: ignore[misc]
-def put(out, token, group, value):  # type: ignore[no-untyped-def]
+@njit
+def put(out, token, group, value):
     """Store a group's outputs of one token; the last group may be partial."""
     width = out.shape[1]
     first = group * LANES
     store_first(out, token * width + first, value, min(LANES, width - first))
 
 
-@njit  # type: ignore[misc]
-def float_rows(kind, element_bytes, x, weight, out, thread, n_threads):  # type: ignore[no-untyped-def]
+@njit
+def float_rows(kind, element_bytes, x, weight, out, thread, n_threads):
     tokens, hidden = x.shape
     step = LANES * element_bytes
     first, last = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
@@ -85,7 +85,7 @@ def float_rows(kind, element_bytes, x, weight, out, thread, n_threads):  # type:
 def float_kernel(kind: Vector) -> Callable[..., None]:
     element_bytes = 4 if kind == f32x32 else 2
 
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         x, weight, out = arguments(block, FLOAT)
         float_rows(kind, element_bytes, x, weight, out, thread, n_threads)
 
@@ -101,40 +101,40 @@ FLOAT_SHARES = by_format(float_kernel, FLOAT, {"F32": f32x32, "F16": f16x32, "BF
 NIBBLES = Vector("u4", LANES)  # a tag: two elements a byte
 
 
-def pair(kind, weight, base, j):  # type: ignore[no-untyped-def]
+def pair(kind, weight, base, j):
     """Elements j and j + 16 of a block as float vectors, 32 rows each."""
     raise NotImplementedError("known to compiled code only")
 
 
-@overload(pair, inline="always")  # type: ignore[misc]
-def _pair(kind, weight, base, j):  # type: ignore[no-untyped-def]
-    def of_bytes(kind, weight, base, j):  # type: ignore[no-untyped-def]
+@overload(pair, inline="always")
+def _pair(kind, weight, base, j):
+    def of_bytes(kind, weight, base, j):
         low = load(i8x32, weight, base + LANES * j)
         high = load(i8x32, weight, base + LANES * (j + 16))
         return convert(f32x32, low), convert(f32x32, high)
 
-    def of_nibbles(kind, weight, base, j):  # type: ignore[no-untyped-def]
+    def of_nibbles(kind, weight, base, j):
         both = load(i8x32, weight, base + LANES * j)
         return convert(f32x32, low_nibbles(both)), convert(f32x32, high_nibbles(both))
 
     return of_nibbles if kind.instance_type == NIBBLES else of_bytes
 
 
-@njit(inline="always")  # type: ignore[misc]
-def times(low, high, q, t, k, dot):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def times(low, high, q, t, k, dot):
     dot = fma(low, splat(f32x32, float(q[t, k])), dot)
     return fma(high, splat(f32x32, float(q[t, k + 16])), dot)
 
 
-@njit(inline="always")  # type: ignore[misc]
-def with_block(sum_, dot, w, offset, scale, total, t, i):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def with_block(sum_, dot, w, offset, scale, total, t, i):
     """Add one block: scale of the weights * scale of the activations * (dot - offset * total)."""
     exact = sub(dot, splat(f32x32, float(offset * total[t, i])))
     return fma(mul(w, splat(f32x32, scale[t, i])), exact, sum_)
 
 
-@njit  # type: ignore[misc]
-def quantised_rows(kind, payload, offset, q, scale, total, weight, out, thread, n_threads):  # type: ignore[no-untyped-def]
+@njit
+def quantised_rows(kind, payload, offset, q, scale, total, weight, out, thread, n_threads):
     """`payload` bytes of a block come before its scales; stored weights are raised by `offset`."""
     tokens, blocks = scale.shape
     step = payload + 2 * LANES
@@ -182,7 +182,7 @@ def quantised_rows(kind, payload, offset, q, scale, total, weight, out, thread, 
 def quantised_kernel(kind: Vector) -> Callable[..., None]:
     payload, offset = (16 * LANES, 8) if kind == NIBBLES else (32 * LANES, 0)
 
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         q, scale, total, weight, out = arguments(block, QUANTISED)
         quantised_rows(kind, payload, offset, q, scale, total, weight, out, thread, n_threads)
 

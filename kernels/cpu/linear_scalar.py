@@ -16,7 +16,7 @@ SIGNATURE = OP.signature
 
 
 def scalar_kernel(tag: FormatTag) -> Callable[..., None]:
-    def scalar(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def scalar(block, thread, n_threads):
         x, weight, out = arguments(block, SIGNATURE)
         tokens, hidden = x.shape
         first, last = part(out.shape[1], thread, n_threads)

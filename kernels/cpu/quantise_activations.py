@@ -11,7 +11,7 @@ SIGNATURE = OP.signature
 
 
 @share(SIGNATURE)
-def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def generic(block, thread, n_threads):
     x, q, scale, total = arguments(block, SIGNATURE)
     tokens, blocks = scale.shape
     first, last = part(tokens * blocks, thread, n_threads)

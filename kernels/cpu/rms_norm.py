@@ -10,8 +10,8 @@ from reference.rms_norm import OP
 SIGNATURE = OP.signature
 
 
-@njit  # type: ignore[misc]
-def sum_of_squares(row):  # type: ignore[no-untyped-def]
+@njit
+def sum_of_squares(row):
     """Four partial sums in a fixed order, so that their latencies overlap."""
     a = b = c = d = 0.0
     whole = len(row) // 4 * 4
@@ -26,7 +26,7 @@ def sum_of_squares(row):  # type: ignore[no-untyped-def]
 
 
 @share(SIGNATURE)
-def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def generic(block, thread, n_threads):
     x, weight, eps, out = arguments(block, SIGNATURE)
     tokens, hidden = x.shape
     first, last = part(tokens, thread, n_threads)

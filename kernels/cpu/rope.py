@@ -11,7 +11,7 @@ ROTATION, NORM, NEOX = (op.signature for op in OPS)
 
 
 @share(ROTATION)
-def rotation(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def rotation(block, thread, n_threads):
     positions, frequencies, magnitude, out = arguments(block, ROTATION)
     pairs = len(frequencies)
     first, last = part(len(positions) * pairs, thread, n_threads)
@@ -22,8 +22,8 @@ def rotation(block, thread, n_threads):  # type: ignore[no-untyped-def]
         out[t, i, 1] = magnitude * math.sin(angle)
 
 
-@njit(inline="always")  # type: ignore[misc]
-def turn(x, rotation, out, stride, partner, thread, n_threads):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def turn(x, rotation, out, stride, partner, thread, n_threads):
     """Pair i of a head is (stride * i, stride * i + partner)."""
     tokens, heads, head_dim = x.shape
     pairs = rotation.shape[1]
@@ -40,12 +40,12 @@ def turn(x, rotation, out, stride, partner, thread, n_threads):  # type: ignore[
 
 
 @share(NORM)
-def norm(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def norm(block, thread, n_threads):
     x, rotation, out = arguments(block, NORM)
     turn(x, rotation, out, 2, 1, thread, n_threads)
 
 
 @share(NEOX)
-def neox(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def neox(block, thread, n_threads):
     x, rotation, out = arguments(block, NEOX)
     turn(x, rotation, out, 1, rotation.shape[1], thread, n_threads)

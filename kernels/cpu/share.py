@@ -38,13 +38,13 @@ def all_arguments(signature: str) -> tuple[Argument, ...]:
     return inputs + outputs
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[misc]
-def arguments(typing, block, signature):  # type: ignore[no-untyped-def]
+@intrinsic(prefer_literal=True)
+def arguments(typing, block, signature):
     """The block's arguments as a tuple of arrays and scalars, in the signature's order."""
     kinds = [numba_type(a) for a in all_arguments(signature.literal_value)]
     result = types.Tuple(kinds)
 
-    def codegen(context, builder, sig, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, sig, values):
         words = builder.inttoptr(values[0], I64.as_pointer())
         position = 0
 
@@ -96,8 +96,8 @@ def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
     return np.array(words, np.int64)
 
 
-@njit(inline="always")  # type: ignore[misc]
-def part(count, thread, n_threads):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def part(count, thread, n_threads):
     """This thread's contiguous share [first, last) of `count` items."""
     return count * thread // n_threads, count * (thread + 1) // n_threads
 
@@ -152,6 +152,8 @@ def share(signature: str) -> Callable[[Callable[..., None]], Share]:
     return lambda function: Share(function, signature)
 
 
-def by_format(make: Callable[[Any], Callable[..., None]], signature: str, tags: Mapping[str, Any]) -> dict[str, Share]:
+def by_format(
+    make: Callable[[Any], Callable[..., None]], signature: str, tags: Mapping[str, Any]
+) -> dict[str, Share]:
     """One share for each weight format, of the function that `make` gives for its tag."""
     return {name: Share(make(tag), signature, name) for name, tag in tags.items()}

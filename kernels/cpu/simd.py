@@ -20,7 +20,7 @@ ELEMENTS: dict[str, ir.Type] = {
 }  # fmt: skip
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):
     """`lanes` elements of one kind, held in registers."""
 
     def __init__(self, element: str, lanes: int) -> None:
@@ -36,7 +36,7 @@ class Vector(types.Type):  # type: ignore[misc]
 
 
 @register_model(Vector)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, vector: Vector) -> None:
         super().__init__(manager, vector, vector.ir)
 
@@ -73,12 +73,12 @@ def _slice(builder: Any, value: Any, first: int, lanes: int) -> Any:
     return builder.shuffle_vector(value, value, mask)
 
 
-@intrinsic  # type: ignore[misc]
-def load(typing, kind, array, offset):  # type: ignore[no-untyped-def]
+@intrinsic
+def load(typing, kind, array, offset):
     """The vector (or scalar) of type `kind` at array[offset:]."""
     result = kind.instance_type
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         pointee = context.get_value_type(result)
         value = builder.load(_address(context, builder, signature.args[1], values[1:], pointee))
         value.align = 1
@@ -87,11 +87,11 @@ def load(typing, kind, array, offset):  # type: ignore[no-untyped-def]
     return result(kind, array, types.intp), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def store(typing, array, offset, value):  # type: ignore[no-untyped-def]
+@intrinsic
+def store(typing, array, offset, value):
     """array[offset:] = value, all its lanes."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         pointer = _address(context, builder, signature.args[0], values, values[2].type)
         builder.store(values[2], pointer).align = 1
         return context.get_dummy_value()
@@ -106,12 +106,12 @@ def _first_lanes(builder: Any, lanes: int, count: Any) -> Any:
     return builder.icmp_signed("<", index, limit)
 
 
-@intrinsic  # type: ignore[misc]
-def load_first(typing, kind, array, offset, count):  # type: ignore[no-untyped-def]
+@intrinsic
+def load_first(typing, kind, array, offset, count):
     """The first `count` lanes at array[offset:], the rest zero; memory beyond is not touched."""
     result = kind.instance_type
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         pointer = _address(context, builder, signature.args[1], values[1:], result.ir)
         mask = _first_lanes(builder, result.lanes, values[3])
         zero = ir.Constant(result.ir, None)
@@ -121,11 +121,11 @@ def load_first(typing, kind, array, offset, count):  # type: ignore[no-untyped-d
     return result(kind, array, types.intp, types.intp), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def store_first(typing, array, offset, value, count):  # type: ignore[no-untyped-def]
+@intrinsic
+def store_first(typing, array, offset, value, count):
     """The first `count` lanes to array[offset:]; memory beyond is not touched."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         pointer = _address(context, builder, signature.args[0], values, value.ir)
         mask = _first_lanes(builder, value.lanes, values[3])
         name = f"llvm.masked.store.{_suffix(value)}.p0"
@@ -135,24 +135,24 @@ def store_first(typing, array, offset, value, count):  # type: ignore[no-untyped
     return types.void(array, types.intp, value, types.intp), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def splat(typing, kind, scalar):  # type: ignore[no-untyped-def]
+@intrinsic
+def splat(typing, kind, scalar):
     """Every lane the same scalar."""
     result = kind.instance_type
     element = types.float32 if result.element == "f32" else types.int32
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return _splat(builder, result, values[1])
 
     return result(kind, element), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def zero(typing, kind):  # type: ignore[no-untyped-def]
+@intrinsic
+def zero(typing, kind):
     """Every lane zero."""
     result = kind.instance_type
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return ir.Constant(result.ir, None)
 
     return result(kind), codegen
@@ -161,8 +161,8 @@ def zero(typing, kind):  # type: ignore[no-untyped-def]
 def _binary(name: str, doc: str) -> Any:
     """An intrinsic of two like vectors, named after the IRBuilder's method."""
 
-    def operation(typing, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def operation(typing, a, b):
+        def codegen(context, builder, signature, values):
             return getattr(builder, name)(*values)
 
         return a(a, a), codegen
@@ -177,41 +177,41 @@ sub = _binary("fsub", "a - b, of floats.")
 div = _binary("fdiv", "a / b, of floats.")
 
 
-@intrinsic  # type: ignore[misc]
-def fma(typing, a, b, c):  # type: ignore[no-untyped-def]
+@intrinsic
+def fma(typing, a, b, c):
     """a * b + c, rounded once where the machine can."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return _call(builder, f"llvm.fmuladd.{_suffix(a)}", a.ir, list(values))
 
     return a(a, a, a), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def maximum(typing, a, b):  # type: ignore[no-untyped-def]
+@intrinsic
+def maximum(typing, a, b):
     """The larger of a and b, lane by lane; b where either is NaN."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return builder.select(builder.fcmp_ordered(">", *values), *values)
 
     return a(a, a), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def low_nibbles(typing, v):  # type: ignore[no-untyped-def]
+@intrinsic
+def low_nibbles(typing, v):
     """Each byte's low four bits."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return builder.and_(values[0], ir.Constant(v.ir, [15] * v.lanes))
 
     return v(v), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def high_nibbles(typing, v):  # type: ignore[no-untyped-def]
+@intrinsic
+def high_nibbles(typing, v):
     """Each byte's high four bits."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return builder.lshr(values[0], ir.Constant(v.ir, [4] * v.lanes))
 
     return v(v), codegen
@@ -240,16 +240,16 @@ def _widen_half(builder: Any, value: Any, lanes: int) -> Any:
     return builder.bitcast(builder.or_(scaled, sign), f32)
 
 
-@intrinsic  # type: ignore[misc]
-def convert(typing, kind, v):  # type: ignore[no-untyped-def]
+@intrinsic
+def convert(typing, kind, v):
     """Lanes of one element type as another: f16, bf16, i8, i32 to f32 (exact where it fits);
     f32 to f16 (nearest even) and to i32 (toward zero)."""
     result = kind.instance_type if isinstance(kind.instance_type, Vector) else v.of("f32")
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         value, target = values[1], result.ir
         match v.element, result.element:
-            case ("i8" | "i32"), "f32":
+            case (("i8" | "i32"), "f32"):
                 return builder.sitofp(value, target)
             case "f16", "f32" if _has_half_conversion():
                 return builder.fpext(value, target)
@@ -270,21 +270,21 @@ def convert(typing, kind, v):  # type: ignore[no-untyped-def]
     return result(kind, v), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def extract(typing, v, lane):  # type: ignore[no-untyped-def]
+@intrinsic
+def extract(typing, v, lane):
     """One lane of a float vector as a scalar."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return builder.extract_element(values[0], values[1])
 
     return types.float32(v, types.intp), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def insert(typing, v, lane, scalar):  # type: ignore[no-untyped-def]
+@intrinsic
+def insert(typing, v, lane, scalar):
     """The vector with one lane replaced."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         return builder.insert_element(values[0], values[2], values[1])
 
     return v(v, types.intp, types.float32), codegen
@@ -293,8 +293,8 @@ def insert(typing, v, lane, scalar):  # type: ignore[no-untyped-def]
 def _reduction(name: str, combine: Any, doc: str) -> Any:
     """A fold of lanes in halves: the order is fixed, so the result is the same everywhere."""
 
-    def operation(typing, v):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def operation(typing, v):
+        def codegen(context, builder, signature, values):
             value, lanes = values[0], v.lanes
             while lanes > 1:
                 lanes //= 2
@@ -316,11 +316,11 @@ max_lanes = _reduction(
 )
 
 
-@intrinsic  # type: ignore[misc]
-def _ldexp(typing, v, n):  # type: ignore[no-untyped-def]
+@intrinsic
+def _ldexp(typing, v, n):
     """v * 2^n for a whole float n in [-126, 127], by building the power's bits."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         i32 = ir.VectorType(I32, v.lanes)
         biased = builder.add(builder.fptosi(values[1], i32), ir.Constant(i32, [127] * v.lanes))
         bits = builder.shl(biased, ir.Constant(i32, [23] * v.lanes))
@@ -329,19 +329,19 @@ def _ldexp(typing, v, n):  # type: ignore[no-untyped-def]
     return v(v, v), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def _round_even(typing, v):  # type: ignore[no-untyped-def]
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+@intrinsic
+def _round_even(typing, v):
+    def codegen(context, builder, signature, values):
         return _call(builder, f"llvm.rint.{_suffix(v)}", v.ir, [values[0]])
 
     return v(v), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def _exp_range(typing, x, y):  # type: ignore[no-untyped-def]
+@intrinsic
+def _exp_range(typing, x, y):
     """y where exp(x) is a normal number; 0 below, infinity above, NaN for NaN."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, values):
         x_value, y_value = values
 
         def constant(value: Any) -> Any:
@@ -356,8 +356,8 @@ def _exp_range(typing, x, y):  # type: ignore[no-untyped-def]
     return x(x, x), codegen
 
 
-@njit(inline="always")  # type: ignore[misc]
-def exp(x):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def exp(x):
     """e^x of f32x16 within 2 units in the last place (Cephes' expf); subnormal results are 0.
 
     x = n ln 2 + r with ln 2 in two parts so that r is exact, a polynomial for e^r, times 2^n.

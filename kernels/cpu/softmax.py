@@ -10,8 +10,8 @@ from reference.softmax import OP
 SIGNATURE = OP.signature
 
 
-@njit(inline="always")  # type: ignore[misc]
-def powers(x, i, width, highest):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def powers(x, i, width, highest):
     """exp(x - highest) of up to sixteen elements at i."""
     if i + 16 <= width:
         return exp(sub(load(f32x16, x, i), splat(f32x16, highest)))
@@ -19,7 +19,7 @@ def powers(x, i, width, highest):  # type: ignore[no-untyped-def]
 
 
 @share(SIGNATURE)
-def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def generic(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     tokens, width = x.shape
     first, last = part(tokens, thread, n_threads)

@@ -10,7 +10,7 @@ QUANTISE, DEQUANTISE = (op.signature for op in OPS)
 
 
 def quantise_to(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         x, out = arguments(block, QUANTISE)
         first, last = part(x.shape[0], thread, n_threads)
         for row in range(first, last):
@@ -20,7 +20,7 @@ def quantise_to(tag: FormatTag) -> Callable[..., None]:
 
 
 def dequantise_from(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    def generic(block, thread, n_threads):
         data, out = arguments(block, DEQUANTISE)
         first, last = part(out.shape[0], thread, n_threads)
         for row in range(first, last):

@@ -1,0 +1,213 @@
+"""Messages to a prompt, through the model's own chat template.
+
+A template is a Jinja program out of a model file, so it is foreign code. It runs in Jinja's
+sandbox, in an environment that lives for one rendering, with a bound on its steps (loop turns and
+macro calls) and on its output. That stops accidents and simple attacks; it is no memory limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
+    from jinja2.runtime import Context
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+ROLES: Final = ("system", "user", "assistant")
+MAX_STEPS: Final = 1_000_000
+MAX_OUTPUT: Final = 16_000_000
+"""Characters, as for the text that one multiplication may make."""
+MAX_POWER_BITS: Final = 4096
+_STEP: Final = "take_step"
+# transformers' marks for what the assistant wrote, of use in training only.
+_GENERATION_TAG: Final = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
+
+
+class ChatError(ValueError):
+    """Messages or a template that cannot be rendered; the message is one plain line."""
+
+
+class ChatTemplate:
+    """A chat template, compiled.
+
+    Args:
+        source: the Jinja source, a GGUF's `tokenizer.chat_template`.
+        bos_text, eos_text: the texts of the BOS and EOS tokens ("" for none), which the template
+            knows as `bos_token` and `eos_token`.
+
+    Raises:
+        ChatError: the source is no valid template.
+    """
+
+    def __init__(self, source: str, bos_text: str, eos_text: str) -> None:
+        self.bos_text: Final = bos_text
+        self.eos_text: Final = eos_text
+        environment = _environment()
+        try:
+            tree = environment.parse(_GENERATION_TAG.sub(_without_generation, source))
+            _count_steps(tree)
+            self._code: Final = environment.compile(tree)
+        except Exception as error:  # a syntax error, or Python's own limits on nesting
+            raise ChatError(_one_line(error)) from None
+
+    def render(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The conversation as the model was trained to read it.
+
+        The prompt is to be encoded with `parse_special=True`, and with `add_special=True` only
+        where `writes_bos(prompt)` is false, lest there be two BOS or none.
+
+        Args:
+            messages: `{"role": "system" | "user" | "assistant", "content": text}`, oldest first.
+            add_generation_prompt: end with the opening of the assistant's next message.
+
+        Raises:
+            ChatError: a message of another form, or whatever goes wrong inside the template.
+        """
+        from jinja2 import Template
+
+        variables = {
+            "messages": _checked(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self.bos_text,
+            "eos_token": self.eos_text,
+            "tools": None,
+            "documents": None,
+        }
+        environment = _environment()
+        template = Template.from_code(environment, self._code, environment.make_globals(None))
+        parts: list[str] = []
+        size = 0
+        try:
+            for part in template.generate(variables):
+                parts.append(part)
+                size += len(part)
+                if size > MAX_OUTPUT:
+                    raise ChatError(f"chat template: writes more than {MAX_OUTPUT} characters")
+        except ChatError:
+            raise
+        except Exception as error:  # foreign code may raise anything; the user gets one line
+            raise ChatError(_one_line(error)) from None
+        return "".join(parts)
+
+    def writes_bos(self, prompt: str) -> bool:
+        """Whether a rendered prompt begins with BOS already."""
+        return bool(self.bos_text) and prompt.startswith(self.bos_text)
+
+
+def _without_generation(tag: re.Match[str]) -> str:
+    return f"{{%{tag[1]} {'endif' if tag[2] else 'if true'} {tag[3]}%}}"
+
+
+def _checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Copies of the messages, out of the template's reach, once their form is found right."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+        raise ChatError(f"messages must be a list, got {type(messages).__name__}")
+    if not messages:
+        raise ChatError("there are no messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ChatError(f"message {i} must be a mapping, got {type(message).__name__}")
+        if message.get("role") not in ROLES:
+            raise ChatError(
+                f"message {i} has role {message.get('role')!r}; roles are {', '.join(ROLES)}"
+            )
+        if not isinstance(message.get("content"), str):
+            got = type(message.get("content")).__name__
+            raise ChatError(f"message {i} must have a str as content, got {got}")
+    return [dict(message) for message in messages]
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """What transformers gives a chat template, in the sandbox, with a fresh count of steps."""
+    from jinja2 import pass_context
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+
+    # These two can hang the process within one step.
+    environment.intercepted_binops = frozenset({"*", "**"})
+    environment.binop_table |= {"*": _multiply, "**": _power}
+
+    steps_left = MAX_STEPS
+
+    @pass_context  # keeps Jinja from folding the call into a constant
+    def take_step(_context: Context, value: None) -> None:
+        nonlocal steps_left
+        steps_left -= 1
+        if steps_left < 0:
+            raise ChatError(f"chat template: takes more than {MAX_STEPS} steps")
+
+    environment.filters[_STEP] = take_step
+    return environment
+
+
+def _count_steps(tree: nodes.Template) -> None:
+    """Put a step in front of every body that may run more than once.
+
+    Loops over a range, over a string or by recursion are thus all under one bound.
+    """
+    from jinja2 import nodes
+
+    repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
+        *tree.find_all(nodes.For),
+        *tree.find_all(nodes.Macro),
+        *tree.find_all(nodes.CallBlock),
+    ]
+    for node in repeated:
+        step = nodes.Filter(nodes.Const(None), _STEP, [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno))
+
+
+def _raise_exception(message: object) -> NoReturn:
+    """How a template refuses messages, say two of the user in a row."""
+    raise ChatError(f"chat template: {' '.join(str(message).split())}")
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as transformers writes it: Jinja's own filter would escape it for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    sizes = [len(x) if isinstance(x, Sequence) else x for x in (left, right)]
+    if isinstance(left, Sequence) != isinstance(right, Sequence) and math.prod(sizes) > MAX_OUTPUT:
+        raise ChatError(f"chat template: multiplies a text beyond {MAX_OUTPUT} characters")
+    return left * right
+
+
+def _power(left: Any, right: Any) -> Any:
+    whole = isinstance(left, int) and isinstance(right, int)
+    if whole and left.bit_length() * right > MAX_POWER_BITS:
+        raise ChatError(f"chat template: makes a power beyond {MAX_POWER_BITS} bits")
+    return left**right
+
+
+def _one_line(error: Exception) -> str:
+    message = " ".join(str(error).split()) or type(error).__name__
+    line = getattr(error, "lineno", None)
+    return f"chat template: {message}" + (f" (line {line})" if line is not None else "")

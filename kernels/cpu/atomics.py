@@ -1,0 +1,85 @@
+"""What threads need to meet: atomics, a pause, and calls through addresses."""
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _element(context, builder, array, values, pointee):
+    data = context.make_array(array)(context, builder, values[0]).data
+    return builder.bitcast(builder.gep(data, [values[1]]), pointee.as_pointer())
+
+
+@intrinsic
+def atomic_add(typing, array, index, value):
+    """array[index] += value on an int32 array; returns the value before."""
+
+    def codegen(context, builder, signature, values):
+        pointer = _element(context, builder, signature.args[0], values, I32)
+        return builder.atomic_rmw("add", pointer, values[2], "acq_rel")
+
+    return types.int32(array, types.intp, types.int32), codegen
+
+
+@intrinsic
+def atomic_load(typing, array, index):
+    """array[index] of an int32 array, before anything that follows."""
+
+    def codegen(context, builder, signature, values):
+        pointer = _element(context, builder, signature.args[0], values, I32)
+        return builder.load_atomic(pointer, "acquire", 4)
+
+    return types.int32(array, types.intp), codegen
+
+
+@intrinsic
+def pause(typing):
+    """Tell the core that this is a spin; nothing where there is no such instruction."""
+
+    def codegen(context, builder, signature, values):
+        if llvm.get_process_triple().startswith("x86"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            name = "llvm.x86.sse2.pause"
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def yield_core(typing):
+    """Let another thread run: the C library's sched_yield."""
+
+    def codegen(context, builder, signature, values):
+        kind = ir.FunctionType(I32, [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def word_at(typing, address, index):
+    """The 64-bit word `index` words beyond an address."""
+
+    def codegen(context, builder, signature, values):
+        words = builder.inttoptr(values[0], I64.as_pointer())
+        return builder.load(builder.gep(words, [values[1]]))
+
+    return types.uint64(types.uint64, types.intp), codegen
+
+
+@intrinsic
+def call_share(typing, address, block, thread, n_threads):
+    """Call the share compiled at an address (see share.py for the convention)."""
+
+    def codegen(context, builder, signature, values):
+        kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.intp, types.intp), codegen

@@ -1,0 +1,151 @@
+"""The judge: tries a candidate on one case of its op and says whether it may pass.
+
+Outputs start as NaN between canaries, inputs are read-only and compared afterwards, and every case
+runs again with three threads' shares in reverse order, which must not change a bit. Kernels on
+quantised activations are judged twice: tightly against the product of those same activations, and
+against the float product with the quantisation step added.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels.call import Run, bind
+from kernels.kernel import Kernel
+from reference import linear
+from reference.op import DTYPES, Arguments, Array, Case, Op
+from reference.quantise_activations import dequantise_activations, quantise_activations
+
+CANARY = 0xA5
+MARGIN = 72  # bytes on each side; not a multiple of a vector, so that outputs are unaligned
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one case showed: the worst |error| / bound (at most 1 to pass), and the NMSE."""
+
+    case: Case
+    worst: float = 0.0
+    nmse: float = 0.0
+    failure: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.failure
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Anything that can be judged: a kernel, or a deliberately wrong one."""
+
+    name: str
+    op: Op
+    bind: Callable[[Arguments, Mapping[str, Array]], Run]
+    activations: str = "float32"
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> "Candidate":
+        def bound(inputs: Arguments, outputs: Mapping[str, Array]) -> Run:
+            return bind(kernel, inputs, outputs)
+
+        return cls(kernel.name, kernel.spec, bound, kernel.activations)
+
+
+def judge(candidate: Candidate, case: Case) -> Verdict:
+    """Try one case; the first thing found wrong is the failure."""
+    op = candidate.op
+    inputs = op.make(case)
+    for value in inputs.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    before = {name: np.copy(value) for name, value in inputs.items()}
+
+    first, broken = _run(candidate, case, inputs, 1, (0,))
+    again, broken_again = _run(candidate, case, inputs, 3, (2, 1, 0))
+    if broken or broken_again:
+        return Verdict(case, np.inf, np.inf, broken or broken_again)
+    for name, value in inputs.items():
+        if not _same_bits(np.asarray(value), before[name]):
+            return Verdict(case, np.inf, np.inf, f"input {name} was written to")
+    for name in first:
+        if not _same_bits(first[name], again[name]):
+            return Verdict(case, np.inf, np.inf, f"{name} differs between one thread and three")
+    return _compare(candidate, case, inputs, first)
+
+
+def _run(
+    candidate: Candidate, case: Case, inputs: Arguments, n_threads: int, order: tuple[int, ...]
+) -> tuple[dict[str, Array], str]:
+    """Outputs of one run, and what was found broken around them."""
+    buffers, outputs = {}, {}
+    for o in candidate.op.outputs:
+        dims = o.dims(case.shape, case.format)
+        dtype = np.dtype(DTYPES.get(o.dtype, np.uint8))
+        size = int(np.prod(dims)) * dtype.itemsize
+        buffer = np.full(size + 2 * MARGIN, CANARY, np.uint8)
+        buffer[MARGIN : MARGIN + size] = 0xFF  # NaN as a float, -1 as an integer
+        buffers[o.name] = buffer
+        outputs[o.name] = buffer[MARGIN : MARGIN + size].view(dtype).reshape(dims)
+    candidate.bind(inputs, outputs)(n_threads, order)
+    for name, buffer in buffers.items():
+        if np.any(buffer[:MARGIN] != CANARY) or np.any(buffer[-MARGIN:] != CANARY):
+            return outputs, f"{name} was written outside its bounds"
+    return outputs, ""
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def _compare(
+    candidate: Candidate, case: Case, inputs: Arguments, outputs: dict[str, Array]
+) -> Verdict:
+    op = candidate.op
+    with np.errstate(over="ignore", invalid="ignore"):
+        if candidate.activations == "int8":
+            q, scale, _ = quantise_activations(inputs["x"])
+            exact = {**inputs, "x": dequantise_activations(q, scale)}
+            expected = op.expected(exact)
+            tight = linear.quantised_bound(exact["x"], scale, inputs)
+            verdict = _judged(case, outputs, expected, {"out": tight})
+            if not verdict.passed:
+                return verdict
+            step = tight + linear.quantisation_step(scale, inputs)
+            quality = _judged(case, outputs, op.expected(inputs), {"out": step})
+            return Verdict(case, verdict.worst, quality.nmse, quality.failure)
+        expected = op.expected(inputs)
+        return _judged(case, outputs, expected, op.bound(inputs, expected))
+
+
+def _judged(
+    case: Case, outputs: dict[str, Array], expected: dict[str, Array], bounds: dict[str, Array]
+) -> Verdict:
+    worst = nmse = 0.0
+    for name, want in expected.items():
+        got, bound = outputs[name].astype(np.float64), np.asarray(bounds[name], np.float64)
+        want = want.astype(np.float64)
+        error = np.where(got == want, 0, np.abs(got - want))
+        ratio = np.where(error == 0, 0, error / np.where(bound > 0, bound, np.nan))
+        bad = ~(error <= bound)  # also where anything is NaN
+        if bad.any():
+            at = tuple(int(i) for i in np.argwhere(bad)[0])
+            limit = f"{bound[at]:.3g}" if bound[at] else "0 (exact)"
+            failure = (
+                f"{name}{list(at)} is {got[at]:.9g}, expected {want[at]:.9g}: off by"
+                f" {error[at]:.3g}, bound {limit}; {bad.sum()} of {bad.size} wrong"
+            )
+            ratio = np.where(np.isnan(ratio), np.inf, ratio)
+            return Verdict(case, float(ratio.max()), np.inf, failure)
+        if got.size:
+            worst = max(worst, float(ratio.max()))
+            power = float(np.sum(want * want))
+            nmse = max(nmse, float(np.sum(error * error)) / power if power else 0.0)
+    return Verdict(case, worst, nmse)
+
+
+def replay(candidate: Any, case: Case) -> str:
+    """The command that tries this case again."""
+    op, _, variant, *_ = candidate.name.split("/")
+    return f"assay op {op} --variant {variant} {case.describe()}"

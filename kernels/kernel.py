@@ -1,0 +1,54 @@
+"""A kernel: one op, for one target, in one variant and format, and what it asks for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels.cpu.share import Share
+from kernels.provenance import cpu_features
+from reference.op import Op, Shape
+from reference.table import OPS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def any_shape(shape: Shape) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One row of the kernels' table.
+
+    - `requires`: CPU features by LLVM's names; `takes(shape)`: the sizes it can do.
+    - `pack(weight)`: the op's weight, uint8 [rows, row_bytes], as the layout the share streams.
+    - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
+      and the op quantise_activations has to run before it.
+    - `in_place`: output by input, where the share updates the input's own memory.
+    """
+
+    op: str
+    variant: str
+    share: Share
+    format: str | None = None
+    requires: frozenset[str] = frozenset()
+    takes: Callable[[Shape], bool] = any_shape
+    pack: Callable[[Array], Array] | None = None
+    activations: str = "float32"
+    in_place: tuple[tuple[str, str], ...] = ()
+    target: str = "cpu"
+
+    @property
+    def spec(self) -> Op:
+        return OPS[self.op]
+
+    @property
+    def name(self) -> str:
+        """E.g. linear/cpu/generic/Q4_0: what certificates and messages say."""
+        return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
+
+    def missing(self) -> list[str]:
+        """What this machine lacks for it."""
+        return sorted(self.requires - cpu_features())

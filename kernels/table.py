@@ -1,0 +1,87 @@
+"""Every kernel there is, one row each; variants of an op stand in order of preference."""
+
+import numpy as np
+
+from kernels.cpu import (
+    activations,
+    arithmetic,
+    attention,
+    embedding,
+    gated_activations,
+    kv_write,
+    linear,
+    linear_scalar,
+    quantise_activations,
+    rms_norm,
+    rope,
+    softmax,
+    weight_formats,
+)
+from kernels.cpu.packing import blocks, floats
+from kernels.kernel import Kernel
+from reference.op import Shape
+
+PACK = {
+    "F32": floats(np.uint32),
+    "F16": floats(np.uint16),
+    "BF16": floats(np.uint16),
+    "Q8_0": blocks(34),
+    "Q4_0": blocks(18),
+}
+WRITES_CACHE = (("out", "before"),)
+
+
+def whole_vectors(shape: Shape) -> bool:
+    """head_dim is a multiple of sixteen."""
+    return shape["head_dim"] % 16 == 0
+
+
+KERNELS: tuple[Kernel, ...] = (
+    *(Kernel("embedding", "generic", s, f) for f, s in embedding.SHARES.items()),
+    Kernel("rms_norm", "generic", rms_norm.generic),
+    Kernel("quantise_activations", "generic", quantise_activations.generic),
+    *(Kernel("linear", "generic", s, f, pack=PACK[f]) for f, s in linear.FLOAT_SHARES.items()),
+    *(
+        Kernel("linear", "generic", s, f, pack=PACK[f], activations="int8")
+        for f, s in linear.QUANTISED_SHARES.items()
+    ),
+    *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
+    Kernel("rotation", "generic", rope.rotation),
+    Kernel("rope_norm", "generic", rope.norm),
+    Kernel("rope_neox", "generic", rope.neox),
+    *(
+        Kernel("kv_write", "generic", s, f, in_place=WRITES_CACHE)
+        for f, s in kv_write.SHARES.items()
+    ),
+    *(
+        Kernel("attention", "generic", s, f, takes=whole_vectors)
+        for f, s in attention.FLASH_SHARES.items()
+    ),
+    *(Kernel("attention", "scalar", s, f) for f, s in attention.SCALAR_SHARES.items()),
+    Kernel("softmax", "generic", softmax.generic),
+    Kernel("silu", "generic", activations.silu),
+    Kernel("gelu", "generic", activations.gelu),
+    Kernel("relu", "generic", activations.relu),
+    Kernel("squared_relu", "generic", activations.squared_relu),
+    Kernel("swiglu", "generic", gated_activations.swiglu),
+    Kernel("geglu", "generic", gated_activations.geglu),
+    Kernel("reglu", "generic", gated_activations.reglu),
+    Kernel("add", "generic", arithmetic.add),
+    Kernel("add_bias", "generic", arithmetic.add_bias),
+    Kernel("scale", "generic", arithmetic.scale),
+    *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
+    *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
+)
+
+
+def variants(op: str, format: str | None = None) -> list[Kernel]:
+    """The kernels of an op and format, best first."""
+    return [k for k in KERNELS if k.op == op and k.format == format]
+
+
+def find(name: str) -> Kernel:
+    """The kernel called e.g. linear/cpu/generic/Q4_0."""
+    for kernel in KERNELS:
+        if kernel.name == name:
+            return kernel
+    raise KeyError(f"no kernel is called {name!r}")
