@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from kernels.cpu import quantise_activations
 from kernels.cpu.share import Share, Words, pack_words
 from kernels.kernel import Kernel
-from kernels.table import find
 from reference.formats import FORMATS
 from reference.op import DTYPES, Argument, Arguments, Array, Op
 from reference.quantise_activations import BLOCK
@@ -92,7 +92,7 @@ def stages(
         values["q"] = np.empty(x.shape, np.int8)
         values["scale"] = np.empty((len(x), x.shape[1] // BLOCK), np.float32)
         values["total"] = np.empty((len(x), x.shape[1] // BLOCK), np.int32)
-        quantise = find("quantise_activations/cpu/generic").share
+        quantise = quantise_activations.generic
         result.append((quantise, pack_words(quantise.signature, values), values))
     result.append((kernel.share, pack_words(kernel.share.signature, values), values))
     return result

@@ -62,8 +62,14 @@ def closure(module: str) -> tuple[str, ...]:
 @cache
 def fingerprint(module: str, *extra: str) -> str:
     """sha256 over the sources of the module's closure, and any further words."""
+    return digest_of(*closure(module), extra=extra)
+
+
+@cache
+def digest_of(*modules: str, extra: tuple[str, ...] = ()) -> str:
+    """sha256 over the sources of these modules alone, and any further words."""
     digest = hashlib.sha256()
-    for name in closure(module):
+    for name in modules:
         path = _source(name)
         assert path is not None
         digest.update(f"{name}\0".encode() + path.read_bytes())

@@ -1,9 +1,11 @@
 """Elementwise activations of feed-forward networks: silu, gelu, relu and squared relu."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, relative
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
 
 
 def silu(x: Array) -> Array:
@@ -29,7 +31,7 @@ def gelu(x: Array) -> Array:
 
 
 def gelu_argument(x: Array) -> Array:
-    return np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    return np.asarray(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
 
 
 def relu(x: Array) -> Array:
@@ -83,7 +85,7 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(8 * elements, elements)
 
 
-def _row(reference, bound) -> Op:
+def _row(reference: Callable[[Array], Array], bound: Bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,

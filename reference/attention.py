@@ -25,7 +25,8 @@ def attention(
     [tokens, 3]: token t sees lists[s, begin:end] for (s, begin, end) = spans[t] (none gives 0).
     positions int32 [tokens] and cell_positions int32 [capacity] with slopes [heads] make ALiBi's
     bias, -slope * distance (Press et al., arXiv 2108.12409). softcap c > 0 turns a score s into
-    c * tanh(s / c) before the bias (Gemma 2, arXiv 2408.00118). -> float64 [tokens, heads, head_dim].
+    c * tanh(s / c) before the bias (Gemma 2, arXiv 2408.00118).
+    -> float64 [tokens, heads, head_dim].
     """
     keys, values = _rows(k, q.shape[2], format), _rows(v, q.shape[2], format)
     out = np.zeros(q.shape)
@@ -64,11 +65,12 @@ def make(case: Case) -> Arguments:
     """Tokens at the end of sequences that share one cache, their cells scattered over it."""
     rng, shape = case.rng(), case.shape
     assert case.format is not None
+    cache_format = FORMATS[case.format]
     tokens, capacity, sequences = shape["tokens"], shape["capacity"], shape["sequences"]
     heads, kv_heads, head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
 
     def cache() -> Array:
-        return FORMATS[case.format].quantise(case.array(rng, capacity, kv_heads * head_dim))
+        return cache_format.quantise(case.array(rng, capacity, kv_heads * head_dim))
 
     end = rng.integers(0, capacity + 1, tokens)
     window = rng.integers(1, capacity + 1) if shape["windowed"] else capacity
@@ -98,9 +100,9 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     the cap (its slope is at most 1). A weight is then off by the factor
     exp(max e - min e) - 1 <= expm1(2 max e); sums over cells add gamma(2 * cells + 8).
     """
-    q, format = inputs["q"], inputs["format"]
-    keys = _rows(inputs["k"], q.shape[2], format)
-    values = np.abs(_rows(inputs["v"], q.shape[2], format))
+    q, weight_format = inputs["q"], inputs["format"]
+    keys = _rows(inputs["k"], q.shape[2], weight_format)
+    values = np.abs(_rows(inputs["v"], q.shape[2], weight_format))
     out = np.zeros(q.shape)
     for t, (sequence, begin, end) in enumerate(inputs["spans"]):
         cells = inputs["lists"][sequence, begin:end]

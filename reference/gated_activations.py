@@ -1,11 +1,13 @@
 """Gated activations of feed-forward networks: act(gate) * up (Shazeer, arXiv 2002.05202)."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference import activations
 from reference.activations import gelu, relu, silu
 from reference.bounds import TINY, U, relative
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
 
 
 def swiglu(gate: Array, up: Array) -> Array:
@@ -28,7 +30,7 @@ def make(case: Case) -> Arguments:
     return {"gate": case.array(rng, *dims), "up": case.array(rng, *dims)}
 
 
-def gated_bound(activation, activation_bound):
+def gated_bound(activation: Callable[[Array], Array], activation_bound: Bound) -> Bound:
     """The activation's own error, carried through the product with up, and one rounding."""
 
     def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -45,7 +47,11 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(12 * elements, 2 * elements)
 
 
-def _row(reference, activation, activation_bound) -> Op:
+def _row(
+    reference: Callable[[Array, Array], Array],
+    activation: Callable[[Array], Array],
+    activation_bound: Bound,
+) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,

@@ -19,6 +19,7 @@ from reference.values import VALUES
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = Mapping[str, int]
 Arguments = dict[str, Any]
+Bound = Callable[[Arguments, dict[str, Array]], dict[str, Array]]
 
 DTYPES: dict[str, type] = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8,
@@ -32,8 +33,8 @@ _ARGUMENT = re.compile(r"(\w+): (\w+)(?:\[([\w/* ]+)\])?")
 class Argument:
     """One parameter of an op, e.g. `x: f32[tokens hidden]`; no axes means a scalar.
 
-    An axis is a name, a number, `name/number` for an exact fraction or `name*name` for a product. The
-    dtype `format` stands for bytes in the op's weight format: its last axis counts elements.
+    An axis is a name, a number, `name/number` for an exact fraction or `name*name` for a product.
+    The dtype `format` stands for bytes in the op's weight format: its last axis counts elements.
     """
 
     name: str
@@ -134,7 +135,7 @@ class Op:
     signature: str
     axes: Mapping[str, Sequence[int]]
     make: Callable[[Case], Arguments]
-    bound: Callable[[Arguments, dict[str, Array]], dict[str, Array]]
+    bound: Bound
     cost: Callable[[Shape, str | None], Cost]
     formats: tuple[str, ...] = ()
     values: tuple[str, ...] = tuple(VALUES)

@@ -16,7 +16,7 @@ def quantise_activations(x: Array) -> tuple[Array, Array, Array]:
     kernel gives the same bits. A block with a NaN or infinity has scale NaN and q 0.
     """
     blocks = x.astype(np.float32).reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
-    finite = np.isfinite(blocks).all(axis=-1)
+    finite = np.asarray(np.isfinite(blocks).all(axis=-1))
     blocks = np.where(finite[..., None], blocks, np.float32(0))
     scale = np.abs(blocks).max(axis=-1) / np.float32(127)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):

@@ -6,10 +6,12 @@ neighbours (2i, 2i + 1), as GGUF's llama has it, or (i, i + pairs), as GPT-NeoX 
 Dimensions beyond 2 * pairs pass unchanged. How scaling changes frequencies: `rope_frequencies.py`.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference.bounds import TINY, U, gamma
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
 
 
 def rotation(positions: Array, frequencies: Array, magnitude: float) -> Array:
@@ -73,7 +75,7 @@ def make(case: Case) -> Arguments:
     }
 
 
-def make_bound(apply, inputs: Arguments) -> Array:
+def turned_bound(apply: Callable[[Array, Array], Array], inputs: Arguments) -> Array:
     """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|)."""
     turn = np.abs(inputs["rotation"]) * [1, -1]  # so that the first of a pair adds up too
     magnitude = np.maximum(
@@ -84,11 +86,11 @@ def make_bound(apply, inputs: Arguments) -> Array:
 
 
 def norm_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    return {"out": make_bound(rope_norm, inputs)}
+    return {"out": turned_bound(rope_norm, inputs)}
 
 
 def neox_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    return {"out": make_bound(rope_neox, inputs)}
+    return {"out": turned_bound(rope_neox, inputs)}
 
 
 def rotation_cost(shape: Shape, format: str | None) -> Cost:
@@ -107,7 +109,7 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "head_dim": head_dim}
 
 
-def _row(reference, bound) -> Op:
+def _row(reference: Callable[[Array, Array], Array], bound: Bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,

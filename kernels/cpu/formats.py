@@ -95,10 +95,8 @@ def _encode(tag, x, data):
     def bf16(tag, x, data):
         for i in range(len(x)):
             bits = np.int64(bits_of(x[i]))
-            if math.isnan(x[i]):
-                upper = bits >> 16 | 64
-            else:
-                upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+            rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+            upper = bits >> 16 | 64 if math.isnan(x[i]) else rounded
             data[2 * i], data[2 * i + 1] = upper & 255, upper >> 8 & 255
 
     def q8_0(tag, x, data):
@@ -125,9 +123,9 @@ def _encode(tag, x, data):
             inverse = np.float32(0) if d == 0 else np.float32(1) / d
             put_half(block, 0, d)
             for j in range(16):
-                low = min(15, np.int32(values[j] * inverse + np.float32(8.5)))
-                high = min(15, np.int32(values[j + 16] * inverse + np.float32(8.5)))
-                block[2 + j] = low | high << 4
+                low = np.int32(values[j] * inverse + np.float32(8.5))
+                high = np.int32(values[j + 16] * inverse + np.float32(8.5))
+                block[2 + j] = min(np.int32(15), low) + 16 * min(np.int32(15), high)
 
     kinds = {"F32": f32, "F16": f16, "BF16": bf16, "Q8_0": q8_0, "Q4_0": q4_0}
     return kinds[tag.instance_type.name.removeprefix("format.")]

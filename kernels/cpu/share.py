@@ -62,7 +62,8 @@ def arguments(typing, block, signature):
             element = context.get_data_type(kind.dtype)
             stride = I64(context.get_abi_sizeof(element))
             view = context.make_array(kind)(context, builder)
-            view.itemsize, strides, count = stride, [], I64(1)
+            view.itemsize, count = stride, I64(1)
+            strides: list[Any] = []
             for size in reversed(shape):
                 strides.insert(0, stride)
                 stride, count = builder.mul(stride, size), builder.mul(count, size)

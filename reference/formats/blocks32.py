@@ -39,7 +39,7 @@ def encode_q8_0(x: Floats) -> Bytes:
 
 
 def decode_q4_0(blocks: Bytes) -> Floats:
-    """d * (q - 8); byte j holds q of element j in its low and of element j + 16 in its high half."""
+    """d * (q - 8); byte j holds element j in its low half and j + 16 in its high one."""
     d, packed = _split(blocks)
     q = np.concatenate([packed & 15, packed >> 4], axis=1)
     return d * (q.astype(np.int8) - np.int8(8))

@@ -1,0 +1,118 @@
+"""Certificates: what a kernel has proved on this machine, bound to everything that could change it.
+
+A certificate is looked up by the digest of its key, so editing a kernel, anything it calls, its
+reference, its bound, its cases or the judge, changing a tool's version or the CPU, leaves it
+unfound: stale certificates are never trusted. They are kept as JSON lines, only ever appended to.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kernels.kernel import Kernel
+from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tool_versions
+
+LEVELS = ("quick", "deep")
+
+# The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
+JUDGE = (
+    "kernels.judge", "kernels.trial", "kernels.call", "kernels.kernel",
+    "reference.op", "reference.values", "reference.bounds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a certificate binds: digests of sources, versions of tools, and the machine."""
+
+    kernel: str
+    source: str
+    reference: str
+    judge: str
+    tools: str
+    machine: str
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> "Key":
+        stages = [kernel.share.fingerprint]
+        if kernel.pack:
+            stages.append(fingerprint(kernel.pack.__module__))
+        if kernel.activations == "int8":
+            stages.append(fingerprint("kernels.cpu.quantise_activations"))
+        return cls(
+            kernel=kernel.name,
+            source=hashlib.sha256("".join(stages).encode()).hexdigest(),
+            reference=fingerprint(kernel.spec.reference.__module__),
+            judge=digest_of(*JUDGE),
+            tools=json.dumps(tool_versions()),
+            machine=machine(),
+        )
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The outcome of a trial; `failure` is empty for a kernel that passed.
+
+    `worst` is the largest |error| / bound seen, `cases` how many were tried, `when` an ISO date.
+    """
+
+    kernel: str
+    key: str
+    level: str
+    cases: int
+    worst: float
+    nmse: float
+    seconds: float
+    when: str
+    failure: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.failure
+
+
+class Store:
+    """The certificates kept in a JSON lines file."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or cache_folder() / "certificates.jsonl"
+
+    def load(self) -> dict[str, Certificate]:
+        """The last certificate of each key and level, deep before quick; damaged lines are no
+        certificates."""
+        found: dict[str, Certificate] = {}
+        try:
+            lines = self.path.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return found
+        for line in lines:
+            try:
+                certificate = Certificate(**json.loads(line))
+                level = LEVELS.index(certificate.level)
+            except (ValueError, TypeError):
+                continue
+            known = found.get(certificate.key)
+            if known is None or not certificate.passed or level >= LEVELS.index(known.level):
+                found[certificate.key] = certificate
+        return found
+
+    def get(self, kernel: Kernel) -> Certificate | None:
+        """The certificate that holds for this kernel here and now."""
+        return self.load().get(Key.of(kernel).digest)
+
+    def add(self, certificates: Iterable[Certificate]) -> None:
+        """Append, in one write, so that two programs cannot mix their lines."""
+        lines = "".join(json.dumps(asdict(c)) + "\n" for c in certificates)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, lines.encode())
+        finally:
+            os.close(file)

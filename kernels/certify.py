@@ -1,0 +1,111 @@
+"""Certify kernels in a child process, so that one which crashes or hangs is found, not suffered."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from kernels.certificates import Certificate, Key, Store
+from kernels.kernel import Kernel
+from kernels.table import find
+
+PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
+Progress = Callable[[int, Certificate], None]  # how many are tried, and each outcome
+
+
+def certify(
+    kernels: Sequence[Kernel],
+    store: Store,
+    progress: Progress | None = None,
+    patience: float = PATIENCE,
+) -> None:
+    """Try the kernels at level quick in a child process and keep their certificates.
+
+    A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
+    with the rest. `progress` is told of each certificate as it comes.
+    """
+    waiting = [kernel.name for kernel in kernels]
+    while waiting:
+        for certificate in _trials(waiting, patience):
+            store.add([certificate])
+            waiting.remove(certificate.kernel)
+            if progress:
+                progress(len(kernels), certificate)
+
+
+def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
+    """The certificates of one child, until it is done, dies or hangs; at least one."""
+    paths = os.pathsep.join(p for p in sys.path if p)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "kernels.trial"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    complaints: list[str] = []
+    readers = [
+        threading.Thread(target=_read_lines, args=(child.stdout or [], lines), daemon=True),
+        threading.Thread(target=lambda: complaints.extend(child.stderr or []), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    trying, hung = names[0], False
+    try:
+        assert child.stdin is not None
+        with child.stdin:
+            child.stdin.write("\n".join(names) + "\n")
+    except BrokenPipeError:
+        pass  # it died at once: its exit status says how
+    try:
+        while True:
+            try:
+                line = lines.get(timeout=patience)
+            except queue.Empty:
+                hung = True
+                break
+            if line is None:
+                break
+            word = json.loads(line)
+            if "trying" in word:
+                trying = word["trying"]
+            else:
+                trying = ""
+                yield Certificate(**word)
+    finally:
+        if hung:
+            child.kill()
+        status = child.wait()
+        for reader in readers:
+            reader.join()
+    if hung:
+        yield _failed(find(trying), f"did not finish within {patience:g} s")
+    elif status and trying:
+        yield _failed(find(trying), _death(status, complaints))
+
+
+def _read_lines(stream: Iterable[str], lines: "queue.Queue[str | None]") -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _death(status: int, complaints: Sequence[str]) -> str:
+    if status < 0:
+        return f"took the process down with {signal.Signals(-status).name}"
+    last = complaints[-1].strip() if complaints else "no message"
+    return f"stopped its trial: {last[:300]}"
+
+
+def _failed(kernel: Kernel, failure: str) -> Certificate:
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return Certificate(
+        kernel.name, Key.of(kernel).digest, "quick", 0, -1.0, -1.0, 0.0, when, failure
+    )

@@ -1,0 +1,66 @@
+"""A kernel's trial at level quick: the op's seeded cases before the judge.
+
+Run as a program (`python -m kernels.trial`) it is the child of `kernels.certify`: it reads kernel
+names from standard input and writes one JSON line before and one after each, so that whoever
+started it knows which kernel took the process down.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import numpy as np
+
+from kernels.certificates import Certificate, Key
+from kernels.judge import Candidate, Verdict, judge, replay
+from kernels.kernel import Kernel
+from kernels.table import find
+
+
+def certificate_of(
+    kernel: Kernel, verdicts: Iterable[Verdict], level: str, started: float
+) -> Certificate:
+    """The certificate that these verdicts give; the first failure ends the trial."""
+    cases, worst, nmse, failure = 0, 0.0, 0.0, ""
+    for verdict in verdicts:
+        cases += 1
+        worst, nmse = max(worst, verdict.worst), max(nmse, verdict.nmse)
+        if not verdict.passed:
+            again = replay(kernel, verdict.case)
+            failure = f"{verdict.failure} (again: {again})"
+            break
+    if not cases:
+        failure = "no case was tried"
+    return Certificate(
+        kernel=kernel.name,
+        key=Key.of(kernel).digest,
+        level=level,
+        cases=cases,
+        worst=worst if np.isfinite(worst) else -1.0,
+        nmse=nmse if np.isfinite(nmse) else -1.0,
+        seconds=round(time.perf_counter() - started, 3),
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        failure=failure,
+    )
+
+
+def quick(kernel: Kernel) -> Certificate:
+    """Judge the kernel on its op's seeded cases, in this process."""
+    started = time.perf_counter()
+    candidate = Candidate.of(kernel)
+    cases = [c for c in kernel.spec.quick_cases(kernel.format) if kernel.takes(c.shape)]
+    return certificate_of(kernel, (judge(candidate, c) for c in cases), "quick", started)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        name = line.strip()
+        print(json.dumps({"trying": name}), flush=True)
+        print(json.dumps(asdict(quick(find(name)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
