@@ -7,6 +7,14 @@ import numpy as np
 from kernels.cpu.linear import LANES
 
 Array = np.ndarray[Any, np.dtype[Any]]
+CACHE_LINE = 64
+
+
+def aligned(size: int) -> Array:
+    """Uninitialised bytes on a cache line boundary."""
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size]
 
 
 def _groups(rows: Array) -> Array:
@@ -24,7 +32,9 @@ def floats(element: type) -> Any:
 
     def pack(weight: Array) -> Array:
         groups = _groups(np.ascontiguousarray(weight).view(element))
-        return np.ascontiguousarray(groups.swapaxes(1, 2)).view(np.uint8).reshape(-1)
+        packed = aligned(groups.nbytes)
+        packed.view(element).reshape(len(groups), -1, LANES)[:] = groups.swapaxes(1, 2)
+        return packed
 
     return pack
 
@@ -36,9 +46,10 @@ def blocks(block_bytes: int) -> Any:
         groups = _groups(weight.reshape(len(weight), -1, block_bytes))
         payload = groups[..., 2:].transpose(0, 2, 3, 1)
         scales = groups[..., :2].transpose(0, 2, 1, 3)
-        packed = np.empty((*payload.shape[:2], (block_bytes - 2) * LANES + 2 * LANES), np.uint8)
-        packed[..., : -2 * LANES] = payload.reshape(*payload.shape[:2], -1)
-        packed[..., -2 * LANES :] = scales.reshape(*scales.shape[:2], -1)
-        return packed.reshape(-1)
+        packed = aligned(groups.nbytes)
+        layout = packed.reshape(*payload.shape[:2], block_bytes, LANES)
+        layout[..., :-2, :] = payload
+        layout[..., -2:, :] = scales.reshape(*payload.shape[:2], 2, LANES)
+        return packed
 
     return pack

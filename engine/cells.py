@@ -1,0 +1,109 @@
+"""The cells of a KV cache: which sequences and positions they hold.
+
+A cell holds one token's keys and values in every block, and belongs to any number of sequences, so
+that a shared prefix is stored once. Each sequence lists its cells in order of position; where a
+cell lies never matters. Cells are freed when the last sequence drops them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class ContextFullError(RuntimeError):
+    """No free cells for the tokens of a step."""
+
+
+class Cells:
+    """`capacity` cells for up to `n_sequences` sequences."""
+
+    def __init__(self, capacity: int, n_sequences: int) -> None:
+        self.capacity, self.n_sequences = capacity, n_sequences
+        self.positions = np.full(capacity, -1, np.int32)
+        self.lists = np.zeros((n_sequences, capacity), np.int32)
+        self.lengths = [0] * n_sequences
+        self._owners = np.zeros(capacity, np.int32)
+        self._free = list(range(capacity - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def of(self, sequence: int) -> Array:
+        """The sequence's cells in order of position."""
+        return self.lists[sequence, : self.lengths[sequence]]
+
+    def positions_of(self, sequence: int) -> Array:
+        return self.positions[self.of(sequence)]
+
+    def place(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
+        """Cells int32 [tokens] for new tokens, each entered into all its sequences."""
+        if len(positions) > len(self._free):
+            raise ContextFullError(
+                f"the context is full: {len(positions)} tokens want cells,"
+                f" {len(self._free)} of {self.capacity} are free"
+            )
+        cells = np.array([self._free.pop() for _ in positions], np.int32)
+        self.positions[cells] = positions
+        for cell, position, owners in zip(cells, positions, sequences, strict=True):
+            for sequence in owners:
+                self._enter(sequence, int(cell), position)
+        return cells
+
+    def _enter(self, sequence: int, cell: int, position: int) -> None:
+        length = self.lengths[sequence]
+        row = self.lists[sequence]
+        at = length
+        if length and self.positions[row[length - 1]] >= position:
+            at = int(np.searchsorted(self.positions_of(sequence), position))
+            if at < length and self.positions[row[at]] == position:
+                raise ValueError(f"sequence {sequence} already has position {position}")
+            row[at + 1 : length + 1] = row[at:length].copy()
+        row[at] = cell
+        self.lengths[sequence] = length + 1
+        self._owners[cell] += 1
+
+    def spans(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
+        """int32 [tokens, 3]: the part of a list that each token sees, itself included."""
+        spans = np.zeros((len(positions), 3), np.int32)
+        for t, (position, owners) in enumerate(zip(positions, sequences, strict=True)):
+            sequence = owners[0]
+            end = self.lengths[sequence]
+            if self.positions[self.lists[sequence, end - 1]] != position:
+                end = int(np.searchsorted(self.positions_of(sequence), position, side="right"))
+            spans[t] = sequence, 0, end
+        return spans
+
+    def copy(self, source: int, target: int, end: int | None = None) -> None:
+        """Let `target`, which must be empty, share the source's cells below position `end`."""
+        if self.lengths[target]:
+            raise ValueError(f"sequence {target} is not empty")
+        cells = self.of(source)
+        if end is not None:
+            cells = cells[self.positions[cells] < end]
+        self.lists[target, : len(cells)] = cells
+        self.lengths[target] = len(cells)
+        self._owners[cells] += 1
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        """Drop the sequence's cells with positions in [begin, end)."""
+        cells = self.of(sequence)
+        positions = self.positions[cells]
+        gone = positions >= begin
+        if end is not None:
+            gone &= positions < end
+        dropped, kept = cells[gone].copy(), cells[~gone].copy()
+        self.lists[sequence, : len(kept)] = kept
+        self.lengths[sequence] = len(kept)
+        self._owners[dropped] -= 1
+        for cell in dropped[self._owners[dropped] == 0][::-1]:
+            self.positions[cell] = -1
+            self._free.append(int(cell))
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        for sequence in range(self.n_sequences):
+            self.remove(sequence)

@@ -1,0 +1,182 @@
+"""What a GGUF file says of its model, checked and in the field's terms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference import rope_frequencies
+
+ARCHITECTURES = ("llama",)
+
+
+class ModelError(ValueError):
+    """A model that this engine cannot run: one line that says what and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched: kind is none, linear or yarn."""
+
+    kind: str = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    attention_factor: float = 1.0
+    extrapolation: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The sizes and constants of a LLaMA-family model."""
+
+    architecture: str
+    name: str
+    context: int
+    hidden: int
+    blocks: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    norm_eps: float
+    rope_dims: int
+    rope_base: float
+    rope_scaling: RopeScaling
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
+        """`vocab` is the number of rows of the token embedding."""
+        architecture = metadata.get("general.architecture")
+        if architecture not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise ModelError(f"general.architecture is {architecture!r}; this engine runs {known}")
+        keys = _Keys(metadata, str(architecture))
+        heads = keys.count("attention.head_count")
+        hidden = keys.count("embedding_length")
+        head_dim = keys.count("attention.key_length", hidden // heads)
+        if keys.count("attention.value_length", head_dim) != head_dim:
+            raise ModelError(f"{architecture}.attention.value_length differs from key_length")
+        if keys.count("expert_count", 0, least=0):
+            raise ModelError(f"{architecture}.expert_count: mixtures of experts are not supported")
+        if not keys.flag("attention.causal", True):
+            raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
+        config = cls(
+            architecture=str(architecture),
+            name=str(metadata.get("general.name", "")),
+            context=keys.count("context_length"),
+            hidden=hidden,
+            blocks=keys.count("block_count"),
+            heads=heads,
+            kv_heads=keys.count("attention.head_count_kv", heads),
+            head_dim=head_dim,
+            ffn=keys.count("feed_forward_length"),
+            vocab=vocab,
+            norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
+            rope_dims=keys.count("rope.dimension_count", head_dim),
+            rope_base=keys.real("rope.freq_base", 10000.0),
+            rope_scaling=_rope_scaling(keys),
+        )
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ModelError(
+                f"attention.head_count {self.heads} is no multiple of head_count_kv {self.kv_heads}"
+            )
+        if self.rope_dims % 2 or self.rope_dims > self.head_dim:
+            raise ModelError(
+                f"rope.dimension_count is even and at most {self.head_dim}, got {self.rope_dims}"
+            )
+        if self.norm_eps < 0 or self.rope_base <= 0:
+            raise ModelError(
+                f"layer_norm_rms_epsilon {self.norm_eps} and rope.freq_base {self.rope_base}"
+                " must be positive"
+            )
+
+    def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
+        """Rotary frequencies float64 [rope_dims / 2] and the magnitude of cosines and sines.
+
+        `divisors` is the file's tensor rope_freqs, if it has one.
+        """
+        scaling = self.rope_scaling
+        frequencies = rope_frequencies.plain(self.rope_dims, self.rope_base)
+        if divisors is not None:
+            frequencies = rope_frequencies.divided(frequencies, divisors.astype(np.float64))
+        if scaling.kind == "yarn":
+            frequencies = rope_frequencies.yarn(
+                frequencies,
+                self.rope_base,
+                scaling.factor,
+                scaling.original_context or self.context,
+                extrapolation=scaling.extrapolation,
+                beta_fast=scaling.beta_fast,
+                beta_slow=scaling.beta_slow,
+            )
+            magnitude = rope_frequencies.yarn_magnitude(scaling.factor, scaling.attention_factor)
+            return frequencies, magnitude
+        if scaling.kind == "linear":
+            frequencies = rope_frequencies.linear(frequencies, scaling.factor)
+        return frequencies, scaling.attention_factor
+
+
+def _rope_scaling(keys: "_Keys") -> RopeScaling:
+    legacy = keys.real("rope.scale_linear", 0.0)
+    factor = keys.real("rope.scaling.factor", legacy or 1.0)
+    kind = keys.text("rope.scaling.type", "linear" if factor not in (0.0, 1.0) else "none")
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(f"{keys.full('rope.scaling.type')} is {kind!r}: want none, linear or yarn")
+    if kind != "none" and factor <= 0:
+        raise ModelError(f"{keys.full('rope.scaling.factor')} must be positive, got {factor}")
+    return RopeScaling(
+        kind=kind,
+        factor=factor,
+        original_context=keys.count("rope.scaling.original_context_length", 0, least=0),
+        attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
+        extrapolation=keys.real("rope.scaling.yarn_ext_factor", 1.0),
+        beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Typed access to the metadata under the architecture's prefix."""
+
+    metadata: Mapping[str, Any]
+    prefix: str
+
+    def full(self, key: str) -> str:
+        return f"{self.prefix}.{key}"
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.metadata.get(self.full(key), default)
+        if value is None:
+            raise ModelError(f"{self.full(key)} is missing from the metadata")
+        return value
+
+    def count(self, key: str, default: int | None = None, least: int = 1) -> int:
+        value = self._get(key, default)
+        if isinstance(value, list):  # one value a block: fine while all agree
+            if len(set(value)) != 1:
+                raise ModelError(f"{self.full(key)} differs between blocks: not supported")
+            value = value[0]
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+            raise ModelError(f"{self.full(key)} must be a count of at least {least}, got {value!r}")
+        return value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if not isinstance(value, int | float) or not np.isfinite(value):
+            raise ModelError(f"{self.full(key)} must be a finite number, got {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self._get(key, default))
+
+    def text(self, key: str, default: str) -> str:
+        return str(self._get(key, default))

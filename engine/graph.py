@@ -1,0 +1,120 @@
+"""A model as a list of nodes: ops with named arguments, built once.
+
+Values are arrays whose sizes are numbers, or the names of what changes from step to step: `tokens`
+(those in the batch) and `outputs` (those whose logits are wanted).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from reference.formats import FORMATS
+from reference.op import DTYPES, Argument
+from reference.table import OPS
+
+Dim = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array of a step. `kind` says who owns its memory:
+
+    "activation" (the arena), "input" (written before each step), "weight" or "cache".
+    Two values of one name are views of the same memory. A weight or cache in a format other than
+    float32 has dtype "u8" and counts elements in `dims`.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    dims: tuple[Dim, ...]
+    format: str | None = None
+
+    def view(self, *dims: Dim) -> "Value":
+        """The same memory under other dimensions."""
+        return replace(self, dims=dims)
+
+    def as_weight(self) -> "Value":
+        """float32 rows as an F32 weight, for ops that pick rows."""
+        return replace(self, dtype="u8", format="F32")
+
+    def sizes(self, limits: Mapping[str, int]) -> tuple[int, ...]:
+        """Dimensions in array elements (bytes for a format), names replaced by their limits."""
+        sizes = [limits[d] if isinstance(d, str) else d for d in self.dims]
+        if self.format:
+            sizes[-1] = FORMATS[self.format].row_bytes(sizes[-1])
+        return tuple(sizes)
+
+    def bytes(self, limits: Mapping[str, int]) -> int:
+        return math.prod(self.sizes(limits)) * np.dtype(DTYPES[self.dtype]).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op applied: `arguments` by the op's parameter names, outputs included."""
+
+    op: str
+    arguments: Mapping[str, Value | float]
+    format: str | None = None
+    label: str = ""
+
+    def _values(self, arguments: tuple[Argument, ...]) -> Iterator[Value]:
+        for argument in arguments:
+            value = self.arguments[argument.name]
+            if isinstance(value, Value):
+                yield value
+
+    def reads(self) -> Iterator[Value]:
+        return self._values(OPS[self.op].inputs)
+
+    def writes(self) -> Iterator[Value]:
+        return self._values(OPS[self.op].outputs)
+
+    def shape(self) -> dict[str, Dim]:
+        """The op's named sizes as this node has them."""
+        return _axes(self.op, self.arguments)
+
+
+def _axes(op: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
+    found: dict[str, Dim] = {}
+    for argument in OPS[op].inputs:
+        value = arguments.get(argument.name)
+        if isinstance(value, Value):
+            for axis, dim in zip(argument.axes, value.dims, strict=True):
+                if axis.isidentifier() and found.setdefault(axis, dim) != dim:
+                    raise ValueError(
+                        f"{op}: {argument.name} ({value.name}) has {axis} = {dim},"
+                        f" expected {found[axis]}"
+                    )
+    return found
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes in the order in which they run."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def input(self, name: str, *dims: Dim) -> Value:
+        """int32 values that the engine writes before each step."""
+        return Value(name, "input", "i32", dims)
+
+    def __call__(
+        self, op: str, label: str, out: Value | None = None, **arguments: Value | float
+    ) -> Value:
+        """Append a node and give its (first) output; dimensions follow from the op's signature.
+
+        `out` names existing memory to write to, such as a cache.
+        """
+        weights = [v.format for v in arguments.values() if isinstance(v, Value) and v.format]
+        spec = OPS[op]
+        chosen = weights[0] if spec.formats and weights else None
+        if out is None:
+            (output,) = spec.outputs
+            axes = _axes(op, arguments)
+            dims = tuple(int(a) if a.isdigit() else axes[a] for a in output.axes)
+            out = Value(label, "activation", output.dtype, dims)
+        self.nodes.append(Node(op, {**arguments, spec.outputs[0].name: out}, chosen, label))
+        return out

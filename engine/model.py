@@ -1,0 +1,281 @@
+"""A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.cells import Cells
+from engine.config import ModelConfig, ModelError
+from engine.gguf_file import GGUFFile
+from engine.graph import Graph, Value
+from engine.models import llama
+from engine.plan import Plan, Step, need, with_kernels
+from kernels.certificates import Certificate, Store
+from kernels.choose import Chooser, Need
+from kernels.cpu.team import Team
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class NumericalError(ArithmeticError):
+    """The model's output is not a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whoever loads a model may watch: certification by trial, and weights by bytes packed."""
+
+    certified: Callable[[int, Certificate], None] | None = None
+    packed: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a model is loaded.
+
+    - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
+    - `batch`: most tokens of one step; longer prompts go in chunks.
+    - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
+    - `threads` 0 means one per physical core; `kv_format` is F32 or F16.
+    - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
+    """
+
+    context: int = 0
+    batch: int = 512
+    sequences: int = 8
+    outputs: int = 32
+    threads: int = 0
+    kv_format: str = "F16"
+    strict: bool = False
+    variant: str | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        for name, least in (("context", 0), ("batch", 1), ("sequences", 1), ("outputs", 1)):
+            if getattr(self, name) < least:
+                raise ModelError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.threads <= 256:
+            raise ModelError(f"threads must be 0 to 256, got {self.threads}")
+        if self.kv_format not in FORMATS_OF_CACHE:
+            raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+
+
+class Model:
+    """Takes batches of tokens to logits. Knows nothing of text or sampling."""
+
+    def __init__(self, path: str | Path, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self._resources = ExitStack()
+        try:
+            self._load(Path(path))
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _load(self, path: Path) -> None:
+        options = self.options
+        self.file = self._resources.enter_context(GGUFFile(path))
+        self.metadata = self.file.metadata
+        embedding = self.file.tensors.get("token_embd.weight")
+        self.config = ModelConfig.from_metadata(
+            self.metadata, embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
+        )
+        self._check_tensors()
+        context = options.context or min(self.config.context, 4096)
+        self.limits = {
+            "tokens": min(options.batch, context),
+            "outputs": min(options.outputs, options.batch, context),
+        }
+        self.cells = Cells(context, options.sequences)
+        arrays = self._inputs(context)
+        graph, logits = self._graph(arrays, context)
+        self.chooser = Chooser(Store(), options.strict, options.variant)
+        needs = dict.fromkeys(need(node) for node in graph.nodes)
+        needs[Need("quantise_activations")] = None
+        chosen = self.chooser.choose(list(needs), options.progress.certified)
+        steps = with_kernels(graph, chosen)
+        self._pack(steps, arrays)
+        self.plan = Plan(steps, arrays, self.limits, logits)
+        self.team = self._resources.enter_context(Team(options.threads or physical_cores()))
+
+    def close(self) -> None:
+        """Let threads and memory go; the model cannot be used afterwards."""
+        self._resources.close()
+        for name in ("plan", "arrays", "_steps"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def notes(self) -> list[str]:
+        """Kernels that were refused, and why."""
+        return self.chooser.notes
+
+    def _check_tensors(self) -> None:
+        tensors = self.file.tensors
+        wanted = llama.expected_tensors(self.config)
+        for name, dims in wanted.items():
+            if name not in tensors:
+                raise ModelError(f"{self.file.path}: tensor {name} is missing")
+        for name, dims in (wanted | llama.optional_tensors(self.config)).items():
+            if name in tensors:
+                info = tensors[name]
+                if info.dims != dims:
+                    raise ModelError(
+                        f"{self.file.path}: tensor {name} is {list(info.dims)}, expected {list(dims)}"
+                    )
+                if info.type_name not in FORMATS:
+                    raise ModelError(
+                        f"{self.file.path}: tensor {name} is in {info.type_name}; formats that run:"
+                        f" {', '.join(FORMATS)}"
+                    )
+
+    def _inputs(self, context: int) -> dict[str, Array]:
+        tokens, outputs = self.limits["tokens"], self.limits["outputs"]
+        return {
+            "tokens": np.zeros(tokens, np.int32),
+            "positions": np.zeros(tokens, np.int32),
+            "cells": np.zeros(tokens, np.int32),
+            "spans": np.zeros((tokens, 3), np.int32),
+            "rows": np.zeros(outputs, np.int32),
+            "lists": self.cells.lists,
+            "cell_positions": self.cells.positions,
+        }
+
+    def _graph(self, arrays: dict[str, Array], context: int) -> tuple[Graph, Value]:
+        """The model's nodes; small constants are put into `arrays` on the way."""
+        weights: dict[str, Value] = {}
+        known = llama.expected_tensors(self.config) | llama.optional_tensors(self.config)
+        for name, dims in known.items():
+            if name not in self.file.tensors:
+                continue
+            info = self.file.tensors[name]
+            if len(dims) == 1:
+                arrays[name] = FORMATS[info.type_name].dequantise(self.file.tensor(name))
+                weights[name] = Value(name, "weight", "f32", dims)
+            else:
+                arrays[name] = self.file.tensor(name)
+                weights[name] = Value(name, "weight", "u8", dims, info.type_name)
+        for name, array in llama.constants(self.config, arrays.get("rope_freqs.weight")).items():
+            arrays[name] = array
+            weights[name] = Value(name, "weight", _word(array), array.shape)
+        width = self.config.kv_heads * self.config.head_dim
+        layout = FORMATS[self.options.kv_format]
+        caches = {}
+        self.caches: dict[str, Array] = {}
+        for i in range(self.config.blocks):
+            for part in "kv":
+                name = f"blk.{i}.{part}_cache"
+                caches[name] = Value(name, "cache", "u8", (context, width), layout.name)
+                # zeroed, so that untouched cells cost no memory until they are used
+                self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
+        arrays |= self.caches
+        graph_inputs = llama.StepInputs(
+            **{
+                name: Value(name, "input", "i32", dims)
+                for name, dims in {
+                    "tokens": ("tokens",),
+                    "positions": ("tokens",),
+                    "cells": ("tokens",),
+                    "spans": ("tokens", 3),
+                    "lists": (self.options.sequences, context),
+                    "cell_positions": (context,),
+                    "rows": ("outputs",),
+                }.items()
+            }
+        )
+        return llama.build(self.config, weights, graph_inputs, caches)
+
+    def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
+        """Weights as the kernels stream them, one tensor after the other; then let go of the
+        file's own."""
+        jobs = {f"{s.weight}@{s.kernel.variant}": s for s in steps if s.weight}
+        total, done = sum(arrays[s.weight].nbytes for s in jobs.values()), 0
+        for name, step in jobs.items():
+            assert step.kernel.pack is not None
+            arrays[name] = step.kernel.pack(arrays[step.weight])
+            done += arrays[step.weight].nbytes
+            if self.options.progress.packed:
+                self.options.progress.packed(done, total)
+        used = {v.name for s in steps for v in s.node.arguments.values() if isinstance(v, Value)}
+        for name in [name for name in arrays if name not in used]:
+            del arrays[name]
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[Sequence[int]],
+        wanted: Sequence[int] = (),
+    ) -> Array:
+        """Run at most `limits` tokens; logits float32 [wanted, vocab] of the tokens asked for.
+
+        Each token has a position and belongs to one or more sequences; it sees the cells of its
+        first sequence up to its own position. The logits are valid until the next step.
+        """
+        if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
+            raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
+        count, outputs = len(tokens), len(wanted)
+        cells = self.cells.place(positions, sequences)
+        arrays = self.plan.inputs
+        arrays["tokens"][:count] = tokens
+        arrays["positions"][:count] = positions
+        arrays["cells"][:count] = cells
+        arrays["spans"][:count] = self.cells.spans(positions, sequences)
+        arrays["rows"][:outputs] = wanted
+        self.plan.resize(tokens=count, outputs=outputs)
+        self.team.run(self.plan.program)
+        logits = self.plan.logits[:outputs]
+        if not np.isfinite(logits.sum()) and not np.isfinite(logits).all():
+            row, token = np.argwhere(~np.isfinite(logits))[0]
+            raise NumericalError(
+                f"the model's logits are not finite (token {token} after position"
+                f" {positions[wanted[row]]}): are there NaN or infinity in its weights?"
+            )
+        return logits
+
+    def evaluate(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        sequence: int = 0,
+        every: bool = False,
+        each: Callable[[Array], None] | None = None,
+    ) -> Array:
+        """Run a stretch of one sequence from position `start`, in chunks that fit.
+
+        Gives the logits of the last token, float32 [vocab]; with `every`, `each` is called with
+        the logits [n, vocab] of all tokens in turn.
+        """
+        if not len(tokens):
+            raise ModelError("there is no token to evaluate")
+        chunk = self.limits["outputs"] if every else self.limits["tokens"]
+        logits = np.empty((0, self.config.vocab), np.float32)
+        for first in range(0, len(tokens), chunk):
+            part = tokens[first : first + chunk]
+            last = first + len(part) == len(tokens)
+            wanted = range(len(part)) if every else [len(part) - 1] if last else []
+            where = range(start + first, start + first + len(part))
+            logits = self.step(part, where, [(sequence,)] * len(part), wanted)
+            if each:
+                each(logits)
+        return logits[-1]
+
+
+def physical_cores() -> int:
+    """Cores this process may run on, hyper-threads not counted."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def _word(array: Array) -> str:
+    return {"float32": "f32", "float64": "f64", "int32": "i32"}[array.dtype.name]
+
+
