@@ -39,6 +39,11 @@ class Cells:
     def positions_of(self, sequence: int) -> Array:
         return self.positions[self.of(sequence)]
 
+    def next_position(self, sequence: int) -> int:
+        """The position after the sequence's last."""
+        length = self.lengths[sequence]
+        return int(self.positions[self.lists[sequence, length - 1]]) + 1 if length else 0
+
     def place(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
         """Cells int32 [tokens] for new tokens, each entered into all its sequences."""
         if len(positions) > len(self._free):

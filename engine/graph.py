@@ -5,13 +5,13 @@ Values are arrays whose sizes are numbers, or the names of what changes from ste
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from reference.formats import FORMATS
-from reference.op import DTYPES, Argument
+from reference.op import DTYPES
 from reference.table import OPS
 
 Dim = int | str
@@ -59,18 +59,6 @@ class Node:
     arguments: Mapping[str, Value | float]
     format: str | None = None
     label: str = ""
-
-    def _values(self, arguments: tuple[Argument, ...]) -> Iterator[Value]:
-        for argument in arguments:
-            value = self.arguments[argument.name]
-            if isinstance(value, Value):
-                yield value
-
-    def reads(self) -> Iterator[Value]:
-        return self._values(OPS[self.op].inputs)
-
-    def writes(self) -> Iterator[Value]:
-        return self._values(OPS[self.op].outputs)
 
     def shape(self) -> dict[str, Dim]:
         """The op's named sizes as this node has them."""

@@ -94,7 +94,7 @@ class Model:
             "outputs": min(options.outputs, options.batch, context),
         }
         self.cells = Cells(context, options.sequences)
-        arrays = self._inputs(context)
+        arrays = self._inputs()
         graph, logits = self._graph(arrays, context)
         self.chooser = Chooser(Store(), options.strict, options.variant)
         needs = dict.fromkeys(need(node) for node in graph.nodes)
@@ -119,23 +119,21 @@ class Model:
     def _check_tensors(self) -> None:
         tensors = self.file.tensors
         wanted = llama.expected_tensors(self.config)
-        for name, dims in wanted.items():
-            if name not in tensors:
-                raise ModelError(f"{self.file.path}: tensor {name} is missing")
+        if missing := [name for name in wanted if name not in tensors]:
+            raise ModelError(f"{self.file.path}: tensor {missing[0]} is missing")
         for name, dims in (wanted | llama.optional_tensors(self.config)).items():
             if name in tensors:
                 info = tensors[name]
                 if info.dims != dims:
-                    raise ModelError(
-                        f"{self.file.path}: tensor {name} is {list(info.dims)}, expected {list(dims)}"
-                    )
+                    got, expected = list(info.dims), list(dims)
+                    raise ModelError(f"{self.file.path}: tensor {name} is {got}, not {expected}")
                 if info.type_name not in FORMATS:
                     raise ModelError(
                         f"{self.file.path}: tensor {name} is in {info.type_name}; formats that run:"
                         f" {', '.join(FORMATS)}"
                     )
 
-    def _inputs(self, context: int) -> dict[str, Array]:
+    def _inputs(self) -> dict[str, Array]:
         tokens, outputs = self.limits["tokens"], self.limits["outputs"]
         return {
             "tokens": np.zeros(tokens, np.int32),
@@ -264,7 +262,7 @@ class Model:
             logits = self.step(part, where, [(sequence,)] * len(part), wanted)
             if each:
                 each(logits)
-        return logits[-1]
+        return np.asarray(logits[-1])
 
 
 def physical_cores() -> int:
@@ -272,10 +270,8 @@ def physical_cores() -> int:
     import psutil
 
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+    return max(1, min(int(psutil.cpu_count(logical=False) or allowed), allowed))
 
 
 def _word(array: Array) -> str:
     return {"float32": "f32", "float64": "f64", "int32": "i32"}[array.dtype.name]
-
-

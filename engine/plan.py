@@ -5,6 +5,7 @@ First allocate, then compute: after planning, a step writes its inputs and sizes
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,18 @@ class Step:
     node: Node
     kernel: Kernel
     weight: str = ""
+
+    def reads(self) -> list[Value]:
+        """The arrays its inputs are, as the kernel wants them."""
+        outputs = {argument.name for argument in self.kernel.spec.outputs}
+        values = values_of(self).items()
+        return [v for name, v in values if isinstance(v, Value) and name not in outputs]
+
+    @property
+    def output(self) -> Value:
+        value = self.node.arguments[self.kernel.spec.outputs[0].name]
+        assert isinstance(value, Value)
+        return value
 
 
 def with_kernels(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[Step]:
@@ -137,7 +150,7 @@ class Plan:
         self._arrays = dict(arrays)
         self.inputs = arrays
         self._words, self._slots, starts = self._blocks()
-        blocks = [self._words[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+        blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.program = Program(list(zip((s.kernel.share for s in steps), blocks, strict=True)))
         self.logits = self.array(logits)
 

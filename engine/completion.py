@@ -1,0 +1,126 @@
+"""One completion in the making: its sampler, its text, and when it stops."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.sampler import Sampled, Sampler
+from engine.sampling_params import SamplingParams
+from engine.tokenizer import Detokenizer, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one token adds to a completion.
+
+    `text` may be empty (half a character, or the possible beginning of a stop string, is held
+    back). `logprob` is the token's log-probability under the model; `top_logprobs` the likeliest
+    (token, logprob) pairs when asked for. The last piece of completion `index` has a
+    `finish_reason`: "stop", "length" or "cancelled". The first piece carries the prompt's
+    log-probabilities when asked for, one a token, None for the first.
+    """
+
+    text: str
+    token: int
+    logprob: float
+    index: int = 0
+    finish_reason: str | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    prompt_logprobs: tuple[float | None, ...] | None = None
+
+
+@dataclass(slots=True)
+class StopStrings:
+    """Finds the first stop string in a stream, holding back what may be the beginning of one."""
+
+    stops: Sequence[str]
+    include: bool = False
+    held: str = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that is safe to show, and whether a stop string was completed."""
+        self.held += text
+        found = [(at, stop) for stop in self.stops if (at := self.held.find(stop)) >= 0]
+        if found:
+            at, stop = min(found)
+            return self.held[: at + len(stop) if self.include else at], True
+        keep = max((self._overlap(stop) for stop in self.stops), default=0)
+        safe = self.held[: len(self.held) - keep]
+        self.held = self.held[len(safe) :]
+        return safe, False
+
+    def _overlap(self, stop: str) -> int:
+        """How many characters at the end may begin this stop string."""
+        longest = min(len(stop) - 1, len(self.held))
+        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)
+
+    def flush(self) -> str:
+        held, self.held = self.held, ""
+        return held
+
+
+@dataclass(slots=True)
+class Completion:
+    """The state of completion `index`, in the cache's sequence of the same number."""
+
+    index: int
+    params: SamplingParams
+    sampler: Sampler
+    tokenizer: Tokenizer
+    eog_ids: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+    finished: bool = False
+    _text: Detokenizer = field(init=False)
+    _stops: StopStrings = field(init=False)
+
+    def __post_init__(self) -> None:
+        skip = self.params.skip_special_tokens
+        self._text = Detokenizer(self.tokenizer, skip_special=skip, at_start=False)
+        self._stops = StopStrings(self.params.stop, self.params.include_stop_str_in_output)
+
+    def sample(self, logits: np.ndarray, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
+        """Draw the next token from logits [vocab] and say what it adds."""
+        sampled = self.sampler.sample(logits)
+        self.sampler.accept(sampled.token)
+        self.tokens.append(sampled.token)
+        text, reason = self._advance(sampled)
+        self.finished = reason is not None
+        return Piece(
+            text,
+            sampled.token,
+            sampled.logprob,
+            self.index,
+            reason,
+            tuple(sampled.top),
+            prompt_logprobs,
+        )
+
+    def _advance(self, sampled: Sampled) -> tuple[str, str | None]:
+        """The text to show, and why the completion ends, if it does."""
+        token = sampled.token
+        params = self.params
+        stopped = token in params.stop_token_ids or (
+            token in self.eog_ids and not params.ignore_eos
+        )
+        if stopped and not params.include_stop_str_in_output:
+            return self._rest(), "stop"
+        text = self._text.push(token) if params.detokenize else ""
+        text, found = self._stops.push(text)
+        if found:
+            return text, "stop"
+        if stopped:
+            return text + self._rest(), "stop"
+        if params.max_tokens is not None and len(self.tokens) >= params.max_tokens:
+            return text + self._rest(), "length"
+        return text, None
+
+    def _rest(self) -> str:
+        text, found = self._stops.push(self._text.flush())
+        return text if found else text + self._stops.flush()
+
+    def end(self, reason: str) -> Piece:
+        """A last piece without a token of its own, for a completion that is cut short."""
+        self.finished = True
+        token = self.tokens[-1] if self.tokens else -1
+        return Piece(self._rest(), token, 0.0, self.index, reason)

@@ -1,0 +1,22 @@
+"""Models that come with Assay, by name."""
+
+from importlib.resources import files
+from pathlib import Path
+
+
+def embedded_models() -> dict[str, Path]:
+    """File by name: `story-f16` and, for the first of a family, its short name `story`."""
+    folder = Path(str(files("data"))) / "models"
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.gguf")):
+        found[path.stem] = path
+        found.setdefault(path.stem.rpartition("-")[0], path)
+    return found
+
+
+def resolve(name: str | Path) -> Path:
+    """The path itself if there is such a file, else the embedded model of that name."""
+    path = Path(name)
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    return embedded_models().get(str(name), path)

@@ -1,0 +1,264 @@
+"""The engine: a model, its tokenizer and samplers, from a prompt to text."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.chat import ChatError, ChatTemplate
+from engine.completion import Completion, Piece
+from engine.config import ModelError
+from engine.embedded import resolve
+from engine.model import Model, Options
+from engine.sampler import Sampler
+from engine.sampling_params import SamplingParams
+from engine.timings import Timings
+from engine.tokenizer import Tokenizer
+
+
+class PromptError(ValueError):
+    """A prompt that cannot be continued."""
+
+
+class Engine:
+    """Continues text with a GGUF model, through certified kernels only.
+
+    >>> with Engine.load("model.gguf", threads=2) as engine:
+    ...     for piece in engine.generate("Once upon a time", SamplingParams(max_tokens=64)):
+    ...         print(piece.text, end="")
+
+    The cache keeps what was evaluated: a prompt that begins as the last one did is only evaluated
+    from where it differs, with the same result bit for bit.
+    """
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, load_seconds: float = 0.0) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.timings = Timings.empty()
+        self.timings.load.seconds = load_seconds
+        self.held: list[int] = []  # the tokens whose cells sequence 0 holds
+        self.sampler_state: dict[str, Any] | None = None
+        self._cancelled = threading.Event()
+
+    @classmethod
+    def load(cls, path: str | Path, options: Options | None = None, **overrides: Any) -> "Engine":
+        """Open a GGUF file (or an embedded model by name), certify what its nodes need, pack its
+        weights.
+
+        `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`.
+        """
+        started = time.perf_counter()
+        path = resolve(path)
+        model = Model(path, replace(options or Options(), **overrides))
+        try:
+            tokenizer = Tokenizer.from_metadata(model.metadata)
+            if tokenizer.vocab_size > model.config.vocab:
+                raise ModelError(
+                    f"{path}: the vocabulary has {tokenizer.vocab_size} tokens,"
+                    f" the embedding {model.config.vocab} rows"
+                )
+        except BaseException:
+            model.close()
+            raise
+        return cls(model, tokenizer, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Free threads, caches and weights."""
+        self.model.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def cancel(self) -> None:
+        """Make the running generation stop after its present token; from any thread."""
+        self._cancelled.set()
+
+    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+        """A prompt's tokens, special ones parsed, BOS as the model was trained to have it."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        return list(prompt)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        context_shift: bool = False,
+        keep: int = 0,
+        resume: bool = False,
+    ) -> Iterator[Piece]:
+        """Continue a prompt (text, or token ids); pieces come as tokens are drawn.
+
+        When the context is full, generation ends with finish_reason "length"; with
+        `context_shift` the older half beyond the first `keep` tokens is forgotten and the rest
+        evaluated anew. `resume` goes on with the sampler where the last generation, or a restored
+        session, left it.
+        """
+        params = params or SamplingParams()
+        tokens = self.encode(prompt)
+        if params.truncate_prompt_tokens is not None:
+            tokens = tokens[-params.truncate_prompt_tokens :]
+        self._check(tokens, params, context_shift, keep)
+        return self._generate(tokens, params, context_shift, keep, resume)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
+    ) -> Iterator[Piece]:
+        """The assistant's next message, by the model's own chat template."""
+        return self.generate(self.encode_chat(messages), params)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A conversation's tokens."""
+        source = self.model.metadata.get("tokenizer.chat_template")
+        if not isinstance(source, str):
+            raise ChatError("the model has no chat template (tokenizer.chat_template)")
+        names = (self.tokenizer.bos_id, self.tokenizer.eos_id)
+        bos, eos = ("" if token is None else self.tokenizer.piece(token) for token in names)
+        template = ChatTemplate(source, bos, eos)
+        text = template.render(messages)
+        return self.tokenizer.encode(
+            text, add_special=not template.writes_bos(text), parse_special=True
+        )
+
+    def logits(self, prompt: str | Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The logits after every token of a prompt, float32 [tokens, vocab]."""
+        tokens = self.encode(prompt)
+        self._check(tokens, SamplingParams(), False, 0)
+        self.reset()
+        rows: list[np.ndarray[Any, Any]] = []
+        self.model.evaluate(tokens, 0, every=True, each=lambda part: rows.append(part.copy()))
+        self.held = tokens
+        return np.concatenate(rows)
+
+    def reset(self) -> None:
+        """Forget what the cache holds."""
+        self.model.cells.clear()
+        self.held = []
+
+    def _check(
+        self, tokens: Sequence[int], params: SamplingParams, context_shift: bool, keep: int
+    ) -> None:
+        capacity = self.model.cells.capacity
+        if not tokens:
+            raise PromptError("the prompt is empty")
+        if len(tokens) > capacity:
+            raise PromptError(
+                f"the prompt has {len(tokens)} tokens, the context holds {capacity}:"
+                " shorten it or load with a larger context"
+            )
+        vocab = self.tokenizer.vocab_size
+        if bad := [t for t in tokens if not 0 <= t < vocab]:
+            raise PromptError(f"token {bad[0]} is outside the vocabulary of {vocab}")
+        most = min(self.model.options.sequences, self.model.limits["outputs"])
+        if params.n > most:
+            raise PromptError(f"n is {params.n}, this engine was loaded for at most {most}")
+        if context_shift and params.n > 1:
+            raise PromptError("context_shift wants a single completion (n = 1)")
+        if not 0 <= keep < capacity:
+            raise PromptError(f"keep must be 0 to {capacity - 1}, got {keep}")
+
+    def _generate(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        context_shift: bool,
+        keep: int,
+        resume: bool,
+    ) -> Iterator[Piece]:
+        model, timings = self.model, self.timings
+        timings.start()
+        self._cancelled.clear()
+        for sequence in range(1, model.options.sequences):
+            model.cells.remove(sequence)
+        completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
+        row, prompt_logprobs = self._prompt(prompt, params)
+        for completion in completions[1:]:
+            model.cells.copy(0, completion.index)
+        rows = [row] * len(completions)
+        live = completions
+        while live:
+            for completion, logits in zip(live, rows, strict=True):
+                with timings.sample.measure(1):
+                    piece = completion.sample(logits, prompt_logprobs)
+                self.sampler_state = completions[0].sampler.state()
+                prompt_logprobs = None
+                yield piece
+            live = [completion for completion in live if not completion.finished]
+            if live and self._cancelled.is_set():
+                yield from (completion.end("cancelled") for completion in live)
+                return
+            if live and model.cells.free < len(live):
+                if not context_shift:
+                    yield from (completion.end("length") for completion in live)
+                    return
+                self._shift(keep)
+            if live:
+                with timings.eval.measure(len(live)):
+                    rows = self._step(live)
+
+    def _completion(
+        self, index: int, prompt: list[int], params: SamplingParams, resume: bool
+    ) -> Completion:
+        tokenizer = self.tokenizer
+        seed = None if params.seed is None else params.seed + index
+        sampler = Sampler(replace(params, seed=seed), self.model.config.vocab, tokenizer.eog_ids)
+        if resume and self.sampler_state is not None:
+            sampler.restore(self.sampler_state)
+        else:
+            for token in prompt:
+                sampler.accept(token)
+        return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
+
+    def _prompt(
+        self, prompt: list[int], params: SamplingParams
+    ) -> tuple[np.ndarray[Any, Any], tuple[float | None, ...] | None]:
+        """Evaluate what the cache does not hold: the last logits, and the tokens' logprobs."""
+        wanted = params.prompt_logprobs is not None
+        shared = 0 if wanted else self._shared_prefix(prompt)
+        self.model.cells.remove(0, begin=shared)
+        self.held = self.held[:shared]
+        logprobs: list[float | None] = [None]
+
+        def score(logits: np.ndarray[Any, Any]) -> None:
+            following = prompt[len(logprobs) : len(logprobs) + len(logits)]
+            for row, token in zip(logits.astype(np.float64), following, strict=False):
+                top = row.max()
+                logprobs.append(float(row[token] - top - np.log(np.exp(row - top).sum())))
+
+        with self.timings.prompt.measure(len(prompt) - shared):
+            row = self.model.evaluate(
+                prompt[shared:], shared, every=wanted, each=score if wanted else None
+            ).copy()
+        self.held = list(prompt)
+        return row, tuple(logprobs) if wanted else None
+
+    def _shared_prefix(self, prompt: Sequence[int]) -> int:
+        """How many tokens of the prompt need no evaluation; the last one always does."""
+        most = min(len(self.held), len(prompt) - 1)
+        return next((i for i in range(most) if self.held[i] != prompt[i]), most)
+
+    def _step(self, live: Sequence[Completion]) -> list[np.ndarray[Any, Any]]:
+        """One token of each live completion; their logits [vocab], valid until the next step."""
+        tokens = [completion.tokens[-1] for completion in live]
+        positions = [self.model.cells.next_position(completion.index) for completion in live]
+        sequences = [(completion.index,) for completion in live]
+        logits = self.model.step(tokens, positions, sequences, range(len(live)))
+        if live[0].index == 0:
+            self.held.append(tokens[0])
+        return list(logits)
+
+    def _shift(self, keep: int) -> None:
+        """Forget the older half beyond the first `keep` tokens; evaluate the rest anew."""
+        forget = max(1, (len(self.held) - keep) // 2)
+        kept = self.held[:keep] + self.held[keep + forget :]
+        self.reset()
+        if kept:
+            self.model.evaluate(kept, 0)
+        self.held = kept

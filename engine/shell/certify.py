@@ -1,0 +1,73 @@
+"""assay certify: try every kernel that this machine can run."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.shell import options as o
+
+
+def certify(
+    op: Annotated[str | None, typer.Option(help="Kernels of this op only.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Let Hypothesis try to break them.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Try certified kernels anew.")] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Try kernels against their references and keep the certificates."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from engine.shell.show import progress_bar
+    from kernels.certificates import Certificate, Key, Store
+    from kernels.certify import certify as try_all
+    from kernels.table import KERNELS
+
+    chosen = [k for k in KERNELS if op in (None, k.op) and not k.missing()]
+    if not chosen:
+        raise ValueError(f"there is no op {op!r} with a kernel for this machine")
+    if deep:
+        raise typer.Exit(_deep(op))
+    store = Store()
+    known = store.load()
+    wanted = [k for k in chosen if again or Key.of(k).digest not in known]
+    with progress_bar() as bar:
+        task = bar.add_task("certifying kernels", total=len(wanted))
+
+        def tell(_: int, certificate: Certificate) -> None:
+            bar.update(task, advance=1, description=f"certifying kernels: {certificate.kernel}")
+
+        try_all(wanted, store, tell)
+    known = store.load()
+    found = [known[Key.of(k).digest] for k in chosen]
+    if as_json:
+        print(json.dumps([asdict(c) for c in found]))
+    else:
+        table = Table("kernel", "level", "cases", "error / bound", "NMSE", "seconds", "outcome")
+        for c in found:
+            outcome = "certified" if c.passed else c.failure
+            table.add_row(
+                c.kernel, c.level, str(c.cases), f"{c.worst:.3f}", f"{c.nmse:.1e}",
+                f"{c.seconds:.2f}", outcome,
+            )  # fmt: skip
+        Console().print(table)
+    if any(not c.passed for c in found):
+        raise typer.Exit(1)
+
+
+def _deep(op: str | None) -> int:
+    """Run the kernels' conformance tests at length; they write the deep certificates."""
+    spec = importlib.util.find_spec("conformance")
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError("deep trials need the folder conformance/, which is not installed")
+    tests = Path(spec.submodule_search_locations[0]) / "kernel" / "test_kernels.py"
+    chosen = ["-k", op] if op else []
+    command = [sys.executable, "-m", "pytest", "-q", str(tests), *chosen]
+    return subprocess.call(command, env={**os.environ, "ASSAY_DEEP": "1"})

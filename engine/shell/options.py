@@ -1,0 +1,28 @@
+"""Options that several commands share, as typer annotations."""
+
+from typing import Annotated
+
+import typer
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or e.g. story.")]
+Threads = Annotated[int, typer.Option("-t", "--threads", help="0: one per physical core.")]
+Context = Annotated[
+    int, typer.Option("-c", "--context", help="Cells of the cache; 0: the model's.")
+]
+Batch = Annotated[int, typer.Option("-b", "--batch", help="Most tokens of one step.")]
+KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32 or F16.")]
+Variant = Annotated[str | None, typer.Option(help="Prefer kernels of this variant.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop where a kernel fails its trial.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
+Seed = Annotated[int | None, typer.Option("-s", "--seed", help="Same seed, same text.")]
+Temperature = Annotated[float, typer.Option("--temp", help="0: always the likeliest token.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest; 0: off.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Keep the smallest set of this probability.")]
+MinP = Annotated[float, typer.Option("--min-p", help="Keep what is this likely against the best.")]
+Typical = Annotated[float, typer.Option("--typical", help="Locally typical sampling; 1: off.")]
+RepeatPenalty = Annotated[float, typer.Option("--repeat-penalty", help="1: off.")]
+PresencePenalty = Annotated[float, typer.Option("--presence-penalty", help="0: off.")]
+FrequencyPenalty = Annotated[float, typer.Option("--frequency-penalty", help="0: off.")]
+Mirostat = Annotated[int, typer.Option("--mirostat", help="1 or 2; 0: off.")]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Never end by itself.")]

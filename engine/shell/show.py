@@ -1,0 +1,93 @@
+"""What commands share on the terminal: progress while a model loads, timings, notes."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from engine.engine import Engine
+from engine.model import Options
+from engine.model import Progress as Watcher
+from engine.timings import Span
+from kernels.certificates import Certificate
+
+stderr = Console(stderr=True)
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr that vanishes when done; nothing where stderr is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    )
+
+
+@contextmanager
+def loaded(model: str, **options: Any) -> Iterator[Engine]:
+    """The engine for a command, with a progress bar while kernels are certified."""
+    with progress_bar() as bar:
+        kernels = bar.add_task("certifying kernels", visible=False, total=None)
+        weights = bar.add_task("packing weights (MB)", visible=False, total=None)
+
+        def certified(total: int, certificate: Certificate) -> None:
+            bar.update(
+                kernels,
+                visible=True,
+                total=total,
+                advance=1,
+                description=f"certifying kernels: {certificate.kernel}",
+            )
+
+        def packed(done: int, total: int) -> None:
+            bar.update(
+                weights, visible=total > 2**27, total=total // 2**20, completed=done // 2**20
+            )
+
+        engine = Engine.load(model, Options(progress=Watcher(certified, packed), **options))
+    with engine:
+        for note in engine.model.notes:
+            stderr.print(f"note: {note}", style="yellow", highlight=False, soft_wrap=True)
+        yield engine
+
+
+def print_timings(engine: Engine) -> None:
+    """The lines the field prints, to stderr."""
+    t = engine.timings
+
+    def line(name: str, span: Span) -> str:
+        text = f"{name:>12} time = {1000 * span.seconds:10.2f} ms"
+        if not span.tokens:
+            return text
+        each = f"{1000 * span.seconds / span.tokens:8.2f} ms per token"
+        return f"{text} / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
+
+    print("\n", file=sys.stderr)
+    for name, span in (
+        ("load", t.load), ("prompt eval", t.prompt), ("eval", t.eval), ("sample", t.sample),
+        ("total", t.total),
+    ):  # fmt: skip
+        print(line(name, span), file=sys.stderr)
+
+
+def timings_json(engine: Engine) -> dict[str, dict[str, float]]:
+    """The same figures for programs: seconds, tokens, tokens per second."""
+    t = engine.timings
+    spans = {
+        "load": t.load,
+        "prompt_eval": t.prompt,
+        "eval": t.eval,
+        "sample": t.sample,
+        "total": t.total,
+    }
+    return {
+        name: {"seconds": s.seconds, "tokens": s.tokens, "tokens_per_second": s.rate}
+        for name, s in spans.items()
+    }
