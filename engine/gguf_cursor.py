@@ -1,8 +1,8 @@
 """The elements of GGUF: numbers, names, values and counts, none read past the file's end.
 
 Little-endian throughout; a string is a u64 length and its bytes. Lengths and counts are compared
-with the bytes that are left before anything is allocated, so memory stays within a small multiple
-of the file's size whatever the file claims.
+with the bytes that are left before anything is allocated, so memory stays in proportion to the
+file's size whatever the file claims.
 """
 
 import mmap

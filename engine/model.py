@@ -17,7 +17,7 @@ from engine.models import llama
 from engine.plan import Plan, Step, need, with_kernels
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
-from kernels.cpu.team import Team
+from kernels.cpu.team import Program, Team
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 
@@ -101,9 +101,9 @@ class Model:
         needs[Need("quantise_activations")] = None
         chosen = self.chooser.choose(list(needs), options.progress.certified)
         steps = with_kernels(graph, chosen)
+        self.team = self._resources.enter_context(Team(options.threads or physical_cores()))
         self._pack(steps, arrays)
         self.plan = Plan(steps, arrays, self.limits, logits)
-        self.team = self._resources.enter_context(Team(options.threads or physical_cores()))
 
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
@@ -196,7 +196,8 @@ class Model:
         total, done = sum(arrays[s.weight].nbytes for s in jobs.values()), 0
         for name, step in jobs.items():
             assert step.kernel.pack is not None
-            arrays[name] = step.kernel.pack(arrays[step.weight])
+            arrays[name], block = step.kernel.pack.job(arrays[step.weight])
+            self.team.run(Program([(step.kernel.pack.share, block)]))
             done += arrays[step.weight].nbytes
             if self.options.progress.packed:
                 self.options.progress.packed(done, total)

@@ -39,7 +39,7 @@ class Key:
     def of(cls, kernel: Kernel) -> "Key":
         stages = [kernel.share.fingerprint]
         if kernel.pack:
-            stages.append(fingerprint(kernel.pack.__module__))
+            stages.append(kernel.pack.share.fingerprint)
         if kernel.activations == "int8":
             stages.append(fingerprint("kernels.cpu.quantise_activations"))
         return cls(

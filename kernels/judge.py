@@ -116,17 +116,24 @@ def _compare(
             quality = _judged(case, outputs, op.expected(inputs), {"out": step})
             return Verdict(case, verdict.worst, quality.nmse, quality.failure)
         expected = op.expected(inputs)
-        return _judged(case, outputs, expected, op.bound(inputs, expected))
+        bounds, also = op.bound(inputs, expected), op.also(inputs, expected)
+        return _judged(case, outputs, expected, bounds, also)
 
 
 def _judged(
-    case: Case, outputs: dict[str, Array], expected: dict[str, Array], bounds: dict[str, Array]
+    case: Case,
+    outputs: dict[str, Array],
+    expected: dict[str, Array],
+    bounds: dict[str, Array],
+    also: Mapping[str, Array] | None = None,
 ) -> Verdict:
     worst = nmse = 0.0
     for name, want in expected.items():
         got, bound = outputs[name].astype(np.float64), np.asarray(bounds[name], np.float64)
         want = want.astype(np.float64)
         error = np.where(got == want, 0, np.abs(got - want))
+        for other in (also or {}).get(name, ()):
+            error = np.where(got == other, 0, error)
         ratio = np.where(error == 0, 0, error / np.where(bound > 0, bound, np.nan))
         bad = ~(error <= bound)  # also where anything is NaN
         if bad.any():
@@ -140,7 +147,7 @@ def _judged(
             return Verdict(case, float(ratio.max()), np.inf, failure)
         if got.size:
             worst = max(worst, float(ratio.max()))
-            power = float(np.sum(want * want))
+            power = float(np.sum(want[np.isfinite(want)] ** 2))
             nmse = max(nmse, float(np.sum(error * error)) / power if power else 0.0)
     return Verdict(case, worst, nmse)
 

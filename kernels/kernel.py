@@ -2,16 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-
+from kernels.cpu.packing import Packing
 from kernels.cpu.share import Share
 from kernels.provenance import cpu_features
 from reference.op import Op, Shape
 from reference.table import OPS
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def any_shape(shape: Shape) -> bool:
@@ -23,7 +18,7 @@ class Kernel:
     """One row of the kernels' table.
 
     - `requires`: CPU features by LLVM's names; `takes(shape)`: the sizes it can do.
-    - `pack(weight)`: the op's weight, uint8 [rows, row_bytes], as the layout the share streams.
+    - `pack`: how the op's weight, uint8 [rows, row_bytes], becomes the layout the share streams.
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
       and the op quantise_activations has to run before it.
     - `in_place`: output by input, where the share updates the input's own memory.
@@ -35,7 +30,7 @@ class Kernel:
     format: str | None = None
     requires: frozenset[str] = frozenset()
     takes: Callable[[Shape], bool] = any_shape
-    pack: Callable[[Array], Array] | None = None
+    pack: Packing | None = None
     activations: str = "float32"
     in_place: tuple[tuple[str, str], ...] = ()
     target: str = "cpu"

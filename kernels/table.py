@@ -1,7 +1,5 @@
 """Every kernel there is, one row each; variants of an op stand in order of preference."""
 
-import numpy as np
-
 from kernels.cpu import (
     activations,
     arithmetic,
@@ -17,17 +15,11 @@ from kernels.cpu import (
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import blocks, floats
+from kernels.cpu.packing import PACKINGS
+from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.kernel import Kernel
 from reference.op import Shape
 
-PACK = {
-    "F32": floats(np.uint32),
-    "F16": floats(np.uint16),
-    "BF16": floats(np.uint16),
-    "Q8_0": blocks(34),
-    "Q4_0": blocks(18),
-}
 WRITES_CACHE = (("out", "before"),)
 
 
@@ -40,9 +32,9 @@ KERNELS: tuple[Kernel, ...] = (
     *(Kernel("embedding", "generic", s, f) for f, s in embedding.SHARES.items()),
     Kernel("rms_norm", "generic", rms_norm.generic),
     Kernel("quantise_activations", "generic", quantise_activations.generic),
-    *(Kernel("linear", "generic", s, f, pack=PACK[f]) for f, s in linear.FLOAT_SHARES.items()),
+    *(Kernel("linear", "generic", s, f, pack=PACKINGS[f]) for f, s in linear.FLOAT_SHARES.items()),
     *(
-        Kernel("linear", "generic", s, f, pack=PACK[f], activations="int8")
+        Kernel("linear", "generic", s, f, pack=PACKINGS[f], activations="int8")
         for f, s in linear.QUANTISED_SHARES.items()
     ),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
@@ -71,6 +63,22 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("scale", "generic", arithmetic.scale),
     *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
     *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
+    Kernel("logit_bias", "generic", edits.logit_bias),
+    Kernel("penalties", "generic", edits.penalties),
+    Kernel("dry", "generic", edits.dry),
+    Kernel("top_n_sigma", "generic", cut.top_n_sigma),
+    Kernel("top_k", "generic", prefix.top_k),
+    Kernel("typical", "generic", prefix.typical),
+    Kernel("top_p", "generic", prefix.top_p),
+    Kernel("min_p", "generic", cut.min_p),
+    Kernel("xtc", "generic", cut.xtc),
+    Kernel("temperature", "generic", edits.temperature),
+    Kernel("dynamic_temperature", "generic", edits.dynamic_temperature),
+    Kernel("mirostat_v1", "generic", prefix.mirostat_v1),
+    Kernel("mirostat_v2", "generic", cut.mirostat_v2),
+    Kernel("log_sum_exp", "generic", choice.log_sum_exp),
+    Kernel("greedy", "generic", choice.greedy),
+    Kernel("draw", "generic", choice.draw),
 )
 
 
