@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
 from kernels.cpu.packing import Packing
 from kernels.cpu.share import Share
 from kernels.provenance import cpu_features

@@ -9,17 +9,19 @@ from kernels.cpu import (
     kv_write,
     linear,
     linear_scalar,
+    linear_vnni,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import PACKINGS
+from kernels.cpu.packing import PACKINGS, VNNI_PACKINGS
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.kernel import Kernel
 from reference.op import Shape
 
+VNNI = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vnni"})
 WRITES_CACHE = (("out", "before"),)
 
 
@@ -32,6 +34,10 @@ KERNELS: tuple[Kernel, ...] = (
     *(Kernel("embedding", "generic", s, f) for f, s in embedding.SHARES.items()),
     Kernel("rms_norm", "generic", rms_norm.generic),
     Kernel("quantise_activations", "generic", quantise_activations.generic),
+    *(
+        Kernel("linear", "avx512_vnni", s, f, VNNI, pack=VNNI_PACKINGS[f], activations="int8")
+        for f, s in linear_vnni.SHARES.items()
+    ),
     *(Kernel("linear", "generic", s, f, pack=PACKINGS[f]) for f, s in linear.FLOAT_SHARES.items()),
     *(
         Kernel("linear", "generic", s, f, pack=PACKINGS[f], activations="int8")

@@ -63,13 +63,36 @@ def pack_blocks(block, thread, n_threads):
                     out[base + (j - 2) * LANES + lane] = source[j]
 
 
+@share(BLOCKS)
+def pack_dwords(block, thread, n_threads):
+    """[groups of 16][blocks] of [payload / 4][16][4 bytes], then 16 scales of two bytes."""
+    weight, block_bytes, out = arguments(block, BLOCKS)
+    rows = weight.shape[0]
+    blocks = weight.shape[1] // block_bytes
+    first, last = part((rows + 15) // 16, thread, n_threads)
+    for group in range(first, last):
+        for b in range(blocks):
+            base = (group * blocks + b) * block_bytes * 16
+            scales = base + (block_bytes - 2) * 16
+            for lane in range(16):
+                row = min(group * 16 + lane, rows - 1)  # rows beyond the last are never stored
+                source = weight[row, b * block_bytes : (b + 1) * block_bytes]
+                out[scales + 2 * lane], out[scales + 2 * lane + 1] = source[0], source[1]
+                for j in range(block_bytes - 2):
+                    out[base + j // 4 * 64 + 4 * lane + j % 4] = source[j + 2]
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a weight becomes what a kernel streams: a share, over elements of `word` bytes."""
+    """How a weight becomes what a kernel streams: a share, over elements of `word` bytes.
+
+    `lanes` rows travel together.
+    """
 
     share: Share
     word: type
     block_bytes: int = 0
+    lanes: int = LANES
 
     def job(self, weight: Array) -> tuple[Array, Words]:
         """The packed weight's memory, and the block that makes the share fill it.
@@ -77,8 +100,8 @@ class Packing:
         weight uint8 [rows, row_bytes] -> uint8 [packed], on a cache line boundary.
         """
         source = np.ascontiguousarray(weight).view(self.word)
-        groups = -(-len(weight) // LANES)
-        packed = aligned(groups * LANES * weight.shape[1])
+        groups = -(-len(weight) // self.lanes)
+        packed = aligned(groups * self.lanes * weight.shape[1])
         values = {"weight": source, "out": packed.view(self.word), "block_bytes": self.block_bytes}
         return packed, pack_words(self.share.signature, values)
 
@@ -105,4 +128,9 @@ PACKINGS: dict[str, Packing] = {
     "BF16": Packing(_words16, np.uint16),
     "Q8_0": Packing(pack_blocks, np.uint8, 34),
     "Q4_0": Packing(pack_blocks, np.uint8, 18),
+}
+
+VNNI_PACKINGS: dict[str, Packing] = {
+    "Q8_0": Packing(pack_dwords, np.uint8, 34, 16),
+    "Q4_0": Packing(pack_dwords, np.uint8, 18, 16),
 }

@@ -42,6 +42,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 f32x16, f16x16, i32x16 = Vector("f32", 16), Vector("f16", 16), Vector("i32", 16)
+i8x64 = Vector("i8", 64)
 f32x32, f16x32, bf16x32, i8x32 = (Vector(e, 32) for e in ("f32", "f16", "bf16", "i8"))
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
 
@@ -217,6 +218,50 @@ def high_nibbles(typing, v):
     return v(v), codegen
 
 
+@intrinsic
+def less(typing, a, b):
+    """a - b, of integers."""
+
+    def codegen(context, builder, signature, values):
+        return builder.sub(*values)
+
+    return a(a, a), codegen
+
+
+@intrinsic
+def to_unsigned(typing, v):
+    """Each signed byte raised by 128."""
+
+    def codegen(context, builder, signature, values):
+        return builder.xor(values[0], ir.Constant(v.ir, [-128] * v.lanes))
+
+    return v(v), codegen
+
+
+@intrinsic
+def splat4(typing, array, offset):
+    """i8x64: the four bytes at array[offset:], sixteen times."""
+
+    def codegen(context, builder, signature, values):
+        word = builder.load(_address(context, builder, signature.args[0], values, I32))
+        word.align = 1
+        return builder.bitcast(_splat(builder, i32x16, word), i8x64.ir)
+
+    return i8x64(array, types.intp), codegen
+
+
+@intrinsic
+def dot4(typing, sums, unsigned, signed):
+    """sums + the dot of each lane's four unsigned with its four signed bytes (AVX-512 VNNI)."""
+
+    def codegen(context, builder, signature, values):
+        sums_, left, right = values
+        pair = [builder.bitcast(left, i32x16.ir), builder.bitcast(right, i32x16.ir)]
+        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", i32x16.ir, [sums_, *pair])
+
+    return i32x16(i32x16, i8x64, i8x64), codegen
+
+
 def _has_half_conversion() -> bool:
     """Whether float16 widens in hardware; x86-64 without F16C would call a missing function."""
     x86 = llvm.get_process_triple().startswith("x86")
@@ -318,13 +363,12 @@ max_lanes = _reduction(
 
 @intrinsic
 def _ldexp(typing, v, n):
-    """v * 2^n for a whole float n in [-126, 127], by building the power's bits."""
+    """v * 2^n for a whole float n, added to v's exponent: v and the result are normal numbers."""
 
     def codegen(context, builder, signature, values):
         i32 = ir.VectorType(I32, v.lanes)
-        biased = builder.add(builder.fptosi(values[1], i32), ir.Constant(i32, [127] * v.lanes))
-        bits = builder.shl(biased, ir.Constant(i32, [23] * v.lanes))
-        return builder.fmul(values[0], builder.bitcast(bits, v.ir))
+        steps = builder.shl(builder.fptosi(values[1], i32), ir.Constant(i32, [23] * v.lanes))
+        return builder.bitcast(builder.add(builder.bitcast(values[0], i32), steps), v.ir)
 
     return v(v, v), codegen
 
@@ -348,7 +392,7 @@ def _exp_range(typing, x, y):
             return ir.Constant(x.ir, [value] * x.lanes)
 
         below = builder.fcmp_ordered("<", x_value, constant(-87.336540))
-        above = builder.fcmp_ordered(">", x_value, constant(88.722839))
+        above = builder.fcmp_ordered(">", x_value, constant(88.72283))
         y_value = builder.select(below, constant(0.0), y_value)
         y_value = builder.select(above, constant(float("inf")), y_value)
         return builder.select(builder.fcmp_unordered("uno", x_value, x_value), x_value, y_value)
@@ -364,7 +408,7 @@ def exp(x):
     """
     # maximum() with a NaN gives its second argument, so the integer conversion is always defined
     clamped = maximum(x, splat(f32x16, -87.5))
-    clamped = sub(zero(f32x16), maximum(sub(zero(f32x16), clamped), splat(f32x16, -88.4)))
+    clamped = sub(zero(f32x16), maximum(sub(zero(f32x16), clamped), splat(f32x16, -88.8)))
     n = _round_even(mul(clamped, splat(f32x16, 1.44269504088896341)))
     r = fma(n, splat(f32x16, -0.693359375), clamped)
     r = fma(n, splat(f32x16, 2.12194440e-4), r)

@@ -1,0 +1,67 @@
+"""From logits to a token, or to their normaliser: greedy, draw, log_sum_exp."""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
+from kernels.cpu.share import arguments, share
+from kernels.cpu.simd import extract, max_lanes, sum_lanes
+from reference.samplers import draw as draw_op
+from reference.samplers import greedy as greedy_op
+from reference.samplers import log_sum_exp as log_sum_exp_op
+
+GREEDY = greedy_op.OP.signature
+DRAW = draw_op.OP.signature
+LOG_SUM_EXP = log_sum_exp_op.OP.signature
+
+
+@share(GREEDY)
+def greedy(block, thread, n_threads):
+    logits, token = arguments(block, GREEDY)
+    if thread == 0:
+        top, at = highest(logits), 0
+        while logits[at] != top:
+            at += 1
+        token[0] = at
+
+
+@share(DRAW)
+def draw(block, thread, n_threads):
+    """The sum again, sixteen at a time until it would pass u, then lane by lane."""
+    logits, u, token = arguments(block, DRAW)
+    if thread == 0:
+        top = highest(logits)
+        mass, whole = 0.0, total(logits, top)
+        target = min(u * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
+        for i in range(0, logits.size, 16):
+            lanes = chunk(logits, i)
+            if max_lanes(lanes) > GONE:
+                weights = powers(lanes, top)
+                after = mass + sum_lanes(weights)
+                if after > target:
+                    token[0] = lane_at(weights, mass, target) + i
+                    return
+                mass = after
+
+
+@njit
+def lane_at(weights, mass, target):
+    """The lane at which mass passes target; the last one with a weight if rounding hides it."""
+    at = 0
+    for j in range(16):
+        if extract(weights, j) > 0:
+            at = j
+            mass += extract(weights, j)
+            if mass > target:
+                break
+    return at
+
+
+@share(LOG_SUM_EXP)
+def log_sum_exp(block, thread, n_threads):
+    logits, out = arguments(block, LOG_SUM_EXP)
+    if thread == 0:
+        top = highest(logits)
+        out[0] = top + math.log(total(logits, top))

@@ -1,0 +1,94 @@
+"""Filters that keep every logit from a cut on: min_p, top_n_sigma, mirostat_v2; and xtc."""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.samplers.mass import GONE, highest, total
+from kernels.cpu.share import arguments, share
+from reference.samplers import min_p as min_p_op
+from reference.samplers import mirostat, top_n_sigma as top_n_sigma_op, xtc as xtc_op
+
+MIN_P = min_p_op.OP.signature
+TOP_N_SIGMA = top_n_sigma_op.OP.signature
+MIROSTAT_V2 = mirostat.SIGNATURE
+XTC = xtc_op.OP.signature
+
+
+@njit(inline="always")
+def rounded_up(cut):
+    """The least float32 not below cut, so that float32 comparisons decide as float64 ones do."""
+    single = np.float32(cut)
+    return single if single >= cut else np.nextafter(single, np.float32(np.inf))
+
+
+@njit
+def keep_from(logits, cut, out):
+    edge = rounded_up(cut)
+    for i in range(logits.size):
+        logit = logits[i]
+        out[i] = logit if logit >= edge else GONE
+
+
+@share(MIN_P)
+def min_p(block, thread, n_threads):
+    logits, p, out = arguments(block, MIN_P)
+    if thread == 0:
+        keep_from(logits, highest(logits) + math.log(p), out)
+
+
+@share(TOP_N_SIGMA)
+def top_n_sigma(block, thread, n_threads):
+    logits, n, out = arguments(block, TOP_N_SIGMA)
+    if thread == 0:
+        count, total_logit, squares = 0, 0.0, 0.0
+        for i in range(logits.size):
+            if logits[i] > GONE:
+                count += 1
+                total_logit += logits[i]
+        mean = total_logit / count
+        for i in range(logits.size):
+            if logits[i] > GONE:
+                squares += (logits[i] - mean) ** 2
+        keep_from(logits, highest(logits) - n * math.sqrt(squares / count), out)
+
+
+@share(MIROSTAT_V2)
+def mirostat_v2(block, thread, n_threads):
+    logits, mu, out = arguments(block, MIROSTAT_V2)
+    if thread == 0:
+        top = highest(logits)
+        cut = top + (math.log(total(logits, top)) - mu * math.log(2.0))
+        if cut <= top:
+            keep_from(logits, cut, out)
+        else:
+            keep_first(logits, top, out)
+
+
+@njit
+def keep_first(logits, top, out):
+    """Only the first token whose logit is `top`."""
+    found = False
+    for i in range(logits.size):
+        hit = logits[i] == top and not found
+        found |= hit
+        out[i] = top if hit else GONE
+
+
+@share(XTC)
+def xtc(block, thread, n_threads):
+    logits, probability, threshold, u, out = arguments(block, XTC)
+    if thread == 0:
+        edge, spared = np.float32(np.inf), -1
+        if u < probability:
+            top = highest(logits)
+            edge = rounded_up(top + math.log(threshold * total(logits, top)))
+            for i in range(logits.size):
+                if logits[i] >= edge and (spared < 0 or logits[i] <= logits[spared]):
+                    spared = i
+        for i in range(logits.size):
+            logit = logits[i]
+            out[i] = GONE if logit >= edge else logit
+        if spared >= 0:
+            out[spared] = logits[spared]
