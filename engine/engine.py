@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from engine.completion import Completion, Piece
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.model import Model, Options
-from engine.sampler import Sampler
+from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
 from engine.timings import Timings
 from engine.tokenizer import Tokenizer
+from kernels.call import bind
+from kernels.choose import Need
+from kernels.kernel import Kernel
 
 
 class PromptError(ValueError):
@@ -42,6 +46,7 @@ class Engine:
         self.held: list[int] = []  # the tokens whose cells sequence 0 holds
         self.sampler_state: dict[str, Any] | None = None
         self._cancelled = threading.Event()
+        self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
 
     @classmethod
     def load(cls, path: str | Path, options: Options | None = None, **overrides: Any) -> "Engine":
@@ -101,12 +106,16 @@ class Engine:
         evaluated anew. `resume` goes on with the sampler where the last generation, or a restored
         session, left it.
         """
-        params = params or SamplingParams()
+        params = (params or SamplingParams()).in_tokens(self._words)
         tokens = self.encode(prompt)
         if params.truncate_prompt_tokens is not None:
             tokens = tokens[-params.truncate_prompt_tokens :]
         self._check(tokens, params, context_shift, keep)
         return self._generate(tokens, params, context_shift, keep, resume)
+
+    def _words(self, text: str) -> list[int]:
+        """The tokens of a word as it stands inside a text."""
+        return self.tokenizer.encode(text, add_special=False)
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
@@ -208,13 +217,24 @@ class Engine:
     ) -> Completion:
         tokenizer = self.tokenizer
         seed = None if params.seed is None else params.seed + index
-        sampler = Sampler(replace(params, seed=seed), self.model.config.vocab, tokenizer.eog_ids)
+        sampler = Sampler(
+            replace(params, seed=seed),
+            self.model.config.vocab,
+            tokenizer.eog_ids,
+            prompt=prompt,
+            kernels=self._sampling_kernels(params),
+        )
         if resume and self.sampler_state is not None:
             sampler.restore(self.sampler_state)
-        else:
-            for token in prompt:
-                sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
+
+    def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
+        """Certified kernels for the ops that these parameters want."""
+        needs = {op: Need(op) for op in needed_ops(params)}
+        if new := [need for need in needs.values() if need not in self._kernels]:
+            progress = self.model.options.progress.certified
+            self._kernels |= self.model.chooser.choose(new, progress)
+        return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
 
     def _prompt(
         self, prompt: list[int], params: SamplingParams

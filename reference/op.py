@@ -23,7 +23,7 @@ Bound = Callable[[Arguments, dict[str, Array]], dict[str, Array]]
 
 DTYPES: dict[str, type] = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8,
-    "i32": np.int32, "i64": np.int64, "u64": np.uint64,
+    "u16": np.uint16, "u32": np.uint32, "i32": np.int32, "i64": np.int64, "u64": np.uint64,
 }  # fmt: skip
 
 _ARGUMENT = re.compile(r"(\w+): (\w+)(?:\[([\w/* ]+)\])?")
@@ -112,6 +112,10 @@ class Case:
         return " ".join([*words, "--values", self.values, "--seed", str(self.seed)])
 
 
+def nothing(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    return {}
+
+
 def same_shape(shape: Shape, format: str | None) -> Shape:
     return shape
 
@@ -125,6 +129,8 @@ class Op:
     - `make(case)` gives the inputs of a case.
     - `bound(inputs, expected)` gives, per output, the largest |error| of a correct kernel,
       elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
+    - `also(inputs, expected)` gives, per output, further values as right as the expected ones,
+      along a new first axis: what a decision nearer to its threshold than rounding can tell may give.
     - `cost(shape, format)` gives the roofline.
     - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that
       token's output NaN and touches no other token) or "domain" (NaN is no legal input).
@@ -140,6 +146,7 @@ class Op:
     formats: tuple[str, ...] = ()
     values: tuple[str, ...] = tuple(VALUES)
     fit: Callable[[Shape, str | None], Shape] = same_shape
+    also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
     nan: str = "domain"
     inputs: tuple[Argument, ...] = field(init=False)
     outputs: tuple[Argument, ...] = field(init=False)

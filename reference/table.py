@@ -15,6 +15,22 @@ from reference import (
     weight_formats,
 )
 from reference.op import Op
+from reference.samplers import (
+    draw,
+    dry,
+    greedy,
+    log_sum_exp,
+    logit_bias,
+    min_p,
+    mirostat,
+    penalties,
+    temperature,
+    top_k,
+    top_n_sigma,
+    top_p,
+    typical,
+    xtc,
+)
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -31,5 +47,19 @@ OPS: dict[str, Op] = {
         *gated_activations.OPS,
         *arithmetic.OPS,
         *weight_formats.OPS,
+        logit_bias.OP,
+        penalties.OP,
+        dry.OP,
+        top_n_sigma.OP,
+        top_k.OP,
+        typical.OP,
+        top_p.OP,
+        min_p.OP,
+        xtc.OP,
+        *temperature.OPS,
+        *mirostat.OPS,
+        log_sum_exp.OP,
+        greedy.OP,
+        draw.OP,
     )
 }

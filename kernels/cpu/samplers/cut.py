@@ -8,7 +8,9 @@ from numba import njit
 from kernels.cpu.samplers.mass import GONE, highest, total
 from kernels.cpu.share import arguments, share
 from reference.samplers import min_p as min_p_op
-from reference.samplers import mirostat, top_n_sigma as top_n_sigma_op, xtc as xtc_op
+from reference.samplers import mirostat
+from reference.samplers import top_n_sigma as top_n_sigma_op
+from reference.samplers import xtc as xtc_op
 
 MIN_P = min_p_op.OP.signature
 TOP_N_SIGMA = top_n_sigma_op.OP.signature

@@ -49,10 +49,10 @@ def penalties(block, thread, n_threads):
 
 @njit
 def holds(ids, token):
+    found = False
     for i in range(ids.size):
-        if ids[i] == token:
-            return True
-    return False
+        found |= ids[i] == token
+    return found
 
 
 @share(DRY)

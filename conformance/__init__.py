@@ -1,0 +1,1 @@
+"""What can fail a kernel or the engine."""

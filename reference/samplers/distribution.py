@@ -1,0 +1,115 @@
+"""What the samplers share: their distribution, their cases, and where rounding may decide.
+
+A filter keeps a logit exactly or drops it to -inf, so its bound is zero. Its decision compares sums
+of float32 exponentials with a threshold; where exact arithmetic lands nearer to the threshold than
+a kernel's rounding reaches, the other decision is as right, and the judge is told so.
+"""
+
+import numpy as np
+
+from reference.bounds import EXP, TINY, U, gamma
+from reference.op import Arguments, Array, Case, Cost, Shape
+from reference.softmax import softmax
+
+SIZES = (1, 2, 3, 16, 31, 33, 127, 1000, 4099)
+U64 = 2.0**-53  # unit roundoff of float64
+
+
+def dropped(logits: Array, keep: Array) -> Array:
+    """The logits where `keep`, -inf elsewhere. Both [vocab]."""
+    return np.where(keep, logits, -np.inf)
+
+
+def most_likely_first(logits: Array) -> Array:
+    """Token ids by descending logit, the lowest id first among equals. [vocab] -> int64 [vocab]."""
+    return np.argsort(-logits, kind="stable")
+
+
+def depths(logits: Array) -> Array:
+    """max - logit in nats, infinite for removed tokens. [vocab] -> float64 [vocab]."""
+    logits = logits.astype(np.float64)
+    return np.asarray(logits.max() - logits)
+
+
+def mean(p: Array, values: Array) -> float:
+    """The expectation of `values` under p; tokens with p = 0 do not count. Both [vocab]."""
+    return float(np.sum(p[p > 0] * values[p > 0]))
+
+
+def relative_errors(logits: Array) -> Array:
+    """Of each exp(logit - max), as a kernel sums it: float32 subtraction, exp, then additions.
+
+    Lanes are folded in float32 (8 roundings leave room for a product), the rest in float64.
+    """
+    depth = depths(logits)
+    depth = np.where(np.isfinite(depth), depth, 0)
+    return np.asarray(EXP + U * depth + gamma(8) + len(logits) * 2 * U64)
+
+
+def total_error(logits: Array) -> float:
+    """Relative error of the sum of all exp(logit - max): each term's, weighted by its share."""
+    return mean(softmax(logits), relative_errors(logits)) + len(logits) * TINY
+
+
+def undecided(logits: Array, expected: Array, doubtful: Array) -> dict[str, Array]:
+    """The other decision where it is doubtful: a dropped logit kept, a kept one dropped."""
+    other = np.where(np.isneginf(expected), logits, -np.inf)
+    return {"out": np.where(doubtful, other, expected)[None]}
+
+
+def cut_undecided(logits: Array, expected: Array, cut: float, error: float) -> dict[str, Array]:
+    """Which tokens a filter `logit >= cut` may treat either way, if its cut is off by `error`."""
+    return undecided(logits, expected, np.abs(logits - np.float64(cut)) <= error)
+
+
+def prefix_undecided(
+    logits: Array, expected: Array, score: Array, score_error: Array, limit: float
+) -> dict[str, Array]:
+    """Which tokens a filter "by ascending score until the limit is reached" may treat either way.
+
+    Equal logits have equal scores and stand in order of their ids. Others may change places if
+    their scores are nearer than both errors. So the mass before a token lies between that of
+    those surely before it and that of those possibly before it, give or take the sums' rounding.
+    score, score_error [vocab]; limit a share of the whole mass.
+    """
+    p = softmax(logits)
+    values, first, group = np.unique(logits, return_index=True, return_inverse=True)
+    mass = np.bincount(group, p, len(values))
+    order = np.argsort(score[first], kind="stable")
+    sorted_score = score[first][order]
+    running = np.concatenate([[0.0], np.cumsum(mass[order])])
+    gap = 2 * score_error[first]
+    surely = running[np.searchsorted(sorted_score, score[first] - gap, "left")]
+    possibly = running[np.searchsorted(sorted_score, score[first] + gap, "right")] - mass
+
+    by_group = np.argsort(group, kind="stable")
+    inside = np.empty(len(p))
+    inside[by_group] = np.cumsum(p[by_group]) - p[by_group]
+    among_equals = inside - (np.cumsum(mass) - mass)[group]
+    error = 2 * total_error(logits)
+    lower, upper = surely[group] + among_equals - error, possibly[group] + among_equals + error
+    return undecided(logits, expected, (lower <= limit) & (limit <= upper))
+
+
+def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Zero: a logit is kept bit for bit, or it is -inf; a token is the token."""
+    return {name: np.zeros(value.shape) for name, value in expected.items()}
+
+
+def some_logits(case: Case, rng: np.random.Generator) -> Array:
+    """Logits of the case's kind: every other case on a coarse grid (ties), a tenth removed."""
+    logits = case.array(rng, case.shape["vocab"])
+    if case.seed % 2:
+        logits = np.round(logits * 4) / 4
+    removed = rng.random(logits.shape) < 0.1
+    removed[rng.integers(len(logits))] = False
+    return np.where(removed, np.float32(-np.inf), logits).astype(np.float32)
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    """Logits in, logits out; an exponential's work where one is taken."""
+    return Cost(8 * shape["vocab"], 4 * shape["vocab"])
+
+
+def token_cost(shape: Shape, format: str | None) -> Cost:
+    return Cost(4 * shape["vocab"], 4 * shape["vocab"])

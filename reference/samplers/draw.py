@@ -1,0 +1,44 @@
+"""A token drawn from the distribution, by a given random number."""
+
+import numpy as np
+
+from reference.op import Arguments, Array, Case, Op
+from reference.samplers.distribution import SIZES, exact, some_logits, token_cost, total_error
+from reference.softmax import softmax
+
+
+def draw(logits: Array, u: float) -> Array:
+    """The first token, by id, whose cumulative probability exceeds u: the inverse of the CDF.
+
+    logits float32 [vocab], u in [0, 1) -> token int32 [1].
+    """
+    possible = np.flatnonzero(softmax(logits) > 0)
+    cumulative = np.cumsum(softmax(logits)[possible])
+    at = min(int(np.searchsorted(cumulative, u, "right")), len(possible) - 1)
+    return possible[at : at + 1].astype(np.int32)
+
+
+def make(case: Case) -> Arguments:
+    rng = case.rng()
+    logits = some_logits(case, rng)
+    return {"logits": logits, "u": float(rng.choice([0.0, 1 - 2.0**-53, *rng.random(4)]))}
+
+
+def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The neighbours, where u is nearer to their edge than the sums' errors reach."""
+    p = softmax(inputs["logits"])
+    after, error = np.cumsum(p), 2 * total_error(inputs["logits"])
+    near = (after - p - error <= inputs["u"]) & (inputs["u"] < after + error) & (p > 0)
+    return {"token": np.flatnonzero(near)[:, None]}
+
+
+OP = Op(
+    name="draw",
+    reference=draw,
+    signature="logits: f32[vocab], u: f64 -> token: i32[1]",
+    axes={"vocab": SIZES},
+    make=make,
+    bound=exact,
+    also=also,
+    cost=token_cost,
+)

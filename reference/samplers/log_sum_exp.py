@@ -1,0 +1,33 @@
+"""The normaliser of a distribution: ln p = logit - log_sum_exp."""
+
+import numpy as np
+
+from reference.op import Arguments, Array, Case, Op
+from reference.samplers.distribution import SIZES, U64, some_logits, token_cost, total_error
+
+
+def log_sum_exp(logits: Array) -> Array:
+    """max + ln sum exp(logit - max). logits float32 [vocab] -> nats, float64 [1]."""
+    x = logits.astype(np.float64)
+    return np.array([x.max() + np.log(np.exp(x - x.max()).sum())])
+
+
+def make(case: Case) -> Arguments:
+    return {"logits": some_logits(case, case.rng())}
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """A relative error of the sum is an absolute one of its logarithm."""
+    error = total_error(inputs["logits"]) + 8 * U64 * (1 + np.abs(inputs["logits"].max()))
+    return {"out": np.full(1, error)}
+
+
+OP = Op(
+    name="log_sum_exp",
+    reference=log_sum_exp,
+    signature="logits: f32[vocab] -> out: f64[1]",
+    axes={"vocab": SIZES},
+    make=make,
+    bound=bound,
+    cost=token_cost,
+)

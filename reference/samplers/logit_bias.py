@@ -1,0 +1,52 @@
+"""Logit bias: what the user adds to chosen tokens."""
+
+import numpy as np
+
+from reference.bounds import U
+from reference.op import Arguments, Array, Case, Op, Shape
+from reference.samplers.distribution import SIZES, cost, some_logits
+
+
+def logit_bias(logits: Array, ids: Array, biases: Array) -> Array:
+    """out[ids] = logits[ids] + biases; -inf forbids a token.
+
+    logits float32 [vocab], ids int32 [biases] (distinct), biases float32 [biases], below +inf
+    -> float64 [vocab].
+    """
+    out = logits.astype(np.float64)
+    out[ids] += biases
+    return out
+
+
+def make(case: Case) -> Arguments:
+    rng, shape = case.rng(), case.shape
+    biases = case.array(rng, shape["biases"])
+    biases[rng.random(biases.shape) < 0.2] = -np.inf
+    return {
+        "logits": some_logits(case, rng),
+        "ids": rng.permutation(shape["vocab"])[: shape["biases"]].astype(np.int32),
+        "biases": biases,
+    }
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """One float32 addition, where there is one."""
+    out = expected["out"]
+    touched = np.isin(np.arange(len(out)), inputs["ids"]) & np.isfinite(out)
+    return {"out": np.where(touched, U * np.abs(out), 0)}
+
+
+def fit(shape: Shape, format: str | None) -> Shape:
+    return {**shape, "biases": min(shape["biases"], shape["vocab"])}
+
+
+OP = Op(
+    name="logit_bias",
+    reference=logit_bias,
+    signature=("logits: f32[vocab], ids: i32[biases], biases: f32[biases] -> out: f32[vocab]"),
+    axes={"vocab": SIZES, "biases": (0, 1, 3, 50)},
+    make=make,
+    bound=bound,
+    cost=cost,
+    fit=fit,
+)

@@ -1,0 +1,68 @@
+"""Penalties on what was said before: repetition (Keskar et al., arXiv 1909.05858), frequency and
+presence (OpenAI), as llama.cpp combines them."""
+
+import numpy as np
+
+from reference.bounds import TINY, U
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.samplers.distribution import SIZES, U64, some_logits
+
+
+def penalties(
+    logits: Array,
+    repeated: Array,
+    counts: Array,
+    repetition: float,
+    frequency: float,
+    presence: float,
+) -> Array:
+    """Where repeated > 0: l <= 0 ? l * repetition : l / repetition. Then, where counts > 0:
+    l - counts * frequency - presence.
+
+    llama.cpp counts the same last n tokens in both; vLLM takes prompt and output as `repeated` and
+    the output alone as `counts`. logits float32 [vocab], repeated and counts int32 [vocab],
+    repetition > 0 -> float64 [vocab].
+    """
+    x = logits.astype(np.float64)
+    x = np.where(repeated > 0, np.where(x <= 0, x * repetition, x / repetition), x)
+    return np.where(counts > 0, x - counts * frequency - presence, x)
+
+
+def make(case: Case) -> Arguments:
+    rng, vocab = case.rng(), case.shape["vocab"]
+    said = rng.poisson(0.3, (2, vocab)).astype(np.int32)
+    return {
+        "logits": some_logits(case, rng),
+        "repeated": said[0],
+        "counts": said[1],
+        "repetition": float(rng.choice([0.9, 1.0, 1.1, 1.5])),
+        "frequency": float(rng.choice([-0.5, 0.0, 0.2, 1.0])),
+        "presence": float(rng.choice([-0.3, 0.0, 0.4])),
+    }
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Float64 until the result is rounded to float32; untouched logits are exact."""
+    out, counts = expected["out"], inputs["counts"]
+    terms = counts * abs(inputs["frequency"]) + abs(inputs["presence"])
+    error = U * np.abs(out) + 8 * U64 * (np.abs(out) + terms) + TINY
+    touched = (inputs["repeated"] > 0) | (counts > 0)
+    return {"out": np.where(touched & np.isfinite(out), error, 0)}
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    return Cost(16 * shape["vocab"], 5 * shape["vocab"])
+
+
+OP = Op(
+    name="penalties",
+    reference=penalties,
+    signature=(
+        "logits: f32[vocab], repeated: i32[vocab], counts: i32[vocab], repetition: f64,"
+        " frequency: f64, presence: f64 -> out: f32[vocab]"
+    ),
+    axes={"vocab": SIZES},
+    make=make,
+    bound=bound,
+    cost=cost,
+)

@@ -1,0 +1,110 @@
+"""Temperature, fixed or following the entropy."""
+
+import numpy as np
+
+from reference.bounds import relative
+from reference.op import Arguments, Array, Case, Op
+from reference.samplers.distribution import (
+    SIZES,
+    cost,
+    depths,
+    mean,
+    relative_errors,
+    some_logits,
+    total_error,
+)
+from reference.softmax import softmax
+
+LOWEST = 1e-5  # a dynamic temperature below it would only overflow
+
+
+def temperature(logits: Array, temperature: float) -> Array:
+    """logits / temperature. float32 [vocab], temperature > 0 -> float64 [vocab]."""
+    return logits.astype(np.float64) / temperature
+
+
+def dynamic_temperature(logits: Array, temperature: float, delta: float, exponent: float) -> Array:
+    """logits / T with T = low + (temperature + delta - low) (H / ln n)^exponent (llama.cpp).
+
+    low = max(0, temperature - delta); H is the entropy in nats and n the number of tokens not
+    removed. A lone token stays as it is. T is at least 1e-5.
+    logits float32 [vocab], temperature, delta, exponent >= 0 -> float64 [vocab].
+    """
+    n = int(np.isfinite(logits).sum())
+    if n < 2:
+        return logits.astype(np.float64)
+    return logits / followed(entropy(logits), n, temperature, delta, exponent)
+
+
+def entropy(logits: Array) -> float:
+    """H = -sum p ln p in nats, as ln sum exp(-depth) + E(depth). [vocab] -> scalar."""
+    depth = depths(logits)
+    return float(np.log(np.exp(-depth).sum())) + mean(softmax(logits), depth)
+
+
+def followed(H: float, n: int, temperature: float, delta: float, exponent: float) -> float:
+    """The temperature at an entropy of H nats among n tokens."""
+    low = max(0.0, temperature - delta)
+    share = min(1.0, max(0.0, H) / np.log(n))
+    return float(max(LOWEST, low + (temperature + delta - low) * share**exponent))
+
+
+def make_temperature(case: Case) -> Arguments:
+    rng = case.rng()
+    logits = some_logits(case, rng)
+    return {"logits": logits, "temperature": float(rng.choice([0.1, 0.7, 0.8, 1.0, 1.5, 3.0]))}
+
+
+def make_dynamic_temperature(case: Case) -> Arguments:
+    rng = case.rng()
+    return {
+        "logits": some_logits(case, rng),
+        "temperature": float(rng.choice([0.5, 0.8, 1.0])),
+        "delta": float(rng.choice([0.1, 0.5, 2.0])),
+        "exponent": float(rng.choice([0.5, 1.0, 2.0])),
+    }
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The temperature is rounded to float32, then the quotient; -inf stays."""
+    out = expected["out"]
+    return {"out": np.where(np.isfinite(out), relative(out, 2), 0)}
+
+
+def dynamic_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """T grows with H, so the ends of H's interval are the ends of 1 / T's."""
+    out, logits = expected["out"], inputs["logits"]
+    n = int(np.isfinite(logits).sum())
+    plain = np.where(np.isfinite(out), relative(out, 3), 0)
+    if n < 2:
+        return {"out": plain}
+    H, p, depth = entropy(logits), softmax(logits), depths(logits)
+    error = total_error(logits) + mean(p, relative_errors(logits) * (depth + mean(p, depth)))
+    settings = (inputs["temperature"], inputs["delta"], inputs["exponent"])
+    low, mid, high = (followed(h, n, *settings) for h in (H - error, H, H + error))
+    spread = max(1 / low - 1 / mid, 1 / mid - 1 / high)
+    return {"out": plain + np.where(np.isfinite(out), np.abs(logits), 0) * spread}
+
+
+OPS = (
+    Op(
+        name="temperature",
+        reference=temperature,
+        signature="logits: f32[vocab], temperature: f64 -> out: f32[vocab]",
+        axes={"vocab": SIZES},
+        make=make_temperature,
+        bound=bound,
+        cost=cost,
+    ),
+    Op(
+        name="dynamic_temperature",
+        reference=dynamic_temperature,
+        signature=(
+            "logits: f32[vocab], temperature: f64, delta: f64, exponent: f64 -> out: f32[vocab]"
+        ),
+        axes={"vocab": SIZES},
+        make=make_dynamic_temperature,
+        bound=dynamic_bound,
+        cost=cost,
+    ),
+)

@@ -1,0 +1,56 @@
+"""Top-p, or nucleus sampling (Holtzman et al., arXiv 1904.09751)."""
+
+import numpy as np
+
+from reference.op import Arguments, Array, Case, Op
+from reference.samplers.distribution import (
+    SIZES,
+    cost,
+    dropped,
+    exact,
+    most_likely_first,
+    prefix_undecided,
+    some_logits,
+)
+from reference.softmax import softmax
+
+
+def top_p(logits: Array, p: float) -> Array:
+    """Keep the smallest prefix of the tokens, most likely first, whose probabilities sum to >= p.
+
+    Equals stand in order of their ids. So a token stays if those before it sum to less than p; the
+    first always does, and p >= 1 keeps all. logits float32 [vocab], p > 0 -> [vocab].
+    """
+    order = most_likely_first(logits)
+    probability = softmax(logits)[order]
+    before = np.cumsum(probability) - probability
+    keep = np.empty(len(logits), bool)
+    keep[order] = (before < p) | (p >= 1)
+    return dropped(logits, keep)
+
+
+def make(case: Case) -> Arguments:
+    rng = case.rng()
+    logits = some_logits(case, rng)
+    return {"logits": logits, "p": float(rng.choice([0.01, 0.5, 0.9, 0.95, 1.0, rng.random()]))}
+
+
+def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The order is exact, the sums are not."""
+    logits, p = inputs["logits"], inputs["p"]
+    if p >= 1:
+        return {}
+    score = -logits.astype(np.float64)
+    return prefix_undecided(logits, expected["out"], score, np.zeros(len(logits)), p)
+
+
+OP = Op(
+    name="top_p",
+    reference=top_p,
+    signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
+    axes={"vocab": SIZES},
+    make=make,
+    bound=exact,
+    also=also,
+    cost=cost,
+)

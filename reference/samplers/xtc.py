@@ -1,0 +1,71 @@
+"""XTC, "exclude top choices" (p-e-w, oobabooga/text-generation-webui pull request 6335)."""
+
+import numpy as np
+
+from reference.op import Arguments, Array, Case, Op
+from reference.samplers.distribution import (
+    SIZES,
+    U64,
+    cost,
+    depths,
+    dropped,
+    exact,
+    most_likely_first,
+    some_logits,
+    total_error,
+    undecided,
+)
+from reference.softmax import softmax
+
+
+def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
+    """If the coin u in [0, 1) falls below `probability`, drop every token whose probability is at
+    least `threshold`, but the least likely of them (of equals, the one with the highest id).
+
+    A threshold above 0.5 leaves one such token at most, so nothing is dropped.
+    logits float32 [vocab] -> [vocab].
+    """
+    order = most_likely_first(logits)
+    choices = order[softmax(logits)[order] >= threshold]
+    keep = np.ones(len(logits), bool)
+    if u < probability:
+        keep[choices[:-1]] = False
+    return dropped(logits, keep)
+
+
+def make(case: Case) -> Arguments:
+    rng = case.rng()
+    return {
+        "logits": some_logits(case, rng),
+        "probability": float(rng.choice([0.1, 0.5, 1.0, 1.0])),
+        "threshold": float(rng.choice([1e-5, 1e-3, 0.01, 0.1, 0.5])),
+        "u": float(rng.random()),
+    }
+
+
+def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Tokens whose ln p is within the normaliser's error of ln threshold may be on either side;
+    if there are any, the last of those surely above may be the last or not."""
+    logits = inputs["logits"]
+    if inputs["u"] >= inputs["probability"]:
+        return {}
+    log_sum = np.log(np.sum(np.exp(-depths(logits))))
+    margin = -depths(logits) - log_sum - np.log(inputs["threshold"])
+    error = total_error(logits) + 8 * U64 * (abs(float(logits.max())) + log_sum + 100)
+    doubtful = np.abs(margin) <= error
+    if doubtful.any():
+        above = margin > error
+        doubtful |= above & (margin == margin[above].min(initial=np.inf))
+    return undecided(logits, expected["out"], doubtful)
+
+
+OP = Op(
+    name="xtc",
+    reference=xtc,
+    signature=("logits: f32[vocab], probability: f64, threshold: f64, u: f64 -> out: f32[vocab]"),
+    axes={"vocab": SIZES},
+    make=make,
+    bound=exact,
+    also=also,
+    cost=cost,
+)
