@@ -130,7 +130,7 @@ class Op:
     - `bound(inputs, expected)` gives, per output, the largest |error| of a correct kernel,
       elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
     - `also(inputs, expected)` gives, per output, further values as right as the expected ones,
-      along a new first axis: what a decision nearer to its threshold than rounding can tell may give.
+      along a new first axis: where a decision is nearer to its threshold than rounding can tell.
     - `cost(shape, format)` gives the roofline.
     - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that
       token's output NaN and touches no other token) or "domain" (NaN is no legal input).

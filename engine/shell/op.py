@@ -12,6 +12,7 @@ from engine.shell import options as o
 def ops(as_json: o.Json = False) -> None:
     """List every op, its signature, and which kernels are certified on this machine."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from kernels.certificates import Key, Store
@@ -28,18 +29,22 @@ def ops(as_json: o.Json = False) -> None:
             return "untried"
         return certificate.level if certificate.passed else "FAILED"
 
-    kernels = [{"kernel": k.name, "op": k.op, "certificate": state(k)} for k in KERNELS]
     if as_json:
+        kernels = [{"kernel": k.name, "op": k.op, "certificate": state(k)} for k in KERNELS]
         signatures = {name: op.signature for name, op in OPS.items()}
         print(json.dumps({"ops": signatures, "kernels": kernels}))
         return
-    table = Table("op", "kernels (certificate)", "signature", show_lines=True)
+    table = Table("op", "kernels", "formats", "certificate", "signature")
     for name, op in OPS.items():
-        own = [k for k in kernels if k["op"] == name]
-        listed = "\n".join(
-            f"{k['kernel'].removeprefix(name + '/')} ({k['certificate']})" for k in own
-        )
-        table.add_row(name, listed, op.signature)
+        groups: dict[tuple[str, str], list[str]] = {}
+        for kernel in (k for k in KERNELS if k.op == name):
+            group = groups.setdefault((f"{kernel.target}/{kernel.variant}", state(kernel)), [])
+            group.append(kernel.format or "")
+        for i, ((variant, certificate), formats) in enumerate(groups.items()):
+            first = (name, op.signature.replace(" -> ", "\n-> ")) if i == 0 else ("", "")
+            listed = " ".join(formats)
+            table.add_row(first[0], variant, listed, certificate, escape(first[1]))
+        table.add_section()
     Console().print(table)
 
 

@@ -101,7 +101,7 @@ def some_logits(case: Case, rng: np.random.Generator) -> Array:
     logits = case.array(rng, case.shape["vocab"])
     if case.seed % 2:
         logits = np.round(logits * 4) / 4
-    removed = rng.random(logits.shape) < 0.1
+    removed = rng.random(len(logits)) < 0.1
     removed[rng.integers(len(logits))] = False
     return np.where(removed, np.float32(-np.inf), logits).astype(np.float32)
 
