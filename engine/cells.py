@@ -45,12 +45,16 @@ class Cells:
         return int(self.positions[self.lists[sequence, length - 1]]) + 1 if length else 0
 
     def place(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
-        """Cells int32 [tokens] for new tokens, each entered into all its sequences."""
+        """Cells int32 [tokens] for new tokens, each entered into all its sequences.
+
+        On an error nothing changes.
+        """
         if len(positions) > len(self._free):
             raise ContextFullError(
                 f"the context is full: {len(positions)} tokens want cells,"
                 f" {len(self._free)} of {self.capacity} are free"
             )
+        self._demand_vacant(positions, sequences)
         cells = np.array([self._free.pop() for _ in positions], np.int32)
         self.positions[cells] = positions
         for cell, position, owners in zip(cells, positions, sequences, strict=True):
@@ -58,14 +62,25 @@ class Cells:
                 self._enter(sequence, int(cell), position)
         return cells
 
+    def _demand_vacant(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
+        """No token stands at a position that one of its sequences has already."""
+        seen: set[tuple[int, int]] = set()
+        for position, owners in zip(positions, sequences, strict=True):
+            for sequence in owners:
+                held = position < self.next_position(sequence)
+                if (held and position in self.positions_of(sequence)) or (
+                    sequence,
+                    position,
+                ) in seen:
+                    raise ValueError(f"sequence {sequence} already has position {position}")
+                seen.add((sequence, position))
+
     def _enter(self, sequence: int, cell: int, position: int) -> None:
         length = self.lengths[sequence]
         row = self.lists[sequence]
         at = length
         if length and self.positions[row[length - 1]] >= position:
             at = int(np.searchsorted(self.positions_of(sequence), position))
-            if at < length and self.positions[row[at]] == position:
-                raise ValueError(f"sequence {sequence} already has position {position}")
             row[at + 1 : length + 1] = row[at:length].copy()
         row[at] = cell
         self.lengths[sequence] = length + 1

@@ -44,6 +44,7 @@ class Engine:
         self.timings = Timings.empty()
         self.timings.load.seconds = load_seconds
         self.held: list[int] = []  # the tokens whose cells sequence 0 holds
+        self.drawn: list[int] = []  # its last token, until a step reads it
         self.sampler_state: dict[str, Any] | None = None
         self._cancelled = threading.Event()
         self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
@@ -149,7 +150,7 @@ class Engine:
     def reset(self) -> None:
         """Forget what the cache holds."""
         self.model.cells.clear()
-        self.held = []
+        self.held, self.drawn = [], []
 
     def _check(
         self, tokens: Sequence[int], params: SamplingParams, context_shift: bool, keep: int
@@ -196,7 +197,9 @@ class Engine:
             for completion, logits in zip(live, rows, strict=True):
                 with timings.sample.measure(1):
                     piece = completion.sample(logits, prompt_logprobs)
-                self.sampler_state = completions[0].sampler.state()
+                if completion.index == 0:
+                    self.drawn = [piece.token]
+                    self.sampler_state = completion.sampler.state()
                 prompt_logprobs = None
                 yield piece
             live = [completion for completion in live if not completion.finished]
@@ -226,6 +229,8 @@ class Engine:
         )
         if resume and self.sampler_state is not None:
             sampler.restore(self.sampler_state)
+            for token in prompt[len(self.held) + len(self.drawn) :]:  # text that was added since
+                sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
 
     def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
@@ -243,7 +248,7 @@ class Engine:
         wanted = params.prompt_logprobs is not None
         shared = 0 if wanted else self._shared_prefix(prompt)
         self.model.cells.remove(0, begin=shared)
-        self.held = self.held[:shared]
+        self.held, self.drawn = self.held[:shared], []
         logprobs: list[float | None] = [None]
 
         def score(logits: np.ndarray[Any, Any]) -> None:
@@ -272,6 +277,7 @@ class Engine:
         logits = self.model.step(tokens, positions, sequences, range(len(live)))
         if live[0].index == 0:
             self.held.append(tokens[0])
+            self.drawn = []
         return list(logits)
 
     def _shift(self, keep: int) -> None:

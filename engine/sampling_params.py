@@ -161,8 +161,10 @@ class SamplingParams:
         if not_callable := [p for p in processors if not callable(p)]:
             raise SamplingError(f"logits_processors holds {not_callable[0]!r}: want callables")
         allowed = self.allowed_token_ids
-        if allowed is not None and not len(allowed):
-            raise SamplingError("allowed_token_ids is empty: want one token id or more, or None")
+        if allowed is not None:
+            allowed = _ids("allowed_token_ids", allowed)
+            if not allowed:
+                raise SamplingError("allowed_token_ids is empty: want token ids, or None")
         put = object.__setattr__
         put(self, "stop", stop)
         put(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids or ()))
@@ -170,11 +172,7 @@ class SamplingParams:
         put(self, "dry_sequence_breakers", breakers)
         put(self, "logits_processors", processors)
         put(self, "logit_bias", _biases(self.logit_bias or {}))
-        put(
-            self,
-            "allowed_token_ids",
-            None if allowed is None else _ids("allowed_token_ids", allowed),
-        )
+        put(self, "allowed_token_ids", allowed)
 
     def in_tokens(self, encode: Callable[[str], Sequence[int]]) -> "SamplingParams":
         """The same with token ids for texts; `encode` adds no special tokens.

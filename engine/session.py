@@ -35,6 +35,7 @@ def save(engine: Engine, path: str | Path) -> None:
             "model": model_digest(engine.model.file),
             "kv_format": engine.model.options.kv_format,
             "tokens": engine.held,
+            "drawn": engine.drawn,
             "sampler": engine.sampler_state,
         }
     ).encode()
@@ -58,7 +59,10 @@ def save(engine: Engine, path: str | Path) -> None:
 
 
 def restore(engine: Engine, path: str | Path) -> list[int]:
-    """Let the engine hold what the file does; gives its tokens. On an error nothing changes."""
+    """Let the engine hold what the file does; gives its tokens, the last one drawn included.
+
+    On an error nothing changes.
+    """
     path = Path(path)
     data = path.read_bytes()
     header, body = _opened(data, path)
@@ -86,8 +90,8 @@ def restore(engine: Engine, path: str | Path) -> list[int]:
         rows = np.frombuffer(body, np.uint8, size, start)
         cache[cells] = rows.reshape(len(tokens), cache.shape[1])
         start += size
-    engine.held, engine.sampler_state = tokens, header["sampler"]
-    return tokens
+    engine.held, engine.drawn, engine.sampler_state = tokens, header["drawn"], header["sampler"]
+    return engine.held + engine.drawn
 
 
 def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:

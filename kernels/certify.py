@@ -85,6 +85,8 @@ def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
         status = child.wait()
         for reader in readers:
             reader.join()
+        for stream in filter(None, (child.stdout, child.stderr)):
+            stream.close()
     if hung:
         yield _failed(find(trying), f"did not finish within {patience:g} s")
     elif status and trying:

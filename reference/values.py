@@ -42,11 +42,11 @@ def signs(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 
 def ties(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Halfway between what int8, four bits, bfloat16 and float16 hold, 32 elements for each."""
-    most, step = np.float32([127, 8, 511, 4095]), np.float32([0.5, 0.5, 1, 1])
+    steps, step = np.array([254, 16, 511, 4095]), np.array([0.5, 0.5, 1, 1], np.float32)
     kind = np.arange(np.prod(dims, dtype=np.int64)).reshape(dims) // 32 % 4
-    whole = rng.integers(-most[kind] / step[kind], most[kind] / step[kind], endpoint=True)
+    whole = rng.integers(-steps[kind], steps[kind], endpoint=True)
     x = step[kind] * whole.astype(np.float32)
-    return np.where(rng.random(dims) < 0.1, -most[kind], x)
+    return np.asarray(np.where(rng.random(dims) < 0.1, -steps[kind] * step[kind], x))
 
 
 VALUES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {

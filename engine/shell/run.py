@@ -72,10 +72,8 @@ def run(
         resume = session is not None and session.exists()
         if resume:
             assert session is not None
-            restore(engine, session)
-            tokens = engine.held + (
-                engine.tokenizer.encode(text, add_special=False) if text else []
-            )
+            tokens = restore(engine, session)
+            tokens += engine.tokenizer.encode(text, add_special=False) if text else []
         else:
             tokens = engine.encode(text)
         pieces = engine.generate(

@@ -17,6 +17,7 @@ from numba.extending import overload
 from kernels.cpu.linear import NIBBLES, QUANTISED
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import (
+    Vector,
     convert,
     dot4,
     f16x16,
@@ -119,7 +120,7 @@ def rows(kind, payload, offset, q, scale, total, weight, out, thread, n_threads)
             t += 1
 
 
-def vnni_kernel(kind) -> Callable[..., None]:
+def vnni_kernel(kind: Vector) -> Callable[..., None]:
     payload, offset = (16 * LANES, 8) if kind == NIBBLES else (32 * LANES, 128)
 
     def avx512_vnni(block, thread, n_threads):

@@ -99,7 +99,7 @@ class Packing:
 
         weight uint8 [rows, row_bytes] -> uint8 [packed], on a cache line boundary.
         """
-        source = np.ascontiguousarray(weight).view(self.word)
+        source: Array = np.ascontiguousarray(weight).view(self.word)
         groups = -(-len(weight) // self.lanes)
         packed = aligned(groups * self.lanes * weight.shape[1])
         values = {"weight": source, "out": packed.view(self.word), "block_bytes": self.block_bytes}

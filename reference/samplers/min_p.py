@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     SIZES,
@@ -19,7 +21,8 @@ def min_p(logits: Array, p: float) -> Array:
 
     logits float32 [vocab], 0 < p <= 1 -> [vocab].
     """
-    return dropped(logits, logits >= float(logits.max()) + math.log(p))
+    x = logits.astype(np.float64)
+    return dropped(logits, x >= x.max() + math.log(p))
 
 
 def make(case: Case) -> Arguments:

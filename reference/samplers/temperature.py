@@ -30,10 +30,10 @@ def dynamic_temperature(logits: Array, temperature: float, delta: float, exponen
     removed. A lone token stays as it is. T is at least 1e-5.
     logits float32 [vocab], temperature, delta, exponent >= 0 -> float64 [vocab].
     """
-    n = int(np.isfinite(logits).sum())
+    n, x = int(np.isfinite(logits).sum()), logits.astype(np.float64)
     if n < 2:
-        return logits.astype(np.float64)
-    return logits / followed(entropy(logits), n, temperature, delta, exponent)
+        return x
+    return x / followed(entropy(logits), n, temperature, delta, exponent)
 
 
 def entropy(logits: Array) -> float:
@@ -83,7 +83,7 @@ def dynamic_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Ar
     settings = (inputs["temperature"], inputs["delta"], inputs["exponent"])
     low, mid, high = (followed(h, n, *settings) for h in (H - error, H, H + error))
     spread = max(1 / low - 1 / mid, 1 / mid - 1 / high)
-    return {"out": plain + np.where(np.isfinite(out), np.abs(logits), 0) * spread}
+    return {"out": plain + np.where(np.isfinite(out), np.abs(out), 0) * mid * spread}
 
 
 OPS = (
