@@ -45,8 +45,8 @@ def ties(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     steps, step = np.array([254, 16, 511, 4095]), np.array([0.5, 0.5, 1, 1], np.float32)
     kind = np.arange(np.prod(dims, dtype=np.int64)).reshape(dims) // 32 % 4
     whole = rng.integers(-steps[kind], steps[kind], endpoint=True)
-    x = step[kind] * whole.astype(np.float32)
-    return np.asarray(np.where(rng.random(dims) < 0.1, -steps[kind] * step[kind], x))
+    whole = np.where(rng.random(dims) < 0.1, -steps[kind], whole)
+    return step[kind] * whole.astype(np.float32)
 
 
 VALUES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
