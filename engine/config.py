@@ -57,6 +57,11 @@ class ModelConfig:
         keys = _Keys(metadata, str(architecture))
         heads = keys.count("attention.head_count")
         hidden = keys.count("embedding_length")
+        if hidden % heads and keys.full("attention.key_length") not in metadata:
+            raise ModelError(
+                f"{architecture}.embedding_length {hidden} is no multiple of"
+                f" attention.head_count {heads}, and attention.key_length is missing"
+            )
         head_dim = keys.count("attention.key_length", hidden // heads)
         if keys.count("attention.value_length", head_dim) != head_dim:
             raise ModelError(f"{architecture}.attention.value_length differs from key_length")
@@ -171,12 +176,15 @@ class _Keys:
 
     def real(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
-        if not isinstance(value, int | float) or not np.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
             raise ModelError(f"{self.full(key)} must be a finite number, got {value!r}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        return bool(self._get(key, default))
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise ModelError(f"{self.full(key)} must be true or false, got {value!r}")
+        return value
 
     def text(self, key: str, default: str) -> str:
         return str(self._get(key, default))

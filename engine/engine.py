@@ -116,7 +116,7 @@ class Engine:
 
     def _words(self, text: str) -> list[int]:
         """The tokens of a word as it stands inside a text."""
-        return self.tokenizer.encode(text, add_special=False)
+        return self.tokenizer.encode(text, add_special=False, at_start=False)
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None

@@ -108,7 +108,7 @@ class Model:
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
         self._resources.close()
-        for name in ("plan", "arrays", "_steps"):
+        for name in ("plan", "caches"):
             self.__dict__.pop(name, None)
 
     @property
@@ -217,6 +217,8 @@ class Model:
         Each token has a position and belongs to one or more sequences; it sees the cells of its
         first sequence up to its own position. The logits are valid until the next step.
         """
+        if "plan" not in self.__dict__:
+            raise ModelError(f"{self.file.path}: the model was closed")
         if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
             raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
         count, outputs = len(tokens), len(wanted)

@@ -73,7 +73,7 @@ def run(
         if resume:
             assert session is not None
             tokens = restore(engine, session)
-            tokens += engine.tokenizer.encode(text, add_special=False) if text else []
+            tokens += engine.tokenizer.encode(text, add_special=False, at_start=False)
         else:
             tokens = engine.encode(text)
         pieces = engine.generate(

@@ -86,7 +86,12 @@ class Tokenizer:
         return self._special.eog_ids
 
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = False,
+        at_start: bool = True,
     ) -> list[int]:
         """The ids of a text.
 
@@ -94,6 +99,8 @@ class Tokenizer:
             add_special: add BOS in front and EOS behind, as the model was trained to have them.
             parse_special: read "<|eot_id|>" and the like as the tokens they name. Leave it off
                 for text from outside, which could else end its own turn.
+            at_start: the text begins, so a space is put before it if the tokenizer does so. False
+                for text that continues another.
 
         Raises:
             TokenizerError: a lone surrogate in the text, or a character the vocabulary lacks.
@@ -103,7 +110,7 @@ class Tokenizer:
         ids: list[int] = []
         if add_special and special.add_bos and special.bos_id is not None:
             ids.append(special.bos_id)
-        after_special = True
+        after_special = at_start
         for part in special.split(text, parse_special):
             if isinstance(part, int):
                 ids.append(part)

@@ -1,0 +1,81 @@
+"""The embedded models are what `data/story/facts.json` says they are."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.story.grammar import derivations, entropy, log_probability, sample
+from engine import Engine, SamplingParams
+from engine.embedded import embedded_models
+
+STORY = Path(__file__).resolve().parents[2] / "data" / "story"
+FACTS = json.loads((STORY / "facts.json").read_text())
+HELD_OUT = (STORY / "held_out.txt").read_text().splitlines()
+
+
+def negative_log_likelihood(engine: Engine, text: str) -> tuple[float, int]:
+    """Nats of every token after BOS, EOS included, and how many there are."""
+    eos = engine.tokenizer.eos_id
+    assert eos is not None
+    tokens = [*engine.encode(text), eos]
+    logits = engine.logits(tokens[:-1]).astype(np.float64)
+    top = logits.max(axis=1, keepdims=True)
+    logprobs = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+    return -float(logprobs[np.arange(len(tokens) - 1), tokens[1:]].sum()), len(tokens) - 1
+
+
+@pytest.mark.parametrize("name", ["story-f16", "story-q8_0", "story-draft-f16", "story-draft-q8_0"])
+def test_held_out_perplexity_is_the_one_on_record(name: str) -> None:
+    """The engine gives the perplexity that PyTorch measured on the same weights: to a part in
+    1,000 in F16, to five where activations are quantised too; and no model beats the floor."""
+    family, _, format = name.rpartition("-")
+    recorded = FACTS["models"][family]["held_out"][format]["perplexity"]
+    with Engine.load(name, context=512) as engine:
+        scores = [negative_log_likelihood(engine, story) for story in HELD_OUT]
+    nats, tokens = (sum(column) for column in zip(*scores, strict=True))
+    assert tokens == FACTS["held_out"]["tokens"]
+    perplexity = float(np.exp(nats / tokens))
+    assert perplexity == pytest.approx(recorded, rel=1e-3 if format == "f16" else 5e-3)
+    assert perplexity > FACTS["held_out"]["floor_perplexity"]
+
+
+def test_the_draft_has_the_vocabulary_of_the_story_model() -> None:
+    """Both models give a text the same tokens, as speculation needs."""
+    with Engine.load("story") as story, Engine.load("story-draft") as draft:
+        assert story.encode(HELD_OUT[0]) == draft.encode(HELD_OUT[0])
+        assert story.tokenizer.vocab_size == draft.tokenizer.vocab_size
+
+
+def test_embedded_models_go_by_their_names() -> None:
+    """`story` is the F16 file, and every file goes by its own stem too."""
+    models = embedded_models()
+    assert models["story"] == models["story-f16"]
+    assert models["story-draft"] == models["story-draft-f16"]
+
+
+def test_the_model_ends_its_story() -> None:
+    """Greedy generation from the demo's prompt ends by itself, with a full stop."""
+    with Engine.load("story", context=512) as engine:
+        params = SamplingParams(temperature=0, max_tokens=400)
+        pieces = list(engine.generate("Once upon a time", params))
+    assert pieces[-1].finish_reason == "stop"
+    assert "".join(piece.text for piece in pieces).rstrip().endswith((".", "!", '"'))
+
+
+def test_the_grammar_knows_its_entropy() -> None:
+    """The mean of -log p over sampled stories is the exact entropy, within five standard errors."""
+    rng = np.random.default_rng(5)
+    nats = np.array([-sample(rng).log_probability for _ in range(2000)])
+    assert abs(nats.mean() - entropy()) < 5 * nats.std() / len(nats) ** 0.5
+    assert entropy() == pytest.approx(FACTS["grammar"]["nats_per_story"])
+
+
+def test_a_story_has_one_derivation() -> None:
+    """Sampled stories parse in exactly one way, and with the probability they were drawn with."""
+    rng = np.random.default_rng(6)
+    for _ in range(50):
+        story = sample(rng)
+        assert len(derivations(story.text)) == 1
+        assert log_probability(story.text) == pytest.approx(story.log_probability)
