@@ -1,0 +1,49 @@
+"""How deep the tests look, and what they tried, in three lines at the end.
+
+Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=1 draws many more,
+new ones each time, and keeps deep certificates. Whatever fails prints the command that replays it.
+"""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+DEEP = bool(os.environ.get("ASSAY_DEEP"))
+
+# A first case compiles its kernel, and some kernels take few of an op's sizes.
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+_COMMON = settings(deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("quick", _COMMON, derandomize=True, max_examples=40, database=None)
+settings.register_profile("deep", _COMMON, max_examples=2000)
+settings.load_profile("deep" if DEEP else "quick")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests recorded: "judged" as (kernel, cases), "planted" as (bug, whether killed) and
+    "mutants" as (how many were killed, of how many)."""
+    noted = [
+        word
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        for word in getattr(report, "user_properties", [])
+    ]
+    judged = [value for name, value in noted if name == "judged"]
+    planted = [value for name, value in noted if name == "planted"]
+    mutants = [value for name, value in noted if name == "mutants"]
+    if not (judged or planted or mutants):
+        return
+    terminalreporter.section("conformance")
+    if judged:
+        parts = [kernel.split("/") for kernel, _ in judged]
+        ops, variants = {p[0] for p in parts}, {tuple(p[:3]) for p in parts}
+        formats = {p[3] for p in parts if len(p) > 3}
+        terminalreporter.line(
+            f"kernels: {len(ops)} ops, {len(variants)} variants, {len(formats)} formats,"
+            f" {sum(cases for _, cases in judged)} cases judged"
+        )
+    if planted:
+        killed = sum(dead for _, dead in planted)
+        terminalreporter.line(f"planted bugs: {killed} of {len(planted)} killed")
+    for killed, tried in mutants:
+        terminalreporter.line(f"mutants: {killed} of {tried} killed")

@@ -1,0 +1,46 @@
+"""This machine's kernels, and how tests call them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from kernels.call import call
+from kernels.kernel import Kernel
+from kernels.table import KERNELS
+from reference.op import Array, Case
+from reference.table import OPS
+
+HERE = [kernel for kernel in KERNELS if not kernel.missing()]
+
+
+def each(*ops: str, formats: tuple[str | None, ...] = ()) -> pytest.MarkDecorator:
+    """Run a test with every kernel of these ops (and formats) that this machine has."""
+    chosen = [k for k in HERE if k.op in ops and (not formats or k.format in formats)]
+    return pytest.mark.parametrize("kernel", chosen, ids=[k.name for k in chosen])
+
+
+def run(kernel: Kernel, **inputs: Any) -> Array:
+    """The kernel's only output."""
+    (out,) = call(kernel, inputs).values()
+    return out
+
+
+def inputs_of(kernel: Kernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:
+    """The op's own seeded arguments for these sizes, and usual ones elsewhere."""
+    op = OPS[kernel.op]
+    return op.make(op.case(shape, values, seed, kernel.format))
+
+
+@st.composite
+def cases(draw: st.DrawFn, kernel: Kernel) -> Case:
+    """Any case of the op that the kernel takes: awkward sizes, and all those between."""
+    op = OPS[kernel.op]
+    sizes = {}
+    for axis, awkward in op.axes.items():
+        size = st.sampled_from(awkward)
+        if tuple(awkward) != (0, 1):  # else it is a switch
+            size |= st.integers(min(awkward), max(awkward) * 5 // 4)
+        sizes[axis] = draw(size)
+    values, seed = draw(st.sampled_from(op.values)), draw(st.integers(0, 2**32 - 1))
+    return op.case(sizes, values, seed, kernel.format)

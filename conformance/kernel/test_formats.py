@@ -1,0 +1,125 @@
+"""Weight formats: laws, and agreement with the `gguf` package bit for bit."""
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, quants
+from numpy.testing import assert_array_equal
+
+from conformance.kernel.here import HERE, each, run
+from reference.formats import FORMATS
+from reference.values import VALUES
+
+NAMES = tuple(FORMATS)
+every_format = pytest.mark.parametrize("name", NAMES)
+
+
+def rows(values: str, seed: int = 0) -> np.ndarray:
+    """float32 [64, 256] of a kind."""
+    return VALUES[values](np.random.default_rng(seed), (64, 256))
+
+
+def random_bytes(name: str, seed: int = 0) -> np.ndarray:
+    """Blocks of arbitrary bytes, as a file may hold them, NaN and infinite scales included."""
+    row_bytes = FORMATS[name].row_bytes(256)
+    return np.random.default_rng(seed).integers(0, 256, (64, row_bytes), np.uint8)
+
+
+@every_format
+def test_blocks_are_sized_as_the_gguf_package_has_them(name):
+    """Type number, elements and bytes of a block agree with gguf's table."""
+    kind = GGMLQuantizationType[name]
+    assert FORMATS[name].gguf_type == kind.value
+    assert (FORMATS[name].block, FORMATS[name].block_bytes) == gguf.GGML_QUANT_SIZES[kind]
+
+
+@each("quantise")
+@pytest.mark.parametrize("values", sorted(VALUES))
+def test_quantised_rows_are_those_of_the_gguf_package(kernel, values):
+    """Reference and kernels write the bytes that gguf.quants writes."""
+    x = rows(values)
+    with np.errstate(over="ignore"):
+        theirs = quants.quantize(x, GGMLQuantizationType[kernel.format]).view(np.uint8)
+    assert_array_equal(FORMATS[kernel.format].quantise(x), theirs.reshape(64, -1))
+    assert_array_equal(run(kernel, x=x), theirs.reshape(64, -1))
+
+
+@each("dequantise")
+def test_decoded_bytes_are_those_of_the_gguf_package(kernel):
+    """Reference and kernels read any bytes as gguf.quants does."""
+    data = random_bytes(kernel.format)
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = data.view({"F32": np.float32, "F16": np.float16}.get(kernel.format, np.uint8))
+        theirs = quants.dequantize(stored, GGMLQuantizationType[kernel.format])
+        ours = FORMATS[kernel.format].dequantise(data)
+    assert_array_equal(ours, theirs)
+    assert_array_equal(run(kernel, data=data), theirs)
+
+
+@every_format
+@pytest.mark.parametrize("values", sorted(VALUES))
+def test_what_a_format_can_hold_it_keeps(name, values):
+    """Quantising decoded rows again changes no value."""
+    kind = FORMATS[name]
+    once = kind.dequantise(kind.quantise(rows(values)))
+    assert_array_equal(kind.dequantise(kind.quantise(once)), once)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("Q8_0", 0.5), ("Q4_0", 1.0)])
+@pytest.mark.parametrize("values", ["normal", "large", "spiky", "signs", "zeros"])
+def test_the_error_is_within_a_step(name, steps, values):
+    """Q8_0 is off by half a step of its block at most, Q4_0 by one (its range is lopsided)."""
+    x = rows(values)
+    kind = FORMATS[name]
+    data = kind.quantise(x)
+    scale = np.abs(data.reshape(-1, kind.block_bytes)[:, :2].copy().view(np.float16))
+    step = np.repeat(scale.astype(np.float64), 32, axis=1).reshape(x.shape)
+    of_scale = 128 * 2.0**-11 if name == "Q8_0" else 8 * 2.0**-11
+    assert (np.abs(kind.dequantise(data) - x) <= step * (steps + of_scale)).all()
+
+
+def test_a_block_of_q4_0_by_hand():
+    """Byte j holds element j in its low half and j + 16 in its high one, 8 meaning zero."""
+    scale = np.float16(0.5).tobytes()
+    packed = bytes([0x08 | 0xF0, 0x00, *[0x88] * 14])
+    out = FORMATS["Q4_0"].dequantise(np.frombuffer(scale + packed, np.uint8)[None])[0]
+    assert out[0] == 0
+    assert out[16] == 3.5
+    assert out[1] == out[17] == -4
+    assert_array_equal(out[2:16], 0)
+
+
+@each("dequantise", formats=("F16", "BF16"))
+def test_every_pattern_of_sixteen_bits_survives(kernel):
+    """All 65536 patterns decode and encode to themselves; a NaN stays a NaN."""
+    quantise = next(k for k in HERE if (k.op, k.format) == ("quantise", kernel.format))
+    patterns = np.arange(65536, dtype=np.uint16).view(np.uint8)[None]
+    decoded = run(kernel, data=patterns)
+    assert_array_equal(decoded, FORMATS[kernel.format].dequantise(patterns))
+    again = run(quantise, x=decoded)
+    number = ~np.isnan(decoded[0])
+    assert_array_equal(again.view(np.uint16)[:, number], patterns.view(np.uint16)[:, number])
+    assert_array_equal(np.isnan(run(kernel, data=again)[0]), ~number)
+
+
+@each("quantise", formats=("BF16",))
+def test_bf16_rounds_to_even(kernel):
+    """Halfway between two bfloat16 numbers the even one wins; a little more goes up."""
+    bits = np.array([[0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF]], np.uint32)
+    out = run(kernel, x=bits.view(np.float32)).view(np.uint16)
+    assert_array_equal(out[0], [0x3F80, 0x3F82, 0x3F81, 0x3F80])
+
+
+@each("quantise", formats=("BF16",))
+def test_a_nan_is_written_as_the_reference_writes_it(kernel):
+    """Quiet, its sign and upper bits kept."""
+    bits = np.array([[0x7FC00000, 0xFFC00000, 0x7FE12345, 0x7F812345]], np.uint32)
+    x = bits.view(np.float32)
+    assert_array_equal(run(kernel, x=x), FORMATS[kernel.format].quantise(x))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if FORMATS[n].block > 1])
+def test_partial_blocks_are_refused(name):
+    """A row that is no whole number of blocks is an error that says what fits."""
+    with pytest.raises(ValueError, match=f"{name} rows hold multiples of {FORMATS[name].block}"):
+        FORMATS[name].quantise(np.zeros((1, 33), np.float32))

@@ -1,0 +1,1 @@
+"""Outside implementations of LLaMA, and what they answered: the engine has to agree with them."""

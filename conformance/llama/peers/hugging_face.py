@@ -1,0 +1,27 @@
+"""Hugging Face transformers: `LlamaForCausalLM` on the CPU, in float32, attention written out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+import torch
+import transformers
+
+from conformance.llama.peers.checkpoint import Checkpoint
+from reference.op import Array
+
+PEER = "transformers"
+VERSIONS = {"transformers": transformers.__version__, "torch": torch.__version__}
+
+
+def logits(checkpoint: Checkpoint, weights: Mapping[str, Array], tokens: Sequence[int]) -> Array:
+    """The logits after every token, float32 [tokens, vocab]."""
+    fields = {name: value for name, value in asdict(checkpoint).items() if name != "seed"}
+    config = transformers.LlamaConfig(**fields, attn_implementation="eager")
+    model = transformers.LlamaForCausalLM(config).eval()
+    state = {name: torch.from_numpy(weight.copy()) for name, weight in weights.items()}
+    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    model.load_state_dict(state)
+    with torch.inference_mode():
+        answer = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    return np.asarray(answer.numpy(), np.float32)

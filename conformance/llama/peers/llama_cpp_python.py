@@ -1,0 +1,57 @@
+"""llama.cpp, through llama-cpp-python: opens the very file that the engine opens."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+from reference.op import Array
+
+PEER = "llama.cpp"
+VERSIONS = {"llama-cpp-python": llama_cpp.__version__}
+CACHES = {"F32": llama_cpp.GGML_TYPE_F32, "F16": llama_cpp.GGML_TYPE_F16}
+
+
+def load(path: Path, kv_format: str = "F32", context: int = 256) -> llama_cpp.Llama:
+    """The model behind two threads, with logits for every token and no fused attention, which
+    would round otherwise than the formula."""
+    return llama_cpp.Llama(
+        str(path),
+        n_ctx=context,
+        n_threads=2,
+        n_threads_batch=2,
+        logits_all=True,
+        flash_attn=False,
+        type_k=CACHES[kv_format],
+        type_v=CACHES[kv_format],
+        verbose=False,
+    )
+
+
+def logits(path: Path, tokens: Sequence[int], kv_format: str = "F32") -> Array:
+    """The logits after every token, float32 [tokens, vocab]."""
+    with closing(load(path, kv_format)) as llama:
+        llama.eval(list(tokens))
+        return np.array(llama.scores[: len(tokens)], np.float32)
+
+
+def greedy(llama: llama_cpp.Llama, prompt: str, count: int) -> tuple[list[int], list[int], float]:
+    """The prompt's tokens, the `count` likeliest to follow one after the other, and the least lead
+    that any of those had over the next in logits. As with --ignore-eos, no token ends the text."""
+    vocab = llama_cpp.llama_model_get_vocab(llama.model)
+    ends = [i for i in range(llama.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocab, i)]
+    tokens = llama.tokenize(prompt.encode(), add_bos=True, special=True)
+    told: list[int] = []
+    lead = np.inf
+    llama.reset()
+    llama.eval(tokens)
+    while len(told) < count:
+        row = llama.scores[llama.n_tokens - 1].copy()
+        row[ends] = -np.inf
+        second, first = np.argsort(row)[-2:]
+        lead = min(lead, float(row[first] - row[second]))
+        told.append(int(first))
+        llama.eval(told[-1:])
+    return tokens, told, lead

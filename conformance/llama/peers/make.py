@@ -1,0 +1,71 @@
+"""`python -m conformance.llama.peers.make`: ask the peers again, and keep what they answer.
+
+Wants both of them: docs/peers.md says how they are built.
+"""
+
+import platform
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from conformance.llama.peers import goldens, hugging_face, llama_cpp_python
+from conformance.llama.peers.checkpoint import CHECKPOINTS, Checkpoint, formats, rounded
+from conformance.llama.peers.export import export
+from conformance.llama.peers.stories import PROMPTS, STORY, TOLD
+from data.golden import sha256
+from engine.embedded import embedded_models
+from reference.op import Array
+
+
+def main() -> None:
+    goldens.FOLDER.mkdir(exist_ok=True)
+    entries: dict[str, Any] = {
+        "peers": hugging_face.VERSIONS | llama_cpp_python.VERSIONS,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "llama.cpp": llama_cpp.llama_print_system_info().decode(),
+        "checkpoints": {
+            name: goldens.save(name, checkpoint, answers(checkpoint))
+            for name, checkpoint in CHECKPOINTS.items()
+        },
+        "told": {},
+    }
+    if story := embedded_models().get(STORY):
+        entries["told"][STORY] = told(story)
+    else:
+        print(f"{STORY} is not among the embedded models: nothing is told")
+    goldens.save_index(entries)
+
+
+def answers(checkpoint: Checkpoint) -> dict[str, Array]:
+    """Every peer's logits in every format."""
+    tokens, weights = checkpoint.tokens(), checkpoint.weights()
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for form in formats(checkpoint):
+            path = export(checkpoint, Path(folder) / f"{form}.gguf", form)
+            found[f"{hugging_face.PEER}.{form}"] = hugging_face.logits(
+                checkpoint, rounded(weights, form), tokens
+            )
+            found[f"{llama_cpp_python.PEER}.{form}"] = llama_cpp_python.logits(path, tokens)
+    return found
+
+
+def told(path: Path) -> dict[str, Any]:
+    """What llama.cpp tells with a model, its cache in F16 as ours is by default."""
+    stories = []
+    with closing(llama_cpp_python.load(path, "F16", context=0)) as llama:
+        for prompt in PROMPTS:
+            tokens, continuation, lead = llama_cpp_python.greedy(llama, prompt, TOLD)
+            stories.append(
+                {"prompt": prompt, "tokens": tokens, "continuation": continuation, "lead": lead}
+            )
+    return {"sha256": sha256(path), "stories": stories}
+
+
+if __name__ == "__main__":
+    main()

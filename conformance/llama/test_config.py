@@ -1,0 +1,210 @@
+"""The metadata of a model: what may be left out, what is refused, and the line that says so."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.config import ModelConfig, ModelError
+from reference import rope_frequencies
+
+PLAIN: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.context_length": 128,
+    "llama.embedding_length": 64,
+    "llama.block_count": 2,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+VOCAB = 70
+
+
+def config(**changes: Any) -> ModelConfig:
+    """The configuration with some of llama's keys changed (dots as __), or dropped by None."""
+    changed = {"llama." + key.replace("__", "."): value for key, value in changes.items()}
+    metadata = {k: v for k, v in (PLAIN | changed).items() if v is not None}
+    return ModelConfig.from_metadata(metadata, VOCAB)
+
+
+def complaint(metadata: dict[str, Any]) -> str:
+    """The one line with which the metadata is refused."""
+    with pytest.raises(ModelError) as caught:
+        ModelConfig.from_metadata(metadata, VOCAB)
+    line = str(caught.value)
+    assert line.isprintable()
+    assert len(line) < 200
+    return line
+
+
+def test_defaults() -> None:
+    """Keys that a file may leave out have the values that llama.cpp gives them."""
+    found = config()
+    assert (found.architecture, found.name, found.vocab) == ("llama", "", VOCAB)
+    assert (found.heads, found.kv_heads, found.head_dim, found.rope_dims) == (4, 4, 16, 16)
+    assert (found.hidden, found.blocks, found.ffn, found.context) == (64, 2, 96, 128)
+    assert (found.norm_eps, found.rope_base, found.rope_scaling.kind) == (1e-5, 10000.0, "none")
+
+
+def test_given_values() -> None:
+    """Keys that are there win over defaults."""
+    found = config(
+        attention__head_count_kv=2,
+        attention__key_length=24,
+        attention__value_length=24,
+        rope__dimension_count=10,
+        rope__freq_base=5e5,
+    )
+    assert (found.kv_heads, found.head_dim, found.rope_dims) == (2, 24, 10)
+    assert found.rope_base == 5e5
+
+
+@pytest.mark.parametrize("key", [k for k in PLAIN if k != "general.architecture"])
+def test_missing_keys(key: str) -> None:
+    """A key without a default is named when it is missing."""
+    line = complaint({k: v for k, v in PLAIN.items() if k != key})
+    assert line == f"{key} is missing from the metadata"
+
+
+@pytest.mark.parametrize("key", [k for k in PLAIN if k.endswith(("count", "length"))])
+@pytest.mark.parametrize(
+    "value", [0, -1, 2**31, 2**64 - 1, 1.5, math.nan, True, "4", "", [], ["4"], [4, 5]]
+)
+def test_wrong_counts(key: str, value: Any) -> None:
+    """A count that is no positive whole number, or differs between blocks, is refused by name."""
+    assert complaint({**PLAIN, key: value}).startswith(key)
+
+
+OPTIONAL_COUNTS = (
+    "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "rope.dimension_count", "rope.scaling.original_context_length", "expert_count",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", OPTIONAL_COUNTS)
+@pytest.mark.parametrize("value", [-1, 1.5, "16", True, [], None])
+def test_wrong_optional_counts(key: str, value: Any) -> None:
+    """A key with a default is no less checked when it is there."""
+    if value is None:
+        assert config(**{key.replace(".", "__"): None})
+        return
+    assert complaint({**PLAIN, f"llama.{key}": value}).startswith(f"llama.{key}")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scale_linear",
+     "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
+     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [math.nan, math.inf, "1e-5", [1.0], True, []])
+def test_wrong_numbers(key: str, value: Any) -> None:
+    """A number that is none, or not finite, is refused by name."""
+    assert complaint({**PLAIN, f"llama.{key}": value}).startswith(f"llama.{key}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.layer_norm_rms_epsilon", -1e-5),
+        ("rope.freq_base", 0.0),
+        ("rope.freq_base", -10000.0),
+    ],
+)
+def test_numbers_out_of_range(key: str, value: float) -> None:
+    """A negative epsilon or a base that is not positive is refused by name."""
+    assert key.rpartition(".")[2] in complaint({**PLAIN, f"llama.{key}": value})
+
+
+def test_arrays_of_equal_values() -> None:
+    """One value a block is fine while all agree."""
+    found = config(attention__head_count_kv=[2, 2], feed_forward_length=[96, 96])
+    assert (found.kv_heads, found.ffn) == (2, 96)
+
+
+def test_arrays_that_differ() -> None:
+    """Blocks of different sizes are not supported, and the key is named."""
+    line = complaint({**PLAIN, "llama.feed_forward_length": [96, 64]})
+    assert line == "llama.feed_forward_length differs between blocks: not supported"
+
+
+@pytest.mark.parametrize("architecture", [None, "", "gpt2", "LLAMA", 3, ["llama"]])
+def test_unknown_architectures(architecture: Any) -> None:
+    """Only architectures that the engine runs are taken; the line names them."""
+    metadata = {**PLAIN, "general.architecture": architecture}
+    assert complaint(metadata).startswith(f"general.architecture is {architecture!r}")
+    assert "llama" in complaint(metadata)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention.head_count_kv": 3}, "head_count 4 is no multiple of head_count_kv 3"),
+        ({"attention.head_count_kv": 8}, "head_count 4 is no multiple of head_count_kv 8"),
+        ({"attention.value_length": 8}, "attention.value_length differs from key_length"),
+        ({"expert_count": 8}, "expert_count: mixtures of experts are not supported"),
+        ({"attention.causal": False}, "attention.causal is false"),
+        ({"rope.dimension_count": 7}, "rope.dimension_count is even and at most 16, got 7"),
+        ({"rope.dimension_count": 18}, "rope.dimension_count is even and at most 16, got 18"),
+        ({"rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 0.0}, "rope.scaling.factor"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, "rope.scaling.factor"),
+        ({"rope.scaling.type": 7}, "rope.scaling.type"),
+        ({"attention.causal": "no"}, "attention.causal"),
+        (
+            {"attention.head_count": 65},
+            "embedding_length 64 is no multiple of attention.head_count",
+        ),
+        ({"attention.head_count": 3}, "embedding_length 64 is no multiple of attention.head_count"),
+    ],
+)
+def test_models_that_do_not_run(changes: dict[str, Any], message: str) -> None:
+    """What is well formed but cannot run is refused with the reason."""
+    changed = {f"llama.{key}": value for key, value in changes.items()}
+    assert message in complaint({**PLAIN, **changed})
+
+
+def test_no_experts_is_dense() -> None:
+    """expert_count 0 says that the model has none."""
+    assert config(expert_count=0) == config()
+
+
+SCALED: dict[str, tuple[dict[str, Any], Any]] = {
+    "none": ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, 1),
+    "linear": ({"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}, 4),
+    "linear, without its name": ({"rope__scaling__factor": 4.0}, 4),
+    "linear, by the old key": ({"rope__scale_linear": 4.0}, 4),
+    "linear of 1": ({"rope__scaling__type": "linear"}, 1),
+    "a factor of 0, which old files have": ({"rope__scaling__factor": 0.0}, 1),
+}
+
+
+@pytest.mark.parametrize(("changes", "factor"), SCALED.values(), ids=SCALED.keys())
+def test_linear_scaling(changes: dict[str, Any], factor: float) -> None:
+    """Frequencies are divided by the factor, whichever key it stands in."""
+    frequencies, magnitude = config(**changes).rope(None)
+    np.testing.assert_allclose(frequencies, rope_frequencies.plain(16, 10000.0) / factor)
+    assert magnitude == 1
+
+
+def test_yarn_scaling() -> None:
+    """YaRN's keys reach its formula; the context is the model's own where none is given."""
+    keys = {"rope__scaling__type": "yarn", "rope__scaling__factor": 8.0}
+    plain = rope_frequencies.plain(16, 10000.0)
+    for original in (None, 32):
+        found, magnitude = config(**keys, rope__scaling__original_context_length=original).rope(
+            None
+        )
+        expected = rope_frequencies.yarn(
+            plain, 10000.0, 8.0, original or 128, extrapolation=1.0, beta_fast=32.0, beta_slow=1.0
+        )
+        np.testing.assert_array_equal(found, expected)
+        assert magnitude == rope_frequencies.yarn_magnitude(8.0, 1.0) > 1
+
+
+def test_divisors() -> None:
+    """The file's rope_freqs divide the frequencies."""
+    divisors = np.linspace(1, 8, 8, dtype=np.float32)
+    found, _ = config().rope(divisors)
+    np.testing.assert_allclose(found, rope_frequencies.plain(16, 10000.0) / divisors)

@@ -1,0 +1,467 @@
+"""Generation: what is drawn, when it ends, what is shown, and what is left behind."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from conformance.llama.small_models import Small
+from engine import Engine, Piece, SamplingParams
+from engine.chat import ChatError
+from engine.config import ModelError
+from engine.tokenizer.vocab import TokenizerError
+from reference.op import Array
+from reference.table import OPS
+
+BOS, EOS, BYTES, LETTERS = 1, 2, 3, 259
+TEXT = "the cat sat"
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling(Small):
+    """A small model whose tokens are all bytes, then a space and the letters a to z."""
+
+    vocab: int = LETTERS + 27
+
+    def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
+        letters = ["\N{LOWER ONE EIGHTH BLOCK}", *map(chr, range(ord("a"), ord("z") + 1))]
+        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *letters]
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(tokens)
+        writer.add_token_scores([0.0] * LETTERS + [-float(i) for i in range(27)])
+        writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 27)
+        writer.add_bos_token_id(BOS)
+        writer.add_eos_token_id(EOS)
+        writer.add_unk_token_id(0)
+        writer.add_chat_template(TEMPLATE)
+
+
+def letters(text: str) -> list[int]:
+    return [LETTERS + (0 if c == " " else ord(c) - ord("a") + 1) for c in text]
+
+
+def spelled(data: bytes) -> list[int]:
+    return [BYTES + byte for byte in data]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("generate") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def shared(path: Path) -> Iterator[Engine]:
+    with Engine.load(path, threads=2, context=64) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared: Engine) -> Engine:
+    shared.reset()
+    return shared
+
+
+def generate(engine: Engine, prompt: str | Sequence[int] = TEXT, **params: Any) -> list[Piece]:
+    return list(engine.generate(prompt, SamplingParams(**{"temperature": 0.0, **params})))
+
+
+def tokens(pieces: Sequence[Piece], index: int = 0) -> list[int]:
+    return [piece.token for piece in pieces if piece.index == index]
+
+
+def text(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def saying(ids: Sequence[int]) -> list[Callable[[list[int], Array], Array]]:
+    """Processors that make the model say these tokens and no others."""
+    left = list(ids)
+
+    def force(history: list[int], logits: Array) -> Array:
+        forced = np.full_like(logits, -np.inf)
+        forced[left.pop(0)] = 0
+        return forced
+
+    return [force]
+
+
+def say(engine: Engine, ids: Sequence[int], **params: Any) -> list[Piece]:
+    params = {"max_tokens": len(ids), **params}
+    return generate(engine, logits_processors=saying(ids), **params)
+
+
+def log_softmax(row: Array) -> tuple[Array, float]:
+    """Log-probabilities, and the error that a kernel of log_sum_exp may make."""
+    op = OPS["log_sum_exp"]
+    expected = op.expected({"logits": row})
+    ((name, total),) = expected.items()
+    error = float(np.max(op.bound({"logits": row}, expected)[name]))
+    return row.astype(np.float64) - float(np.squeeze(total)), error + 1e-12
+
+
+# What is drawn
+
+
+REPEATABLE: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "seed": 7},
+    "mirostat": {"temperature": 1.0, "seed": 1, "mirostat": 2},
+}
+
+
+@pytest.mark.parametrize("params", REPEATABLE.values(), ids=REPEATABLE.keys())
+def test_same_parameters_same_tokens(engine: Engine, path: Path, params: dict[str, Any]) -> None:
+    """Greedy or seeded, a generation repeats: warm, from an empty cache, on other threads."""
+    first = generate(engine, **params)
+    assert generate(engine, **params) == first
+    engine.reset()
+    assert generate(engine, **params) == first
+    with Engine.load(path, threads=1, batch=3) as other:
+        assert generate(other, **params) == first
+    assert len(first) == 16
+
+
+def test_seeds_differ(engine: Engine) -> None:
+    """Another seed draws other tokens, and so does no seed at all."""
+    drawn = [tokens(generate(engine, temperature=1.5, seed=seed)) for seed in (1, 2, None, None)]
+    assert len({tuple(ids) for ids in drawn}) == 4
+
+
+def test_completions_are_separate_runs(engine: Engine) -> None:
+    """n completions of one prompt are those of n runs with seeds seed, seed + 1, …"""
+    params = {"temperature": 1.2, "seed": 5, "max_tokens": 9, "logprobs": 2}
+    together = generate(engine, n=4, **params)
+    for i in range(4):
+        engine.reset()
+        alone = generate(engine, **{**params, "seed": 5 + i})
+        mine = [piece for piece in together if piece.index == i]
+        assert tokens(mine, i) == tokens(alone)
+        assert text(mine) == text(alone)
+        assert [p.logprob for p in mine] == [p.logprob for p in alone]
+        assert [p.top_logprobs for p in mine] == [p.top_logprobs for p in alone]
+        assert [p.finish_reason for p in mine] == [p.finish_reason for p in alone]
+
+
+def test_logprobs_are_those_of_the_logits(engine: Engine) -> None:
+    """logprob is the log-softmax of the model's own logits, whatever sampling did to them."""
+    prompt = engine.encode(TEXT)
+    pieces = generate(engine, prompt, logprobs=5, temperature=1.5, top_k=7, seed=3, max_tokens=8)
+    rows = engine.logits(prompt + tokens(pieces))[len(prompt) - 1 :]
+    for piece, row in zip(pieces, rows, strict=False):
+        expected, error = log_softmax(row)
+        assert piece.logprob == pytest.approx(expected[piece.token], abs=error, rel=0)
+        best = np.argsort(-row, kind="stable")[:5]
+        assert [token for token, _ in piece.top_logprobs] == best.tolist()
+        found = [logprob for _, logprob in piece.top_logprobs]
+        np.testing.assert_allclose(found, expected[best], atol=error, rtol=0)
+
+
+def test_prompt_logprobs_are_those_of_the_logits(engine: Engine) -> None:
+    """The first piece alone has each prompt token's log-probability after those before it."""
+    prompt = engine.encode(TEXT * 4)
+    pieces = generate(engine, prompt, prompt_logprobs=0)
+    rows = engine.logits(prompt)
+    assert pieces[0].prompt_logprobs is not None
+    first, *found = pieces[0].prompt_logprobs
+    assert first is None
+    assert all(piece.prompt_logprobs is None for piece in pieces[1:])
+    for logprob, token, row in zip(found, prompt[1:], rows, strict=False):
+        expected, error = log_softmax(row)
+        assert logprob == pytest.approx(expected[token], abs=error, rel=0)
+    assert len(found) == len(prompt) - 1
+    assert tokens(pieces) == tokens(generate(engine, prompt))
+
+
+def test_allowed_and_biased_tokens(engine: Engine) -> None:
+    """allowed_token_ids admits no other token, a large bias forces one, -inf forbids one."""
+    allowed = letters("xyz")
+    assert set(tokens(generate(engine, allowed_token_ids=allowed))) <= set(allowed)
+    assert set(tokens(generate(engine, logit_bias={99: 1000.0}))) == {99}
+    favourite = tokens(generate(engine))[0]
+    assert favourite not in tokens(generate(engine, logit_bias={favourite: -np.inf}))
+
+
+def test_bad_words(engine: Engine) -> None:
+    """A bad word's last token is banned where the others stand before it, and only there."""
+    first, second, third = tokens(generate(engine))[:3]
+    assert first not in tokens(generate(engine, bad_words=[[first]]))
+    found = tokens(generate(engine, bad_words=[[first, second, third]]))
+    assert found[:2] == [first, second]
+    assert found[2] != third
+    params = {"allowed_token_ids": letters("abc"), "seed": 1, "temperature": 1.0, "max_tokens": 40}
+    assert "ab" in text(generate(engine, **params))
+    assert "ab" not in text(generate(engine, **params, bad_words=["ab"]))
+
+
+def test_processors_see_history_and_decide(engine: Engine) -> None:
+    """A processor is given all tokens so far and the raw logits, and its result is sampled."""
+    prompt = engine.encode(TEXT)
+    seen: list[tuple[list[int], bytes]] = []
+
+    def least(history: list[int], logits: Array) -> Array:
+        seen.append((history, logits.tobytes()))
+        return -logits
+
+    pieces = generate(engine, prompt, logits_processors=[least], max_tokens=5)
+    everything = prompt + tokens(pieces)
+    rows = engine.logits(everything)[len(prompt) - 1 :]
+    assert [history for history, _ in seen] == [everything[: len(prompt) + i] for i in range(5)]
+    assert [raw for _, raw in seen] == [row.tobytes() for row in rows[:5]]
+    assert tokens(pieces) == [int(row.argmin()) for row in rows[:5]]
+
+
+def test_truncated_prompt(engine: Engine) -> None:
+    """Only the last truncate_prompt_tokens tokens of a prompt are read."""
+    prompt = engine.encode(TEXT)
+    truncated = generate(engine, prompt * 9, truncate_prompt_tokens=len(prompt))
+    assert truncated == generate(engine, prompt)
+
+
+# When it ends
+
+
+def test_end_of_text(engine: Engine) -> None:
+    """EOS ends a completion unseen; ignore_eos never draws it; min_tokens puts it off."""
+    likely = {"logit_bias": {EOS: 1000.0}, "max_tokens": 6}
+    (piece,) = generate(engine, **likely)
+    assert (piece.token, piece.text, piece.finish_reason) == (EOS, "", "stop")
+    ignoring = generate(engine, **likely, ignore_eos=True)
+    assert EOS not in tokens(ignoring)
+    assert (len(ignoring), ignoring[-1].finish_reason) == (6, "length")
+    late = generate(engine, **likely, min_tokens=4)
+    assert [t == EOS for t in tokens(late)] == [False] * 4 + [True]
+    assert [p.finish_reason for p in late] == [None] * 4 + ["stop"]
+
+
+def test_stop_tokens(engine: Engine) -> None:
+    """A stop token ends a completion, and is shown if stop strings are."""
+    ids = letters("abc")
+    for include, shown in ((False, "ab"), (True, "abc")):
+        pieces = say(engine, letters("abcd"), stop_token_ids=ids[2:],
+                     include_stop_str_in_output=include)  # fmt: skip
+        assert (text(pieces), pieces[-1].finish_reason) == (shown, "stop")
+    assert tokens(generate(engine, stop_token_ids=range(3, LETTERS), min_tokens=9))[8] >= 0
+
+
+@pytest.mark.parametrize(
+    ("stop", "include", "shown", "reason"),
+    [
+        ("op w", False, "hello st", "stop"),
+        ("op w", True, "hello stop w", "stop"),
+        (["wor", "lo s", "o"], False, "hell", "stop"),
+        ("stopp", False, "hello stop world", "length"),
+        ("worldly", False, "hello stop world", "length"),
+        (["d", "ld"], True, "hello stop world", "stop"),
+        ("h", False, "", "stop"),
+    ],
+)
+def test_stop_strings(
+    engine: Engine, stop: str | list[str], include: bool, shown: str, reason: str
+) -> None:
+    """A stop string ends the text before it (or after), across tokens, and never shows in part."""
+    ids = letters("hello stop world")
+    pieces = say(engine, ids, stop=stop, include_stop_str_in_output=include)
+    assert (text(pieces), pieces[-1].finish_reason) == (shown, reason)
+    assert [p.finish_reason for p in pieces[:-1]] == [None] * (len(pieces) - 1)
+    for i in range(len(pieces)):
+        assert shown.startswith(text(pieces[:i]))
+
+
+def test_context_full(engine: Engine) -> None:
+    """When the cells are used up a completion ends with "length", having used them all."""
+    room = 64
+    prompt = engine.encode(TEXT)
+    pieces = generate(engine, prompt, max_tokens=None, ignore_eos=True)
+    drawn = [p for p in pieces if p.finish_reason is None]
+    assert len(prompt) + len(drawn) == room + 1
+    assert pieces[-1].finish_reason == "length"
+    assert tokens(drawn)[:16] == tokens(generate(engine, prompt, ignore_eos=True))
+    assert generate(engine, letters("a" * room))[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_context_shift_is_a_fresh_start(engine: Engine, path: Path, keep: int) -> None:
+    """After a shift the logits are, bit for bit, those of an engine that read only what is kept."""
+    seen: list[bytes] = []
+
+    def note(_: list[int], logits: Array) -> Array:
+        seen.append(logits.tobytes())
+        logits[EOS] = -np.inf
+        return logits
+
+    params = SamplingParams(max_tokens=50, seed=2, logits_processors=[note])
+    prompt = [BOS, *letters(TEXT)]
+    with Engine.load(path, context=24, threads=1) as small:
+        pieces = small.generate(prompt, params, context_shift=True, keep=keep)
+        held = [list(small.held) for _ in pieces]
+    assert sum(len(after) < len(before) for before, after in pairwise(held)) >= 2
+    for ids, logits in zip(held, seen, strict=True):
+        assert ids[:keep] == prompt[:keep]
+        assert engine.logits(ids)[-1].tobytes() == logits
+    assert len(seen) == 50
+
+
+def test_cancelled_from_another_thread(engine: Engine) -> None:
+    """cancel() ends every completion after its present token; the next generation runs."""
+    for n in (1, 3):
+        pieces = []
+        params = SamplingParams(max_tokens=None, ignore_eos=True, n=n, seed=1)
+        for piece in engine.generate(TEXT, params):
+            pieces.append(piece)
+            if len(pieces) == 3 * n:
+                canceller = threading.Thread(target=engine.cancel)
+                canceller.start()
+                canceller.join()
+        assert [p.finish_reason for p in pieces] == [None] * 3 * n + ["cancelled"] * n
+    assert len(generate(engine)) == 16
+
+
+def test_abandoned_generation(engine: Engine) -> None:
+    """A generation that is closed early, or fails, leaves an engine that works as before."""
+    expected = generate(engine)
+    for n in (1, 3):
+        running = engine.generate(TEXT, SamplingParams(n=n, seed=1))
+        for _ in range(4):
+            next(running)
+        running.close()  # type: ignore[attr-defined]
+        assert generate(engine) == expected
+
+    def broken(_: list[int], logits: Array) -> Array:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        generate(engine, logits_processors=[broken])
+    assert generate(engine) == expected
+
+
+# What is shown
+
+
+def test_no_half_characters(engine: Engine) -> None:
+    """Text comes in whole characters, however their bytes fall into tokens."""
+    data = "é€😀 ü".encode()
+    pieces = say(engine, spelled(data))
+    assert text(pieces) == data.decode()
+    assert "\ufffd" not in text(pieces)
+    assert [p.text for p in pieces[:5]] == ["", "é", "", "", "€"]
+
+
+def test_broken_characters_are_marked(engine: Engine) -> None:
+    """Bytes that never become a character show as U+FFFD, at the end if that is when it shows."""
+    assert text(say(engine, spelled("😀".encode()[:3]))) == "\ufffd"
+    assert text(say(engine, [*spelled(b"\xe2\x82"), *letters("a")])) == "\ufffda"
+
+
+def test_without_text(engine: Engine) -> None:
+    """detokenize off makes tokens only."""
+    pieces = generate(engine, detokenize=False)
+    assert text(pieces) == ""
+    assert tokens(pieces) == tokens(generate(engine))
+
+
+def test_chat(engine: Engine, tmp_path: Path) -> None:
+    """A chat is the generation from the model's own template; without one it is refused."""
+    messages = [{"role": "user", "content": "hi"}]
+    params = SamplingParams(temperature=0)
+    prompt = engine.tokenizer.encode("user: hi\nassistant:", add_special=True)
+    assert list(engine.chat(messages, params)) == list(engine.generate(prompt, params))
+    refused = pytest.raises(ChatError, match=r"no chat template \(tokenizer.chat_template\)")
+    with Engine.load(Small().write(tmp_path / "plain.gguf"), threads=1) as plain, refused:
+        plain.chat(messages)
+
+
+# What is asked wrongly, and what is left behind
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "options", "message"),
+    [
+        ([], {}, {}, "the prompt is empty"),
+        ([5] * 65, {}, {}, "the prompt has 65 tokens, the context holds 64"),
+        ([5, 286], {}, {}, "token 286 is outside the vocabulary of 286"),
+        ([-1], {}, {}, "token -1 is outside"),
+        ([5], {"n": 9}, {}, "n is 9, this engine was loaded for at most 8"),
+        ([5], {"n": 2}, {"context_shift": True}, "wants a single completion"),
+        ([5], {}, {"keep": 64}, "keep must be 0 to 63, got 64"),
+        ([5], {"stop_token_ids": [286]}, {}, "stop_token_ids holds 286"),
+    ],
+)
+def test_wrong_requests(engine: Engine, prompt: list[int], params: dict[str, Any],
+                        options: dict[str, Any], message: str) -> None:  # fmt: skip
+    """What cannot be done is said in one line, and nothing is changed by asking."""
+    expected = generate(engine)
+    with pytest.raises(ValueError, match=message) as caught:
+        list(engine.generate(prompt, SamplingParams(**params), **options))
+    assert "\n" not in str(caught.value)
+    assert generate(engine) == expected
+
+
+def test_timings(engine: Engine) -> None:
+    """Every token is counted once, where it was spent; a prompt held in the cache costs its last
+    token only."""
+    prompt = engine.encode(TEXT)
+    for evaluated in (len(prompt), 1):
+        generate(engine, prompt, max_tokens=5)
+        spans = engine.timings
+        assert (spans.prompt.tokens, spans.eval.tokens, spans.sample.tokens) == (evaluated, 4, 5)
+        assert min(spans.prompt.seconds, spans.eval.seconds, spans.sample.seconds) > 0
+        assert spans.load.seconds > 0
+
+
+def test_two_engines(engine: Engine, path: Path) -> None:
+    """Engines side by side, token by token, do not notice each other."""
+    params = SamplingParams(seed=1)
+    alone = list(engine.generate(TEXT, params))
+    with Engine.load(path, threads=3) as other:
+        pairs = zip(engine.generate(TEXT, params), other.generate(TEXT, params), strict=True)
+        assert list(pairs) == [(piece, piece) for piece in alone]
+
+
+def test_closed_engine_frees_everything(tmp_path: Path) -> None:
+    """After a with block there are no threads, no memory and no mapped file, and use is refused."""
+    path = Spelling().write(tmp_path / "closed.gguf")
+    before = threading.active_count()
+    with Engine.load(path, threads=3) as engine:
+        generate(engine)
+        assert threading.active_count() == before + 2
+        model = engine.model
+        inputs = {k: v for k, v in model.plan.inputs.items() if k != "lists" and "cell" not in k}
+        memory = [model.plan.arena, *model.caches.values(), *inputs.values()]
+        alive = [weakref.ref(array) for array in memory]
+        del memory, inputs
+    gc.collect()
+    assert threading.active_count() == before
+    assert not any(ref() is not None for ref in alive)
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    with pytest.raises(ModelError, match="closed"):
+        generate(engine)
+
+
+def test_failed_load_frees_everything(tmp_path: Path) -> None:
+    """A file that fails after its weights were packed leaves no thread and no mapped file."""
+    before = threading.active_count()
+
+    class NoTokenizer(Small):
+        def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
+            writer.add_tokenizer_model("unheard-of")
+
+    failing = {
+        NoTokenizer: TokenizerError,
+        Spelling: ModelError,
+    }
+    for kind, error in failing.items():
+        path = kind(vocab=70 if kind is NoTokenizer else 280).write(tmp_path / "failing.gguf")
+        with pytest.raises(error):
+            Engine.load(path, threads=3)
+        gc.collect()
+        assert threading.active_count() == before
+        assert str(path) not in Path("/proc/self/maps").read_text()

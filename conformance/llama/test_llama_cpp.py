@@ -1,0 +1,84 @@
+"""The engine against llama.cpp, asked live; without it these tests are skipped."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from conformance.llama.peers.checkpoint import CHECKPOINTS, formats
+from conformance.llama.peers.compare import CACHE_F16, Gap, engine_logits, limit
+from conformance.llama.peers.export import export
+from conformance.llama.peers.stories import PROMPTS, STORY, TOLD, tell
+from engine import Engine
+from engine.embedded import embedded_models
+
+QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
+
+TEXTS = (
+    "",
+    "Once upon a time, there was a quiet otter named Olive.",
+    " two  spaces,\ttab\nand\n\nlines \n ",
+    "It's 1234567 o'clock -- isn't it?! We'll see.",
+    "été, Straße, Ελλάδα, 日本語, \u202eright to left, e\u0301, 🦊👩‍🚀",
+    "<|begin|>again<|end|><|end|> <|nothing|>",
+)
+
+
+@pytest.fixture(name="llama_cpp", scope="module")
+def _llama_cpp() -> ModuleType:
+    reason = "llama-cpp-python is not installed: make test-peers"
+    pytest.importorskip("llama_cpp", reason=reason)
+    from conformance.llama.peers import llama_cpp_python
+
+    return llama_cpp_python
+
+
+@pytest.mark.parametrize(("name", "format"), QUESTIONS)
+def test_logits_agree(llama_cpp: ModuleType, tmp_path: Path, name: str, format: str) -> None:
+    """On a random LLaMA of any kind, in any format, both give the same file the same logits."""
+    checkpoint = CHECKPOINTS[name]
+    tokens = checkpoint.tokens()
+    path = export(checkpoint, tmp_path / "model.gguf", format)
+    gap = Gap.between(engine_logits(path, tokens), llama_cpp.logits(path, tokens))
+    assert gap.within(limit(checkpoint, llama_cpp.PEER, format)), gap
+
+
+def test_logits_agree_with_an_f16_cache(llama_cpp: ModuleType, tmp_path: Path) -> None:
+    """With keys and values kept in F16 on both sides, logits agree as well."""
+    checkpoint = CHECKPOINTS["grouped_query"]
+    tokens = checkpoint.tokens()
+    path = export(checkpoint, tmp_path / "model.gguf")
+    ours, theirs = engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
+    gap = Gap.between(ours, theirs)
+    assert gap.within(CACHE_F16), gap
+
+
+@pytest.fixture(name="both", scope="module")
+def _both(llama_cpp: ModuleType) -> Iterator[tuple[Engine, Any]]:
+    """The embedded model, opened by both, with caches in F16."""
+    path = embedded_models().get(STORY)
+    if path is None:
+        pytest.skip(f"{STORY} is not among the embedded models: python -m data.story.make")
+    with Engine.load(path, threads=2) as engine, closing(llama_cpp.load(path, "F16", 0)) as llama:
+        yield engine, llama
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_text_is_the_same(
+    llama_cpp: ModuleType, both: tuple[Engine, Any], prompt: str
+) -> None:
+    """The embedded model tells the same story token for token, for 200 tokens."""
+    engine, llama = both
+    tokens, continuation, _ = llama_cpp.greedy(llama, prompt, TOLD)
+    assert engine.encode(prompt) == tokens
+    assert tell(engine, prompt) == continuation
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_are_the_same(both: tuple[Engine, Any], text: str) -> None:
+    """Any text becomes the same tokens, special ones parsed."""
+    engine, llama = both
+    assert engine.encode(text) == llama.tokenize(text.encode(), add_bos=True, special=True)

@@ -1,0 +1,111 @@
+"""The engine against what its peers answered once: everywhere, with neither of them installed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from conformance.llama.peers import export as exporter
+from conformance.llama.peers import goldens
+from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoint
+from conformance.llama.peers.compare import Gap, engine_logits, limit
+from conformance.llama.peers.export import export
+from conformance.llama.peers.stories import tell
+from data.golden import sha256
+from engine import Engine
+from engine.embedded import embedded_models
+from reference.op import Array
+
+INDEX = goldens.index()
+AGAIN = f"made again by {goldens.MAKE}"
+ANSWERS = [(name, *question) for name in CHECKPOINTS for question in goldens.load(name)]
+STORIES = [
+    pytest.param(name, entry["sha256"], story, id=f"{name}-{story['prompt']}")
+    for name, entry in INDEX["told"].items()
+    for story in entry["stories"]
+]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_goldens_are_about_these_checkpoints(name: str) -> None:
+    """Every checkpoint has a golden file, whole, and its weights come out the same here."""
+    entry = INDEX["checkpoints"][name]
+    described = json.loads(json.dumps(goldens.describe(CHECKPOINTS[name])))
+    assert entry == {**described, "sha256": sha256(goldens.FOLDER / f"{name}.npz")}, AGAIN
+
+
+def test_every_golden_file_is_in_the_index() -> None:
+    """Nothing is left over from checkpoints that are gone."""
+    files = {path.stem for path in goldens.FOLDER.glob("*.npz")}
+    assert files == set(CHECKPOINTS) == set(INDEX["checkpoints"]), AGAIN
+
+
+@pytest.mark.parametrize(("name", "peer", "format"), ANSWERS)
+def test_logits_agree(tmp_path: Path, name: str, peer: str, format: str) -> None:
+    """The engine's logits are the peer's, within what roundings of the peer's own may do."""
+    checkpoint = CHECKPOINTS[name]
+    gap = Gap.between(answer(tmp_path, checkpoint, format), goldens.load(name)[peer, format])
+    assert gap.within(limit(checkpoint, peer, format)), gap
+
+
+@pytest.mark.parametrize("format", QUANTISED)
+@pytest.mark.parametrize("name", ["blocks", "deep_blocks"])
+def test_quantised_activations_cost_what_they_cost_llama_cpp(
+    tmp_path: Path, name: str, format: str
+) -> None:
+    """From the exact product of quantised weights the engine is no further than llama.cpp is."""
+    answers = goldens.load(name)
+    exact = answers["transformers", format]
+    ours = Gap.between(answer(tmp_path, CHECKPOINTS[name], format), exact)
+    theirs = Gap.between(answers["llama.cpp", format], exact)
+    assert ours.nmse <= 1.5 * theirs.nmse, (ours, theirs)
+
+
+MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
+    "another theta": ("rope_theta", {"rope_theta": 10000.0}),
+    "no interpolation": ("rope_linear", {"rope_scaling": None}),
+    "no yarn": ("rope_yarn", {"rope_scaling": None}),
+    "untuned yarn": ("rope_yarn_tuned", {"rope_scaling": CHECKPOINTS["rope_yarn"].rope_scaling}),
+    "no divisors": ("rope_llama3", {"rope_scaling": None}),
+    "another epsilon": ("coarse_eps", {"rms_norm_eps": 1e-5}),
+}
+
+
+@pytest.mark.parametrize(("name", "fields"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_in_the_config_are_seen(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
+    """A constant of the model misread is seen: the limits are no looser than they must be."""
+    assert_seen(answer(tmp_path, replace(CHECKPOINTS[name], **fields), "F32"), name)
+
+
+def test_mistakes_in_the_order_of_rows_are_seen(tmp_path: Path) -> None:
+    """Queries and keys left in Hugging Face's order are seen."""
+    with patch.object(exporter, "neighbours", lambda rows, _: rows):
+        mistaken = answer(tmp_path, CHECKPOINTS["grouped_query"], "F32")
+    assert_seen(mistaken, "grouped_query")
+
+
+@pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
+@pytest.mark.parametrize(("name", "digest", "story"), STORIES)
+def test_greedy_text_is_the_same(name: str, digest: str, story: dict[str, Any]) -> None:
+    """An embedded model tells what llama.cpp told with it, token for token."""
+    path = embedded_models()[name]
+    assert sha256(path) == digest, f"{name} is not the model that the goldens tell of: {AGAIN}"
+    with Engine.load(path, threads=2) as engine:
+        assert engine.encode(story["prompt"]) == story["tokens"]
+        assert tell(engine, story["prompt"]) == story["continuation"]
+
+
+def assert_seen(mistaken: Array, name: str) -> None:
+    """Every peer's answer in F32 is outside its limit."""
+    for (peer, form), theirs in goldens.load(name).items():
+        gap = Gap.between(mistaken, theirs)
+        assert form != "F32" or not gap.within(limit(CHECKPOINTS[name], peer, form)), gap
+
+
+def answer(folder: Path, checkpoint: Checkpoint, format: str) -> Array:
+    """The engine's logits after the last tokens, as goldens have them."""
+    path = export(checkpoint, folder / "model.gguf", format)
+    return engine_logits(path, checkpoint.tokens())[-goldens.ROWS :]

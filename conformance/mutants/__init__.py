@@ -1,0 +1,1 @@
+"""Small changes of the kernels' sources that their trials must notice."""

@@ -1,0 +1,191 @@
+"""The team of threads: every share once, in order, and gone when let go."""
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from kernels.call import stages
+from kernels.cpu.share import arguments, pack_words, share
+from kernels.cpu.team import Program, Team
+from kernels.table import find
+from reference.table import OPS
+
+SIGNATURE = "entry: i64, visits: i64[entries threads] -> early: i64[threads]"
+ENTRIES = 40
+every_size = pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
+
+
+@share(SIGNATURE)
+def visit(block, thread, n_threads):
+    """Count a visit, and whoever has not finished the entry before although it is our turn."""
+    entry, visits, early = arguments(block, SIGNATURE)
+    before = entry - 1 if entry > 0 else visits.shape[0] - 1
+    ahead = 1 if entry > 0 else 0
+    for other in range(n_threads):
+        if visits[before, other] != visits[entry, thread] + ahead:
+            early[thread] += 1
+    visits[entry, thread] += 1
+
+
+class Visits:
+    """A program of visits, and its arrays."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.visits = np.zeros((ENTRIES, n_threads), np.int64)
+        self.early = np.zeros(n_threads, np.int64)
+        values = {"visits": self.visits, "early": self.early}
+        blocks = [pack_words(SIGNATURE, {"entry": e, **values}) for e in range(ENTRIES)]
+        self.program = Program([(visit, block) for block in blocks])
+
+    def check(self, runs: int) -> None:
+        assert_array_equal(self.visits, runs)
+        assert_array_equal(self.early, 0)
+
+
+def workers() -> int:
+    return threading.active_count()
+
+
+def wait_until(condition, seconds: float = 20.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.005)
+
+
+@every_size
+def test_every_thread_visits_every_entry_once_and_in_order(n_threads):
+    """No share is left out, done twice, or begun before all have finished the one before."""
+    seen = Visits(n_threads)
+    with Team(n_threads) as team:
+        for _ in range(30):
+            team.run(seen.program)
+    seen.check(30)
+
+
+def test_more_threads_than_cores_still_get_on():
+    """Eight threads on fewer cores take turns: ten thousand meetings within seconds."""
+    seen = Visits(8)
+    started = time.monotonic()
+    with Team(8) as team:
+        for _ in range(25):
+            team.run(seen.program)
+    seen.check(25)
+    assert time.monotonic() - started < 30
+
+
+@every_size
+def test_teams_of_any_size_give_the_same_bits(n_threads):
+    """A linear layer on quantised activations, in two stages, is bit-equal on any team."""
+    kernel, op = find("linear/cpu/generic/Q4_0"), OPS["linear"]
+    inputs = op.make(op.case({"tokens": 5, "hidden": 256, "out": 127}, format="Q4_0"))
+    results = []
+    for size in (1, n_threads):
+        out = np.full((5, 127), np.nan, np.float32)
+        bound = stages(kernel, dict(inputs), {"out": out})
+        with Team(size) as team:
+            team.run(Program([(share, block) for share, block, _ in bound]))
+        results.append(out)
+    assert_array_equal(results[0], results[1])
+
+
+def test_idle_workers_sleep_and_wake():
+    """Workers left alone cost no time, and the next program finds them all."""
+    seen = Visits(3)
+    with Team(3) as team:
+        for runs in (1, 2):
+            team.run(seen.program)
+            seen.check(runs)
+            wait_until(lambda: team._state.sleepers == 2)
+            busy = time.process_time()
+            time.sleep(0.2)
+            assert time.process_time() - busy < 0.1
+        team.run(seen.program)
+    seen.check(3)
+
+
+def test_an_empty_program_does_nothing():
+    """A program without entries returns at once, on one thread and on three."""
+    for n_threads in (1, 3):
+        with Team(n_threads) as team:
+            team.run(Program([]))
+
+
+def test_closing_ends_the_threads():
+    """After close no worker is left, closing again is nothing, and running says what happened."""
+    before = workers()
+    team, seen = Team(3), Visits(3)
+    assert workers() == before + 2
+    team.run(seen.program)
+    team.close()
+    team.close()
+    assert workers() == before
+    with pytest.raises(RuntimeError, match="this team of threads has been closed"):
+        team.run(seen.program)
+
+
+def test_teams_that_are_dropped_leave_no_threads():
+    """Forty teams forgotten without a close, run or not, are all gone afterwards."""
+    before, seen = workers(), Visits(3)
+    for i in range(40):
+        team = Team(3)
+        if i % 2:
+            team.run(seen.program)
+        del team
+    gc.collect()
+    wait_until(lambda: workers() == before)
+    seen.check(20)
+
+
+def test_an_interrupt_between_programs_does_no_harm():
+    """After Ctrl-C between two runs the team still works."""
+    seen = Visits(2)
+    with Team(2) as team:
+        team.run(seen.program)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        team.run(seen.program)
+    seen.check(2)
+
+
+FORKED = """
+import os, sys, time
+from conformance.parallel.test_team import Visits
+from kernels.cpu.team import Team
+seen, team = Visits(3), Team(3)
+team.run(seen.program)
+for _ in range(20):  # now and then while workers spin, now and then while they sleep
+    child = os.fork()
+    if child == 0:
+        try:
+            team.run(seen.program)
+        except RuntimeError as error:
+            sys.exit(0 if "does not survive fork" in str(error) else 3)
+        sys.exit(4)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    time.sleep(0.01)
+team.run(seen.program)
+seen.check(2)
+"""
+
+
+def test_a_forked_child_is_told_to_load_again():
+    """Threads do not survive fork: the child gets a plain error and exits, the parent goes on."""
+    program = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 257])
+def test_impossible_sizes_are_refused(n_threads):
+    """A team has 1 to 256 threads, and the message has the number that was asked for."""
+    with pytest.raises(ValueError, match=f"want 1 to 256, got {n_threads}"):
+        Team(n_threads)

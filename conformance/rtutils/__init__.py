@@ -1,0 +1,1 @@
+"""What holds the rooms together: imports, tables, certificates."""

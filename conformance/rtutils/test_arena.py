@@ -1,0 +1,175 @@
+"""First allocate, then compute: one arena in which no two live values meet, and a step that
+allocates nothing."""
+
+import tracemalloc
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core.runtime import _nrt_python, rtsys
+
+from conformance.llama.small_models import Small
+from engine.graph import Value
+from engine.model import Model, Options
+from engine.plan import Plan, values_of
+
+SMALL = {
+    "F32": Small(),
+    "tied": Small(tied=True, biases=True),
+    "Q4_0": Small(format="Q4_0", biases=True),
+    "Q8_0": Small(format="Q8_0", blocks=3),
+    "odd sizes": Small(hidden=66, heads=3, kv_heads=1, head_dim=6, ffn=31, blocks=1),
+}
+LIMITS = {"one token": (1, 1), "one output": (16, 1), "as many outputs": (7, 7)}
+
+
+@pytest.fixture(params=SMALL.values(), ids=SMALL.keys(), scope="module")
+def small(request: pytest.FixtureRequest) -> Small:
+    return request.param
+
+
+@pytest.fixture(params=LIMITS.values(), ids=LIMITS.keys(), scope="module")
+def model(
+    small: Small, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Model]:
+    path = small.write(tmp_path_factory.mktemp("arena") / "small.gguf")
+    batch, outputs = request.param
+    loaded = Model(path, Options(threads=1, context=64, batch=batch, outputs=outputs))
+    yield loaded
+    loaded.close()
+
+
+def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
+    """The first and the last step that touches each activation; the logits outlive the step."""
+    found: dict[str, tuple[int, int]] = {}
+    for i, step in enumerate(plan.steps):
+        for value in values_of(step).values():
+            if isinstance(value, Value) and value.kind == "activation":
+                first, _ = found.get(value.name, (i, i))
+                found[value.name] = first, i
+    last = plan.steps[-1].output.name
+    found[last] = found[last][0], len(plan.steps)
+    return found
+
+
+def places(plan: Plan) -> dict[str, tuple[int, int]]:
+    """The bytes of the arena that each activation has when the step is at its largest."""
+    start = plan.arena.ctypes.data
+    found = {}
+    for step in plan.steps:
+        for value in values_of(step).values():
+            if isinstance(value, Value) and value.kind == "activation":
+                array = plan.array(value)
+                begin = array.ctypes.data - start
+                found[value.name] = begin, begin + array.nbytes
+    return found
+
+
+def test_live_values_never_overlap(model: Model) -> None:
+    """Two values share bytes of the arena only if one is dead before the other is born."""
+    lives, where = lifetimes(model.plan), places(model.plan)
+    assert lives.keys() == where.keys() == model.plan.offsets.keys()
+    for a, b in combinations(lives, 2):
+        together = max(lives[a][0], lives[b][0]) <= min(lives[a][1], lives[b][1])
+        shared = max(where[a][0], where[b][0]) < min(where[a][1], where[b][1])
+        assert not (together and shared), f"{a} and {b}"
+
+
+def test_values_lie_within_the_arena_on_cache_lines(model: Model) -> None:
+    """Every value begins on a cache line, for no two threads to write to one, and fits."""
+    assert model.plan.arena.ctypes.data % 64 == 0
+    for begin, end in places(model.plan).values():
+        assert begin % 64 == 0
+        assert 0 <= begin <= end <= model.plan.arena_bytes
+
+
+def test_values_are_written_before_they_are_read(model: Model) -> None:
+    """An activation is some step's output before it is another's input."""
+    written: set[str] = set()
+    for step in model.plan.steps:
+        outputs = {o.name for o in step.kernel.spec.outputs}
+        arguments = values_of(step).items()
+        own = {n: v for n, v in arguments if isinstance(v, Value) and v.kind == "activation"}
+        read = {v.name for n, v in own.items() if n not in outputs}
+        assert read <= written, step.node.label
+        written |= {v.name for n, v in own.items() if n in outputs}
+
+
+def test_arena_is_far_smaller_than_all_values(small: Small, model: Model) -> None:
+    """Dead values make room: the arena is a fraction of the values' sum."""
+    sizes = [end - begin for begin, end in places(model.plan).values()]
+    assert model.plan.arena_bytes < 64 * len(sizes) + sum(sizes) / (2 if small.blocks > 1 else 1)
+
+
+def test_arena_does_not_grow_with_blocks(tmp_path: Path) -> None:
+    """All blocks of a model use the same memory in turn, the second what the third does."""
+    sizes = set()
+    for blocks in (2, 3, 6):
+        path = Small(blocks=blocks, format="Q8_0").write(tmp_path / f"{blocks}.gguf")
+        model = Model(path, Options(threads=1, context=64, batch=16))
+        sizes.add(model.plan.arena_bytes)
+        model.close()
+    assert len(sizes) == 1
+
+
+def test_what_the_arena_held_before_does_not_matter(model: Model) -> None:
+    """A step reads nothing of an earlier step's activations: NaN there changes no bit."""
+    found = []
+    for byte in (0x00, 0xFF):
+        model.cells.clear()
+        rows = []
+        for position, token in enumerate((3, 5, 8, 13)):
+            model.plan.arena[:] = byte
+            rows.append(model.step([token], [position], [(0,)], [0]).tobytes())
+        found.append(rows)
+    assert found[0] == found[1]
+
+
+def allocations(model: Model) -> tuple[int, int]:
+    """Peak bytes of Python's heap, and NRT's allocations, of running a ready step once."""
+    tracemalloc.start()
+    before = rtsys.get_allocation_stats()
+    model.team.run(model.plan.program)
+    peak = tracemalloc.get_traced_memory()[1]
+    after = rtsys.get_allocation_stats()
+    tracemalloc.stop()
+    return peak, after.alloc - before.alloc
+
+
+def test_decode_step_allocates_nothing(model: Model) -> None:
+    """Running a ready step makes no array: nothing from Numba's runtime, and from Python no more
+    than the few small objects of one call, whatever the model."""
+    _nrt_python.memsys_enable_stats()
+    model.cells.clear()
+    model.step([3], [0], [(0,)], [0])
+    allocations(model)
+    assert allocations(model) <= (1024, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_decoding_keeps_nothing(threads: int, tmp_path: Path) -> None:
+    """However many steps have run no more memory is held, the list of free cells (8 bytes each)
+    aside, and a step's own lists are small."""
+    path = Small(format="Q4_0").write(tmp_path / "small.gguf")
+    model = Model(path, Options(threads=threads, context=512))
+    try:
+        tracemalloc.start()
+        for position in range(400):
+            model.step([3], [position], [(0,)], [0])
+            if position == 8:
+                held = tracemalloc.get_traced_memory()[0]
+        held_after, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held_after - held < 8 * model.cells.capacity
+        assert peak - held < 16 * 1024
+    finally:
+        model.close()
+
+
+def test_unused_outputs_are_left_alone(model: Model) -> None:
+    """A step without wanted logits is legal, and gives none."""
+    model.cells.clear()
+    assert model.step([3], [0], [(0,)]).shape == (0, model.config.vocab)
+    assert np.isfinite(model.step([4], [1], [(0,)], [0])).all()

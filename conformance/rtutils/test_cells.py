@@ -1,0 +1,150 @@
+"""The cells of the cache against the plainest model there is: a dict from position to cell."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from engine.cells import Cells, ContextFullError
+
+SEQUENCES = 4
+sequence = st.integers(0, SEQUENCES - 1)
+position = st.integers(0, 12)
+
+
+class AgainstDicts(RuleBasedStateMachine):
+    """Any order of operations leaves `Cells` saying what one dict a sequence says."""
+
+    @initialize(capacity=st.integers(1, 17))
+    def start(self, capacity: int) -> None:
+        self.cells = Cells(capacity, SEQUENCES)
+        self.plain: list[dict[int, int]] = [{} for _ in range(SEQUENCES)]
+
+    def used(self) -> set[int]:
+        return {cell for held in self.plain for cell in held.values()}
+
+    @rule(start=position, count=st.integers(0, 6), owners=st.sets(sequence, min_size=1))
+    def place(self, start: int, count: int, owners: set[int]) -> None:
+        """Consecutive tokens of some sequences, before, between or after what they hold."""
+        taken = set().union(*(self.plain[s] for s in owners))
+        positions = [p for p in range(start, start + count) if p not in taken]
+        before = self.used()
+        if len(positions) > self.cells.capacity - len(before):
+            with pytest.raises(ContextFullError, match="the context is full"):
+                self.cells.place(positions, [sorted(owners)] * len(positions))
+            return
+        placed = self.cells.place(positions, [sorted(owners)] * len(positions)).tolist()
+        assert len(set(placed)) == len(placed)
+        assert not before & set(placed)
+        for owner in owners:
+            self.plain[owner] |= dict(zip(positions, placed, strict=True))
+
+    @precondition(lambda self: any(self.plain))
+    @rule(data=st.data())
+    def place_twice(self, data: st.DataObject) -> None:
+        """A position that a sequence has already is refused, and nothing changes."""
+        owner = data.draw(st.sampled_from([s for s, held in enumerate(self.plain) if held]))
+        taken = data.draw(st.sampled_from(sorted(self.plain[owner])))
+        if self.cells.free:
+            with pytest.raises(ValueError, match="already has position"):
+                self.cells.place([taken], [(owner,)])
+
+    @rule(owner=sequence, start=st.integers(20, 30))
+    def place_one_position_twice(self, owner: int, start: int) -> None:
+        """Two tokens of one step at the same position of one sequence are refused as well."""
+        if self.cells.free >= 2 and start >= self.cells.next_position(owner):
+            with pytest.raises(ValueError, match="already has position"):
+                self.cells.place([start, start], [(owner,)] * 2)
+
+    @rule(source=sequence, other=sequence, end=st.none() | position)
+    def copy(self, source: int, other: int, end: int | None) -> None:
+        if self.plain[other]:
+            with pytest.raises(ValueError, match="is not empty"):
+                self.cells.copy(source, other, end)
+            return
+        self.cells.copy(source, other, end)
+        held = self.plain[source].items()
+        self.plain[other] = {p: cell for p, cell in held if end is None or p < end}
+
+    @rule(owner=sequence, begin=position, end=st.none() | position)
+    def remove(self, owner: int, begin: int, end: int | None) -> None:
+        self.cells.remove(owner, begin, end)
+        held = self.plain[owner].items()
+        self.plain[owner] = {
+            p: cell for p, cell in held if p < begin or (end is not None and p >= end)
+        }
+
+    @rule()
+    def clear(self) -> None:
+        self.cells.clear()
+        self.plain = [{} for _ in range(SEQUENCES)]
+
+    @invariant()
+    def lists_are_in_order_of_position(self) -> None:
+        for owner, held in enumerate(self.plain):
+            expected = [held[p] for p in sorted(held)]
+            assert self.cells.of(owner).tolist() == expected
+            assert self.cells.positions_of(owner).tolist() == sorted(held)
+            assert self.cells.next_position(owner) == max(held, default=-1) + 1
+
+    @invariant()
+    def cells_are_free_when_nobody_has_them(self) -> None:
+        used = self.used()
+        assert self.cells.free == self.cells.capacity - len(used)
+        nobodys = [c for c in range(self.cells.capacity) if c not in used]
+        assert (self.cells.positions[nobodys] == -1).all()
+
+    @invariant()
+    def spans_end_with_the_token_itself(self) -> None:
+        """A token sees the part of its first sequence that is not after it."""
+        for owner, held in enumerate(self.plain):
+            positions = sorted(held)
+            spans = self.cells.spans(positions, [(owner,)] * len(positions))
+            assert spans.dtype == np.int32
+            for span, p in zip(spans.tolist(), positions, strict=True):
+                assert span == [owner, 0, sum(q <= p for q in positions)]
+
+
+TestCells = AgainstDicts.TestCase
+TestCells.settings = settings(stateful_step_count=30)
+
+
+def test_full_place_changes_nothing() -> None:
+    """Tokens for which there is no room leave the cells as they were."""
+    cells = Cells(4, 2)
+    cells.place([0, 1, 2], [(0, 1)] * 3)
+    before = cells.lists.copy(), cells.positions.copy(), list(cells.lengths), cells.free
+    with pytest.raises(ContextFullError, match="2 tokens want cells, 1 of 4 are free"):
+        cells.place([3, 4], [(0,)] * 2)
+    after = cells.lists, cells.positions, cells.lengths, cells.free
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("capacity", [0, 1])
+def test_smallest_caches(capacity: int) -> None:
+    """A cache of no cells holds nothing, and one of one cell one token."""
+    cells = Cells(capacity, 1)
+    assert cells.place([], []).size == 0
+    if capacity:
+        assert cells.place([7], [(0,)]).tolist() == [0]
+    with pytest.raises(ContextFullError):
+        cells.place([8], [(0,)])
+
+
+def test_many_places_and_removals_are_quick() -> None:
+    """Speculative decoding places and drops a few tokens of a long sequence again and again."""
+    cells = Cells(4096, 1)
+    cells.place(range(4000), [(0,)] * 4000)
+    for _ in range(500):
+        cells.place(range(4000, 4008), [(0,)] * 8)
+        cells.remove(0, begin=4002)
+        cells.remove(0, begin=4000)
+    assert cells.next_position(0) == 4000
+    assert cells.free == 96

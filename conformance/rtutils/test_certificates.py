@@ -1,0 +1,262 @@
+"""Certificates: refused when anything they bind has changed, and nothing runs without one."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import pytest
+
+from conformance.rooms import ROOT, Copy
+from kernels.certificates import Certificate, Key, Store
+from kernels.choose import Chooser, Need, UncertifiedError
+from kernels.kernel import Kernel
+from kernels.table import KERNELS, find, variants
+
+SOFTMAX, SILU, ROPE, LINEAR = (
+    find(name)
+    for name in ("softmax/cpu/generic", "silu/cpu/generic", "rope_norm/cpu/generic",
+                 "linear/cpu/generic/Q4_0")
+)  # fmt: skip
+
+
+def certificate(kernel: Kernel, level: str = "quick", failure: str = "") -> Certificate:
+    key = Key.of(kernel).digest
+    return Certificate(kernel.name, key, level, 24, 0.5, 1e-15, 0.1, "2026-01-01", failure)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "certificates.jsonl")
+
+
+EDITS = (
+    "nothing",
+    "kernels/cpu/rope.py",
+    "kernels/cpu/sweep.py",
+    "kernels/cpu/packing.py",
+    "kernels/cpu/quantise_activations.py",
+    "kernels/judge.py",
+    "reference/softmax.py",
+    "reference/values.py",
+    "reference/formats/blocks32.py",
+)
+
+DIGESTS = """
+import json, os, sys
+from kernels.certificates import Key
+from kernels.table import find
+names, files = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+for file in files:
+    if os.fork() == 0:  # so that nothing is remembered of another edit
+        if file != "nothing":
+            with open(file, "a") as source:
+                source.write("# edited\\n")
+        print(json.dumps([file, [Key.of(find(name)).digest for name in names]]), flush=True)
+        if file != "nothing":
+            os.truncate(file, os.path.getsize(file) - len("# edited\\n"))
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory) -> dict[str, list[str]]:
+    """For every edit, made in a copy of the rooms: the kernels whose key it changes."""
+    names = [kernel.name for kernel in (SOFTMAX, SILU, ROPE, LINEAR)]
+    copy = Copy(tmp_path_factory.mktemp("rooms"))
+    lines = copy.python(DIGESTS, json.dumps(names), json.dumps(EDITS)).splitlines()
+    digests = dict(map(json.loads, lines))
+    return {
+        file: [n for n, a, b in zip(names, found, digests["nothing"], strict=True) if a != b]
+        for file, found in digests.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "outdated"),
+    [
+        ("nothing", []),
+        ("kernels/cpu/rope.py", [ROPE]),
+        ("kernels/cpu/sweep.py", [SILU]),
+        ("kernels/cpu/packing.py", [LINEAR]),
+        ("kernels/cpu/quantise_activations.py", [LINEAR]),
+        ("reference/softmax.py", [SOFTMAX]),
+        ("reference/formats/blocks32.py", [SOFTMAX, SILU, ROPE, LINEAR]),
+        ("reference/values.py", [SOFTMAX, SILU, ROPE, LINEAR]),
+        ("kernels/judge.py", [SOFTMAX, SILU, ROPE, LINEAR]),
+    ],
+)
+def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
+    """Editing a kernel, what it calls, its reference, its cases or the judge gives a new key."""
+    assert changed[file] == [kernel.name for kernel in outdated]
+
+
+def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
+    """It is found again, but not with another version of a tool, nor on another machine."""
+    store.add([certificate(SOFTMAX)])
+    assert store.get(SOFTMAX) == certificate(SOFTMAX)
+    with monkeypatch.context() as patch:
+        patch.setattr("kernels.certificates.tool_versions", lambda: {"numba": "0.1"})
+        assert store.get(SOFTMAX) is None
+    with monkeypatch.context() as patch:
+        patch.setattr("kernels.certificates.machine", lambda: "x86_64/another/0123456789ab")
+        assert store.get(SOFTMAX) is None
+    assert store.get(SOFTMAX) is not None
+
+
+def test_damaged_lines_are_no_certificates(store):
+    """Half a line, another file's line and an unknown level are passed over; the rest counts."""
+    good = json.dumps(asdict(certificate(SOFTMAX)))
+    unknown = json.dumps(asdict(replace(certificate(SILU), level="perfect")))
+    other = ["{", "[]", "null", "12", '{"kernel": 1}', "\x00\xff"]
+    lines = [*other, good[:40], unknown, good, good[1:]]
+    store.path.write_text("\n".join(lines))
+    assert list(store.load().values()) == [certificate(SOFTMAX)]
+
+
+def test_a_store_that_was_never_written_is_empty(store):
+    """No file means no certificates, and the first one makes its folder."""
+    assert store.load() == {}
+    nested = Store(store.path.parent / "a" / "b.jsonl")
+    nested.add([certificate(SILU)])
+    assert nested.get(SILU) == certificate(SILU)
+
+
+def test_two_writers_do_not_mix_their_lines(store):
+    """Certificates appended from several threads at once are all there, each whole."""
+    others = [replace(certificate(SILU), key=f"{i:064}", failure="x" * 2000) for i in range(400)]
+
+    def write(part: list[Certificate]) -> None:
+        for one in part:
+            Store(store.path).add([one])
+
+    writers = [threading.Thread(target=write, args=(others[i::4],)) for i in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert store.load() == {one.key: one for one in others}
+
+
+def test_deep_outranks_quick(store):
+    """A quick pass hides neither a deep pass nor a deep failure, but a quick failure shows."""
+    quick, deep = certificate(SOFTMAX), certificate(SOFTMAX, "deep")
+    failed = certificate(SOFTMAX, "quick", "out[0] is wrong")
+    deeply_failed = certificate(SOFTMAX, "deep", "out[0] is wrong")
+    for written, wanted in (
+        ([quick, deep], deep),
+        ([deep, quick], deep),
+        ([deep, failed], failed),
+        ([deeply_failed, quick], deeply_failed),
+    ):
+        store.path.unlink(missing_ok=True)
+        store.add(written)
+        assert store.get(SOFTMAX) == wanted
+
+
+def options() -> Iterator[Kernel]:
+    return (k for k in variants("linear", "Q4_0") if not k.missing())
+
+
+def test_a_failed_kernel_gives_way_to_the_next(store):
+    """The engine gets the best variant that passed, and the notes say why not a better one."""
+    first, second, *_ = options()
+    store.add([certificate(first, failure="out[3] is 7, expected 8"), certificate(second)])
+    chooser = Chooser(store)
+    need = Need("linear", "Q4_0")
+    assert chooser.choose([need]) == {need: second}
+    assert chooser.notes == [f"{first.name} has no certificate: out[3] is 7, expected 8"]
+
+
+def test_strict_mode_takes_no_other_variant(store):
+    """In strict mode a failed certificate is an error that names kernel and reason."""
+    first, second, *_ = options()
+    store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
+    with pytest.raises(UncertifiedError, match=rf"{first.name} .* out\[3\] is 7; strict mode"):
+        Chooser(store, strict=True).choose([Need("linear", "Q4_0")])
+
+
+def test_without_a_certified_kernel_nothing_runs(store):
+    """When every variant failed, choosing is an error with the last reason."""
+    store.add([certificate(kernel, failure="wrong") for kernel in options()])
+    with pytest.raises(UncertifiedError, match=r"no certified kernel for linear Q4_0: .* wrong"):
+        Chooser(store).choose([Need("linear", "Q4_0")])
+
+
+def test_a_variant_can_be_asked_for(store):
+    """Asked for by name, a variant serves although a better one passed."""
+    store.add([certificate(kernel) for kernel in options()])
+    need = Need("linear", "Q4_0")
+    assert Chooser(store, variant="scalar").choose([need])[need].variant == "scalar"
+
+
+def test_what_has_no_certificate_is_tried_and_told(store):
+    """Missing certificates are made by a child process, kept, and reported one by one."""
+    told: list[tuple[int, str]] = []
+    needs = [Need("relu"), Need("add")]
+    chosen = Chooser(store).choose(needs, lambda count, c: told.append((count, c.kernel)))
+    assert told == [(2, "relu/cpu/generic"), (2, "add/cpu/generic")]
+    for kernel in chosen.values():
+        kept = store.get(kernel)
+        assert kept is not None
+        assert kept.passed
+        assert kept.cases > 0
+
+
+def test_keys_are_unlike_for_unlike_kernels():
+    """No two kernels of the table share a key."""
+    assert len({Key.of(kernel).digest for kernel in KERNELS}) == len(KERNELS)
+
+
+BROKEN = """
+import json, sys
+from dataclasses import asdict
+from kernels.certificates import Store
+from kernels.certify import certify
+from kernels.table import find
+kernels, store = [find(name) for name in sys.argv[2:]], Store()
+certify(kernels, store, patience=float(sys.argv[1]))
+print(json.dumps({k.op: store.get(k).failure for k in kernels}))
+"""
+
+
+def certified(copy: Copy, patience: float, *names: str) -> dict[str, str]:
+    """The failure of each kernel, tried in the copy."""
+    answer: dict[str, str] = json.loads(copy.python(BROKEN, str(patience), *names))
+    return answer
+
+
+def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
+    """Q4_0's offset of 8 changed to 7 does not get past its trial."""
+    copy = Copy(tmp_path)
+    copy.edit("kernels/cpu/linear.py", "(16 * LANES, 8)", "(16 * LANES, 7)")
+    failures = certified(copy, 120, LINEAR.name)
+    assert "off by" in failures["linear"]
+    assert "again: assay op linear --variant generic --format Q4_0" in failures["linear"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
+    """A kernel that jumps to nowhere, one that never ends and one that does not compile each get
+    a failed certificate, and the kernel after them its good one."""
+    copy = Copy(tmp_path)
+    file = "kernels/cpu/activations.py"
+    atomics = "from kernels.cpu.atomics import call_share, yield_core\n"
+    copy.edit(file, "from kernels.cpu.sweep import", f"{atomics}from kernels.cpu.sweep import")
+    nowhere = "call_share(np.uint64(16), block, thread, n_threads)"
+    copy.edit(file, "target[i] = relu_of(source[i])", nowhere)
+    copy.edit(file, "target[i] = value * value", "while True:\n            yield_core()")
+    copy.edit(file, "gelu_of(load_some(x, i, last))", "unheard_of(x)")
+    names = [f"{op}/cpu/generic" for op in ("relu", "squared_relu", "gelu", "silu")]
+    failures = certified(copy, 20, *names)
+    assert failures["relu"] == "took the process down with SIGSEGV"
+    assert failures["squared_relu"] == "did not finish within 20 s"
+    assert failures["gelu"].startswith("stopped its trial: ")
+    assert failures["silu"] == ""
+
+
+def test_trials_leave_the_sources_alone():
+    """Copies of the rooms are copies: the checkout still holds what was edited there."""
+    assert "(16 * LANES, 8)" in (ROOT / "kernels/cpu/linear.py").read_text()

@@ -1,0 +1,170 @@
+"""The plan: kernels chosen, argument blocks laid, sizes that change, memory taken first-fit."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from conformance.llama.small_models import Small
+from engine.graph import Graph, Value
+from engine.model import Model, Options
+from engine.plan import Step, need, place, values_of, with_kernels
+from engine.shell.main import app
+from kernels.choose import Need
+from kernels.cpu.share import all_arguments
+from kernels.table import variants
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plan")
+
+
+@pytest.fixture(params=["F32", "BF16", "Q8_0", "Q4_0"], scope="module")
+def model(folder: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
+    path = Small(format=request.param, biases=True).write(folder / f"{request.param}.gguf")
+    loaded = Model(path, Options(threads=1, context=64, batch=16, outputs=4))
+    yield loaded
+    loaded.close()
+
+
+def laid_out(model: Model) -> Iterator[tuple[Step, dict[str, list[int]]]]:
+    """Each step and the words of its block, by argument, read by the kernel's own signature."""
+    for step, block in zip(model.plan.steps, model.plan.program.blocks, strict=True):
+        words = iter(block.tolist())
+        arguments = all_arguments(step.kernel.share.signature)
+        found = {a.name: [next(words) for _ in range(1 + len(a.axes))] for a in arguments}
+        assert next(words, None) is None
+        yield step, found
+
+
+@pytest.mark.parametrize(("tokens", "outputs"), [(16, 4), (5, 2), (1, 0)])
+def test_resize_sets_every_size(model: Model, tokens: int, outputs: int) -> None:
+    """After a resize every block has its arrays' addresses, and dimensions in the new sizes."""
+    model.plan.resize(tokens=tokens, outputs=outputs)
+    sizes = {"tokens": tokens, "outputs": outputs}
+    for step, words in laid_out(model):
+        for name, value in values_of(step).items():
+            if not isinstance(value, Value):
+                assert words[name] == [np.float64(value).view(np.int64)]
+                continue
+            address, *dims = words[name]
+            assert address == model.plan.array(value).ctypes.data
+            if value.name != step.weight and "@" not in value.name:
+                assert dims == list(value.sizes(sizes)), (step.node.label, name)
+
+
+def test_smaller_step_after_a_larger_one(model: Model) -> None:
+    """A step's result depends on its own sizes alone, not on those of the step before."""
+    found = []
+    for before in (16, 2):
+        model.cells.clear()
+        model.step([7] * before, range(before), [(1,)] * before, [0])
+        found.append(model.step([3, 4, 5], range(3), [(0,)] * 3, [2, 0]).tobytes())
+    assert found[0] == found[1]
+
+
+def test_activations_are_quantised_once(model: Model) -> None:
+    """q, k and v read one quantisation of their common input, gate and up another."""
+    int8 = [s for s in model.plan.steps if s.kernel.activations == "int8"]
+    made = [s for s in model.plan.steps if s.node.op == "quantise_activations"]
+    read = [values_of(s)["q"] for s in int8]
+    names = [value.name for value in read if isinstance(value, Value)]
+    assert len(set(names)) == len(made)
+    if int8:
+        assert len(made) == 4 * model.config.blocks + 1
+        for i in range(model.config.blocks):
+            readers = {s.node.label: values_of(s)["q"] for s in int8}
+            q, k, v = (readers[f"blk.{i}.attn_{part}"] for part in "qkv")
+            gate, up = (readers[f"blk.{i}.ffn_{part}"] for part in ("gate", "up"))
+            assert q == k == v
+            assert gate == up != q
+
+
+def test_every_kernel_serves_its_node(model: Model) -> None:
+    """A step's kernel is of the node's op and format, and takes its sizes."""
+    for step in model.plan.steps:
+        assert (step.kernel.op, step.kernel.format) == (step.node.op, step.node.format)
+        assert step.kernel.takes(dict(need(step.node).shape))
+
+
+def silu_chain(length: int) -> tuple[Graph, list[Value]]:
+    """Each value made of the one before."""
+    graph = Graph()
+    value = Value("start", "input", "f32", ("tokens", 100))
+    values = []
+    for i in range(length):
+        value = graph("silu", f"value {i}", x=value)
+        values.append(value)
+    return graph, values
+
+
+def placed(graph: Graph, keep: Value) -> tuple[dict[str, int], int]:
+    chosen = {need(node): variants(node.op, node.format)[0] for node in graph.nodes}
+    return place(with_kernels(graph, chosen), {"tokens": 4}, keep)
+
+
+def test_first_fit_takes_turns() -> None:
+    """In a chain two places are enough, whatever its length: a value and the one made of it."""
+    graph, values = silu_chain(7)
+    offsets, size = placed(graph, values[-1])
+    assert [offsets[value.name] for value in values] == [0, 1600, 0, 1600, 0, 1600, 0]
+    assert size == 2 * 4 * 100 * 4
+
+
+def test_first_fit_leaves_gaps_to_what_fits() -> None:
+    """A value goes to the first gap that holds it; larger ones go behind."""
+    graph, values = silu_chain(3)
+    wide = graph("silu", "wide", x=Value("wide start", "input", "f32", ("tokens", 300)))
+    narrow = graph("silu", "narrow", x=Value("narrow start", "input", "f32", ("tokens", 16)))
+    graph("add", "sum", x=values[2], y=values[1])
+    graph("silu", "last", x=wide)
+    last = graph("silu", "again", x=narrow)
+    offsets, _ = placed(graph, last)
+    assert offsets[values[0].name] == offsets[values[2].name] == 0
+    assert offsets["wide"] == 3200
+    assert offsets["narrow"] == 3200 + 4800
+
+
+def test_kept_value_is_never_reused() -> None:
+    """The logits lie where nothing after them is written."""
+    graph, values = silu_chain(5)
+    offsets, _ = placed(graph, values[0])
+    others = {offsets[value.name] for value in values[1:]}
+    assert offsets[values[0].name] not in others
+
+
+def test_sizes_that_disagree_are_refused() -> None:
+    """A node whose arguments disagree names the op, the argument and both sizes."""
+    graph = Graph()
+    x = Value("x", "input", "f32", ("tokens", 32))
+    y = Value("y", "input", "f32", ("tokens", 33))
+    with pytest.raises(ValueError, match=r"add: y \(y\) has \w+ = 33, expected 32"):
+        graph("add", "sum", x=x, y=y)
+
+
+def test_chosen_kernels_are_asked_for_by_need() -> None:
+    """Only what decides the choice is in a need, so that all blocks share one certificate."""
+    graph, _ = silu_chain(3)
+    assert {need(node) for node in graph.nodes} == {Need("silu")}
+
+
+def test_plan_json_is_the_plan(folder: Path) -> None:
+    """`assay plan --json` prints the very nodes, kernels and places that would run."""
+    path = Small(format="Q8_0").write(folder / "printed.gguf")
+    done = CliRunner().invoke(app, ["plan", str(path), "--batch", "16", "--json"])
+    assert done.exit_code == 0
+    printed: dict[str, Any] = json.loads(done.stdout)
+    model = Model(path, Options(threads=1, batch=16))
+    plan = model.plan
+    assert printed["arena_bytes"] == plan.arena_bytes
+    assert [row["node"] for row in printed["nodes"]] == [s.node.label for s in plan.steps]
+    assert [row["kernel"] for row in printed["nodes"]] == [s.kernel.name for s in plan.steps]
+    for row, step in zip(printed["nodes"], plan.steps, strict=True):
+        assert row["arena"] == plan.offsets.get(step.output.name)
+        assert row["reads"] == [value.name for value in step.reads()]
+    model.close()

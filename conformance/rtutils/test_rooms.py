@@ -1,0 +1,141 @@
+"""The rooms: which way imports run, and that tables, folders and names agree."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.rooms import ROOT
+from kernels.table import KERNELS, variants
+from reference.formats import FORMATS
+from reference.table import OPS
+
+ROOMS = {
+    "reference": {"reference"},
+    "kernels": {"reference", "kernels"},
+    "engine": {"reference", "kernels", "engine", "data"},
+    "conformance": {"reference", "kernels", "engine", "data", "conformance"},
+    "bench": {"reference", "kernels", "engine", "data", "bench"},
+}
+
+
+def sources(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a source imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module
+            case ast.ImportFrom():
+                yield "."
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_run_one_way(room):
+    """reference <- kernels <- engine <- {conformance, bench}, and those two never meet."""
+    for path in sources(room):
+        for module in imports(path):
+            top = module.split(".")[0]
+            assert top, f"{path.name} imports relatively: write the full name"
+            assert top not in ROOMS or top in ROOMS[room], f"{path.name} imports {module}"
+
+
+def test_the_reference_needs_numpy_only():
+    """What is true imports NumPy, itself and the standard library."""
+    allowed = {"numpy", "reference", *sys.stdlib_module_names}
+    for path in sources("reference"):
+        for module in imports(path):
+            assert module.split(".")[0] in allowed, f"{path.name} imports {module}"
+
+
+def test_only_the_cuda_kernels_know_cupy():
+    """Everything else imports and runs on a machine without a GPU or CuPy."""
+    for room in ROOMS:
+        for path in sources(room):
+            if "cuda" not in path.relative_to(ROOT).as_posix():
+                assert not any(m.split(".")[0] == "cupy" for m in imports(path)), path
+
+
+def test_kernels_share_no_code_with_the_formulas():
+    """Compiled code imports from the reference rows, constants and names, never a formula."""
+    formulas = {(op.reference.__module__, op.reference.__name__) for op in OPS.values()}
+    for path in sources("kernels/cpu"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                taken = formulas & {(node.module, alias.name) for alias in node.names}
+                assert not taken, f"{path.name} imports the formula {taken}"
+
+
+def test_every_op_has_a_kernel_in_every_format():
+    """Each row of the reference's table has a CPU kernel that needs no special machine."""
+    for op in OPS.values():
+        for wanted in op.formats or (None,):
+            plain = [k for k in variants(op.name, wanted) if k.target == "cpu" and not k.requires]
+            assert plain, f"{op.name} {wanted or ''} has no kernel for every CPU"
+
+
+def test_every_kernel_has_an_op():
+    """Kernels name ops and formats that exist, and no two of them are called the same."""
+    for kernel in KERNELS:
+        op = OPS[kernel.op]
+        assert kernel.format in (op.formats or (None,)), kernel.name
+        assert kernel.format is None or kernel.format in FORMATS
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
+
+
+def test_every_reference_is_in_the_table():
+    """A module that has rows (OP or OPS) has them all in the table."""
+    listed = set(map(id, OPS.values()))
+    for path in sources("reference"):
+        if path.name not in ("op.py", "table.py"):
+            module = __import__(module_of(path), fromlist=["OP"])
+            rows = [getattr(module, "OP", None), *(getattr(module, "OPS", None) or ())]
+            for row in filter(None, rows):
+                assert id(row) in listed, f"{row.name} of {path.name} is not in the table"
+    assert all(name == op.name for name, op in OPS.items())
+
+
+def test_every_share_is_in_the_table():
+    """A file of kernels/cpu that makes shares is used by a kernel, or is the team's own."""
+    used = {k.share.function.__module__ for k in KERNELS}
+    used |= {k.pack.share.function.__module__ for k in KERNELS if k.pack}
+    makers = {"share", "by_format"}
+    for path in sources("kernels/cpu"):
+        calls = (n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+        names = {call.id for call in calls if isinstance(call, ast.Name)}
+        if path.name != "share.py" and names & makers:
+            assert module_of(path) in used | {"kernels.cpu.team"}, f"{path.name}: no kernel uses it"
+
+
+def test_one_op_has_one_name_in_every_room():
+    """A kernel's file is called like its reference's, or begins so and then tells its variant."""
+    for kernel in KERNELS:
+        reference = kernel.spec.reference.__module__.removeprefix("reference.")
+        file = kernel.share.function.__module__.removeprefix(f"kernels.{kernel.target}.")
+        if not reference.startswith("samplers."):  # small ones that share a file each
+            assert file == reference or file.startswith(f"{reference}_"), kernel.name
+
+
+def test_laws_carry_their_ops_name():
+    """Every file of the reference that has rows has a file of laws of the same name."""
+    laws = {p.stem.removeprefix("test_") for p in (ROOT / "conformance/kernel").glob("test_*.py")}
+    for op in OPS.values():
+        name = op.reference.__module__.removeprefix("reference.").split(".")[0]
+        assert {name, "formats" if name == "weight_formats" else name} & laws, name
+
+
+def test_no_drawer_for_everything():
+    """There is no utils.py: a thing has a name and a room."""
+    for room in ROOMS:
+        assert not [p for p in sources(room) if p.stem in ("utils", "util", "helpers", "misc")]

@@ -1,0 +1,1 @@
+"""Kernels that are wrong on purpose: the judge must reject every one of them."""

@@ -1,0 +1,131 @@
+"""Planted bugs of norms, softmax, activations and plain arithmetic."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from conformance.wrong.wrong import Wrong, computing
+from reference import activations, arithmetic, gated_activations, rms_norm, softmax
+from reference.op import Array
+
+
+def norm_without_eps(x: Array, weight: Array, eps: float) -> Array:
+    return rms_norm.rms_norm(x, weight, 0.0)
+
+
+def norm_with_eps_outside(x: Array, weight: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    return x / (np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + eps) * weight
+
+
+def norm_over_one_less(x: Array, weight: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    mean = np.sum(x * x, axis=1, keepdims=True) / (x.shape[1] - 1)
+    return x / np.sqrt(mean + eps) * weight
+
+
+def norm_in_float16(x: Array, weight: Array, eps: float) -> Array:
+    square = np.sum(x.astype(np.float16) ** 2, axis=1, keepdims=True, dtype=np.float16)
+    return x / np.sqrt(square.astype(np.float64) / x.shape[1] + eps) * weight
+
+
+def norm_that_centres(x: Array, weight: Array, eps: float) -> Array:
+    return rms_norm.rms_norm(x - x.mean(axis=1, keepdims=True), weight, eps)
+
+
+def norm_with_one_plus_weight(x: Array, weight: Array, eps: float) -> Array:
+    return rms_norm.rms_norm(x, 1 + weight, eps)
+
+
+def softmax_without_max(x: Array) -> Array:
+    powers = np.exp(x)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def softmax_missing_the_last(x: Array) -> Array:
+    powers = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf).astype(np.float64))
+    return powers / powers[:, :-1].sum(axis=1, keepdims=True)
+
+
+def softmax_of_powers_of_two(x: Array) -> Array:
+    return softmax.softmax(x * math.log(2))
+
+
+def softmax_over_tokens(x: Array) -> Array:
+    return softmax.softmax(x.T).T
+
+
+def softmax_unmasked(x: Array) -> Array:
+    return softmax.softmax(np.where(np.isinf(x), 0, x))
+
+
+def silu_by_quick_gelu(x: Array) -> Array:
+    return x * activations.sigmoid(1.702 * x.astype(np.float64))
+
+
+def silu_by_lines(x: Array) -> Array:
+    return x * np.clip(x / 6 + 0.5, 0, 1)
+
+
+def gelu_by_erf(x: Array) -> Array:
+    phi = [0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x.ravel().tolist()]
+    return x * np.reshape(phi, x.shape)
+
+
+def relu_that_leaks(x: Array) -> Array:
+    return np.where(x > 0, x, 0.01 * x)
+
+
+def square_with_sign(x: Array) -> Array:
+    return x * np.abs(x)
+
+
+def swiglu_exchanged(gate: Array, up: Array) -> Array:
+    return gated_activations.swiglu(up, gate)
+
+
+def geglu_by_silu(gate: Array, up: Array) -> Array:
+    return gated_activations.swiglu(gate, up)
+
+
+def reglu_of_both(gate: Array, up: Array) -> Array:
+    return activations.relu(gate) * activations.relu(up)
+
+
+def add_in_float16(x: Array, y: Array) -> Array:
+    return x.astype(np.float16) + y.astype(np.float16)
+
+
+def bias_of_the_next(x: Array, bias: Array) -> Array:
+    return arithmetic.add_bias(x, np.roll(bias, 1))
+
+
+def scale_in_float16(x: Array, factor: float) -> Any:
+    return x * np.float16(factor)
+
+
+BUGS = (
+    Wrong("rms_norm", "no-eps", computing(norm_without_eps)),
+    Wrong("rms_norm", "eps-outside-the-root", computing(norm_with_eps_outside)),
+    Wrong("rms_norm", "mean-over-one-less", computing(norm_over_one_less)),
+    Wrong("rms_norm", "float16-sum", computing(norm_in_float16)),
+    Wrong("rms_norm", "centred", computing(norm_that_centres)),
+    Wrong("rms_norm", "one-plus-weight", computing(norm_with_one_plus_weight)),
+    Wrong("softmax", "no-max", computing(softmax_without_max)),
+    Wrong("softmax", "sum-misses-the-last", computing(softmax_missing_the_last)),
+    Wrong("softmax", "base-two", computing(softmax_of_powers_of_two)),
+    Wrong("softmax", "over-tokens", computing(softmax_over_tokens)),
+    Wrong("softmax", "mask-ignored", computing(softmax_unmasked)),
+    Wrong("silu", "quick-gelu", computing(silu_by_quick_gelu)),
+    Wrong("silu", "hard-sigmoid", computing(silu_by_lines)),
+    Wrong("gelu", "erf-form", computing(gelu_by_erf)),
+    Wrong("relu", "leaky", computing(relu_that_leaks)),
+    Wrong("squared_relu", "keeps-the-sign", computing(square_with_sign)),
+    Wrong("swiglu", "gate-and-up-exchanged", computing(swiglu_exchanged)),
+    Wrong("geglu", "silu", computing(geglu_by_silu)),
+    Wrong("reglu", "relu-of-up-too", computing(reglu_of_both)),
+    Wrong("add", "float16", computing(add_in_float16)),
+    Wrong("add_bias", "off-by-one", computing(bias_of_the_next)),
+    Wrong("scale", "float16-factor", computing(scale_in_float16)),
+)
