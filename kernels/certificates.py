@@ -19,7 +19,7 @@ LEVELS = ("quick", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
-    "kernels.judge", "kernels.trial", "kernels.call", "kernels.kernel",
+    "kernels.judge", "kernels.guard", "kernels.trial", "kernels.call", "kernels.kernel",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 
@@ -60,7 +60,8 @@ class Key:
 class Certificate:
     """The outcome of a trial; `failure` is empty for a kernel that passed.
 
-    `worst` is the largest |error| / bound seen, `cases` how many were tried, `when` an ISO date.
+    `worst` is the largest |error| / bound seen, `nmse` the largest on normally distributed inputs,
+    `cases` how many were tried, `when` an ISO date.
     """
 
     kernel: str
@@ -85,8 +86,8 @@ class Store:
         self.path = path or cache_folder() / "certificates.jsonl"
 
     def load(self) -> dict[str, Certificate]:
-        """The last certificate of each key and level, deep before quick; damaged lines are no
-        certificates."""
+        """The certificate that counts for each key: deep before quick, then the last, but a
+        failure, of either level, before what was passed earlier. Damaged lines are none."""
         found: dict[str, Certificate] = {}
         try:
             lines = self.path.read_text(errors="replace").splitlines()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernels.call import Run, bind
+from kernels.guard import at_page_end
 from kernels.kernel import Kernel
 from reference import linear
 from reference.op import DTYPES, Arguments, Array, Case, Op
@@ -53,10 +54,19 @@ class Candidate:
         return cls(kernel.name, kernel.spec, bound, kernel.activations)
 
 
-def judge(candidate: Candidate, case: Case) -> Verdict:
-    """Try one case; the first thing found wrong is the failure."""
+def judge(candidate: Candidate, case: Case, guarded: bool = False) -> Verdict:
+    """Try one case; the first thing found wrong is the failure.
+
+    With `guarded`, inputs end where memory does, so that reading beyond them crashes: for trials in
+    a child process.
+    """
     op = candidate.op
     inputs = op.make(case)
+    if guarded:
+        inputs = {
+            name: at_page_end(value) if isinstance(value, np.ndarray) else value
+            for name, value in inputs.items()
+        }
     for value in inputs.values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
