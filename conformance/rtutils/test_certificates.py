@@ -231,7 +231,7 @@ def certified(copy: Copy, patience: float, *names: str) -> dict[str, str]:
 def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
     """Q4_0's offset of 8 changed to 7 does not get past its trial."""
     copy = Copy(tmp_path)
-    copy.edit("kernels/cpu/linear.py", "(16 * LANES, 8)", "(16 * LANES, 7)")
+    copy.edit("kernels/cpu/linear.py", "splat(f32x32, 8.0)", "splat(f32x32, 7.0)")
     failures = certified(copy, 120, LINEAR.name)
     assert "off by" in failures["linear"]
     assert "again: assay op linear --variant generic --format Q4_0" in failures["linear"]
@@ -259,4 +259,4 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
 
 def test_trials_leave_the_sources_alone():
     """Copies of the rooms are copies: the checkout still holds what was edited there."""
-    assert "(16 * LANES, 8)" in (ROOT / "kernels/cpu/linear.py").read_text()
+    assert "splat(f32x32, 8.0)" in (ROOT / "kernels/cpu/linear.py").read_text()

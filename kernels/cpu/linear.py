@@ -16,6 +16,7 @@ from collections.abc import Callable
 from numba import njit
 from numba.extending import overload
 
+from kernels.cpu.linear_blocks import QUANTISED, Layout, put, rows, sums1, sums4
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import (
     Vector,
@@ -29,27 +30,13 @@ from kernels.cpu.simd import (
     i8x32,
     load,
     low_nibbles,
-    mul,
     splat,
-    store_first,
     sub,
     zero,
 )
 
 LANES = 32
 FLOAT = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
-QUANTISED = (
-    "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
-    " weight: u8[packed] -> out: f32[tokens out]"
-)
-
-
-@njit
-def put(out, token, group, value):
-    """Store a group's outputs of one token; the last group may be partial."""
-    width = out.shape[1]
-    first = group * LANES
-    store_first(out, token * width + first, value, min(LANES, width - first))
 
 
 @njit
@@ -68,17 +55,17 @@ def float_rows(kind, element_bytes, x, weight, out, thread, n_threads):
                 b = fma(w, splat(f32x32, x[t + 1, k]), b)
                 c = fma(w, splat(f32x32, x[t + 2, k]), c)
                 d = fma(w, splat(f32x32, x[t + 3, k]), d)
-            put(out, t, group, a)
-            put(out, t + 1, group, b)
-            put(out, t + 2, group, c)
-            put(out, t + 3, group, d)
+            put(out, t, group * LANES, LANES, a)
+            put(out, t + 1, group * LANES, LANES, b)
+            put(out, t + 2, group * LANES, LANES, c)
+            put(out, t + 3, group * LANES, LANES, d)
             t += 4
         while t < tokens:
             a = zero(f32x32)
             for k in range(hidden):
                 w = convert(f32x32, load(kind, weight, base + k * step))
                 a = fma(w, splat(f32x32, x[t, k]), a)
-            put(out, t, group, a)
+            put(out, t, group * LANES, LANES, a)
             t += 1
 
 
@@ -98,26 +85,28 @@ FLOAT_SHARES = by_format(float_kernel, FLOAT, {"F32": f32x32, "F16": f16x32, "BF
 # A block's integer dot is at most 32 * 127 * 128 < 2^24, so float32 holds it exactly and the
 # portable int8-to-float conversion serves every machine, in any order.
 
-NIBBLES = Vector("u4", LANES)  # a tag: two elements a byte
+BYTES, NIBBLES = Layout("generic", "Q8_0"), Layout("generic", "Q4_0")
 
 
-def pair(kind, weight, base, j):
+def pair(layout, weight, base, j):
     """Elements j and j + 16 of a block as float vectors, 32 rows each."""
     raise NotImplementedError("known to compiled code only")
 
 
 @overload(pair, inline="always")
-def _pair(kind, weight, base, j):
-    def of_bytes(kind, weight, base, j):
+def _pair(layout, weight, base, j):
+    def of_bytes(layout, weight, base, j):
         low = load(i8x32, weight, base + LANES * j)
         high = load(i8x32, weight, base + LANES * (j + 16))
         return convert(f32x32, low), convert(f32x32, high)
 
-    def of_nibbles(kind, weight, base, j):
+    def of_nibbles(layout, weight, base, j):
         both = load(i8x32, weight, base + LANES * j)
-        return convert(f32x32, low_nibbles(both)), convert(f32x32, high_nibbles(both))
+        eight = splat(f32x32, 8.0)
+        low, high = convert(f32x32, low_nibbles(both)), convert(f32x32, high_nibbles(both))
+        return sub(low, eight), sub(high, eight)
 
-    return of_nibbles if kind.instance_type == NIBBLES else of_bytes
+    return of_nibbles if layout.instance_type == NIBBLES else of_bytes
 
 
 @njit(inline="always")
@@ -126,67 +115,44 @@ def times(low, high, q, t, k, dot):
     return fma(high, splat(f32x32, float(q[t, k + 16])), dot)
 
 
-@njit(inline="always")
-def with_block(sum_, dot, w, offset, scale, total, t, i):
-    """Add one block: scale of the weights * scale of the activations * (dot - offset * total)."""
-    exact = sub(dot, splat(f32x32, float(offset * total[t, i])))
-    return fma(mul(w, splat(f32x32, scale[t, i])), exact, sum_)
+@overload(sums1)
+def _sums1(layout, weight, base, q, total, t, i):
+    def one(layout, weight, base, q, total, t, i):
+        a, b = zero(f32x32), zero(f32x32)  # two chains, so that their latencies overlap
+        for j in range(0, 16, 2):
+            low, high = pair(layout, weight, base, j)
+            a = times(low, high, q, t, 32 * i + j, a)
+            low, high = pair(layout, weight, base, j + 1)
+            b = times(low, high, q, t, 32 * i + j + 1, b)
+        return add(a, b)
+
+    return one if layout.instance_type in (BYTES, NIBBLES) else None
 
 
-@njit
-def quantised_rows(kind, payload, offset, q, scale, total, weight, out, thread, n_threads):
-    """`payload` bytes of a block come before its scales; stored weights are raised by `offset`."""
-    tokens, blocks = scale.shape
-    step = payload + 2 * LANES
-    first, last = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
-    for group in range(first, last):
-        t = 0
-        while t + 4 <= tokens:
-            a, b, c, d = zero(f32x32), zero(f32x32), zero(f32x32), zero(f32x32)
-            for i in range(blocks):
-                base = (group * blocks + i) * step
-                dot_a, dot_b, dot_c, dot_d = zero(f32x32), zero(f32x32), zero(f32x32), zero(f32x32)
-                for j in range(16):
-                    low, high = pair(kind, weight, base, j)
-                    k = 32 * i + j
-                    dot_a = times(low, high, q, t, k, dot_a)
-                    dot_b = times(low, high, q, t + 1, k, dot_b)
-                    dot_c = times(low, high, q, t + 2, k, dot_c)
-                    dot_d = times(low, high, q, t + 3, k, dot_d)
-                w = convert(f32x32, load(f16x32, weight, base + payload))
-                a = with_block(a, dot_a, w, offset, scale, total, t, i)
-                b = with_block(b, dot_b, w, offset, scale, total, t + 1, i)
-                c = with_block(c, dot_c, w, offset, scale, total, t + 2, i)
-                d = with_block(d, dot_d, w, offset, scale, total, t + 3, i)
-            put(out, t, group, a)
-            put(out, t + 1, group, b)
-            put(out, t + 2, group, c)
-            put(out, t + 3, group, d)
-            t += 4
-        while t < tokens:
-            a = zero(f32x32)
-            for i in range(blocks):
-                base = (group * blocks + i) * step
-                dot_a, dot_b = zero(f32x32), zero(f32x32)
-                for j in range(0, 16, 2):
-                    low, high = pair(kind, weight, base, j)
-                    dot_a = times(low, high, q, t, 32 * i + j, dot_a)
-                    low, high = pair(kind, weight, base, j + 1)
-                    dot_b = times(low, high, q, t, 32 * i + j + 1, dot_b)
-                w = convert(f32x32, load(f16x32, weight, base + payload))
-                a = with_block(a, add(dot_a, dot_b), w, offset, scale, total, t, i)
-            put(out, t, group, a)
-            t += 1
+@overload(sums4)
+def _sums4(layout, weight, base, q, total, t, i):
+    def four(layout, weight, base, q, total, t, i):
+        a, b, c, d = zero(f32x32), zero(f32x32), zero(f32x32), zero(f32x32)
+        for j in range(16):
+            low, high = pair(layout, weight, base, j)
+            k = 32 * i + j
+            a = times(low, high, q, t, k, a)
+            b = times(low, high, q, t + 1, k, b)
+            c = times(low, high, q, t + 2, k, c)
+            d = times(low, high, q, t + 3, k, d)
+        return a, b, c, d
+
+    return four if layout.instance_type in (BYTES, NIBBLES) else None
 
 
-def quantised_kernel(kind: Vector) -> Callable[..., None]:
-    payload, offset = (16 * LANES, 8) if kind == NIBBLES else (32 * LANES, 0)
+def block_kernel(layout: Layout) -> Callable[..., None]:
+    payload = LANES * (32 if layout == BYTES else 16)
 
     def generic(block, thread, n_threads):
-        q, scale, total, weight, out = arguments(block, QUANTISED)
-        quantised_rows(kind, payload, offset, q, scale, total, weight, out, thread, n_threads)
+        values = arguments(block, QUANTISED)
+        rows(layout, f32x32, f16x32, LANES, payload, values, thread, n_threads)
 
     return generic
 
 
-QUANTISED_SHARES = by_format(quantised_kernel, QUANTISED, {"Q8_0": i8x32, "Q4_0": NIBBLES})
+QUANTISED_SHARES = by_format(block_kernel, QUANTISED, {"Q8_0": BYTES, "Q4_0": NIBBLES})
