@@ -4,7 +4,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: demo test test-deep test-peers lint types check goldens mutants clean
+# Installed before transformers asks for any torch: the newest brings gigabytes of CUDA on Linux.
+TORCH        ?= torch==2.13.0
+TRANSFORMERS ?= transformers>=4.50,<6
+
+.PHONY: demo test test-deep test-transformers test-peers peer-goldens lint types check goldens mutants clean
 
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
@@ -15,9 +19,15 @@ test: $(VENV)/.installed-dev
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 $(BIN)/pytest conformance/
 
-# llama.cpp through llama-cpp-python, built with clang 19: GCC 12 miscompiles its AMX code.
+# The peers that logits and text are compared with: docs/peers.md.
+test-transformers: $(VENV)/.installed-transformers
+	$(BIN)/pytest conformance/llama/test_transformers.py
+
 test-peers: $(VENV)/.installed-peers
-	$(BIN)/pytest conformance/llama -m peers
+	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py
+
+peer-goldens: $(VENV)/.installed-peers
+	$(BIN)/python -m conformance.llama.peers.make
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -45,7 +55,13 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-peers: $(VENV)/.installed-dev
+$(VENV)/.installed-transformers: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet '$(TRANSFORMERS)'
+	touch $@
+
+# GCC 12 miscompiles llama.cpp's AMX code.
+$(VENV)/.installed-peers: $(VENV)/.installed-transformers
 	CC=clang-19 CXX=clang++-19 $(BIN)/pip install --no-binary llama-cpp-python --editable '.[peers]'
 	touch $@
 

@@ -238,7 +238,10 @@ class Engine:
         needs = {op: Need(op) for op in needed_ops(params)}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self.model.options.progress.certified
-            self._kernels |= self.model.chooser.choose(new, progress)
+            chosen = self.model.chooser.choose(new, progress)
+            for kernel in chosen.values():
+                kernel.share.address  # noqa: B018  compiled now, not while a token waits
+            self._kernels |= chosen
         return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
 
     def _prompt(
