@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-# Installed before transformers asks for any torch: the newest brings gigabytes of CUDA on Linux.
+# Installed before transformers asks for any torch; TORCH may be a CPU build's wheel or options of
+# pip, since on Linux the index's own builds bring gigabytes of CUDA.
 TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
-.PHONY: demo test test-deep test-transformers test-peers peer-goldens lint types check goldens mutants clean
+.PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
+.PHONY: lint types check goldens mutants clean
 
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
@@ -18,6 +20,9 @@ test: $(VENV)/.installed-dev
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 $(BIN)/pytest conformance/
+
+test-wheel: $(VENV)/.installed
+	bash conformance/wheel.sh $(BIN)/python
 
 # The peers that logits and text are compared with: docs/peers.md.
 test-transformers: $(VENV)/.installed-transformers
@@ -56,7 +61,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-transformers: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet '$(TRANSFORMERS)'
 	touch $@
 

@@ -102,6 +102,8 @@ class ModelConfig:
                 f"layer_norm_rms_epsilon {self.norm_eps} and rope.freq_base {self.rope_base}"
                 " must be positive"
             )
+        if self.rope_scaling.kind == "yarn" and self.rope_base <= 1:
+            raise ModelError(f"rope.freq_base must exceed 1 for yarn, got {self.rope_base}")
 
     def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
         """Rotary frequencies float64 [rope_dims / 2] and the magnitude of cosines and sines.
@@ -137,14 +139,21 @@ def _rope_scaling(keys: "_Keys") -> RopeScaling:
         raise ModelError(f"{keys.full('rope.scaling.type')} is {kind!r}: want none, linear or yarn")
     if kind != "none" and factor <= 0:
         raise ModelError(f"{keys.full('rope.scaling.factor')} must be positive, got {factor}")
+    betas = {"yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
+    for key, default in betas.items():
+        betas[key] = keys.real(f"rope.scaling.{key}", default)
+        if kind == "yarn" and betas[key] <= 0:
+            raise ModelError(
+                f"{keys.full('rope.scaling.' + key)} must be positive, got {betas[key]}"
+            )
     return RopeScaling(
         kind=kind,
         factor=factor,
         original_context=keys.count("rope.scaling.original_context_length", 0, least=0),
         attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
         extrapolation=keys.real("rope.scaling.yarn_ext_factor", 1.0),
-        beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
+        beta_fast=betas["yarn_beta_fast"],
+        beta_slow=betas["yarn_beta_slow"],
     )
 
 

@@ -118,6 +118,11 @@ class Model:
 
     def _check_tensors(self) -> None:
         tensors = self.file.tensors
+        if self.config.blocks > len(tensors):  # before anything is made for each block
+            raise ModelError(
+                f"{self.file.path}: {self.config.architecture}.block_count is {self.config.blocks},"
+                f" but there are {len(tensors)} tensors"
+            )
         wanted = llama.expected_tensors(self.config)
         if missing := [name for name in wanted if name not in tensors]:
             raise ModelError(f"{self.file.path}: tensor {missing[0]} is missing")

@@ -151,6 +151,15 @@ def test_unknown_architectures(architecture: Any) -> None:
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": 0.0}, "rope.scaling.factor"),
         ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, "rope.scaling.factor"),
         ({"rope.scaling.type": 7}, "rope.scaling.type"),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.yarn_beta_slow": 0.0},
+            "scaling.yarn_beta_slow",
+        ),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.yarn_beta_fast": -1},
+            "scaling.yarn_beta_fast",
+        ),
+        ({"rope.scaling.type": "yarn", "rope.freq_base": 1.0}, "rope.freq_base must exceed 1"),
         ({"attention.causal": "no"}, "attention.causal"),
         (
             {"attention.head_count": 65},

@@ -1,10 +1,9 @@
-"""Generation: what is drawn, when it ends, what is shown, and what is left behind."""
+"""Generation: what is drawn, how it goes on, and what is left behind."""
 
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,43 +13,21 @@ import numpy as np
 import pytest
 
 from conformance.llama.small_models import Small
-from engine import Engine, Piece, SamplingParams
-from engine.chat import ChatError
+from conformance.llama.spelling import (
+    BOS,
+    EOS,
+    TEXT,
+    Spelling,
+    generate,
+    letters,
+    text,
+    tokens,
+)  # fmt: skip
+from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.tokenizer.vocab import TokenizerError
 from reference.op import Array
 from reference.table import OPS
-
-BOS, EOS, BYTES, LETTERS = 1, 2, 3, 259
-TEXT = "the cat sat"
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling(Small):
-    """A small model whose tokens are all bytes, then a space and the letters a to z."""
-
-    vocab: int = LETTERS + 27
-
-    def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
-        letters = ["\N{LOWER ONE EIGHTH BLOCK}", *map(chr, range(ord("a"), ord("z") + 1))]
-        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *letters]
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list(tokens)
-        writer.add_token_scores([0.0] * LETTERS + [-float(i) for i in range(27)])
-        writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 27)
-        writer.add_bos_token_id(BOS)
-        writer.add_eos_token_id(EOS)
-        writer.add_unk_token_id(0)
-        writer.add_chat_template(TEMPLATE)
-
-
-def letters(text: str) -> list[int]:
-    return [LETTERS + (0 if c == " " else ord(c) - ord("a") + 1) for c in text]
-
-
-def spelled(data: bytes) -> list[int]:
-    return [BYTES + byte for byte in data]
 
 
 @pytest.fixture(scope="module")
@@ -68,35 +45,6 @@ def shared(path: Path) -> Iterator[Engine]:
 def engine(shared: Engine) -> Engine:
     shared.reset()
     return shared
-
-
-def generate(engine: Engine, prompt: str | Sequence[int] = TEXT, **params: Any) -> list[Piece]:
-    return list(engine.generate(prompt, SamplingParams(**{"temperature": 0.0, **params})))
-
-
-def tokens(pieces: Sequence[Piece], index: int = 0) -> list[int]:
-    return [piece.token for piece in pieces if piece.index == index]
-
-
-def text(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.text for piece in pieces)
-
-
-def saying(ids: Sequence[int]) -> list[Callable[[list[int], Array], Array]]:
-    """Processors that make the model say these tokens and no others."""
-    left = list(ids)
-
-    def force(history: list[int], logits: Array) -> Array:
-        forced = np.full_like(logits, -np.inf)
-        forced[left.pop(0)] = 0
-        return forced
-
-    return [force]
-
-
-def say(engine: Engine, ids: Sequence[int], **params: Any) -> list[Piece]:
-    params = {"max_tokens": len(ids), **params}
-    return generate(engine, logits_processors=saying(ids), **params)
 
 
 def log_softmax(row: Array) -> tuple[Array, float]:
@@ -226,66 +174,7 @@ def test_truncated_prompt(engine: Engine) -> None:
     assert truncated == generate(engine, prompt)
 
 
-# When it ends
-
-
-def test_end_of_text(engine: Engine) -> None:
-    """EOS ends a completion unseen; ignore_eos never draws it; min_tokens puts it off."""
-    likely = {"logit_bias": {EOS: 1000.0}, "max_tokens": 6}
-    (piece,) = generate(engine, **likely)
-    assert (piece.token, piece.text, piece.finish_reason) == (EOS, "", "stop")
-    ignoring = generate(engine, **likely, ignore_eos=True)
-    assert EOS not in tokens(ignoring)
-    assert (len(ignoring), ignoring[-1].finish_reason) == (6, "length")
-    late = generate(engine, **likely, min_tokens=4)
-    assert [t == EOS for t in tokens(late)] == [False] * 4 + [True]
-    assert [p.finish_reason for p in late] == [None] * 4 + ["stop"]
-
-
-def test_stop_tokens(engine: Engine) -> None:
-    """A stop token ends a completion, and is shown if stop strings are."""
-    ids = letters("abc")
-    for include, shown in ((False, "ab"), (True, "abc")):
-        pieces = say(engine, letters("abcd"), stop_token_ids=ids[2:],
-                     include_stop_str_in_output=include)  # fmt: skip
-        assert (text(pieces), pieces[-1].finish_reason) == (shown, "stop")
-    assert tokens(generate(engine, stop_token_ids=range(3, LETTERS), min_tokens=9))[8] >= 0
-
-
-@pytest.mark.parametrize(
-    ("stop", "include", "shown", "reason"),
-    [
-        ("op w", False, "hello st", "stop"),
-        ("op w", True, "hello stop w", "stop"),
-        (["wor", "lo s", "o"], False, "hell", "stop"),
-        ("stopp", False, "hello stop world", "length"),
-        ("worldly", False, "hello stop world", "length"),
-        (["d", "ld"], True, "hello stop world", "stop"),
-        ("h", False, "", "stop"),
-    ],
-)
-def test_stop_strings(
-    engine: Engine, stop: str | list[str], include: bool, shown: str, reason: str
-) -> None:
-    """A stop string ends the text before it (or after), across tokens, and never shows in part."""
-    ids = letters("hello stop world")
-    pieces = say(engine, ids, stop=stop, include_stop_str_in_output=include)
-    assert (text(pieces), pieces[-1].finish_reason) == (shown, reason)
-    assert [p.finish_reason for p in pieces[:-1]] == [None] * (len(pieces) - 1)
-    for i in range(len(pieces)):
-        assert shown.startswith(text(pieces[:i]))
-
-
-def test_context_full(engine: Engine) -> None:
-    """When the cells are used up a completion ends with "length", having used them all."""
-    room = 64
-    prompt = engine.encode(TEXT)
-    pieces = generate(engine, prompt, max_tokens=None, ignore_eos=True)
-    drawn = [p for p in pieces if p.finish_reason is None]
-    assert len(prompt) + len(drawn) == room + 1
-    assert pieces[-1].finish_reason == "length"
-    assert tokens(drawn)[:16] == tokens(generate(engine, prompt, ignore_eos=True))
-    assert generate(engine, letters("a" * room))[-1].finish_reason == "length"
+# How it goes on
 
 
 @pytest.mark.parametrize("keep", [0, 3])
@@ -341,42 +230,6 @@ def test_abandoned_generation(engine: Engine) -> None:
     with pytest.raises(KeyError, match="mine"):
         generate(engine, logits_processors=[broken])
     assert generate(engine) == expected
-
-
-# What is shown
-
-
-def test_no_half_characters(engine: Engine) -> None:
-    """Text comes in whole characters, however their bytes fall into tokens."""
-    data = "é€😀 ü".encode()
-    pieces = say(engine, spelled(data))
-    assert text(pieces) == data.decode()
-    assert "\ufffd" not in text(pieces)
-    assert [p.text for p in pieces[:5]] == ["", "é", "", "", "€"]
-
-
-def test_broken_characters_are_marked(engine: Engine) -> None:
-    """Bytes that never become a character show as U+FFFD, at the end if that is when it shows."""
-    assert text(say(engine, spelled("😀".encode()[:3]))) == "\ufffd"
-    assert text(say(engine, [*spelled(b"\xe2\x82"), *letters("a")])) == "\ufffda"
-
-
-def test_without_text(engine: Engine) -> None:
-    """detokenize off makes tokens only."""
-    pieces = generate(engine, detokenize=False)
-    assert text(pieces) == ""
-    assert tokens(pieces) == tokens(generate(engine))
-
-
-def test_chat(engine: Engine, tmp_path: Path) -> None:
-    """A chat is the generation from the model's own template; without one it is refused."""
-    messages = [{"role": "user", "content": "hi"}]
-    params = SamplingParams(temperature=0)
-    prompt = engine.tokenizer.encode("user: hi\nassistant:", add_special=True)
-    assert list(engine.chat(messages, params)) == list(engine.generate(prompt, params))
-    refused = pytest.raises(ChatError, match=r"no chat template \(tokenizer.chat_template\)")
-    with Engine.load(Small().write(tmp_path / "plain.gguf"), threads=1) as plain, refused:
-        plain.chat(messages)
 
 
 # What is asked wrongly, and what is left behind

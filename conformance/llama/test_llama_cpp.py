@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.llama.peers.checkpoint import CHECKPOINTS, formats
-from conformance.llama.peers.compare import CACHE_F16, Gap, engine_logits, limit
+from conformance.llama.peers.compare import CACHE_F16, PROMISE, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.stories import PROMPTS, STORY, TOLD, tell
 from engine import Engine
@@ -56,25 +56,37 @@ def test_logits_agree_with_an_f16_cache(llama_cpp: ModuleType, tmp_path: Path) -
     assert gap.within(CACHE_F16), gap
 
 
-@pytest.fixture(name="both", scope="module")
-def _both(llama_cpp: ModuleType) -> Iterator[tuple[Engine, Any]]:
-    """The embedded model, opened by both, with caches in F16."""
-    path = embedded_models().get(STORY)
+@pytest.fixture(name="both", scope="module", params=["story-f16", "story-q8_0"])
+def _both(llama_cpp: ModuleType, request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Any]]:
+    """An embedded model, opened by both, with caches in F16."""
+    path = embedded_models().get(request.param)
     if path is None:
-        pytest.skip(f"{STORY} is not among the embedded models: python -m data.story.make")
+        pytest.skip(f"{request.param} is not among the embedded models: python -m data.story.make")
     with Engine.load(path, threads=2) as engine, closing(llama_cpp.load(path, "F16", 0)) as llama:
         yield engine, llama
 
 
+@pytest.mark.parametrize("both", [STORY], indirect=True)
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_text_is_the_same(
     llama_cpp: ModuleType, both: tuple[Engine, Any], prompt: str
 ) -> None:
     """The embedded model tells the same story token for token, for 200 tokens."""
     engine, llama = both
-    tokens, continuation, _ = llama_cpp.greedy(llama, prompt, TOLD)
+    tokens, told, _ = llama_cpp.greedy(llama, prompt, TOLD)
     assert engine.encode(prompt) == tokens
-    assert tell(engine, prompt) == continuation
+    assert tell(engine, prompt) == told
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_logits_of_trained_models_agree(both: tuple[Engine, Any], prompt: str) -> None:
+    """Along a story, an embedded model's logits are the same to the promised 1e-4."""
+    engine, llama = both
+    tokens = engine.encode(prompt) + tell(engine, prompt)
+    llama.reset()
+    llama.eval(tokens)
+    gap = Gap.between(engine.logits(tokens), llama.scores[: len(tokens)])
+    assert gap.within(PROMISE), gap
 
 
 @pytest.mark.parametrize("text", TEXTS)

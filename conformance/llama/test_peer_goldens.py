@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from conformance.llama.peers import export as exporter
 from conformance.llama.peers import goldens
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoint
-from conformance.llama.peers.compare import Gap, engine_logits, limit
+from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.stories import tell
 from data.golden import sha256
 from engine import Engine
 from engine.embedded import embedded_models
+from engine.gguf_file import GGUFFile
+from reference import rope_frequencies
+from reference.linear import linear
 from reference.op import Array
+from reference.quantise_activations import dequantise_activations, quantise_activations
+from reference.transformer import Shape, Weight, transformer
 
 INDEX = goldens.index()
 AGAIN = f"made again by {goldens.MAKE}"
@@ -62,6 +68,40 @@ def test_quantised_activations_cost_what_they_cost_llama_cpp(
     ours = Gap.between(answer(tmp_path, CHECKPOINTS[name], format), exact)
     theirs = Gap.between(answers["llama.cpp", format], exact)
     assert ours.nmse <= 1.5 * theirs.nmse, (ours, theirs)
+
+
+@pytest.mark.parametrize("format", QUANTISED)
+def test_llama_cpp_differs_by_the_scales_of_activations(tmp_path: Path, format: str) -> None:
+    """The reference, its activations' scales rounded to F16, is llama.cpp: the gap is explained.
+
+    It is so for most tokens; in some a tie is rounded the other way, hence the median.
+    """
+
+    def rounding(x: Array, weight: Array, format: str) -> Array:
+        q, scale, _ = quantise_activations(x)
+        return linear(dequantise_activations(q, scale.astype(np.float16)), weight, format)
+
+    checkpoint = CHECKPOINTS["blocks"]
+    weights, vectors = {}, {}
+    with GGUFFile(export(checkpoint, tmp_path / "model.gguf", format)) as file:
+        for name, info in file.tensors.items():
+            if len(info.dims) == 2:
+                weights[name] = Weight(file.tensor(name).copy(), info.type_name)
+            else:
+                vectors[name] = file.tensor(name).copy().view(np.float32)
+    shape = Shape(
+        checkpoint.num_hidden_layers,
+        checkpoint.num_attention_heads,
+        checkpoint.num_key_value_heads,
+        checkpoint.head_dim,
+        checkpoint.rms_norm_eps,
+        rope_frequencies.plain(checkpoint.head_dim, checkpoint.rope_theta),
+    )
+    tokens = np.array(checkpoint.tokens(), np.int32)
+    ours = transformer(tokens, weights, vectors, shape, rounding)[-goldens.ROWS :]
+    theirs = goldens.load("blocks")["llama.cpp", format]
+    gaps = [Gap.between(*rows).nmse for rows in zip(ours, theirs, strict=True)]
+    assert np.median(gaps) <= EXACT, gaps
 
 
 MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -20,12 +20,17 @@ for command in (run.run, chat.chat, tokenize.tokenize, plan.plan, op.ops, op.op,
     app.command()(command)
 
 
+INTERRUPTED = 130  # with which typer ends, in silence, on Ctrl-C
+
+
 def main() -> None:
     """Run the program; every expected error is one line."""
     try:
         app()
-    except KeyboardInterrupt:
-        _fail("interrupted")
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            _fail("interrupted")
+        raise
     except BrokenPipeError:
         # whoever read us has gone: let Python's own flush at exit find nothing to complain of
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,13 +15,13 @@ CACHES = {"F32": llama_cpp.GGML_TYPE_F32, "F16": llama_cpp.GGML_TYPE_F16}
 
 
 def load(path: Path, kv_format: str = "F32", context: int = 256) -> llama_cpp.Llama:
-    """The model behind two threads, with logits for every token and no fused attention, which
-    would round otherwise than the formula."""
+    """The model with logits for every token and no fused attention, which rounds otherwise than
+    the formula; in one thread, since two wait for each other long where cores are busy."""
     return llama_cpp.Llama(
         str(path),
         n_ctx=context,
-        n_threads=2,
-        n_threads_batch=2,
+        n_threads=1,
+        n_threads_batch=1,
         logits_all=True,
         flash_attn=False,
         type_k=CACHES[kv_format],

@@ -3,7 +3,11 @@
 from engine import Engine, SamplingParams
 
 STORY = "story-f16"
-PROMPTS = ("Once upon a time", "One rainy day, a little fox", "The end of the road was")
+PROMPTS = (
+    "Once upon a time",
+    "Long ago",
+    "One foggy day, Olive found six plums beside the pond.",
+)
 TOLD = 200  # tokens
 
 
