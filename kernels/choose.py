@@ -63,7 +63,9 @@ class Chooser:
                 known = self.store.load()
             for need in missing:
                 kernel = options[need][0]
-                certificate = known[Key.of(kernel).digest]
+                certificate = known.get(Key.of(kernel).digest)
+                if certificate is None:
+                    raise UncertifiedError(f"{kernel.name} changed while it was tried: load again")
                 if certificate.passed:
                     chosen[need] = kernel
                 else:
