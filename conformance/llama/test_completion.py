@@ -72,6 +72,7 @@ def test_stop_tokens(engine: Engine) -> None:
         ("op w", False, "hello st", "stop"),
         ("op w", True, "hello stop w", "stop"),
         (["wor", "lo s", "o"], False, "hell", "stop"),
+        (["o", "lo"], False, "hel", "stop"),
         ("stopp", False, "hello stop world", "length"),
         ("worldly", False, "hello stop world", "length"),
         (["d", "ld"], True, "hello stop world", "stop"),

@@ -78,6 +78,15 @@ def test_same_parameters_same_tokens(engine: Engine, path: Path, params: dict[st
     assert len(first) == 16
 
 
+def test_prompts_that_share_a_beginning(engine: Engine) -> None:
+    """What the cache holds of another prompt changes no token and no log-probability."""
+    prompts = ["the cat sat", "the cat ran", "the cat", "a cat", "the cat sat on the mat"]
+    warm = [generate(engine, prompt) for prompt in prompts]
+    for prompt, pieces in zip(prompts, warm, strict=True):
+        engine.reset()
+        assert generate(engine, prompt) == pieces
+
+
 def test_seeds_differ(engine: Engine) -> None:
     """Another seed draws other tokens, and so does no seed at all."""
     drawn = [tokens(generate(engine, temperature=1.5, seed=seed)) for seed in (1, 2, None, None)]
@@ -193,6 +202,10 @@ def test_context_shift_is_a_fresh_start(engine: Engine, path: Path, keep: int) -
         pieces = small.generate(prompt, params, context_shift=True, keep=keep)
         held = [list(small.held) for _ in pieces]
     assert sum(len(after) < len(before) for before, after in pairwise(held)) >= 2
+    for before, after in pairwise(held):
+        if len(after) < len(before):
+            forgotten = (len(before) - keep) // 2
+            assert after[:-1] == before[:keep] + before[keep + forgotten :]
     for ids, logits in zip(held, seen, strict=True):
         assert ids[:keep] == prompt[:keep]
         assert engine.logits(ids)[-1].tobytes() == logits
