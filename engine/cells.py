@@ -26,11 +26,8 @@ class Cells:
         self.lists = np.zeros((n_sequences, capacity), np.int32)
         self.lengths = [0] * n_sequences
         self._owners = np.zeros(capacity, np.int32)
-        self._free = list(range(capacity - 1, -1, -1))
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
+        self.free = capacity
+        self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
 
     def of(self, sequence: int) -> Array:
         """The sequence's cells in order of position."""
@@ -49,13 +46,15 @@ class Cells:
 
         On an error nothing changes.
         """
-        if len(positions) > len(self._free):
+        count = len(positions)
+        if count > self.free:
             raise ContextFullError(
-                f"the context is full: {len(positions)} tokens want cells,"
-                f" {len(self._free)} of {self.capacity} are free"
+                f"the context is full: {count} tokens want cells,"
+                f" {self.free} of {self.capacity} are free"
             )
         self._demand_vacant(positions, sequences)
-        cells = np.array([self._free.pop() for _ in positions], np.int32)
+        self.free -= count
+        cells = self._stack[self.free : self.free + count][::-1].copy()
         self.positions[cells] = positions
         for cell, position, owners in zip(cells, positions, sequences, strict=True):
             for sequence in owners:
@@ -119,9 +118,10 @@ class Cells:
         self.lists[sequence, : len(kept)] = kept
         self.lengths[sequence] = len(kept)
         self._owners[dropped] -= 1
-        for cell in dropped[self._owners[dropped] == 0][::-1]:
-            self.positions[cell] = -1
-            self._free.append(int(cell))
+        freed = dropped[self._owners[dropped] == 0][::-1]
+        self.positions[freed] = -1
+        self._stack[self.free : self.free + len(freed)] = freed
+        self.free += len(freed)
 
     def clear(self) -> None:
         """Forget every sequence."""

@@ -111,7 +111,7 @@ class Engine:
         tokens = self.encode(prompt)
         if params.truncate_prompt_tokens is not None:
             tokens = tokens[-params.truncate_prompt_tokens :]
-        self._check(tokens, params, context_shift, keep)
+        self._check(tokens, params, context_shift, keep, resume)
         return self._generate(tokens, params, context_shift, keep, resume)
 
     def _words(self, text: str) -> list[int]:
@@ -140,7 +140,7 @@ class Engine:
     def logits(self, prompt: str | Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The logits after every token of a prompt, float32 [tokens, vocab]."""
         tokens = self.encode(prompt)
-        self._check(tokens, SamplingParams(), False, 0)
+        self._check(tokens, SamplingParams())
         self.reset()
         rows: list[np.ndarray[Any, Any]] = []
         self.model.evaluate(tokens, 0, every=True, each=lambda part: rows.append(part.copy()))
@@ -153,7 +153,12 @@ class Engine:
         self.held, self.drawn = [], []
 
     def _check(
-        self, tokens: Sequence[int], params: SamplingParams, context_shift: bool, keep: int
+        self,
+        tokens: Sequence[int],
+        params: SamplingParams,
+        context_shift: bool = False,
+        keep: int = 0,
+        resume: bool = False,
     ) -> None:
         capacity = self.model.cells.capacity
         if not tokens:
@@ -169,8 +174,9 @@ class Engine:
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         if params.n > most:
             raise PromptError(f"n is {params.n}, this engine was loaded for at most {most}")
-        if context_shift and params.n > 1:
-            raise PromptError("context_shift wants a single completion (n = 1)")
+        if (context_shift or resume) and params.n > 1:
+            wanted = "context_shift" if context_shift else "resume"
+            raise PromptError(f"{wanted} wants a single completion (n = 1)")
         if not 0 <= keep < capacity:
             raise PromptError(f"keep must be 0 to {capacity - 1}, got {keep}")
 

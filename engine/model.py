@@ -61,6 +61,9 @@ class Options:
         for name, least in (("context", 0), ("batch", 1), ("sequences", 1), ("outputs", 1)):
             if getattr(self, name) < least:
                 raise ModelError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name, most in (("context", 2**24), ("batch", 2**16), ("sequences", 2**10)):
+            if getattr(self, name) > most:
+                raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
         if not 0 <= self.threads <= 256:
             raise ModelError(f"threads must be 0 to 256, got {self.threads}")
         if self.kv_format not in FORMATS_OF_CACHE:
@@ -227,6 +230,9 @@ class Model:
         if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
             raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
         count, outputs = len(tokens), len(wanted)
+        for name, size in (("tokens", count), ("outputs", outputs)):
+            if size > self.limits[name]:
+                raise ModelError(f"a step takes at most {self.limits[name]} {name}, got {size}")
         cells = self.cells.place(positions, sequences)
         arrays = self.plan.inputs
         arrays["tokens"][:count] = tokens

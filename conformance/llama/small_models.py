@@ -112,7 +112,8 @@ class Small:
 
     def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
         """<unk>, <s>, </s>, then letters as SentencePiece has them."""
-        tokens = ["<unk>", "<s>", "</s>", *(f"\N{LOWER ONE EIGHTH BLOCK}{i}" for i in range(3, self.vocab))]
+        words = (f"\N{LOWER ONE EIGHTH BLOCK}{i}" for i in range(3, self.vocab))
+        tokens = ["<unk>", "<s>", "</s>", *words]
         writer.add_tokenizer_model("llama")
         writer.add_token_list(tokens)
         writer.add_token_scores([0.0] * 3 + [-float(i) for i in range(3, self.vocab)])

@@ -30,14 +30,14 @@ def negative_log_likelihood(engine: Engine, text: str) -> tuple[float, int]:
 def test_held_out_perplexity_is_the_one_on_record(name: str) -> None:
     """The engine gives the perplexity that PyTorch measured on the same weights: to a part in
     1,000 in F16, to five where activations are quantised too; and no model beats the floor."""
-    family, _, format = name.rpartition("-")
-    recorded = FACTS["models"][family]["held_out"][format]["perplexity"]
+    family, _, kind = name.rpartition("-")
+    recorded = FACTS["models"][family]["held_out"][kind]["perplexity"]
     with Engine.load(name, context=512) as engine:
         scores = [negative_log_likelihood(engine, story) for story in HELD_OUT]
     nats, tokens = (sum(column) for column in zip(*scores, strict=True))
     assert tokens == FACTS["held_out"]["tokens"]
     perplexity = float(np.exp(nats / tokens))
-    assert perplexity == pytest.approx(recorded, rel=1e-3 if format == "f16" else 5e-3)
+    assert perplexity == pytest.approx(recorded, rel=1e-3 if kind == "f16" else 5e-3)
     assert perplexity > FACTS["held_out"]["floor_perplexity"]
 
 
