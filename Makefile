@@ -53,10 +53,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) (about a minute)"
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV), with what tests need (about a minute)"
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 

@@ -65,7 +65,11 @@ class Cells:
         """No token stands at a position that one of its sequences has already."""
         seen: set[tuple[int, int]] = set()
         for position, owners in zip(positions, sequences, strict=True):
+            if not owners:
+                raise ValueError(f"the token at position {position} belongs to no sequence")
             for sequence in owners:
+                if not 0 <= sequence < self.n_sequences:
+                    raise ValueError(f"there is no sequence {sequence}, only {self.n_sequences}")
                 held = position < self.next_position(sequence)
                 if (held and position in self.positions_of(sequence)) or (
                     sequence,

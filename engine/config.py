@@ -127,7 +127,7 @@ class ModelConfig:
             magnitude = rope_frequencies.yarn_magnitude(scaling.factor, scaling.attention_factor)
             return frequencies, magnitude
         if scaling.kind == "linear":
-            frequencies = rope_frequencies.linear(frequencies, scaling.factor)
+            frequencies = rope_frequencies.interpolated(frequencies, scaling.factor)
         return frequencies, scaling.attention_factor
 
 

@@ -19,7 +19,7 @@ from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
 from engine.timings import Timings
 from engine.tokenizer import Tokenizer
-from kernels.call import bind
+from kernels.call import bind, call
 from kernels.choose import Need
 from kernels.kernel import Kernel
 
@@ -47,6 +47,7 @@ class Engine:
         self.drawn: list[int] = []  # its last token, until a step reads it
         self.sampler_state: dict[str, Any] | None = None
         self._cancelled = threading.Event()
+        self._generation = 0  # the latest; an older one may not go on
         self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
 
     @classmethod
@@ -112,6 +113,7 @@ class Engine:
         if params.truncate_prompt_tokens is not None:
             tokens = tokens[-params.truncate_prompt_tokens :]
         self._check(tokens, params, context_shift, keep, resume)
+        self._sampling_kernels(params)
         return self._generate(tokens, params, context_shift, keep, resume)
 
     def _words(self, text: str) -> list[int]:
@@ -191,6 +193,8 @@ class Engine:
         model, timings = self.model, self.timings
         timings.start()
         self._cancelled.clear()
+        self._generation += 1
+        generation = self._generation
         for sequence in range(1, model.options.sequences):
             model.cells.remove(sequence)
         completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
@@ -208,6 +212,10 @@ class Engine:
                     self.sampler_state = completion.sampler.state()
                 prompt_logprobs = None
                 yield piece
+                if generation != self._generation:
+                    raise RuntimeError(
+                        "this generation cannot go on: another has begun on the same engine"
+                    )
             live = [completion for completion in live if not completion.finished]
             if live and self._cancelled.is_set():
                 yield from (completion.end("cancelled") for completion in live)
@@ -246,7 +254,7 @@ class Engine:
             progress = self.model.options.progress.certified
             chosen = self.model.chooser.choose(new, progress)
             for kernel in chosen.values():
-                kernel.share.address  # noqa: B018  compiled now, not while a token waits
+                kernel.share.compile()  # now, not while a token waits
             self._kernels |= chosen
         return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
 
@@ -261,10 +269,11 @@ class Engine:
         logprobs: list[float | None] = [None]
 
         def score(logits: np.ndarray[Any, Any]) -> None:
+            log_sum_exp = self._kernels[Need("log_sum_exp")]
             following = prompt[len(logprobs) : len(logprobs) + len(logits)]
-            for row, token in zip(logits.astype(np.float64), following, strict=False):
-                top = row.max()
-                logprobs.append(float(row[token] - top - np.log(np.exp(row - top).sum())))
+            for row, token in zip(logits, following, strict=False):
+                total = call(log_sum_exp, {"logits": row})["out"][0]
+                logprobs.append(float(row[token] - total))
 
         with self.timings.prompt.measure(len(prompt) - shared):
             row = self.model.evaluate(

@@ -85,10 +85,6 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
 
-    def input(self, name: str, *dims: Dim) -> Value:
-        """int32 values that the engine writes before each step."""
-        return Value(name, "input", "i32", dims)
-
     def __call__(
         self, op: str, label: str, out: Value | None = None, **arguments: Value | float
     ) -> Value:

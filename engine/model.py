@@ -1,6 +1,7 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -8,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from engine.cells import Cells
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
 from engine.models import llama
-from engine.plan import Plan, Step, need, with_kernels
+from engine.plan import Plan, Step, need, packed_name, with_kernels
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.team import Program, Team
@@ -76,6 +78,7 @@ class Model:
     def __init__(self, path: str | Path, options: Options | None = None) -> None:
         self.options = options or Options()
         self._resources = ExitStack()
+        self._stepping = threading.Lock()
         try:
             self._load(Path(path))
         except BaseException:
@@ -92,6 +95,7 @@ class Model:
         )
         self._check_tensors()
         context = options.context or min(self.config.context, 4096)
+        self._check_memory(context)
         self.limits = {
             "tokens": min(options.batch, context),
             "outputs": min(options.outputs, options.batch, context),
@@ -118,6 +122,17 @@ class Model:
     def notes(self) -> list[str]:
         """Kernels that were refused, and why."""
         return self.chooser.notes
+
+    def _check_memory(self, context: int) -> None:
+        layout = FORMATS[self.options.kv_format]
+        row = layout.row_bytes(self.config.kv_heads * self.config.head_dim)
+        wanted = 2 * self.config.blocks * context * row + 4 * self.options.sequences * context
+        free = psutil.virtual_memory().available
+        if wanted > free:
+            raise ModelError(
+                f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
+                f" {free / 1e9:.1f} GB are free"
+            )
 
     def _check_tensors(self) -> None:
         tensors = self.file.tensors
@@ -200,7 +215,7 @@ class Model:
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
         """Weights as the kernels stream them, one tensor after the other; then let go of the
         file's own."""
-        jobs = {f"{s.weight}@{s.kernel.variant}": s for s in steps if s.weight}
+        jobs = {packed_name(s.weight, s.kernel): s for s in steps if s.weight}
         total, done = sum(arrays[s.weight].nbytes for s in jobs.values()), 0
         for name, step in jobs.items():
             assert step.kernel.pack is not None
@@ -227,12 +242,33 @@ class Model:
         """
         if "plan" not in self.__dict__:
             raise ModelError(f"{self.file.path}: the model was closed")
+        if not self._stepping.acquire(blocking=False):
+            raise RuntimeError("this engine is running a step in another thread: one at a time")
+        try:
+            return self._step(tokens, positions, sequences, wanted)
+        finally:
+            self._stepping.release()
+
+    def _step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[Sequence[int]],
+        wanted: Sequence[int],
+    ) -> Array:
         if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
             raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
         count, outputs = len(tokens), len(wanted)
         for name, size in (("tokens", count), ("outputs", outputs)):
             if size > self.limits[name]:
                 raise ModelError(f"a step takes at most {self.limits[name]} {name}, got {size}")
+        if not count == len(positions) == len(sequences):
+            raise ModelError(
+                f"a step's tokens, positions and sequences are as many: {count}, {len(positions)}"
+                f" and {len(sequences)}"
+            )
+        if bad := [row for row in wanted if not 0 <= row < count]:
+            raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
         cells = self.cells.place(positions, sequences)
         arrays = self.plan.inputs
         arrays["tokens"][:count] = tokens
@@ -281,9 +317,8 @@ class Model:
 
 def physical_cores() -> int:
     """Cores this process may run on, hyper-threads not counted."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    available = getattr(os, "sched_getaffinity", None)
+    allowed = len(available(0)) if available else os.cpu_count() or 1
     return max(1, min(int(psutil.cpu_count(logical=False) or allowed), allowed))
 
 

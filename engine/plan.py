@@ -13,7 +13,7 @@ import numpy as np
 from engine.graph import Graph, Node, Value
 from kernels.choose import Need
 from kernels.cpu.packing import CACHE_LINE, aligned
-from kernels.cpu.share import all_arguments
+from kernels.cpu.share import all_arguments, scalar_word
 from kernels.cpu.team import Program
 from kernels.kernel import Kernel
 from reference.op import DTYPES
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def need(node: Node) -> Need:
     """What the node asks of the kernels; sizes that change between steps are left out."""
     fixed = tuple((a, d) for a, d in sorted(node.shape().items()) if isinstance(d, int))
-    return Need(node.op, node.format, fixed if node.op == "attention" else ())
+    return Need(node.op, node.format, fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,15 @@ def with_kernels(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[Step]:
             weight = arguments["weight"]
             assert isinstance(weight, Value)
             packed = weight.name
-            arguments["weight"] = replace(weight, name=f"{weight.name}@{kernel.variant}")
+            arguments["weight"] = replace(weight, name=packed_name(packed, kernel))
         steps.append(Step(replace(node, arguments=arguments), kernel, packed))
     return steps
+
+
+def packed_name(weight: str, kernel: Kernel) -> str:
+    """What a tensor is called in the layout that a kernel streams."""
+    assert kernel.pack is not None
+    return f"{weight}@{kernel.pack.share.name}"
 
 
 def _quantised(x: Value) -> dict[str, Value]:
@@ -172,7 +178,7 @@ class Plan:
             for argument in all_arguments(step.kernel.share.signature):
                 value = values[argument.name]
                 if not isinstance(value, Value):
-                    words.append(int(np.float64(value).view(np.int64)))
+                    words.append(scalar_word(argument, value))
                     continue
                 array = self.array(value)
                 words.append(array.ctypes.data)

@@ -21,25 +21,26 @@ class SamplingError(ValueError):
 
 
 # Inclusive ranges; None is allowed where the default is None.
+MOST = 2**31 - 1
 WHOLE: dict[str, tuple[int, float]] = {
-    "n": (1, math.inf),
-    "top_k": (-1, math.inf),
+    "n": (1, MOST),
+    "top_k": (-1, MOST),
     "seed": (0, 2**64 - 1),
-    "max_tokens": (1, math.inf),
-    "min_tokens": (0, math.inf),
-    "logprobs": (0, math.inf),
-    "prompt_logprobs": (0, math.inf),
-    "truncate_prompt_tokens": (1, math.inf),
-    "dry_allowed_length": (0, math.inf),
-    "dry_penalty_last_n": (-1, math.inf),
+    "max_tokens": (1, MOST),
+    "min_tokens": (0, MOST),
+    "logprobs": (0, MOST),
+    "prompt_logprobs": (0, MOST),
+    "truncate_prompt_tokens": (1, MOST),
+    "dry_allowed_length": (0, MOST),
+    "dry_penalty_last_n": (-1, MOST),
     "mirostat": (0, 2),
-    "penalty_last_n": (-1, math.inf),
+    "penalty_last_n": (-1, MOST),
 }
 REAL: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
-    "temperature": (0, math.inf),
-    "repetition_penalty": (0, math.inf),
+    "temperature": (0, 1e6),
+    "repetition_penalty": (1e-6, 1e6),
     "top_p": (0, 1),
     "typical_p": (0, 1),
     "min_p": (0, 1),
@@ -48,12 +49,12 @@ REAL: dict[str, tuple[float, float]] = {
     "xtc_threshold": (0, 1),
     "dry_multiplier": (0, math.inf),
     "dry_base": (1, math.inf),
-    "dynatemp_range": (0, math.inf),
+    "dynatemp_range": (0, 1e6),
     "dynatemp_exponent": (0, math.inf),
     "mirostat_tau": (0, math.inf),
     "mirostat_eta": (0, math.inf),
 }
-NOT_ZERO = ("repetition_penalty", "top_p", "typical_p")
+NOT_ZERO = ("top_p", "typical_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def _within(value: Any, limits: tuple[float, float]) -> bool:
 
 def _words(limits: tuple[float, float]) -> str:
     low, high = limits
-    return f"from {low} up" if high == math.inf else f"from {low} to {high}"
+    return f"from {low:g} up" if high >= MOST else f"from {low:g} to {high:g}"
 
 
 def _ids(name: str, ids: Iterable[Any]) -> tuple[int, ...]:

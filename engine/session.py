@@ -29,6 +29,7 @@ class SessionError(ValueError):
 def save(engine: Engine, path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
+    check_place(path)
     cells = engine.model.cells.of(0)
     header = json.dumps(
         {
@@ -58,12 +59,22 @@ def save(engine: Engine, path: str | Path) -> None:
             raise
 
 
+def check_place(path: Path) -> None:
+    """Raise before any work is done if no session can be written there."""
+    if not path.name or (path.exists() and not path.is_file()):
+        raise SessionError(f"{path}: the session cannot be written: this is not a file")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise SessionError(f"{path}: the session cannot be written: no such folder to write to")
+
+
 def restore(engine: Engine, path: str | Path) -> list[int]:
     """Let the engine hold what the file does; gives its tokens, the last one drawn included.
 
     On an error nothing changes.
     """
     path = Path(path)
+    if not path.is_file():
+        raise SessionError(f"{path}: this is not a file")
     data = path.read_bytes()
     header, body = _opened(data, path)
     model = engine.model

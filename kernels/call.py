@@ -23,6 +23,11 @@ class ShapeError(ValueError):
 def sizes(op: Op, inputs: Mapping[str, Any], format: str | None = None) -> dict[str, int]:
     """The op's named sizes as the arrays have them; every disagreement is an error."""
     found: dict[str, int] = {}
+    names = {argument.name for argument in op.inputs}
+    if strange := [name for name in inputs if name not in names and name != "format"]:
+        raise ShapeError(f"{op.name} has no argument {strange[0]!r}: {sorted(names)}")
+    if inputs.get("format", format) != format:
+        raise ShapeError(f"{op.name}: the kernel is for {format}, got format {inputs['format']}")
     for argument in op.inputs:
         if argument.name not in inputs:
             raise ShapeError(f"{op.name}: argument {argument.name} is missing")
@@ -99,7 +104,7 @@ def stages(
 
 
 def bind(kernel: Kernel, inputs: Arguments, outputs: Mapping[str, Array]) -> Run:
-    """The kernel over these arrays: each call computes the outputs anew."""
+    """The kernel over these arrays; what it updates in place is copied once, here."""
     bound = stages(kernel, inputs, outputs)
 
     def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
@@ -121,6 +126,8 @@ def call(kernel: Kernel, inputs: Arguments) -> dict[str, Array]:
     """The plain call, checked: the reference's parameters in, its outputs by name out."""
     op = kernel.spec
     shape = sizes(op, inputs, kernel.format)
+    if complaint := op.complaint(inputs):
+        raise ShapeError(f"{op.name}: {complaint}")
     if not kernel.takes(shape):
         raise ShapeError(f"{kernel.name} does not take {shape}")
     outputs = empty_outputs(op, shape, kernel.format)

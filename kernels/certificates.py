@@ -7,13 +7,12 @@ unfound: stale certificates are never trusted. They are kept as JSON lines, only
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernels.kernel import Kernel
-from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tool_versions
+from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
 
 LEVELS = ("quick", "deep")
 
@@ -26,9 +25,11 @@ JUDGE = (
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a certificate binds: digests of sources, versions of tools, and the machine."""
+    """What a certificate binds: the kernel's row in the table, digests of sources, versions and
+    settings of tools, and the machine."""
 
     kernel: str
+    row: str
     source: str
     reference: str
     judge: str
@@ -44,10 +45,11 @@ class Key:
             stages.append(fingerprint("kernels.cpu.quantise_activations"))
         return cls(
             kernel=kernel.name,
+            row=kernel.conditions(),
             source=hashlib.sha256("".join(stages).encode()).hexdigest(),
             reference=fingerprint(kernel.spec.reference.__module__),
             judge=digest_of(*JUDGE),
-            tools=json.dumps(tool_versions()),
+            tools=json.dumps(tools()),
             machine=machine(),
         )
 
@@ -91,7 +93,7 @@ class Store:
         found: dict[str, Certificate] = {}
         try:
             lines = self.path.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
+        except OSError:  # none kept yet; where none can be kept, `add` says so
             return found
         for line in lines:
             try:
@@ -111,9 +113,12 @@ class Store:
     def add(self, certificates: Iterable[Certificate]) -> None:
         """Append, in one write, so that two programs cannot mix their lines."""
         lines = "".join(json.dumps(asdict(c)) + "\n" for c in certificates)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, lines.encode())
-        finally:
-            os.close(file)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab", buffering=0) as file:
+                file.write(lines.encode())
+        except OSError as error:
+            raise OSError(
+                f"certificates cannot be kept in {self.path}: {error.strerror};"
+                " set ASSAY_CACHE to a folder that can be written"
+            ) from None

@@ -57,7 +57,7 @@ def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
     ]
     for reader in readers:
         reader.start()
-    trying, hung = names[0], False
+    pending, hung = list(names), False
     try:
         assert child.stdin is not None
         with child.stdin:
@@ -65,20 +65,11 @@ def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
     except BrokenPipeError:
         pass  # it died at once: its exit status says how
     try:
-        while True:
-            try:
-                line = lines.get(timeout=patience)
-            except queue.Empty:
-                hung = True
-                break
-            if line is None:
-                break
-            word = json.loads(line)
-            if "trying" in word:
-                trying = word["trying"]
-            else:
-                trying = ""
-                yield Certificate(**word)
+        while line := lines.get(timeout=patience):
+            yield Certificate(**json.loads(line))
+            pending.pop(0)
+    except queue.Empty:
+        hung = True
     finally:
         if hung:
             child.kill()
@@ -87,10 +78,9 @@ def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
             reader.join()
         for stream in filter(None, (child.stdout, child.stderr)):
             stream.close()
-    if hung:
-        yield _failed(find(trying), f"did not finish within {patience:g} s")
-    elif status and trying:
-        yield _failed(find(trying), _death(status, complaints))
+    if pending:
+        failure = f"did not finish within {patience:g} s" if hung else _death(status, complaints)
+        yield _failed(find(pending[0]), failure)
 
 
 def _read_lines(stream: Iterable[str], lines: "queue.Queue[str | None]") -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Progress, certify
 from kernels.kernel import Kernel
-from kernels.table import variants
+from kernels.table import KERNELS, variants
 from reference.op import Shape
 
 
@@ -48,6 +48,11 @@ class Chooser:
 
     def choose(self, needs: Sequence[Need], progress: Progress | None = None) -> dict[Need, Kernel]:
         """A kernel for each need, or UncertifiedError."""
+        known_variants = sorted({kernel.variant for kernel in KERNELS})
+        if self.variant and self.variant not in known_variants:
+            raise UncertifiedError(
+                f"no kernel is a variant {self.variant!r}: {', '.join(known_variants)}"
+            )
         chosen: dict[Need, Kernel] = {}
         options = {need: need.candidates(self.variant) for need in needs}
         while missing := [need for need in options if need not in chosen]:
@@ -74,7 +79,7 @@ class Chooser:
         return chosen
 
     def _refuse(self, kernel: Kernel, certificate: Certificate) -> None:
-        note = f"{kernel.name} has no certificate: {certificate.failure}"
+        note = f"{kernel.name} failed its trial and is not used: {certificate.failure}"
         if self.strict:
             raise UncertifiedError(f"{note}; strict mode takes no other variant")
         if note not in self.notes:

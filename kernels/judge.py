@@ -8,7 +8,6 @@ against the float product with the quantisation step added.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -118,7 +117,7 @@ def _compare(
             q, scale, _ = quantise_activations(inputs["x"])
             exact = {**inputs, "x": dequantise_activations(q, scale)}
             expected = op.expected(exact)
-            tight = linear.quantised_bound(exact["x"], scale, inputs)
+            tight = linear.quantised_bound(exact["x"], inputs)
             verdict = _judged(case, outputs, expected, {"out": tight})
             if not verdict.passed:
                 return verdict
@@ -162,7 +161,7 @@ def _judged(
     return Verdict(case, worst, nmse)
 
 
-def replay(candidate: Any, case: Case) -> str:
-    """The command that tries this case again."""
-    op, _, variant, *_ = candidate.name.split("/")
+def replay(kernel: str, case: Case) -> str:
+    """The command that tries a case again on a kernel, given by name."""
+    op, _, variant, *_ = kernel.split("/")
     return f"assay op {op} --variant {variant} {case.describe()}"

@@ -45,6 +45,13 @@ class Kernel:
         """E.g. linear/cpu/generic/Q4_0: what certificates and messages say."""
         return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
 
+    def conditions(self) -> str:
+        """All else that its row says, for the certificate."""
+        takes = f"{self.takes.__module__}.{self.takes.__qualname__}"
+        packed = repr(self.pack) if self.pack else ""
+        parts = (sorted(self.requires), takes, packed, self.activations, self.in_place)
+        return repr(parts)
+
     def missing(self) -> list[str]:
         """What this machine lacks for it."""
         return sorted(self.requires - cpu_features())

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 import platformdirs
+from numba import config
 
 ROOMS = ("reference", "kernels")
-TOOLS = ("numba", "llvmlite", "numpy", "cupy")
+TOOLS = ("numba", "llvmlite", "numpy")
+SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "USING_SVML")
 
 
 def cache_folder() -> Path:
@@ -79,19 +81,23 @@ def digest_of(*modules: str, extra: tuple[str, ...] = ()) -> str:
 
 
 @cache
-def tool_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+def tools() -> dict[str, str]:
+    """Versions, and the settings of Numba that change machine code."""
+    found = {"python": platform.python_version(), "libc": "-".join(platform.libc_ver())}
     for tool in TOOLS:
         try:
             found[tool] = version(tool)
         except PackageNotFoundError:
             continue
-    return found
+    return found | {name: str(getattr(config, name, None)) for name in SETTINGS}
 
 
 @cache
 def cpu_features() -> frozenset[str]:
-    """LLVM's names of what this CPU has, e.g. avx512vnni."""
+    """LLVM's names of what code may use, e.g. avx512vnni: this CPU's, or NUMBA_CPU_FEATURES."""
+    if config.CPU_FEATURES is not None:
+        words = config.CPU_FEATURES.split(",")
+        return frozenset(word[1:] for word in words if word.startswith("+"))
     return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
 
 
@@ -99,4 +105,5 @@ def cpu_features() -> frozenset[str]:
 def machine() -> str:
     """This CPU: its architecture, LLVM's name, and a digest of its features."""
     features = hashlib.sha256(",".join(sorted(cpu_features())).encode()).hexdigest()[:12]
-    return f"{platform.machine()}/{llvm.get_host_cpu_name()}/{features}"
+    name = config.CPU_NAME or llvm.get_host_cpu_name()
+    return f"{platform.machine()}/{name}/{features}"

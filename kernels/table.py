@@ -19,15 +19,9 @@ from kernels.cpu import (
 from kernels.cpu.packing import PACKINGS, VNNI_PACKINGS
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.kernel import Kernel
-from reference.op import Shape
 
 VNNI = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vnni"})
 WRITES_CACHE = (("out", "before"),)
-
-
-def whole_vectors(shape: Shape) -> bool:
-    """head_dim is a multiple of sixteen."""
-    return shape["head_dim"] % 16 == 0
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -45,14 +39,14 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
     Kernel("rotation", "generic", rope.rotation),
-    Kernel("rope_norm", "generic", rope.norm),
-    Kernel("rope_neox", "generic", rope.neox),
+    Kernel("rope_norm", "generic", rope.rope_norm),
+    Kernel("rope_neox", "generic", rope.rope_neox),
     *(
         Kernel("kv_write", "generic", s, f, in_place=WRITES_CACHE)
         for f, s in kv_write.SHARES.items()
     ),
     *(
-        Kernel("attention", "generic", s, f, takes=whole_vectors)
+        Kernel("attention", "generic", s, f, takes=attention.whole_vectors)
         for f, s in attention.FLASH_SHARES.items()
     ),
     *(Kernel("attention", "scalar", s, f) for f, s in attention.SCALAR_SHARES.items()),
@@ -88,9 +82,9 @@ KERNELS: tuple[Kernel, ...] = (
 )
 
 
-def variants(op: str, format: str | None = None) -> list[Kernel]:
-    """The kernels of an op and format, best first."""
-    return [k for k in KERNELS if k.op == op and k.format == format]
+def variants(op: str, format: str | None = None, target: str = "cpu") -> list[Kernel]:
+    """The kernels of an op and format for a target, best first."""
+    return [k for k in KERNELS if (k.op, k.format, k.target) == (op, format, target)]
 
 
 def find(name: str) -> Kernel:

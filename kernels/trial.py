@@ -1,8 +1,8 @@
 """A kernel's trial at level quick: the op's seeded cases before the judge.
 
 Run as a program (`python -m kernels.trial`) it is the child of `kernels.certify`: it reads kernel
-names from standard input and writes one JSON line before and one after each, so that whoever
-started it knows which kernel took the process down.
+names from standard input and writes a JSON line for each in turn, so that whoever started it knows
+which kernel took the process down.
 """
 
 import json
@@ -31,7 +31,7 @@ def certificate_of(
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
             nmse = max(nmse, verdict.nmse)
         if not verdict.passed:
-            again = replay(kernel, verdict.case)
+            again = replay(kernel.name, verdict.case)
             failure = f"{verdict.failure} (again: {again})"
             break
     if not cases:
@@ -61,9 +61,7 @@ def quick(kernel: Kernel) -> Certificate:
 
 def main() -> None:
     for line in sys.stdin:
-        name = line.strip()
-        print(json.dumps({"trying": name}), flush=True)
-        print(json.dumps(asdict(quick(find(name)))), flush=True)
+        print(json.dumps(asdict(quick(find(line.strip())))), flush=True)
 
 
 if __name__ == "__main__":

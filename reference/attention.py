@@ -11,7 +11,9 @@ import numpy as np
 from reference.bounds import EXP, TINY, U, gamma
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
+
+LARGEST_SCORE = 60.0  # of sum |q||k|; of the scores themselves some 20
 
 
 def attention(
@@ -77,9 +79,17 @@ def make(case: Case) -> Arguments:
     spans = np.stack([rng.integers(0, sequences, tokens), np.maximum(0, end - window), end], axis=1)
     lists = np.stack([rng.permutation(capacity) for _ in range(sequences)])
     slopes = 2.0 ** -rng.integers(1, 9, heads) if shape["alibi"] else np.zeros(heads)
+    q, k = case.array(rng, tokens, heads, head_dim), cache()
+    scores = np.einsum(
+        "thd,chd->thc",
+        np.abs(q),
+        np.repeat(np.abs(_rows(k, head_dim, case.format)), heads // kv_heads, axis=1),
+    )
+    steepest = head_dim**-0.5 * scores.max(initial=0)
     return {
-        "q": case.array(rng, tokens, heads, head_dim),
-        "k": cache(),
+        # scores stay within softmax's reach, or the largest takes all and nothing else is tried
+        "q": (q * min(1, LARGEST_SCORE / max(steepest, TINY))).astype(np.float32),
+        "k": k,
         "v": cache(),
         "lists": lists.astype(np.int32),
         "spans": spans.astype(np.int32),
@@ -95,10 +105,11 @@ def make(case: Case) -> Arguments:
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """The rounding of scores, through softmax, into the weighted sum of values.
 
-    A score of head_dim products is off by e = gamma(head_dim + 2) * scale * sum |q||k|, plus the
-    bias's roundings, the argument's rounding U * |s - max| and, when capped, tanh's own error of
-    the cap (its slope is at most 1). A weight is then off by the factor
-    exp(max e - min e) - 1 <= expm1(2 max e); sums over cells add gamma(2 * cells + 8).
+    A score of head_dim products is off by gamma(head_dim + 2) * scale * sum |q||k|, its bias by
+    three roundings, a cap by tanh's own error times the cap (its slope is at most 1), and the
+    argument of exp by U * depth, depth being how far the score lies below the largest. So a weight
+    is off by a factor of e^own and, through the sum that divides it, by the mean of the others'.
+    Sums over cells add gamma(2 * cells + 8), and a weight too small for float32 may become zero.
     """
     q, weight_format = inputs["q"], inputs["format"]
     keys = _rows(inputs["k"], q.shape[2], weight_format)
@@ -110,22 +121,37 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
             continue
         scores, magnitude = _scores(q[t], keys[cells], inputs["scale"], inputs["softcap"])
         distance = inputs["positions"][t] - inputs["cell_positions"][cells]
-        bias = inputs["slopes"][:, None] * np.abs(distance)
+        bias = inputs["slopes"][:, None] * distance
         error = gamma(q.shape[2] + 2) * magnitude + 8 * U * inputs["softcap"]
-        error += 3 * U * (np.abs(scores) + bias)
-        scores -= inputs["slopes"][:, None] * distance
+        error += 3 * U * (np.abs(scores) + np.abs(bias))
+        scores -= bias
         depth = scores.max(axis=1, keepdims=True) - scores
-        # e^-s * (2 e + U s) is largest for shallow cells: take the worst of cells that can matter
-        own = 2 * error + U * np.minimum(depth, 104) + 2 * EXP
-        powers = np.exp(-np.maximum(depth - own, 0))
-        powers_low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)
-        weights = np.minimum(1, powers / np.maximum(powers_low, TINY))
-        growth = np.expm1(np.minimum(own, 80)) + (weights * np.expm1(np.minimum(own, 80))).sum(
-            axis=1, keepdims=True
-        )
+        own = error + U * np.minimum(depth, 104) + EXP
+        # the largest weights that these errors allow
+        low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)
+        weights = np.minimum(1, np.exp(-np.maximum(depth - own, 0)) / np.maximum(low, TINY))
+        factor = np.expm1(np.minimum(own, 80))
+        growth = factor + (weights * factor).sum(axis=1, keepdims=True)
         growth = np.minimum(growth, 2 / np.maximum(weights, TINY)) + gamma(2 * len(cells) + 8)
-        out[t] = np.einsum("hc,chd->hd", weights * growth, _by_head(values[cells], q.shape[1]))
+        seen = _by_head(values[cells], q.shape[1])
+        out[t] = np.einsum("hc,chd->hd", weights * growth + TINY, seen)
     return {"out": out + TINY * (1 + np.abs(expected["out"]))}
+
+
+def complaint(inputs: Arguments) -> str:
+    heads, head_dim = inputs["q"].shape[1:]
+    layout = FORMATS[inputs.get("format", "F32")]
+    kv_heads = inputs["k"].shape[1] // layout.row_bytes(head_dim)
+    if not kv_heads or heads % kv_heads:
+        return f"{heads} heads are no multiple of {kv_heads} kv_heads"
+    sequences, capacity = inputs["lists"].shape
+    sequence, begin, end = inputs["spans"].T
+    return (
+        out_of_range("lists", inputs["lists"], capacity)
+        or out_of_range("spans[:, 0]", sequence, sequences)
+        or out_of_range("spans[:, 1]", begin, capacity + 1)
+        or out_of_range("spans[:, 2]", end, capacity + 1)
+    )
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -174,5 +200,6 @@ OP = Op(
     cost=cost,
     formats=FORMATS_OF_CACHE,
     fit=fit,
+    complaint=complaint,
     nan="token",
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from reference.formats import FORMATS
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 
 def embedding(tokens: Array, weight: Array, format: str) -> Array:
@@ -25,6 +25,10 @@ def make(case: Case) -> Arguments:
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """Zero: every decoded weight is exact in float32."""
     return {"out": np.zeros_like(expected["out"])}
+
+
+def complaint(inputs: Arguments) -> str:
+    return out_of_range("tokens", inputs["tokens"], len(inputs["weight"]))
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -52,4 +56,5 @@ OP = Op(
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
+    complaint=complaint,
 )

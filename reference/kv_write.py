@@ -3,7 +3,7 @@
 import numpy as np
 
 from reference.formats import FORMATS
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 FORMATS_OF_CACHE = ("F32", "F16")
 
@@ -36,6 +36,13 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": np.zeros(expected["out"].shape)}
 
 
+def complaint(inputs: Arguments) -> str:
+    cells = inputs["cells"]
+    if len(np.unique(cells)) < len(cells):
+        return "cells names a cell twice"
+    return out_of_range("cells", cells, len(inputs["before"]))
+
+
 def cost(shape: Shape, format: str | None) -> Cost:
     elements = shape["tokens"] * shape["width"]
     return Cost(elements * (4 + FORMATS[format or "F32"].bits / 8), 0)
@@ -58,4 +65,5 @@ OP = Op(
     cost=cost,
     formats=FORMATS_OF_CACHE,
     fit=fit,
+    complaint=complaint,
 )

@@ -6,6 +6,7 @@ from reference.bounds import TINY, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.quantise_activations import BLOCK
 
 
 def linear(x: Array, weight: Array, format: str) -> Array:
@@ -31,25 +32,29 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + TINY * inputs["x"].shape[1]}
 
 
-def quantised_bound(x: Array, scale: Array, inputs: Arguments) -> Array:
-    """For a kernel on quantised activations, against the product of those same activations.
+def quantised_bound(x: Array, inputs: Arguments) -> Array:
+    """For a kernel on quantised activations x, against the product of those same activations.
 
-    Dots inside a block of 32 are exact integers, so only one scale product, one fused multiply
-    and the sum over blocks round: gamma(blocks + 3) * sum over blocks |d_w d_x dot|. Formats with
-    a minimum per block add its own product, which the magnitude below covers by taking
-    sum |w||x| instead of |sum w x| inside a block.
+    Dots inside a block are exact integers, so only the product of two scales, one fused multiply
+    and the sum over blocks round: gamma(blocks + 3) * sum over blocks |dot|. -> [tokens, out].
     """
-    blocks = max(1, x.shape[1] // 32)
-    magnitude = linear(np.abs(x), *_absolute(inputs))
-    return np.asarray(gamma(blocks + 3) * magnitude + TINY * blocks)
+    w = FORMATS[inputs["format"]].dequantise(inputs["weight"]).astype(np.float64)
+    blocks = x.shape[1] // BLOCK
+    dots = np.einsum("tbk,obk->tob", _in_blocks(x), _in_blocks(w))
+    return np.asarray(gamma(blocks + 3) * np.abs(dots).sum(axis=-1) + TINY * max(1, blocks))
+
+
+def _in_blocks(rows: Array) -> Array:
+    return rows.reshape(len(rows), rows.shape[1] // BLOCK, BLOCK)
 
 
 def quantisation_step(scale: Array, inputs: Arguments) -> Array:
-    """How far quantised activations may move the product: half a step of x times |w|.
+    """How far quantised activations may move the product: half a step of x times |w|, and what
+    x * (1 / scale) is off by: at most 127 * 3 U < 2^-15 of a step.
 
     scale float32 [tokens, hidden / 32] -> [tokens, out].
     """
-    half_step = np.repeat(scale.astype(np.float64), 32, axis=-1) * (0.5 + 2**-15)
+    half_step = np.repeat(scale.astype(np.float64), BLOCK, axis=-1) * (0.5 + 2**-15)
     return linear(half_step, *_absolute(inputs))
 
 

@@ -116,6 +116,16 @@ def nothing(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {}
 
 
+def none(inputs: Arguments) -> str:
+    return ""
+
+
+def out_of_range(name: str, indices: Array, size: int) -> str:
+    """The first index that is not in [0, size), as a complaint."""
+    bad = indices[(indices < 0) | (indices >= size)]
+    return f"{name} holds {bad[0]}, not in 0 to {size - 1}" if bad.size else ""
+
+
 def same_shape(shape: Shape, format: str | None) -> Shape:
     return shape
 
@@ -131,6 +141,8 @@ class Op:
       elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
     - `also(inputs, expected)` gives, per output, further values as right as the expected ones,
       along a new first axis: where a decision is nearer to its threshold than rounding can tell.
+    - `complaint(inputs)` says what is wrong with values that no kernel checks, such as an index
+      out of range; "" if nothing is.
     - `cost(shape, format)` gives the roofline.
     - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that
       token's output NaN and touches no other token) or "domain" (NaN is no legal input).
@@ -147,6 +159,7 @@ class Op:
     values: tuple[str, ...] = tuple(VALUES)
     fit: Callable[[Shape, str | None], Shape] = same_shape
     also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
+    complaint: Callable[[Arguments], str] = none
     nan: str = "domain"
     inputs: tuple[Argument, ...] = field(init=False)
     outputs: tuple[Argument, ...] = field(init=False)

@@ -13,7 +13,8 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """
     x = x.astype(np.float64)
     mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    return np.asarray(x / np.sqrt(mean_square + eps) * weight)
+    out: Array = x / np.sqrt(mean_square + eps) * weight
+    return out
 
 
 def make(case: Case) -> Arguments:

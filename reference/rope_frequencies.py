@@ -16,7 +16,7 @@ def plain(dims: int, base: float) -> Array:
     return np.asarray(float(base) ** (-np.arange(0, dims, 2, dtype=np.float64) / dims))
 
 
-def linear(frequencies: Array, factor: float) -> Array:
+def interpolated(frequencies: Array, factor: float) -> Array:
     """Position interpolation (Chen et al., arXiv 2306.15595): positions divided by `factor`."""
     return frequencies / factor
 

@@ -32,7 +32,7 @@ def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
     verdicts = [judge(candidate, case) for case in quick if kernel.takes(case.shape)]
 
     def check(verdict: Verdict) -> None:
-        assert verdict.passed, f"{verdict.failure}\nagain: {replay(kernel, verdict.case)}"
+        assert verdict.passed, f"{verdict.failure}\nagain: {replay(kernel.name, verdict.case)}"
 
     @given(cases(kernel).filter(lambda case: kernel.takes(case.shape)))
     def explore(case: Case) -> None:
@@ -67,7 +67,7 @@ def test_shares_of_any_number_of_threads_make_one_result(kernel, n_threads):
         outputs = empty_outputs(op, case.shape, case.format)
         bind(kernel, op.make(case), outputs)(threads, turns)
         results.append([out.tobytes() for out in outputs.values()])
-    assert results[0] == results[1], replay(kernel, case)
+    assert results[0] == results[1], replay(kernel.name, case)
 
 
 @every_kernel
@@ -122,7 +122,7 @@ def test_replay_commands_name_the_whole_case():
     """The printed command holds variant, format, every size, values and seed."""
     kernel = Kernel("linear", "scalar", None, "Q4_0")  # type: ignore[arg-type]
     case = OPS["linear"].case({"tokens": 2, "hidden": 64, "out": 5}, "spiky", 7, "Q4_0")
-    assert replay(kernel, case) == (
+    assert replay(kernel.name, case) == (
         "assay op linear --variant scalar --format Q4_0 --shape tokens=2,hidden=64,out=5"
         " --values spiky --seed 7"
     )

@@ -92,7 +92,7 @@ def test_yarn_magnitude():
 def test_linear_scaling_is_division_of_positions():
     """Interpolated by 4, position 4 turns as position 1 did."""
     frequencies = rope_frequencies.plain(DIMS, 1e4)
-    assert_array_equal(4 * rope_frequencies.linear(frequencies, 4.0), frequencies)
+    assert_array_equal(4 * rope_frequencies.interpolated(frequencies, 4.0), frequencies)
 
 
 def test_ntk_keeps_the_fastest_pair_and_stretches_the_slowest_by_alpha():

@@ -175,7 +175,7 @@ def test_program_bounds_its_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--temp", "-1"], "temperature is -1.0: want a number from 0 up"),
+        (["--temp", "-1"], "temperature is -1.0: want a number from 0 to 1e+06"),
         (["--top-p", "1.5"], "top_p is 1.5: want a number from 0 to 1, but not 0"),
         (["--seed", "-3"], "seed is -3"),
         (["-n", "0"], "max_tokens is 0"),
@@ -185,7 +185,7 @@ def test_program_bounds_its_memory(tmp_path: Path) -> None:
         (["--kv", "Q8_0"], "kv_format is 'Q8_0': want"),
         (["-c", "2"], "the prompt has 4 tokens, the context holds 2"),
         (["--keep", "500"], "keep must be 0 to 127, got 500"),
-        (["-c", "99999999999999"], "memory"),
+        (["-c", "99999999999999"], "context must be at most 16777216, got 99999999999999"),
     ],
 )
 def test_wrong_options(inside: Assay, model: Path, arguments: list[str], message: str) -> None:

@@ -297,8 +297,8 @@ def test_logits_without_a_choice_are_refused(logits, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1}, "temperature is -1: want a number from 0 up"),
-        ({"temperature": math.nan}, "temperature is nan: want a number from 0 up"),
+        ({"temperature": -1}, "temperature is -1: want a number from 0 to 1e.06"),
+        ({"temperature": math.nan}, "temperature is nan: want a number from 0 to 1e.06"),
         ({"temperature": "hot"}, "temperature is 'hot': want a number"),
         ({"temperature": None}, "temperature is None: want a number"),
         ({"top_p": 1.5}, "top_p is 1.5: want a number from 0 to 1, but not 0"),
@@ -311,7 +311,7 @@ def test_logits_without_a_choice_are_refused(logits, options, message):
         ({"max_tokens": 0}, "max_tokens is 0: want a whole number from 1 up"),
         ({"min_tokens": 20}, "min_tokens is 20: it may not exceed max_tokens, 16"),
         ({"presence_penalty": 3}, "presence_penalty is 3: want a number from -2 to 2"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0: want a number from 0 up, but not 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0: want a number from 1e-06 to 1e.06"),
         ({"mirostat": 3}, "mirostat is 3: want a whole number from 0 to 2"),
         ({"seed": -1}, "seed is -1: want a whole number from 0"),
         ({"stop": ["", "x"]}, "stop holds '': want texts that are not empty"),

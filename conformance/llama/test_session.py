@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from conformance.llama.small_models import Small
 from engine import Engine, SamplingParams
 from engine.session import SessionError, restore, save
-from engine.shell.main import app
+from engine.shell.program import app
 from reference.op import Array
 
 SMALL = Small(format="Q4_0", kv_heads=1, seed=9)

@@ -97,7 +97,7 @@ def erring_int8_linear(rng: np.random.Generator) -> Callable[..., Array]:
     def wrong(x: Array, weight: Array, format: str) -> Array:
         q, scale, _ = quantise_activations(x)
         x = dequantise_activations(q, scale)
-        bound = quantised_bound(x, scale, {"weight": weight, "format": format})
+        bound = quantised_bound(x, {"weight": weight, "format": format})
         return shaken(OPS["linear"].reference(x, weight, format), bound, rng)
 
     return wrong

@@ -146,7 +146,7 @@ def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
 
 
 def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
-    """The textbook rule: join the pair of lowest rank, the leftmost of equals, while there is one."""
+    """The textbook rule: join the pair of lowest rank, of equals the leftmost, until no more."""
     while len(pieces) > 1:
         lowest, i = min((rank(a, b), i) for i, (a, b) in enumerate(pairwise(pieces)))
         if lowest == math.inf:

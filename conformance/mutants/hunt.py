@@ -104,9 +104,7 @@ def _answer(child: "subprocess.Popen[str]") -> str:
     alarm.start()
     try:
         for line in child.stdout:
-            word = json.loads(line)
-            if "trying" not in word:
-                return str(word["failure"])
+            return str(json.loads(line)["failure"])
     finally:
         alarm.cancel()
     return "hung" if alarm.finished.is_set() and child.wait() == -9 else f"died: {child.wait()}"

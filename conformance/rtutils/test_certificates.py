@@ -98,7 +98,7 @@ def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
     store.add([certificate(SOFTMAX)])
     assert store.get(SOFTMAX) == certificate(SOFTMAX)
     with monkeypatch.context() as patch:
-        patch.setattr("kernels.certificates.tool_versions", lambda: {"numba": "0.1"})
+        patch.setattr("kernels.certificates.tools", lambda: {"numba": "0.1"})
         assert store.get(SOFTMAX) is None
     with monkeypatch.context() as patch:
         patch.setattr("kernels.certificates.machine", lambda: "x86_64/another/0123456789ab")
@@ -167,7 +167,9 @@ def test_a_failed_kernel_gives_way_to_the_next(store):
     chooser = Chooser(store)
     need = Need("linear", "Q4_0")
     assert chooser.choose([need]) == {need: second}
-    assert chooser.notes == [f"{first.name} has no certificate: out[3] is 7, expected 8"]
+    assert chooser.notes == [
+        f"{first.name} failed its trial and is not used: out[3] is 7, expected 8"
+    ]
 
 
 def test_strict_mode_takes_no_other_variant(store):

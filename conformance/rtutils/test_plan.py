@@ -13,7 +13,7 @@ from conformance.llama.small_models import Small
 from engine.graph import Graph, Value
 from engine.model import Model, Options
 from engine.plan import Step, need, place, values_of, with_kernels
-from engine.shell.main import app
+from engine.shell.program import app
 from kernels.choose import Need
 from kernels.cpu.share import all_arguments
 from kernels.table import variants
@@ -148,9 +148,9 @@ def test_sizes_that_disagree_are_refused() -> None:
 
 
 def test_chosen_kernels_are_asked_for_by_need() -> None:
-    """Only what decides the choice is in a need, so that all blocks share one certificate."""
+    """A need has the op, the format and the sizes that never change, so that blocks share it."""
     graph, _ = silu_chain(3)
-    assert {need(node) for node in graph.nodes} == {Need("silu")}
+    assert {need(node) for node in graph.nodes} == {Need("silu", None, (("width", 100),))}
 
 
 def test_plan_json_is_the_plan(folder: Path) -> None:

@@ -24,6 +24,7 @@ def chat(
     strict: o.Strict = False,
 ) -> None:
     """Talk to a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
+    from engine.engine import PromptError
     from engine.sampling_params import SamplingParams
     from engine.shell.show import loaded, print_timings
 
@@ -44,6 +45,10 @@ def chat(
                     print(piece.text, end="", flush=True)
             except KeyboardInterrupt:
                 print(" [stopped]", end="", flush=True)
+            except PromptError as error:
+                history.pop()
+                print(f"({error}; your last message is forgotten)", file=sys.stderr)
+                continue
             print()
             history.append({"role": "assistant", "content": "".join(answer)})
         print_timings(engine)

@@ -2,23 +2,7 @@
 
 import os
 import sys
-
-import typer
-
-from engine.shell import certify, chat, op, plan, run, tokenize
-
-app = typer.Typer(
-    name="assay",
-    help="A lab in which LLM kernels prove themselves before an engine may use them.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (run.run, chat.chat, tokenize.tokenize, plan.plan, op.ops, op.op, certify.certify):
-    app.command()(command)
-
+from pathlib import Path
 
 INTERRUPTED = 130  # with which typer ends, in silence, on Ctrl-C
 
@@ -26,7 +10,12 @@ INTERRUPTED = 130  # with which typer ends, in silence, on Ctrl-C
 def main() -> None:
     """Run the program; every expected error is one line."""
     try:
+        _open_missing()
+        from engine.shell.program import app
+
         app()
+    except KeyboardInterrupt:
+        _fail("interrupted")
     except SystemExit as ending:
         if ending.code == INTERRUPTED:
             _fail("interrupted")
@@ -45,9 +34,19 @@ def main() -> None:
         _fail(_line(error))
 
 
+def _open_missing() -> None:
+    """Where a standard stream was closed, an empty one stands in; output needs a real one."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115  open to the end
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stdout is None:
+        raise ValueError("standard output is closed")
+
+
 def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return f"{error.filename or 'standard output'}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -58,7 +58,7 @@ def op(
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
-    """Run one op alone: its error against its bound, its time and its GB/s."""
+    """Run one op alone: its error against its bound, its time and GB/s on warm caches."""
     from engine.shell.show import stderr
     from kernels.judge import Candidate, judge
     from kernels.table import variants
@@ -67,6 +67,10 @@ def op(
     if name not in OPS:
         raise ValueError(f"there is no op {name!r}: {', '.join(OPS)}")
     spec = OPS[name]
+    if format and not spec.formats:
+        raise ValueError(f"{name} takes no format, got {format}")
+    if seed < 0:
+        raise ValueError(f"--seed must not be negative, got {seed}")
     chosen = format or (spec.formats[0] if spec.formats else None)
     case = spec.case(parse_shape(shape), values, seed, chosen)
     kernels = [k for k in variants(name, case.format) if variant in (None, k.variant)]
@@ -116,9 +120,11 @@ def parse_shape(text: str) -> dict[str, int]:
     sizes = {}
     for word in filter(None, text.split(",")):
         axis, equals, size = word.partition("=")
-        if not equals or not size.strip().isdigit():
+        if not equals or not (size.isascii() and size.isdigit()) or len(size) > 12:
             raise typer.BadParameter(f"--shape wants axis=size,…; got {word!r}")
         sizes[axis.strip()] = int(size)
+        if int(size) > 2**31:
+            raise typer.BadParameter(f"--shape: {word} is too large")
     return sizes
 
 

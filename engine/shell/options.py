@@ -7,15 +7,17 @@ import typer
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or e.g. story.")]
 Threads = Annotated[int, typer.Option("-t", "--threads", help="0: one per physical core.")]
 Context = Annotated[
-    int, typer.Option("-c", "--context", help="Cells of the cache; 0: the model's.")
+    int, typer.Option("-c", "--context", help="Tokens of context; 0: the model's own.")
 ]
 Batch = Annotated[int, typer.Option("-b", "--batch", help="Most tokens of one step.")]
 KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32 or F16.")]
-Variant = Annotated[str | None, typer.Option(help="Prefer kernels of this variant.")]
+Variant = Annotated[str | None, typer.Option(help="This variant alone, where an op has it.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop where a kernel fails its trial.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
-Seed = Annotated[int | None, typer.Option("-s", "--seed", help="Same seed, same text.")]
+Seed = Annotated[
+    int | None, typer.Option("-s", "--seed", help="Same seed, same text; random if absent.")
+]
 Temperature = Annotated[float, typer.Option("--temp", help="0: always the likeliest token.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest; 0: off.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Keep the smallest set of this probability.")]

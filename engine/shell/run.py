@@ -46,7 +46,7 @@ def run(
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
     from engine.sampling_params import SamplingParams
-    from engine.session import restore, save
+    from engine.session import check_place, restore, save
     from engine.shell.show import loaded, print_timings, timings_json
 
     params = SamplingParams(
@@ -65,6 +65,8 @@ def run(
         ignore_eos=ignore_eos,
     )
     text = prompt_text(prompt, file)
+    if session is not None:
+        check_place(session)
     with loaded(
         model, threads=threads, context=context, batch=batch, kv_format=kv, variant=variant,
         strict=strict,

@@ -34,8 +34,14 @@ from kernels.cpu.simd import (
 )
 from reference.attention import OP
 from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Shape
 
 SIGNATURE = OP.signature
+
+
+def whole_vectors(shape: Shape) -> bool:
+    """What `generic` takes: a head_dim that is a multiple of sixteen."""
+    return shape["head_dim"] % 16 == 0
 
 
 @njit(inline="always")

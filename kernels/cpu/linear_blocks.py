@@ -22,7 +22,6 @@ class Layout(types.Type):
     """A packed layout as a compile-time argument."""
 
     def __init__(self, variant: str, format: str) -> None:
-        self.format = format
         super().__init__(name=f"layout.{variant}.{format}")
 
 

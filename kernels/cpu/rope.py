@@ -40,12 +40,12 @@ def turn(x, rotation, out, stride, partner, thread, n_threads):
 
 
 @share(NORM)
-def norm(block, thread, n_threads):
+def rope_norm(block, thread, n_threads):
     x, rotation, out = arguments(block, NORM)
     turn(x, rotation, out, 2, 1, thread, n_threads)
 
 
 @share(NEOX)
-def neox(block, thread, n_threads):
+def rope_neox(block, thread, n_threads):
     x, rotation, out = arguments(block, NEOX)
     turn(x, rotation, out, 1, rotation.shape[1], thread, n_threads)

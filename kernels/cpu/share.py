@@ -90,11 +90,14 @@ def pack_words(signature: str, values: Mapping[str, Any]) -> Words:
             if not value.flags.c_contiguous:
                 raise ValueError(f"{argument.name}: want a C-contiguous array, got a strided view")
             words += [value.ctypes.data, *value.shape]
-        elif argument.dtype == "f64":
-            words.append(int(np.float64(value).view(np.int64)))
         else:
-            words.append(int(value))
+            words.append(scalar_word(argument, value))
     return np.array(words, np.int64)
+
+
+def scalar_word(argument: Argument, value: Any) -> int:
+    """A scalar as the word that stands for it in a block."""
+    return int(np.float64(value).view(np.int64)) if argument.dtype == "f64" else int(value)
 
 
 @njit(inline="always")
@@ -132,6 +135,10 @@ class Share:
             return cfunc("void(uint64, int64, int64)", **options)(self.function)
         finally:
             numba.config.CACHE_DIR = before
+
+    def compile(self) -> None:
+        """Compile now, or load what was compiled before."""
+        _ = self.compiled
 
     def _folder(self) -> Path:
         return cache_folder() / "compiled" / self.fingerprint[:16]

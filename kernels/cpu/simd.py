@@ -13,6 +13,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from kernels.provenance import cpu_features
+
 I32 = ir.IntType(32)
 ELEMENTS: dict[str, ir.Type] = {
     "f32": ir.FloatType(), "f16": ir.HalfType(), "bf16": ir.IntType(16),
@@ -265,7 +267,7 @@ def dot4(typing, sums, unsigned, signed):
 def _has_half_conversion() -> bool:
     """Whether float16 widens in hardware; x86-64 without F16C would call a missing function."""
     x86 = llvm.get_process_triple().startswith("x86")
-    return not x86 or bool(llvm.get_host_cpu_features().get("f16c"))
+    return not x86 or "f16c" in cpu_features()
 
 
 def _widen_half(builder: Any, value: Any, lanes: int) -> Any:

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,16 @@ def run_entries(program, entries, sync, thread, n_threads):
 
 
 @share(SIGNATURE)
-def lead(block, thread, n_threads):
-    """Post control's program to the workers and run thread 0's part of it."""
-    control, sync, _ = arguments(block, SIGNATURE)
+def post(block, thread, n_threads):
+    """Let the workers see control's program."""
+    _, sync, _ = arguments(block, SIGNATURE)
     atomic_add(sync, POSTED, np.int32(1))
+
+
+@share(SIGNATURE)
+def lead(block, thread, n_threads):
+    """Run thread 0's part of control's program."""
+    control, sync, _ = arguments(block, SIGNATURE)
     run_entries(control[0], control[1], sync, thread, n_threads)
 
 
@@ -101,16 +108,17 @@ class Team:
         self._control = np.zeros(2 + n_threads, np.uint64)
         values: dict[str, Any] = {"control": self._control, "sync": self._sync, "out": self._sync}
         self._block = pack_words(SIGNATURE, values)
-        lead.address, follow.address  # noqa: B018  compile before any thread needs them
-        self._parked = threading.Condition()
-        self._state = _State(self._parked, self._sync, self._control, self._block)
-        self._threads = [
-            threading.Thread(target=_worker, args=(self._state, i, n_threads), daemon=True)
-            for i in range(1, n_threads)
-        ]
-        for thread in self._threads:
+        for part in (post, lead, follow):
+            part.compile()  # before any thread needs it
+        self._state = _State(threading.Condition(), self._sync, self._control, self._block)
+        self._running = threading.Lock()
+        threads: list[threading.Thread] = []
+        self._finalizer = weakref.finalize(self, _leave, self._state, threads)
+        for i in range(1, n_threads):
+            arguments = (self._state, i, n_threads)
+            thread = threading.Thread(target=_worker, args=arguments, daemon=True)
             thread.start()
-        self._finalizer = weakref.finalize(self, _leave, self._state, self._threads)
+            threads.append(thread)
 
     def run(self, program: Program) -> None:
         """Run every entry, on all threads; returns when all is done."""
@@ -118,10 +126,18 @@ class Team:
             raise RuntimeError("this team of threads has been closed")
         if os.getpid() != self._process:
             raise RuntimeError("a team of threads does not survive fork: load the engine again")
-        self._control[0], self._control[1] = program.words.ctypes.data, len(program.words)
-        if self._state.sleepers:
-            self._state.wake()
-        lead(self._block, 0, self.n_threads)
+        if not len(program.words):
+            return  # without a barrier a slow worker might run what follows twice
+        if not self._running.acquire(blocking=False):
+            raise RuntimeError("this team of threads is running another program")
+        try:
+            self._control[0], self._control[1] = program.words.ctypes.data, len(program.words)
+            post(self._block)
+            if self._state.sleepers:  # read after posting: whoever sleeps later has seen the post
+                self._state.wake()
+            lead(self._block, 0, self.n_threads)
+        finally:
+            self._running.release()
 
     def close(self) -> None:
         self._finalizer()
@@ -133,17 +149,18 @@ class Team:
         self.close()
 
 
+@dataclass(slots=True)
 class _State:
     """What workers share with the team, without keeping the team itself alive."""
 
-    def __init__(self, parked: threading.Condition, sync: Any, control: Any, block: Words) -> None:
-        self.parked, self.sync, self.control, self.block = parked, sync, control, block
-        self.sleepers = 0
-        self.called = 0
+    parked: threading.Condition
+    sync: Any
+    control: Any
+    block: Words
+    sleepers: int = 0
 
     def wake(self) -> None:
         with self.parked:
-            self.called += 1
             self.parked.notify_all()
 
 
@@ -151,14 +168,12 @@ def _worker(state: _State, thread: int, n_threads: int) -> None:
     while not state.sync[LEAVING]:
         follow(state.block, thread, n_threads)
         with state.parked:
-            called = state.called
             state.sleepers += 1
             while (
-                state.called == called
+                state.sync[POSTED] == np.int32(state.control[2 + thread])
                 and not state.sync[LEAVING]
-                and state.sync[POSTED] == np.int32(state.control[2 + thread])
             ):
-                state.parked.wait(0.05)
+                state.parked.wait()
             state.sleepers -= 1
 
 
@@ -167,4 +182,5 @@ def _leave(state: _State, threads: list[threading.Thread]) -> None:
     state.sync[POSTED] += 1
     state.wake()
     for thread in threads:
-        thread.join()
+        if thread is not threading.current_thread():
+            thread.join()

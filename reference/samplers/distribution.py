@@ -91,6 +91,14 @@ def prefix_undecided(
     return undecided(logits, expected, (lower <= limit) & (limit <= upper))
 
 
+def no_number(inputs: Arguments) -> str:
+    """The complaint of ops that give a token: there must be one to give."""
+    logits = inputs["logits"]
+    if not logits.size or np.isnan(logits).any() or logits.max() == -np.inf:
+        return "logits holds NaN, or no token that is not removed"
+    return ""
+
+
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """Zero: a logit is kept bit for bit, or it is -inf; a token is the token."""
     return {name: np.zeros(value.shape) for name, value in expected.items()}

@@ -3,7 +3,14 @@
 import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
-from reference.samplers.distribution import SIZES, exact, some_logits, token_cost, total_error
+from reference.samplers.distribution import (
+    SIZES,
+    exact,
+    no_number,
+    some_logits,
+    token_cost,
+    total_error,
+)
 from reference.softmax import softmax
 
 
@@ -41,4 +48,5 @@ OP = Op(
     bound=exact,
     also=also,
     cost=token_cost,
+    complaint=no_number,
 )

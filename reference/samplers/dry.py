@@ -3,7 +3,7 @@
 import numpy as np
 
 from reference.bounds import U
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 from reference.samplers.distribution import U64, some_logits
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -77,6 +77,10 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": np.where(touched, error, 0)}
 
 
+def complaint(inputs: Arguments) -> str:
+    return out_of_range("context", inputs["context"], len(inputs["logits"]))
+
+
 def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(8 * shape["vocab"] + 4 * shape["context"], shape["vocab"] + shape["context"])
 
@@ -92,4 +96,5 @@ OP = Op(
     make=make,
     bound=bound,
     cost=cost,
+    complaint=complaint,
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
-from reference.samplers.distribution import SIZES, exact, some_logits, token_cost
+from reference.samplers.distribution import SIZES, exact, no_number, some_logits, token_cost
 
 
 def greedy(logits: Array) -> Array:
@@ -23,4 +23,5 @@ OP = Op(
     make=make,
     bound=exact,
     cost=token_cost,
+    complaint=no_number,
 )

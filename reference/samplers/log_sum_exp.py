@@ -3,7 +3,14 @@
 import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
-from reference.samplers.distribution import SIZES, U64, some_logits, token_cost, total_error
+from reference.samplers.distribution import (
+    SIZES,
+    U64,
+    no_number,
+    some_logits,
+    token_cost,
+    total_error,
+)
 
 
 def log_sum_exp(logits: Array) -> Array:
@@ -30,4 +37,5 @@ OP = Op(
     make=make,
     bound=bound,
     cost=token_cost,
+    complaint=no_number,
 )

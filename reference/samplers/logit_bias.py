@@ -3,7 +3,7 @@
 import numpy as np
 
 from reference.bounds import U
-from reference.op import Arguments, Array, Case, Op, Shape
+from reference.op import Arguments, Array, Case, Op, Shape, out_of_range
 from reference.samplers.distribution import SIZES, cost, some_logits
 
 
@@ -36,6 +36,12 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": np.where(touched, U * np.abs(out), 0)}
 
 
+def complaint(inputs: Arguments) -> str:
+    if len(np.unique(inputs["ids"])) < len(inputs["ids"]):
+        return "ids names a token twice"
+    return out_of_range("ids", inputs["ids"], len(inputs["logits"]))
+
+
 def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "biases": min(shape["biases"], shape["vocab"])}
 
@@ -49,4 +55,5 @@ OP = Op(
     bound=bound,
     cost=cost,
     fit=fit,
+    complaint=complaint,
 )

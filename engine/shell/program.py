@@ -1,0 +1,48 @@
+"""The program's commands, one file each."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from engine.shell import certify, chat, op, plan, run, tokenize
+
+app = typer.Typer(
+    name="assay",
+    help="A lab in which LLM kernels prove themselves before an engine may use them.",
+    epilog="ASSAY_CACHE is the folder of certificates and compiled kernels; ASSAY_TRACEBACK=1"
+    " shows where an error came from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+COMMANDS: dict[Callable[..., None], str] = {
+    run.run: "Continue a prompt.",
+    chat.chat: "Talk to a model.",
+    tokenize.tokenize: "Print a text's tokens.",
+    plan.plan: "Print the nodes of a step.",
+    op.ops: "List ops and their kernels.",
+    op.op: "Run one op alone.",
+    certify.certify: "Try kernels, keep certificates.",
+}
+for command, summary in COMMANDS.items():
+    app.command(short_help=summary)(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"assay {version('assay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it, end.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
