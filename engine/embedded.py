@@ -19,4 +19,9 @@ def resolve(name: str | Path) -> Path:
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
-    return embedded_models().get(str(name), path)
+    models = embedded_models()
+    if str(name) not in models:
+        raise FileNotFoundError(
+            f"{name}: no such file, nor an embedded model: {', '.join(sorted(models))}"
+        )
+    return models[str(name)]

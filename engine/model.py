@@ -90,9 +90,13 @@ class Model:
         self.file = self._resources.enter_context(GGUFFile(path))
         self.metadata = self.file.metadata
         embedding = self.file.tensors.get("token_embd.weight")
-        self.config = ModelConfig.from_metadata(
-            self.metadata, embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
-        )
+        if not self.file.tensors:
+            raise ModelError(f"{path}: a vocabulary without weights; `assay tokenize` takes it")
+        vocab = embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
+        try:
+            self.config = ModelConfig.from_metadata(self.metadata, vocab)
+        except ModelError as error:
+            raise ModelError(f"{path}: {error}") from None
         self._check_tensors()
         context = options.context or min(self.config.context, 4096)
         self._check_memory(context)

@@ -22,10 +22,9 @@ def certify(
     """Try kernels against their references and keep the certificates."""
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.table import Table
 
-    from engine.shell.show import progress_bar
+    from engine.shell.show import progress_bar, stdout
     from kernels.certificates import Certificate, Key, Store
     from kernels.certify import certify as try_all
     from kernels.table import KERNELS
@@ -57,7 +56,7 @@ def certify(
                 c.kernel, c.level, str(c.cases), f"{c.worst:.3f}", f"{c.nmse:.1e}",
                 f"{c.seconds:.2f}", outcome,
             )  # fmt: skip
-        Console().print(table)
+        stdout().print(table)
     if any(not c.passed for c in found):
         raise typer.Exit(1)
 

@@ -11,10 +11,10 @@ from engine.shell import options as o
 
 def ops(as_json: o.Json = False) -> None:
     """List every op, its signature, and which kernels are certified on this machine."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from engine.shell.show import stdout
     from kernels.certificates import Key, Store
     from kernels.table import KERNELS
     from reference.table import OPS
@@ -45,7 +45,7 @@ def ops(as_json: o.Json = False) -> None:
             listed = " ".join(formats)
             table.add_row(first[0], variant, listed, certificate, escape(first[1]))
         table.add_section()
-    Console().print(table)
+    stdout().print(table)
 
 
 def op(

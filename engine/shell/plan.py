@@ -16,10 +16,9 @@ def plan(
     as_json: o.Json = False,
 ) -> None:
     """Print the nodes of a step in the order in which they run."""
-    from rich.console import Console
     from rich.table import Table
 
-    from engine.shell.show import loaded
+    from engine.shell.show import loaded, stdout
 
     with loaded(
         model, threads=1, context=context, batch=batch, kv_format=kv, variant=variant, strict=strict
@@ -43,7 +42,7 @@ def plan(
         for row in rows:
             where = "" if row["arena"] is None else str(row["arena"])
             table.add_row(row["node"], row["kernel"], row["output"], where, ", ".join(row["reads"]))
-        console = Console()
+        console = stdout()
         console.print(table)
         console.print(
             f"{len(rows)} nodes, arena of {ready.arena_bytes:,} bytes for"

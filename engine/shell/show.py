@@ -15,6 +15,13 @@ from engine.timings import Span
 from kernels.certificates import Certificate
 
 stderr = Console(stderr=True)
+PIPE_WIDTH = 200  # columns of a table that no terminal limits
+
+
+def stdout() -> Console:
+    """For tables: as wide as the terminal, and wide enough where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def progress_bar() -> Progress:
