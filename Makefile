@@ -19,7 +19,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/pytest conformance/
 
 test-deep: $(VENV)/.installed-dev
-	ASSAY_DEEP=1 $(BIN)/pytest conformance/
+	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
 
 test-wheel: $(VENV)/.installed
 	bash conformance/wheel.sh $(BIN)/python
