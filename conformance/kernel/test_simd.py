@@ -15,7 +15,6 @@ from kernels.cpu.simd import (
     Vector,
     bf16x32,
     convert,
-    exp,
     extract,
     f16x16,
     f16x32,
@@ -37,6 +36,7 @@ from kernels.cpu.simd import (
     sum_lanes,
     zero,
 )
+from kernels.cpu.simd_exp import exp
 from kernels.provenance import cpu_features
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -4,7 +4,8 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import add, div, exp, f32x16, fma, mul, splat, sub, zero
+from kernels.cpu.simd import add, div, f32x16, fma, mul, splat, sub, zero
+from kernels.cpu.simd_exp import exp
 from kernels.cpu.sweep import load_some, store_some
 from reference.activations import OPS
 

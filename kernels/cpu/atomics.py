@@ -6,12 +6,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
+from kernels.cpu.simd import I32, address_of
 
-
-def _element(context, builder, array, values, pointee):
-    data = context.make_array(array)(context, builder, values[0]).data
-    return builder.bitcast(builder.gep(data, [values[1]]), pointee.as_pointer())
+I64 = ir.IntType(64)
 
 
 @intrinsic
@@ -19,7 +16,7 @@ def atomic_add(typing, array, index, value):
     """array[index] += value on an int32 array; returns the value before."""
 
     def codegen(context, builder, signature, values):
-        pointer = _element(context, builder, signature.args[0], values, I32)
+        pointer = address_of(context, builder, signature.args[0], values, I32)
         return builder.atomic_rmw("add", pointer, values[2], "acq_rel")
 
     return types.int32(array, types.intp, types.int32), codegen
@@ -30,7 +27,7 @@ def atomic_load(typing, array, index):
     """array[index] of an int32 array, before anything that follows."""
 
     def codegen(context, builder, signature, values):
-        pointer = _element(context, builder, signature.args[0], values, I32)
+        pointer = address_of(context, builder, signature.args[0], values, I32)
         return builder.load_atomic(pointer, "acquire", 4)
 
     return types.int32(array, types.intp), codegen

@@ -17,7 +17,6 @@ from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import (
     Vector,
     convert,
-    exp,
     extract,
     f16x16,
     f32x16,
@@ -32,6 +31,7 @@ from kernels.cpu.simd import (
     sum_lanes,
     zero,
 )
+from kernels.cpu.simd_exp import exp
 from reference.attention import OP
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape

@@ -17,7 +17,6 @@ from kernels.cpu.linear_blocks import QUANTISED, Layout, rows, sums1, sums4
 from kernels.cpu.share import arguments, by_format
 from kernels.cpu.simd import (
     convert,
-    dot4,
     f16x16,
     f32x16,
     high_nibbles,
@@ -27,10 +26,9 @@ from kernels.cpu.simd import (
     load,
     low_nibbles,
     splat,
-    splat4,
-    to_unsigned,
     zero,
 )
+from kernels.cpu.simd_x86 import dot4, splat4, to_unsigned
 
 LANES = 16
 BYTES, NIBBLES = Layout("avx512_vnni", "Q8_0"), Layout("avx512_vnni", "Q4_0")

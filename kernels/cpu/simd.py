@@ -9,7 +9,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
@@ -49,22 +49,22 @@ f32x32, f16x32, bf16x32, i8x32 = (Vector(e, 32) for e in ("f32", "f16", "bf16", 
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
 
 
-def _call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+def call_llvm(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
     kind = ir.FunctionType(result, [a.type for a in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
-def _suffix(vector: Vector) -> str:
+def suffix(vector: Vector) -> str:
     return f"v{vector.lanes}{vector.element}"
 
 
-def _address(context: Any, builder: Any, array: Any, values: Any, pointee: ir.Type) -> Any:
+def address_of(context: Any, builder: Any, array: Any, values: Any, pointee: ir.Type) -> Any:
     """A pointer to `pointee` at element values[1] of the array values[0]."""
     data = context.make_array(array)(context, builder, values[0]).data
     return builder.bitcast(builder.gep(data, [values[1]]), pointee.as_pointer())
 
 
-def _splat(builder: Any, vector: Vector, scalar: Any) -> Any:
+def broadcast(builder: Any, vector: Vector, scalar: Any) -> Any:
     undefined = ir.Constant(vector.ir, ir.Undefined)
     one = builder.insert_element(undefined, scalar, I32(0))
     zeros = ir.Constant(ir.VectorType(I32, vector.lanes), None)
@@ -83,7 +83,7 @@ def load(typing, kind, array, offset):
 
     def codegen(context, builder, signature, values):
         pointee = context.get_value_type(result)
-        value = builder.load(_address(context, builder, signature.args[1], values[1:], pointee))
+        value = builder.load(address_of(context, builder, signature.args[1], values[1:], pointee))
         value.align = 1
         return value
 
@@ -95,7 +95,7 @@ def store(typing, array, offset, value):
     """array[offset:] = value, all its lanes."""
 
     def codegen(context, builder, signature, values):
-        pointer = _address(context, builder, signature.args[0], values, values[2].type)
+        pointer = address_of(context, builder, signature.args[0], values, values[2].type)
         builder.store(values[2], pointer).align = 1
         return context.get_dummy_value()
 
@@ -105,7 +105,7 @@ def store(typing, array, offset, value):
 def _first_lanes(builder: Any, lanes: int, count: Any) -> Any:
     """The mask of the first `count` lanes."""
     index = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
-    limit = _splat(builder, Vector("i32", lanes), builder.trunc(count, I32))
+    limit = broadcast(builder, Vector("i32", lanes), builder.trunc(count, I32))
     return builder.icmp_signed("<", index, limit)
 
 
@@ -115,11 +115,11 @@ def load_first(typing, kind, array, offset, count):
     result = kind.instance_type
 
     def codegen(context, builder, signature, values):
-        pointer = _address(context, builder, signature.args[1], values[1:], result.ir)
+        pointer = address_of(context, builder, signature.args[1], values[1:], result.ir)
         mask = _first_lanes(builder, result.lanes, values[3])
         zero = ir.Constant(result.ir, None)
-        name = f"llvm.masked.load.{_suffix(result)}.p0"
-        return _call(builder, name, result.ir, [pointer, I32(1), mask, zero])
+        name = f"llvm.masked.load.{suffix(result)}.p0"
+        return call_llvm(builder, name, result.ir, [pointer, I32(1), mask, zero])
 
     return result(kind, array, types.intp, types.intp), codegen
 
@@ -129,10 +129,10 @@ def store_first(typing, array, offset, value, count):
     """The first `count` lanes to array[offset:]; memory beyond is not touched."""
 
     def codegen(context, builder, signature, values):
-        pointer = _address(context, builder, signature.args[0], values, value.ir)
+        pointer = address_of(context, builder, signature.args[0], values, value.ir)
         mask = _first_lanes(builder, value.lanes, values[3])
-        name = f"llvm.masked.store.{_suffix(value)}.p0"
-        _call(builder, name, ir.VoidType(), [values[2], pointer, I32(1), mask])
+        name = f"llvm.masked.store.{suffix(value)}.p0"
+        call_llvm(builder, name, ir.VoidType(), [values[2], pointer, I32(1), mask])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, value, types.intp), codegen
@@ -145,7 +145,7 @@ def splat(typing, kind, scalar):
     element = types.float32 if result.element == "f32" else types.int32
 
     def codegen(context, builder, signature, values):
-        return _splat(builder, result, values[1])
+        return broadcast(builder, result, values[1])
 
     return result(kind, element), codegen
 
@@ -185,7 +185,7 @@ def fma(typing, a, b, c):
     """a * b + c, rounded once where the machine can."""
 
     def codegen(context, builder, signature, values):
-        return _call(builder, f"llvm.fmuladd.{_suffix(a)}", a.ir, list(values))
+        return call_llvm(builder, f"llvm.fmuladd.{suffix(a)}", a.ir, list(values))
 
     return a(a, a, a), codegen
 
@@ -228,40 +228,6 @@ def less(typing, a, b):
         return builder.sub(*values)
 
     return a(a, a), codegen
-
-
-@intrinsic
-def to_unsigned(typing, v):
-    """Each signed byte raised by 128."""
-
-    def codegen(context, builder, signature, values):
-        return builder.xor(values[0], ir.Constant(v.ir, [-128] * v.lanes))
-
-    return v(v), codegen
-
-
-@intrinsic
-def splat4(typing, array, offset):
-    """i8x64: the four bytes at array[offset:], sixteen times."""
-
-    def codegen(context, builder, signature, values):
-        word = builder.load(_address(context, builder, signature.args[0], values, I32))
-        word.align = 1
-        return builder.bitcast(_splat(builder, i32x16, word), i8x64.ir)
-
-    return i8x64(array, types.intp), codegen
-
-
-@intrinsic
-def dot4(typing, sums, unsigned, signed):
-    """sums + the dot of each lane's four unsigned with its four signed bytes (AVX-512 VNNI)."""
-
-    def codegen(context, builder, signature, values):
-        sums_, left, right = values
-        pair = [builder.bitcast(left, i32x16.ir), builder.bitcast(right, i32x16.ir)]
-        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", i32x16.ir, [sums_, *pair])
-
-    return i32x16(i32x16, i8x64, i8x64), codegen
 
 
 def _has_half_conversion() -> bool:
@@ -361,63 +327,3 @@ max_lanes = _reduction(
     lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y),
     "The largest lane; NaN lanes may be passed over.",
 )
-
-
-@intrinsic
-def _ldexp(typing, v, n):
-    """v * 2^n for a whole float n, added to v's exponent: v and the result are normal numbers."""
-
-    def codegen(context, builder, signature, values):
-        i32 = ir.VectorType(I32, v.lanes)
-        steps = builder.shl(builder.fptosi(values[1], i32), ir.Constant(i32, [23] * v.lanes))
-        return builder.bitcast(builder.add(builder.bitcast(values[0], i32), steps), v.ir)
-
-    return v(v, v), codegen
-
-
-@intrinsic
-def _round_even(typing, v):
-    def codegen(context, builder, signature, values):
-        return _call(builder, f"llvm.rint.{_suffix(v)}", v.ir, [values[0]])
-
-    return v(v), codegen
-
-
-@intrinsic
-def _exp_range(typing, x, y):
-    """y where exp(x) is a normal number; 0 below, infinity above, NaN for NaN."""
-
-    def codegen(context, builder, signature, values):
-        x_value, y_value = values
-
-        def constant(value: Any) -> Any:
-            return ir.Constant(x.ir, [value] * x.lanes)
-
-        below = builder.fcmp_ordered("<", x_value, constant(-87.336540))
-        above = builder.fcmp_ordered(">", x_value, constant(88.72283))
-        y_value = builder.select(below, constant(0.0), y_value)
-        y_value = builder.select(above, constant(float("inf")), y_value)
-        return builder.select(builder.fcmp_unordered("uno", x_value, x_value), x_value, y_value)
-
-    return x(x, x), codegen
-
-
-@njit(inline="always")
-def exp(x):
-    """e^x of f32x16 within 2 units in the last place (Cephes' expf); subnormal results are 0.
-
-    x = n ln 2 + r with ln 2 in two parts so that r is exact, a polynomial for e^r, times 2^n.
-    """
-    # maximum() with a NaN gives its second argument, so the integer conversion is always defined
-    clamped = maximum(x, splat(f32x16, -87.5))
-    clamped = sub(zero(f32x16), maximum(sub(zero(f32x16), clamped), splat(f32x16, -88.8)))
-    n = _round_even(mul(clamped, splat(f32x16, 1.44269504088896341)))
-    r = fma(n, splat(f32x16, -0.693359375), clamped)
-    r = fma(n, splat(f32x16, 2.12194440e-4), r)
-    p = fma(splat(f32x16, 1.9875691500e-4), r, splat(f32x16, 1.3981999507e-3))
-    p = fma(p, r, splat(f32x16, 8.3334519073e-3))
-    p = fma(p, r, splat(f32x16, 4.1665795894e-2))
-    p = fma(p, r, splat(f32x16, 1.6666665459e-1))
-    p = fma(p, r, splat(f32x16, 5.0000001201e-1))
-    y = add(fma(p, mul(r, r), r), splat(f32x16, 1.0))
-    return _exp_range(x, _ldexp(y, n))

@@ -7,17 +7,8 @@ in order. Sixteens without a token left are skipped, which makes filters after t
 import numpy as np
 from numba import njit
 
-from kernels.cpu.simd import (
-    exp,
-    f32x16,
-    insert,
-    load,
-    max_lanes,
-    maximum,
-    splat,
-    sub,
-    sum_lanes,
-)
+from kernels.cpu.simd import f32x16, insert, load, max_lanes, maximum, splat, sub, sum_lanes
+from kernels.cpu.simd_exp import exp
 
 GONE = np.float32(-np.inf)
 
