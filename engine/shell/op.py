@@ -2,11 +2,16 @@
 
 import json
 import time
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from kernels.kernel import Kernel
+    from reference.op import Case
 
 
 def ops(as_json: o.Json = False) -> None:
@@ -21,7 +26,7 @@ def ops(as_json: o.Json = False) -> None:
 
     known = Store().load()
 
-    def state(kernel) -> str:  # type: ignore[no-untyped-def]
+    def state(kernel: "Kernel") -> str:
         if kernel.missing():
             return "not on this CPU"
         certificate = known.get(Key.of(kernel).digest)
@@ -128,14 +133,14 @@ def parse_shape(text: str) -> dict[str, int]:
     return sizes
 
 
-def _why(kernels, variant) -> str:  # type: ignore[no-untyped-def]
+def _why(kernels: "Sequence[Kernel]", variant: str | None) -> str:
     if not kernels:
         return f"no variant {variant!r}" if variant else "none is written"
     lacking = [f"{k.variant} needs {', '.join(k.missing())}" for k in kernels if k.missing()]
     return "; ".join(lacking) or "none takes this shape"
 
 
-def _measure(kernel, case, threads) -> dict[str, float]:  # type: ignore[no-untyped-def]
+def _measure(kernel: "Kernel", case: "Case", threads: int) -> dict[str, float]:
     """The median time of a call on warm caches, and the rates that the op's cost gives."""
     import numpy as np
 
