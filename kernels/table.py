@@ -27,6 +27,7 @@ WRITES_CACHE = (("out", "before"),)
 KERNELS: tuple[Kernel, ...] = (
     *(Kernel("embedding", "generic", s, f) for f, s in embedding.SHARES.items()),
     Kernel("rms_norm", "generic", rms_norm.generic),
+    Kernel("rms_norm", "scalar", rms_norm.scalar),
     Kernel("quantise_activations", "generic", quantise_activations.generic),
     *(
         Kernel("linear", "avx512_vnni", s, f, VNNI, pack=VNNI_PACKINGS[f], activations="int8")
@@ -56,6 +57,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("relu", "generic", activations.relu),
     Kernel("squared_relu", "generic", activations.squared_relu),
     Kernel("swiglu", "generic", gated_activations.swiglu),
+    Kernel("swiglu", "scalar", gated_activations.swiglu_scalar),
     Kernel("geglu", "generic", gated_activations.geglu),
     Kernel("reglu", "generic", gated_activations.reglu),
     Kernel("add", "generic", arithmetic.add),

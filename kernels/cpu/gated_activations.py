@@ -1,5 +1,7 @@
 """swiglu, geglu and reglu on the CPU: elements are shared among threads."""
 
+import math
+
 from kernels.cpu.activations import gelu_of, relu_of, silu_of
 from kernels.cpu.share import arguments, part, share
 from kernels.cpu.simd import mul
@@ -16,6 +18,17 @@ def swiglu(block, thread, n_threads):
     for i in range(first, last, 16):
         activated = silu_of(load_some(gate, i, last))
         store_some(out, i, last, mul(activated, load_some(up, i, last)))
+
+
+@share(SIGNATURE)
+def swiglu_scalar(block, thread, n_threads):
+    """The fallback, in plain loops and float64."""
+    gate, up, out = arguments(block, SIGNATURE)
+    gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
+    first, last = part(gate.size, thread, n_threads)
+    for i in range(first, last):
+        value = float(gates[i])
+        target[i] = value / (1.0 + math.exp(-value)) * ups[i]
 
 
 @share(SIGNATURE)

@@ -1,28 +1,17 @@
-"""rms_norm on the CPU: tokens are shared among threads, a token's sum is float64."""
+"""rms_norm on the CPU: tokens are shared among threads.
+
+- `generic`: sixteen elements at a time, sixteen partial sums in float32.
+- `scalar`: plain loops, the sum in float64; the fallback.
+"""
 
 import math
 
-from numba import njit
-
 from kernels.cpu.share import arguments, part, share
+from kernels.cpu.simd import f32x16, fma, mul, splat, sum_lanes, zero
+from kernels.cpu.sweep import load_some, store_some
 from reference.rms_norm import OP
 
 SIGNATURE = OP.signature
-
-
-@njit
-def sum_of_squares(row):
-    """Four partial sums in a fixed order, so that their latencies overlap."""
-    a = b = c = d = 0.0
-    whole = len(row) // 4 * 4
-    for i in range(0, whole, 4):
-        a += float(row[i]) * float(row[i])
-        b += float(row[i + 1]) * float(row[i + 1])
-        c += float(row[i + 2]) * float(row[i + 2])
-        d += float(row[i + 3]) * float(row[i + 3])
-    for i in range(whole, len(row)):
-        a += float(row[i]) * float(row[i])
-    return (a + b) + (c + d)
 
 
 @share(SIGNATURE)
@@ -31,6 +20,26 @@ def generic(block, thread, n_threads):
     tokens, hidden = x.shape
     first, last = part(tokens, thread, n_threads)
     for t in range(first, last):
-        factor = 1.0 / math.sqrt(sum_of_squares(x[t]) / hidden + eps)
+        row, target = x[t], out[t]
+        squares = zero(f32x16)
+        for i in range(0, hidden, 16):
+            values = load_some(row, i, hidden)
+            squares = fma(values, values, squares)
+        factor = splat(f32x16, 1.0 / math.sqrt(sum_lanes(squares) / hidden + eps))
+        for i in range(0, hidden, 16):
+            scaled = mul(load_some(row, i, hidden), factor)
+            store_some(target, i, hidden, mul(scaled, load_some(weight, i, hidden)))
+
+
+@share(SIGNATURE)
+def scalar(block, thread, n_threads):
+    x, weight, eps, out = arguments(block, SIGNATURE)
+    tokens, hidden = x.shape
+    first, last = part(tokens, thread, n_threads)
+    for t in range(first, last):
+        squares = 0.0
+        for i in range(hidden):
+            squares += float(x[t, i]) * float(x[t, i])
+        factor = 1.0 / math.sqrt(squares / hidden + eps)
         for i in range(hidden):
             out[t, i] = float(x[t, i]) * factor * float(weight[i])
