@@ -11,8 +11,8 @@ ACTIVATION = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
 
 @each(*ACTIVATION)
 def test_an_up_of_one_leaves_the_activation(kernel):
-    """act(gate) * 1 is the activation: bit for bit its own kernel of the same variant, or within the
-    activation's bound where there is none."""
+    """act(gate) * 1 is what the activation's own kernel of that variant gives, bit for bit; where
+    there is none, it is within the activation's bound."""
     activation = OPS[ACTIVATION[kernel.op]]
     gate = inputs_of(kernel, tokens=7, width=127)["gate"]
     out = run(kernel, gate=gate, up=np.ones_like(gate))
