@@ -45,7 +45,8 @@ class Engine:
         self.timings.load.seconds = load_seconds
         self.held: list[int] = []  # the tokens whose cells sequence 0 holds
         self.drawn: list[int] = []  # its last token, until a step reads it
-        self.sampler_state: dict[str, Any] | None = None
+        self._sampler: Sampler | None = None  # the one that drew last
+        self._restored: dict[str, Any] | None = None  # or a session's, before anything is drawn
         self._cancelled = threading.Event()
         self._generation = 0  # the latest; an older one may not go on
         self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
@@ -154,6 +155,15 @@ class Engine:
         self.model.cells.clear()
         self.held, self.drawn = [], []
 
+    @property
+    def sampler_state(self) -> dict[str, Any] | None:
+        """Where the sampler of the last generation stands: what `resume` goes on from."""
+        return self._sampler.state() if self._sampler else self._restored
+
+    @sampler_state.setter
+    def sampler_state(self, state: dict[str, Any] | None) -> None:
+        self._sampler, self._restored = None, state
+
     def _check(
         self,
         tokens: Sequence[int],
@@ -209,7 +219,7 @@ class Engine:
                     piece = completion.sample(logits, prompt_logprobs)
                 if completion.index == 0:
                     self.drawn = [piece.token]
-                    self.sampler_state = completion.sampler.state()
+                    self._sampler = completion.sampler
                 prompt_logprobs = None
                 yield piece
                 if generation != self._generation:
@@ -241,8 +251,8 @@ class Engine:
             prompt=prompt,
             kernels=self._sampling_kernels(params),
         )
-        if resume and self.sampler_state is not None:
-            sampler.restore(self.sampler_state)
+        if resume and (state := self.sampler_state) is not None:
+            sampler.restore(state)
             for token in prompt[len(self.held) + len(self.drawn) :]:  # text that was added since
                 sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)

@@ -109,8 +109,10 @@ class Model:
         graph, logits = self._graph(arrays, context)
         self.chooser = Chooser(Store(), options.strict, options.variant)
         needs = dict.fromkeys(need(node) for node in graph.nodes)
-        needs[Need("quantise_activations")] = None
         chosen = self.chooser.choose(list(needs), options.progress.certified)
+        if any(kernel.activations == "int8" for kernel in chosen.values()):
+            quantise = [Need("quantise_activations")]
+            chosen |= self.chooser.choose(quantise, options.progress.certified)
         steps = with_kernels(graph, chosen)
         self.team = self._resources.enter_context(Team(options.threads or physical_cores()))
         self._pack(steps, arrays)

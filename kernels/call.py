@@ -126,7 +126,7 @@ def call(kernel: Kernel, inputs: Arguments) -> dict[str, Array]:
     """The plain call, checked: the reference's parameters in, its outputs by name out."""
     op = kernel.spec
     shape = sizes(op, inputs, kernel.format)
-    if complaint := op.complaint(inputs):
+    if complaint := op.complaint({**inputs, "format": kernel.format}):
         raise ShapeError(f"{op.name}: {complaint}")
     if not kernel.takes(shape):
         raise ShapeError(f"{kernel.name} does not take {shape}")

@@ -140,7 +140,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 
 def complaint(inputs: Arguments) -> str:
     heads, head_dim = inputs["q"].shape[1:]
-    layout = FORMATS[inputs.get("format", "F32")]
+    layout = FORMATS[inputs["format"]]
     kv_heads = inputs["k"].shape[1] // layout.row_bytes(head_dim)
     if not kv_heads or heads % kv_heads:
         return f"{heads} heads are no multiple of {kv_heads} kv_heads"

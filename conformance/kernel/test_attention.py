@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from conformance.kernel.here import each, inputs_of, run
+from kernels.call import ShapeError, call
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
 
@@ -153,3 +154,13 @@ def test_huge_scores_do_not_overflow(kernel):
     weights = run(kernel, **inputs)[0, 0, :CELLS]
     keys = FORMATS[kernel.format].dequantise(inputs["k"])
     assert weights[np.argmax(keys @ inputs["q"][0, 0])] == 1
+
+
+@each("attention")
+def test_the_plain_call_knows_its_own_format(kernel):
+    """`call` needs no word of the format that the kernel's name says, and refuses another."""
+    inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=16)
+    given = {name: value for name, value in inputs.items() if name != "format"}
+    assert_array_equal(call(kernel, given)["out"], run(kernel, **inputs))
+    with pytest.raises(ShapeError, match="got format Q4_0"):
+        call(kernel, {**given, "format": "Q4_0"})

@@ -1,6 +1,5 @@
 """A completion: when it ends, and what is shown of it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from conformance.llama.spelling import (
     EOS,
     LETTERS,
     TEXT,
-    Spelling,
     generate,
     letters,
     say,
@@ -20,24 +18,6 @@ from conformance.llama.spelling import (
 )  # fmt: skip
 from engine import Engine, SamplingParams
 from engine.chat import ChatError
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("generate") / "small.gguf")
-
-
-@pytest.fixture(scope="module")
-def shared(path: Path) -> Iterator[Engine]:
-    with Engine.load(path, threads=2, context=64) as engine:
-        yield engine
-
-
-@pytest.fixture
-def engine(shared: Engine) -> Engine:
-    shared.reset()
-    return shared
-
 
 # When it ends
 

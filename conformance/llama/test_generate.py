@@ -3,7 +3,6 @@
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,23 +27,6 @@ from engine.config import ModelError
 from engine.tokenizer.vocab import TokenizerError
 from reference.op import Array
 from reference.table import OPS
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("generate") / "small.gguf")
-
-
-@pytest.fixture(scope="module")
-def shared(path: Path) -> Iterator[Engine]:
-    with Engine.load(path, threads=2, context=64) as engine:
-        yield engine
-
-
-@pytest.fixture
-def engine(shared: Engine) -> Engine:
-    shared.reset()
-    return shared
 
 
 def log_softmax(row: Array) -> tuple[Array, float]:
