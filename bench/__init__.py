@@ -1,1 +1,1 @@
-"""A duration: benchmarks live here; today `assay op` times one op and `assay run` a generation."""
+"""A duration: how long every kernel and the engine take, against the machine's limits and peers."""

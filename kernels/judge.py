@@ -81,7 +81,7 @@ def judge(candidate: Candidate, case: Case, guarded: bool = False) -> Verdict:
     for name in first:
         if not _same_bits(first[name], again[name]):
             return Verdict(case, np.inf, np.inf, f"{name} differs between one thread and three")
-    return _compare(candidate, case, inputs, first)
+    return compare(candidate, case, inputs, first)
 
 
 def _run(
@@ -108,9 +108,10 @@ def _same_bits(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-def _compare(
+def compare(
     candidate: Candidate, case: Case, inputs: Arguments, outputs: dict[str, Array]
 ) -> Verdict:
+    """What a candidate made of these inputs, against the reference and the op's bound."""
     op = candidate.op
     with np.errstate(over="ignore", invalid="ignore"):
         if candidate.activations == "int8":

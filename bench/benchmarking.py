@@ -1,0 +1,80 @@
+"""Races inside pytest-benchmark: it sees just the seconds that a sample measured.
+
+A sample is many calls of a kernel, after spoiling outputs and sweeping caches; the time of none of
+that counts. So its clock is one that moves by what was measured.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.conditions import Conditions
+from bench.limits import limits
+from bench.plan import Plan
+from bench.results import Measurement, Results
+from bench.timing import Race, Rule, Sampler
+
+
+class MeasuredClock:
+    """A clock for pytest-benchmark, in seconds, that stands still but for what is measured."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = MeasuredClock()
+
+
+def measure(
+    benchmark: BenchmarkFixture, contenders: Mapping[str, Sampler], rule: Rule
+) -> dict[str, list[float]]:
+    """Race the contenders, the first being the benchmark's own; the samples of each.
+
+    A few rounds tell how many are needed, and warm up. Where benchmarks are switched off there is
+    one round, for its outputs.
+    """
+    subject = next(iter(contenders))
+    race = Race(contenders)
+
+    def one_round() -> None:
+        race.round()
+        CLOCK.now += race.samples[subject][-1]
+
+    rounds = 1
+    if not benchmark.disabled:
+        started = time.perf_counter()
+        pilot = Race(contenders)
+        for _ in range(rule.least):
+            pilot.round()
+        each = (time.perf_counter() - started) / rule.least
+        rounds = max(rule.rounds(samples, each) for samples in pilot.samples.values())
+    benchmark.pedantic(one_round, rounds=rounds, iterations=1)
+    return race.samples
+
+
+class Recorder:
+    """Keeps what a measuring run finds, on disk from the first measurement on."""
+
+    def __init__(self, plan: Plan, conditions: Conditions) -> None:
+        self.plan, self.conditions = plan, conditions
+        self.results: Results | None = None
+        self.rejected: list[str] = []
+
+    def add(self, *measurements: Measurement) -> None:
+        """Write them down; fail the benchmark if one is faster than the machine can be."""
+        if self.results is None:
+            known = limits(sorted({1, self.plan.threads})).to_json()
+            self.results = Results(self.plan.folder, self.conditions, known)
+        for measurement in measurements:
+            reason = measurement.impossible
+            self.results.add(replace(measurement, note=reason) if reason else measurement)
+            if reason:
+                self.rejected.append(f"{measurement.title}: {reason}")
+        if any(m.impossible for m in measurements):
+            pytest.fail(self.rejected[-1], pytrace=False)

@@ -1,0 +1,112 @@
+"""Under what conditions a run measured: code, machine, tools, and who else was at work."""
+
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kernels.provenance import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = (
+    "assay", "numpy", "numba", "llvmlite", "pytest-benchmark", "llama-cpp-python", "torch",
+    "transformers", "cupy-cuda12x",
+)  # fmt: skip
+IDLE_LOAD = 0.5  # mean runnable processes a core, before a run, above which others are at work
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """`load` is the mean number of runnable processes over the last minute, before the run began;
+    `steal` the share of time that the host took from this machine since it started."""
+
+    commit: str  # "" outside a checkout
+    dirty: bool
+    device: str
+    machine: str
+    cores: int
+    affinity: tuple[int, ...]
+    governor: str
+    load: float
+    steal: float
+    memory: int
+    system: str
+    versions: dict[str, str]
+
+    @property
+    def busy(self) -> str:
+        """Why its figures are doubtful, or ""."""
+        if self.load > IDLE_LOAD * len(self.affinity):
+            return f"a busy machine: load {self.load:.1f} on {len(self.affinity)} cores"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Conditions":
+        return cls(**{**data, "affinity": tuple(data["affinity"])})
+
+
+def conditions() -> Conditions:
+    """Those of here and now."""
+    times = psutil.cpu_times()
+    total = sum(times)
+    return Conditions(
+        commit=git("rev-parse", "HEAD"),
+        dirty=bool(git("status", "--porcelain", "--untracked-files=no")),
+        device=cpu_name(),
+        machine=machine(),
+        cores=int(psutil.cpu_count(logical=False) or os.cpu_count() or 1),
+        affinity=affinity(),
+        governor=GOVERNOR.read_text().strip() if GOVERNOR.exists() else "unknown",
+        load=psutil.getloadavg()[0],
+        steal=getattr(times, "steal", 0.0) / total if total else 0.0,
+        memory=psutil.virtual_memory().total,
+        system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        versions=versions(),
+    )
+
+
+def affinity() -> tuple[int, ...]:
+    """The logical CPUs that this process may run on."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return tuple(sorted(allowed(0))) if allowed else tuple(range(os.cpu_count() or 1))
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that figures depend on, as far as they are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git(*words: str, folder: Path = ROOT) -> str:
+    """What git says in one line or more; "" where there is no git or no checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def cpu_name() -> str:
+    """What the machine calls its CPU."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith(("model name", "Model name")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

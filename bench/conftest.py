@@ -1,0 +1,114 @@
+"""`pytest bench/ --benchmark` measures; without that flag every benchmark runs once and is checked.
+
+Each measurement is on disk as soon as it is made: see bench/results.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.benchmarking import CLOCK, Recorder
+from bench.conditions import conditions
+from bench.contenders.contender import Setup
+from bench.engine_race import Field, field_of
+from bench.limits import Limits, limits, read_caches
+from bench.op_run import Lab
+from bench.plan import CACHES, Plan, context_of
+from kernels.cpu.team import Team
+
+PLAN = pytest.StashKey[Plan]()
+RECORDER = pytest.StashKey[Recorder]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("assay's benchmarks")
+    group.addoption("--benchmark", action="store_true", help="measure; without it: run once, check")
+    group.addoption("--quick", action="store_true", help="small shapes, few samples: 3 minutes")
+    group.addoption("--models", help="names of data/shapes.toml, with commas between")
+    group.addoption("--shapes", metavar="FILE", help="shapes of your own, as data/shapes.toml")
+    group.addoption("--threads", type=int, default=0, help="0: one per physical core")
+    group.addoption("--most-seconds", type=float, help="leave out kernels whose calls take longer")
+    group.addoption("--results", metavar="FOLDER", help="where runs are kept")
+    group.addoption(
+        "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
+    )
+    group.addoption(
+        "--compare", metavar="BASE", help="an earlier run; exit 1 if slower"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark looks at its options
+def pytest_configure(config: pytest.Config) -> None:
+    plan = config.stash[PLAN] = Plan.of(config)
+    if not plan.measuring:
+        config.option.benchmark_disable = True
+    config.stash[RECORDER] = Recorder(plan, conditions())  # before this run makes itself felt
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --benchmark the lab's own tests stay out: they would only disturb."""
+    benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
+    for item in benchmarks:
+        item.add_marker(pytest.mark.benchmark(timer=CLOCK))
+    if config.stash[PLAN].measuring:
+        config.hook.pytest_deselected(items=[item for item in items if item not in benchmarks])
+        items[:] = benchmarks
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Benchmarks get what the plan has of what they ask for."""
+    plan = metafunc.config.stash[PLAN]
+    if {"case", "cache"} <= set(metafunc.fixturenames):
+        found = [(case, cache) for case in plan.cases() for cache in CACHES]
+        names = [f"{case} {cache}" for case, cache in found]
+        metafunc.parametrize(("case", "cache"), found, ids=names)
+    if "kernel" in metafunc.fixturenames:
+        kernels = list({case.kernel.name: case.kernel for case in plan.cases()}.values())
+        metafunc.parametrize("kernel", kernels, ids=lambda kernel: kernel.name)
+    if "engine_test" in metafunc.fixturenames:
+        found = [(path, test) for path in plan.engine_models for test in plan.engine_tests(path)]
+        names = [f"{path.stem} {test.name}" for path, test in found]
+        metafunc.parametrize(("engine_model", "engine_test"), found, ids=names, scope="session")
+
+
+@pytest.fixture(scope="session")
+def plan(pytestconfig: pytest.Config) -> Plan:
+    return pytestconfig.stash[PLAN]
+
+
+@pytest.fixture(scope="session")
+def recorder(pytestconfig: pytest.Config) -> Recorder:
+    """Writes measurements to the results folder."""
+    return pytestconfig.stash[RECORDER]
+
+
+@pytest.fixture(scope="session")
+def lab(plan: Plan) -> Iterator[Lab]:
+    """Threads and limits for benchmarks of ops; a run that does not measure needs no probe."""
+    unknown = Limits(read_caches(), (), (), "")
+    known = limits(sorted({1, plan.threads})) if plan.measuring else unknown
+    with Team(plan.threads) as team:
+        yield Lab(team, known, plan.most_seconds)
+
+
+@pytest.fixture(scope="session")
+def engine_field(engine_model: Path, plan: Plan) -> Iterator[Field]:
+    """Our engine and its peers, each with the model open in a process of its own."""
+    context, sequences = context_of(engine_model), 8
+    setup = Setup(plan.threads, context=context, sequences=sequences)
+    with field_of(engine_model, setup) as field:
+        yield field
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the results are, and what to make of them."""
+    recorder = terminalreporter.config.stash[RECORDER]
+    if recorder.results is None:
+        return
+    terminalreporter.section("results")
+    terminalreporter.line(f"{recorder.results.path}")
+    if recorder.conditions.busy:
+        terminalreporter.line(f"figures are doubtful: {recorder.conditions.busy}", yellow=True)
+    for line in recorder.rejected:
+        terminalreporter.line(f"rejected: {line}", red=True)

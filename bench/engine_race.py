@@ -1,0 +1,110 @@
+"""An engine's tests run by several contenders in turns: our engine, and the peers that are here."""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.contenders.contender import CONTENDERS, Absent, Sample, Setup
+from bench.contenders.racer import OURS, Racer, enter
+from bench.engine_tests import EngineTest
+from bench.results import Measurement
+from bench.timing import Race, Rule, Sampler, race
+
+PARTS = {"prompt": "prompt_seconds", "generation": "generate_seconds"}  # of a batched test
+
+
+@dataclass(slots=True)
+class Field:
+    """Those who take part with one model, and those who are absent; our engine is the first."""
+
+    model: Path
+    setup: Setup
+    racers: list[Racer]
+    absent: list[Absent]
+    last: dict[str, list[Sample]] = field(default_factory=dict)
+
+    def samplers(self, test: EngineTest) -> dict[str, Sampler]:
+        """A sampler for each racer, which also keeps the whole samples in `last`."""
+        self.last = {racer.name: [] for racer in self.racers}
+
+        def sampler(racer: Racer) -> Sampler:
+            def sample() -> float:
+                taken = racer.sample(test)
+                self.last[racer.name].append(taken)
+                return taken.seconds
+
+            return sample
+
+        return {racer.name: sampler(racer) for racer in self.racers}
+
+    def run(
+        self, test: EngineTest, rule: Rule, watch: Callable[[int], None] | None = None
+    ) -> list[Measurement]:
+        """The test by all, in turns."""
+        samplers = self.samplers(test)
+        Race(samplers).round()  # the first sample after a change of test is not like the others
+        for taken in self.last.values():
+            taken.clear()
+        race(samplers, rule, watch)
+        return self.measurements(test)
+
+    def measurements(self, test: EngineTest) -> list[Measurement]:
+        """Rows of the samples in `last`, and one without samples for each who is absent."""
+        rivals = secrets.token_hex(4)
+        rows = []
+        for name, taken in self.last.items():
+            rows.append(self._row(test, name, [s.seconds for s in taken], test.tokens, rivals))
+            if test.kind == "batched":
+                tokens = {"prompt": test.prompt_tokens, "generation": test.generate_tokens}
+                for part, attribute in PARTS.items():
+                    seconds = [getattr(s, attribute) for s in taken]
+                    rows.append(self._row(test, name, seconds, tokens[part], rivals, part))
+        for who in self.absent:
+            rows.append(self._row(test, who.name, [], test.tokens, rivals, note=who.reason))
+        return rows
+
+    def _row(
+        self,
+        test: EngineTest,
+        name: str,
+        seconds: Sequence[float],
+        tokens: int,
+        rivals: str,
+        part: str = "",
+        note: str = "",
+    ) -> Measurement:
+        return Measurement(
+            bench="engine",
+            test=f"{test.name} {part}".strip(),
+            contender=name,
+            model=self.model.name,
+            threads=self.setup.threads,
+            samples=tuple(seconds),
+            tokens=tokens,
+            checked=len(seconds),
+            rivals=rivals,
+            note=note,
+        )
+
+    def about(self) -> Mapping[str, Mapping[str, str]]:
+        """What each says of its versions and of how it runs the model."""
+        return {racer.name: racer.about for racer in self.racers}
+
+
+@contextmanager
+def field_of(
+    model: Path, setup: Setup, contenders: Sequence[str] = tuple(CONTENDERS)
+) -> Iterator[Field]:
+    """Open the model in every contender's own process; all end together."""
+    ordered = [OURS, *(name for name in contenders if name != OURS)]
+    with ExitStack() as stack:
+        racers, absent = [], []
+        for name in ordered:
+            entered = enter(name, model, setup)
+            if isinstance(entered, Absent):
+                absent.append(entered)
+            else:
+                racers.append(stack.enter_context(entered))
+        yield Field(model, setup, racers, absent)

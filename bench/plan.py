@@ -1,0 +1,112 @@
+"""How much a run of the benchmarks measures, from pytest's options."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bench.cases import TOKENS, BenchCase, cases
+from bench.engine_tests import EngineTest
+from bench.results import results_folder
+from bench.timing import Rule
+from data import shapes
+from engine.config import ModelConfig
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+from engine.model import physical_cores
+
+CACHES = ("cold", "hot")
+QUICK_MODELS = ("story", "tinyllama-1.1b")
+ENGINE_MODELS = ("story-f16", "story-q8_0")
+
+
+@cache
+def context_of(model: Path) -> int:
+    """Tokens of context, at most 4096: what its benchmarks use."""
+    with GGUFFile(model) as file:
+        return min(ModelConfig.from_metadata(file.metadata, 0).context, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which models' shapes, at how many tokens, on how many threads, and for how long.
+
+    `models` None means all of the file; `most_seconds` is what one call of a kernel may take.
+    """
+
+    measuring: bool
+    quick: bool
+    shapes: shapes.Shapes
+    models: tuple[str, ...] | None
+    threads: int
+    most_seconds: float
+    engine_models: tuple[Path, ...]
+    folder: Path
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> "Plan":
+        """UsageError, one line, where the options ask for what there is not."""
+        option = config.getoption
+        quick = option("--quick")
+        models = tuple(filter(None, (option("--models") or "").split(",")))
+        try:
+            plan = cls(
+                measuring=option("--benchmark"),
+                quick=quick,
+                shapes=shapes.read(Path(option("--shapes") or shapes.FILE)),
+                models=models or (QUICK_MODELS if quick and not option("--shapes") else None),
+                threads=option("--threads") or physical_cores(),
+                most_seconds=option("--most-seconds") or (0.01 if quick else 0.5),
+                engine_models=tuple(map(resolve, option("--engine-model") or ENGINE_MODELS)),
+                folder=Path(option("--results") or results_folder()),
+            )
+            plan.cases()
+            for model in plan.engine_models:
+                context_of(model)
+        except (ValueError, OSError) as error:
+            raise pytest.UsageError(str(error)) from None
+        return plan
+
+    @property
+    def rule(self) -> Rule:
+        """For ops."""
+        return Rule(cap_seconds=0.03 if self.quick else 0.5, most=200)
+
+    @property
+    def engine_rule(self) -> Rule:
+        return Rule(cap_seconds=0.5 if self.quick else 10.0, most=50)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return TOKENS[:2] if self.quick else TOKENS
+
+    def cases(self) -> list[BenchCase]:
+        """Every kernel that runs here, at every size asked."""
+        sweeps = () if self.quick else self.shapes.sweeps
+        found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
+        return [case for case in found if not case.kernel.missing()]
+
+    def engine_tests(self, model: Path) -> list[EngineTest]:
+        """Over prompts, depths and batches, as far as the model's context goes."""
+        context = context_of(model)
+        pp, tg = (64, 16) if self.quick else (512, 128)
+        pp, tg = min(pp, context // 2), min(tg, context // 4)
+        deep = context - max(pp, tg)
+        tests = [
+            EngineTest("load"),
+            EngineTest("first_token", prompt=pp),
+            EngineTest("pp", prompt=pp),
+            EngineTest("tg", generate=tg),
+            EngineTest("tg", generate=tg, depth=deep // 2),
+        ]
+        if not self.quick:
+            tests += [
+                EngineTest("pp", prompt=pp // 4),
+                EngineTest("pp", prompt=pp, depth=deep // 2),
+                EngineTest("tg", generate=tg, depth=deep),
+            ]
+        batches = (1, 4) if self.quick else (1, 2, 4, 8)
+        return tests + [
+            EngineTest("batched", prompt=pp // 4, generate=tg // 4, parallel=n) for n in batches
+        ]

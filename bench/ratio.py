@@ -1,0 +1,75 @@
+"""A ratio of medians with its interval, and whether a difference means anything."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """median(a) / median(b), and the interval that holds it at the level asked for."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"a ratio lies in its interval: {self.low}, {self.value}, {self.high}")
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def farthest(self) -> float:
+        """How far from 1 the interval reaches, as a factor of at least 1."""
+        return max(self.high, 1 / self.low) if self.low > 0 else math.inf
+
+    @property
+    def significant(self) -> bool:
+        return self.low > 1 or self.high < 1
+
+
+def ratio(
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    level: float = 0.95,
+    together: int = 0,
+    seed: int = 0,
+) -> Ratio:
+    """The ratio of medians by bootstrap (percentiles).
+
+    With `together`, a and b were measured in turns, round by round: so many consecutive rounds are
+    drawn as one, both sides alike, so that what disturbed both cancels and what lasted longer than
+    a sample counts once. Without, each side is drawn by itself.
+    """
+    x, y = np.asarray(a, float), np.asarray(b, float)
+    if not len(x) or not len(y):
+        raise ValueError("a ratio needs samples on both sides")
+    rng = np.random.default_rng(seed)
+    if together:
+        count = min(len(x), len(y))
+        x, y = x[:count], y[:count]
+        of_x = of_y = _rounds(rng, count, min(together, count))
+    else:
+        of_x = rng.integers(0, len(x), (RESAMPLES, len(x)))
+        of_y = rng.integers(0, len(y), (RESAMPLES, len(y)))
+    drawn = np.median(x[of_x], axis=1) / np.median(y[of_y], axis=1)
+    value = float(np.median(x) / np.median(y))
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Ratio(value, min(float(low), value), max(float(high), value))
+
+
+def _rounds(
+    rng: np.random.Generator, count: int, together: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Indices [RESAMPLES, count or a little more]: whole blocks of consecutive rounds."""
+    blocks = -(-count // together)
+    first = rng.integers(0, count - together + 1, (RESAMPLES, blocks))
+    return (first[..., None] + np.arange(together)).reshape(RESAMPLES, -1)

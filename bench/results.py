@@ -1,0 +1,230 @@
+"""Results: one file of JSON lines a run, only ever appended to.
+
+The first line says under what conditions the run measured and what the machine can do; each
+further line is one measurement with all its samples. `bench.frames` makes pandas frames of them.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from bench.conditions import Conditions
+from bench.timing import relative_error
+
+
+class ResultsError(ValueError):
+    """A results file or folder that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured and every sample of it, in seconds.
+
+    - `bench`: "op", "engine", "start" or "node"; `test`: the op's name, or e.g. "pp512".
+    - `phase`: "run", or one of "compile", "certify", "pack", "load".
+    - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
+    - `tokens`: how many a sample of an engine's test gets through; 0 for ops.
+    - `bytes`, `operations`: what must move and be done at least; `limit` names the binding limit
+      of the machine and `limit_seconds` what it allows at best.
+    - `checked`: how many of the samples had their outputs checked.
+    - `rivals`: a word that measurements share if they took turns in one race.
+    - `note`: why it is doubtful, rejected or absent; a measurement without samples is absent.
+    """
+
+    bench: str
+    test: str
+    contender: str = "assay"
+    target: str = ""
+    variant: str = ""
+    format: str = ""
+    shape: str = ""
+    model: str = ""
+    threads: int = 0
+    cache: str = ""
+    phase: str = "run"
+    samples: tuple[float, ...] = ()
+    tokens: int = 0
+    bytes: float = 0.0
+    operations: float = 0.0
+    limit: str = ""
+    limit_seconds: float = 0.0
+    limit_spread: float = 0.0
+    kernel: str = ""  # digest of the kernel's certificate key
+    checked: int = 0
+    rivals: str = ""
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.samples)) if self.samples else float("nan")
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the median."""
+        return relative_error(self.samples)
+
+    @property
+    def share(self) -> float:
+        """Of the binding limit; 0 where no limit is known."""
+        return self.limit_seconds / self.median if self.samples and self.limit_seconds else 0.0
+
+    @property
+    def impossible(self) -> str:
+        """Why no machine can have been so fast, or "": then cost or clock is wrong."""
+        if self.share > 1 + self.limit_spread:
+            return f"{self.share:.0%} of the limit ({self.limit}): its cost or the clock is wrong"
+        return ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes it comparable with a measurement of another run."""
+        return (
+            self.bench, self.test, self.contender, self.target, self.variant, self.format,
+            self.shape, self.model if self.bench != "op" else "", self.threads, self.cache,
+            self.phase,
+        )  # fmt: skip
+
+    @property
+    def title(self) -> str:
+        """A line for people: linear/cpu/generic/Q4_0 tokens=1,… cold."""
+        name = "/".join(filter(None, (self.test, self.target, self.variant, self.format)))
+        where = self.shape or self.model
+        phase = "" if self.phase == "run" else self.phase
+        who = "" if self.contender == "assay" else f"({self.contender})"
+        return " ".join(filter(None, (name, where, self.cache, phase, who)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "measurement", **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's conditions and what it measured. `limits` is what bench.limits probed, as JSON."""
+
+    run: str
+    when: str
+    conditions: Conditions
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    measurements: tuple[Measurement, ...] = ()
+    path: Path = Path()
+
+
+def results_folder() -> Path:
+    """Where runs are kept; ASSAY_RESULTS overrides it."""
+    chosen = os.environ.get("ASSAY_RESULTS")
+    data = platformdirs.user_data_path("assay", appauthor=False)
+    return Path(chosen) if chosen else data / "results"
+
+
+class Results:
+    """A run that is being written; every measurement is on disk as soon as it is made."""
+
+    def __init__(
+        self, folder: Path, conditions: Conditions, limits: Mapping[str, Any] | None = None
+    ) -> None:
+        now = datetime.now(UTC)
+        stamp = now.strftime("%Y%m%dT%H%M%SZ")
+        self.run = f"{stamp}-{conditions.commit[:7] or 'nogit'}-{secrets.token_hex(2)}"
+        self.path = folder / f"{self.run}.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._append(
+            {
+                "kind": "run",
+                "run": self.run,
+                "when": now.isoformat(timespec="seconds"),
+                "conditions": conditions.to_json(),
+                "limits": dict(limits or {}),
+            }
+        )
+
+    def add(self, *measurements: Measurement) -> None:
+        for measurement in measurements:
+            self._append(measurement.to_json())
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """One write, so that what stands in the file is whole whenever the run is cut off."""
+        data = (json.dumps(line) + "\n").encode()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            if os.write(descriptor, data) != len(data):
+                raise OSError(28, os.strerror(28), str(self.path))
+        finally:
+            os.close(descriptor)
+
+
+def read(path: Path) -> Run:
+    """A run's file; ResultsError names the first line that is not one of ours."""
+    run: Run | None = None
+    measurements = []
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ResultsError(f"{path}: byte {error.start} is not valid UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            data = json.loads(line)
+            kind = data.pop("kind")
+            if kind == "run" and run is None:
+                run = Run(
+                    data["run"], data["when"], Conditions.from_json(data["conditions"]),
+                    data["limits"], (), path,
+                )  # fmt: skip
+            elif kind == "measurement" and run is not None:
+                measurements.append(_measurement(data))
+            else:
+                raise ValueError(f"a {kind!r} has no place here")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise ResultsError(f"{path}: line {number} is no result: {reason}") from None
+    if run is None:
+        raise ResultsError(f"{path}: no results in it")
+    return Run(run.run, run.when, run.conditions, run.limits, tuple(measurements), path)
+
+
+def _measurement(data: dict[str, Any]) -> Measurement:
+    samples = tuple(float(s) for s in data.pop("samples"))
+    if not all(np.isfinite(samples)) or any(s < 0 for s in samples):
+        raise ValueError("samples are seconds, finite and not negative")
+    return Measurement(**data, samples=samples)
+
+
+def read_folder(folder: Path) -> tuple[list[Run], list[str]]:
+    """All its runs by date, and a line for each file that could not be read."""
+    if not folder.is_dir():
+        raise ResultsError(f"{folder}: no such folder; `pytest bench/ --benchmark` fills it")
+    runs, complaints = [], []
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            runs.append(read(path))
+        except ResultsError as error:
+            complaints.append(str(error))
+    if not runs:
+        reason = f": {complaints[0]}" if complaints else "; `pytest bench/ --benchmark` fills it"
+        raise ResultsError(f"{folder}: no results in it{reason}")
+    return sorted(runs, key=lambda run: run.when), complaints
+
+
+def find(name: str, folder: Path) -> Run:
+    """A run by its file, its name in the folder, the beginning of its name, or `latest`."""
+    if Path(name).is_file():
+        return read(Path(name))
+    if name == "latest":
+        return read_folder(folder)[0][-1]
+    matches = sorted(folder.glob(f"{name}*.jsonl")) if folder.is_dir() and name else []
+    if len(matches) != 1:
+        problem = f"{len(matches)} runs begin so" if matches else "no such run"
+        raise ResultsError(f"{name}: {problem} in {folder}")
+    return read(matches[0])
+
+
+def of_kind(measurements: Iterable[Measurement], **wanted: Any) -> list[Measurement]:
+    """Those whose fields have these values."""
+    return [m for m in measurements if all(getattr(m, n) == v for n, v in wanted.items())]

@@ -1,0 +1,94 @@
+"""When to stop measuring, and how to measure several contenders fairly: in turns.
+
+Machines drift: clocks, neighbours, heat. Contenders that take turns within one run drift together,
+so their ratio holds where their times do not.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Sampler = Callable[[], float]  # measures once and gives the seconds of one call
+
+
+def relative_error(samples: Sequence[float]) -> float:
+    """The standard error of the median over the median, whatever the distribution.
+
+    How many samples lie below the true median is binomial(n, 1/2), so the order statistics one
+    standard deviation of it, sqrt(n) / 2, to either side of the middle hold it two times in three.
+    """
+    n = len(samples)
+    if n < 3:
+        return math.inf
+    ordered = np.sort(samples)
+    middle, reach = (n - 1) / 2, math.sqrt(n) / 2
+    low = ordered[max(0, math.floor(middle - reach))]
+    high = ordered[min(n - 1, math.ceil(middle + reach))]
+    return float((high - low) / 2 / np.median(ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Stop once the relative error of the median is below `error`, or time is up.
+
+    `least` samples are taken whatever they cost; `cap_seconds` and `most` end what does not settle.
+    """
+
+    least: int = 5
+    error: float = 0.01
+    cap_seconds: float = 1.0
+    most: int = 1000
+
+    def enough(self, samples: Sequence[float], elapsed: float) -> bool:
+        if len(samples) < self.least:
+            return False
+        settled = relative_error(samples) < self.error
+        return settled or elapsed >= self.cap_seconds or len(samples) >= self.most
+
+    def rounds(self, pilot: Sequence[float], round_seconds: float) -> int:
+        """How many samples to take, judging by a few: the error falls with the root of their
+        number, and half as many again make up for what the few did not show."""
+        if not pilot:
+            return self.least
+        wanted = 1.5 * len(pilot) * (min(relative_error(pilot), 10) / self.error) ** 2
+        affordable = self.cap_seconds / max(round_seconds, 1e-9)
+        return int(max(self.least, min(wanted, affordable, self.most)))
+
+
+class Race:
+    """Contenders that take turns. Each round begins with another one, so that none always follows
+    the same."""
+
+    def __init__(self, contenders: Mapping[str, Sampler]) -> None:
+        self._contenders = dict(contenders)
+        self.samples: dict[str, list[float]] = {name: [] for name in contenders}
+        self.rounds = 0
+
+    def round(self) -> None:
+        """One sample of each."""
+        names = list(self._contenders)
+        first = self.rounds % len(names)
+        for name in names[first:] + names[:first]:
+            self.samples[name].append(self._contenders[name]())
+        self.rounds += 1
+
+
+def race(
+    contenders: Mapping[str, Sampler],
+    rule: Rule,
+    watch: Callable[[int], None] | None = None,
+) -> dict[str, list[float]]:
+    """Samples of every contender, taken in turns until all have enough.
+
+    `watch` is told after each round how many are done.
+    """
+    started = time.perf_counter()
+    running = Race(contenders)
+    while not all(rule.enough(s, time.perf_counter() - started) for s in running.samples.values()):
+        running.round()
+        if watch:
+            watch(running.rounds)
+    return running.samples

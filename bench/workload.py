@@ -1,0 +1,160 @@
+"""What a benchmark runs on: inputs as a model has them, what they cost, and sampled truth.
+
+Conformance tries awkward shapes; here they are real ones, so making inputs and checking outputs
+must be cheap: weights repeat a few rows, and truth is computed for some tokens and rows only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from bench.cases import BenchCase, Sizes
+from kernels.judge import Candidate, compare
+from reference.formats import FORMATS
+from reference.op import Arguments, Array, Case, Cost, Op
+
+ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
+TRUTHS = {"tokens": 3, "rows": 3, "out": 48}  # how much of an axis is checked
+
+Picks = Mapping[str, Array]
+
+
+@lru_cache(maxsize=1)
+def weight(format: str, rows: int, hidden: int) -> Array:
+    """uint8 [rows, row_bytes], of which ROWS rows are distinct; the last one made is kept."""
+    few = np.random.default_rng([rows, hidden]).standard_normal((min(rows, ROWS), hidden))
+    data = FORMATS[format].quantise(few.astype(np.float32))
+    return np.resize(data, (rows, data.shape[1]))
+
+
+def linear(case: Case) -> Arguments:
+    s = case.shape
+    assert case.format is not None
+    x = case.array(case.rng(), s["tokens"], s["hidden"])
+    return {
+        "x": x,
+        "weight": weight(case.format, s["out"], s["hidden"]),
+        "format": case.format,
+    }
+
+
+def embedding(case: Case) -> Arguments:
+    s = case.shape
+    assert case.format is not None
+    tokens = case.rng().integers(0, s["vocab"], s["tokens"], dtype=np.int32)
+    return {
+        "tokens": tokens,
+        "weight": weight(case.format, s["vocab"], s["hidden"]),
+        "format": case.format,
+    }
+
+
+def attention(case: Case) -> Arguments:
+    """The last tokens of one sequence that fills the cache: each sees those before it."""
+    s, rng = case.shape, case.rng()
+    assert case.format is not None
+    layout, width = FORMATS[case.format], s["kv_heads"] * s["head_dim"]
+    positions = np.arange(s["capacity"] - s["tokens"], s["capacity"], dtype=np.int32)
+    spans = np.stack([0 * positions, 0 * positions, positions + 1], axis=1)
+    return {
+        "q": case.array(rng, s["tokens"], s["heads"], s["head_dim"]),
+        "k": layout.quantise(case.array(rng, s["capacity"], width)),
+        "v": layout.quantise(case.array(rng, s["capacity"], width)),
+        "lists": np.arange(s["capacity"], dtype=np.int32)[None],
+        "spans": spans.astype(np.int32),
+        "positions": positions,
+        "cell_positions": np.arange(s["capacity"], dtype=np.int32),
+        "slopes": np.zeros(s["heads"], np.float32),
+        "scale": s["head_dim"] ** -0.5,
+        "softcap": 0.0,
+        "format": case.format,
+    }
+
+
+MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
+    "linear": linear,
+    "embedding": embedding,
+    "attention": attention,
+}
+
+
+def cost_shape(op: str, shape: Sizes) -> Mapping[str, float]:
+    """The sizes that count for the cost: of attention, the cells that a token sees on average."""
+    if op == "attention":
+        return {**shape, "capacity": shape["capacity"] - (shape["tokens"] - 1) / 2}
+    return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One kernel's work at one size: make its inputs, know its cost, check what comes out."""
+
+    bench: BenchCase
+    cost: Cost
+
+    @classmethod
+    def of(cls, bench: BenchCase) -> "Workload":
+        spec = bench.kernel.spec
+        # a size may be fractional here, which no array's is
+        cost = spec.cost(cost_shape(spec.name, bench.shape), bench.kernel.format)  # type: ignore[arg-type]
+        return cls(bench, cost)
+
+    @property
+    def arithmetic(self) -> str:
+        """Which of the machine's peaks holds for it."""
+        return "int8" if self.bench.kernel.activations == "int8" else "f32"
+
+    def inputs(self) -> Arguments:
+        op = self.bench.kernel.spec
+        case = op.case(self.bench.shape, "normal", 0, self.bench.kernel.format)
+        return MAKERS.get(op.name, op.make)(case)
+
+    def again(self, inputs: Arguments, seed: int) -> Arguments:
+        """The same weights and indices, but other numbers in what is float32."""
+        rng = np.random.default_rng(seed)
+        return {
+            name: np.roll(value, int(rng.integers(1, value.size)))
+            if isinstance(value, np.ndarray) and value.dtype == np.float32 and value.size > 1
+            else value
+            for name, value in inputs.items()
+        }
+
+    def check(self, inputs: Arguments, outputs: Mapping[str, Array], seed: int) -> str:
+        """What is wrong with some of these outputs, tokens and rows drawn by `seed`; or ""."""
+        kernel = self.bench.kernel
+        picks = _picks(kernel.spec, self.bench.shape, seed)
+        some_in, some_out = _cut(kernel.spec, picks, inputs, outputs)
+        case = kernel.spec.case(self.bench.shape, "normal", seed, kernel.format)
+        return compare(Candidate.of(kernel), case, some_in, some_out).failure
+
+
+def _picks(op: Op, shape: Sizes, seed: int) -> Picks:
+    """Indices along the axes on which outputs do not depend on each other."""
+    rng = np.random.default_rng(seed)
+    if op.name == "kv_write":  # its output's rows are cells, not tokens
+        return {}
+    return {
+        axis: np.sort(rng.permutation(shape[axis])[:count])
+        for axis, count in TRUTHS.items()
+        if axis in shape
+    }
+
+
+def _cut(
+    op: Op, picks: Picks, inputs: Arguments, outputs: Mapping[str, Array]
+) -> tuple[Arguments, dict[str, Array]]:
+    """The picked part of every array."""
+    axes = {argument.name: argument.axes for argument in op.inputs + op.outputs}
+
+    def part(name: str, value: Array) -> Array:
+        for dim, axis in enumerate(axes.get(name, ())):
+            if axis in picks:
+                value = np.take(value, picks[axis], axis=dim)
+        return value
+
+    return (
+        {name: part(name, value) for name, value in inputs.items()},
+        {name: part(name, value) for name, value in outputs.items()},
+    )
