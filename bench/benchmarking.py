@@ -36,8 +36,8 @@ def measure(
 ) -> dict[str, list[float]]:
     """Race the contenders, the first being the benchmark's own; the samples of each.
 
-    A few rounds tell how many are needed, and warm up. Where benchmarks are switched off there is
-    one round, for its outputs.
+    A few rounds tell how many are needed, and warm up, unless the rule leaves no choice. Where
+    benchmarks are switched off there is one round, for its outputs.
     """
     subject = next(iter(contenders))
     race = Race(contenders)
@@ -46,8 +46,8 @@ def measure(
         race.round()
         CLOCK.now += race.samples[subject][-1]
 
-    rounds = 1
-    if not benchmark.disabled:
+    rounds = 1 if benchmark.disabled else rule.least
+    if rounds < rule.most and not benchmark.disabled:
         started = time.perf_counter()
         pilot = Race(contenders)
         for _ in range(rule.least):

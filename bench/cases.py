@@ -12,6 +12,7 @@ from kernels.table import KERNELS
 from reference.table import OPS
 
 TOKENS = (1, 8, 512)
+CACHES = ("cold", "hot")
 CONTEXT = 512  # cells that attention sees, itself included
 LOGITS = 8  # tokens of a step that may want logits, at most
 

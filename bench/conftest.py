@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from bench.benchmarking import CLOCK, Recorder
+from bench.cases import CACHES
 from bench.conditions import conditions
 from bench.contenders.contender import Setup
 from bench.engine_race import Field, field_of
 from bench.limits import Limits, limits, read_caches
 from bench.op_run import Lab
-from bench.plan import CACHES, Plan, context_of
+from bench.plan import Plan, context_of
 from kernels.cpu.team import Team
 
 PLAN = pytest.StashKey[Plan]()
@@ -33,9 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
     )
-    group.addoption(
-        "--compare", metavar="BASE", help="an earlier run; exit 1 if slower"
-    )
+    group.addoption("--compare", metavar="BASE", help="an earlier run; exit 1 if slower")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark looks at its options
@@ -66,6 +65,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" in metafunc.fixturenames:
         kernels = list({case.kernel.name: case.kernel for case in plan.cases()}.values())
         metafunc.parametrize("kernel", kernels, ids=lambda kernel: kernel.name)
+    if "packed" in metafunc.fixturenames:
+        metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
     if "engine_test" in metafunc.fixturenames:
         found = [(path, test) for path in plan.engine_models for test in plan.engine_tests(path)]
         names = [f"{path.stem} {test.name}" for path, test in found]

@@ -10,7 +10,7 @@ from bench.contenders.contender import CONTENDERS, Absent, Sample, Setup
 from bench.contenders.racer import OURS, Racer, enter
 from bench.engine_tests import EngineTest
 from bench.results import Measurement
-from bench.timing import Race, Rule, Sampler, race
+from bench.timing import Rule, Sampler, race
 
 PARTS = {"prompt": "prompt_seconds", "generation": "generate_seconds"}  # of a batched test
 
@@ -43,11 +43,7 @@ class Field:
         self, test: EngineTest, rule: Rule, watch: Callable[[int], None] | None = None
     ) -> list[Measurement]:
         """The test by all, in turns."""
-        samplers = self.samplers(test)
-        Race(samplers).round()  # the first sample after a change of test is not like the others
-        for taken in self.last.values():
-            taken.clear()
-        race(samplers, rule, watch)
+        race(self.samplers(test), rule, watch)
         return self.measurements(test)
 
     def measurements(self, test: EngineTest) -> list[Measurement]:
@@ -61,9 +57,8 @@ class Field:
                 for part, attribute in PARTS.items():
                     seconds = [getattr(s, attribute) for s in taken]
                     rows.append(self._row(test, name, seconds, tokens[part], rivals, part))
-        for who in self.absent:
-            rows.append(self._row(test, who.name, [], test.tokens, rivals, note=who.reason))
-        return rows
+        absent = (self._row(test, w.name, [], 0, rivals, note=w.reason) for w in self.absent)
+        return [*rows, *absent]
 
     def _row(
         self,

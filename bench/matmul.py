@@ -90,7 +90,8 @@ class Product:
     def sample(self, calls: int) -> dict[str, Any]:
         turns = [self._arrays[(self._next + i) % len(self._arrays)] for i in range(calls)]
         self._next = (self._next + calls) % len(self._arrays)
-        self._multiply(*turns[0]) if len(self._arrays) == 1 else None  # hot means hot
+        if len(self._arrays) == 1:
+            self._multiply(*turns[0])  # hot means hot
         started = time.perf_counter()
         for x, w, out in turns:
             self._multiply(x, w, out)

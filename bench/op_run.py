@@ -146,6 +146,7 @@ class OpRun:
         seconds = min(self._time(once) for _ in range(TRIES))
         lab.learn(work, seconds)
         calls = max(1, int(SAMPLE_SECONDS / max(seconds, 1e-7)))
+        self.copies = 1  # so that a peer may do alike
         if cache == "hot":
             self._bounds += [Bound.of(work, work.again(inputs, i), packed) for i in range(1, SETS)]
             repeats = min(calls, ENTRIES // len(first.entries))
@@ -160,6 +161,7 @@ class OpRun:
                 self._bounds.append(Bound.of(work, copies, own))
             self._programs = [Program([e for b in self._bounds for e in b.entries])]
             self.calls = len(self._bounds)
+            self.copies = max(self.calls, -(-2 * lab.limits.last_level() // max(1, size)))
 
     def _time(self, program: Program) -> float:
         started = time.perf_counter()
@@ -192,16 +194,20 @@ class OpRun:
             raise WrongOutputError(f"{self.work.bench}: {failure}")
         self.checked += 1
 
-    def measurement(self, samples: Sequence[float]) -> Measurement:
-        """The result's row, with the machine's limit for this work."""
+    def measurement(
+        self, samples: Sequence[float], contender: str = "assay", rivals: str = "", note: str = ""
+    ) -> Measurement:
+        """A result's row, ours or a peer's at the same work, with the machine's limit for it."""
+        ours = contender == "assay"
         work, kernel, threads = self.work, self.work.bench.kernel, self.lab.team.n_threads
         working_set = int(work.cost.bytes) if self.cache == "hot" else None
         limit = self.lab.limits.limit(work.cost, work.arithmetic, threads, working_set)
         return Measurement(
             bench="op",
             test=kernel.op,
+            contender=contender,
             target=kernel.target,
-            variant=kernel.variant,
+            variant=kernel.variant if ours else "",
             format=kernel.format or "",
             shape=work.bench.sizes,
             model=", ".join(work.bench.models),
@@ -213,8 +219,10 @@ class OpRun:
             limit=limit.name if limit else "",
             limit_seconds=limit.seconds if limit else 0.0,
             limit_spread=limit.spread if limit else 0.0,
-            kernel=Key.of(kernel).digest[:16],
-            checked=self.checked,
+            kernel=Key.of(kernel).digest[:16] if ours else "",
+            checked=self.checked if ours else 0,
+            rivals=rivals,
+            note=note,
         )
 
 

@@ -15,8 +15,8 @@ from engine.config import ModelConfig
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
 from engine.model import physical_cores
+from kernels.kernel import Kernel
 
-CACHES = ("cold", "hot")
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
 
@@ -78,6 +78,11 @@ class Plan:
         return Rule(cap_seconds=0.5 if self.quick else 10.0, most=50)
 
     @property
+    def setup_rule(self) -> Rule:
+        """For what takes seconds and happens once."""
+        return Rule(least=1, most=1) if self.quick else Rule(least=5, most=5)
+
+    @property
     def tokens(self) -> tuple[int, ...]:
         return TOKENS[:2] if self.quick else TOKENS
 
@@ -86,6 +91,13 @@ class Plan:
         sweeps = () if self.quick else self.shapes.sweeps
         found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
         return [case for case in found if not case.kernel.missing()]
+
+    def packings(self) -> list[tuple[Kernel, int, int]]:
+        """Kernels that pack their weights, with (hidden, out) of each model's widest layer."""
+        names = self.models or tuple(self.shapes.models)
+        sizes = sorted({(m.hidden, m.ffn) for m in (self.shapes.models[n] for n in names)})
+        kernels = {case.kernel.name: case.kernel for case in self.cases() if case.kernel.pack}
+        return [(kernel, *size) for kernel in kernels.values() for size in sizes]
 
     def engine_tests(self, model: Path) -> list[EngineTest]:
         """Over prompts, depths and batches, as far as the model's context goes."""

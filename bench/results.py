@@ -212,6 +212,11 @@ def read_folder(folder: Path) -> tuple[list[Run], list[str]]:
     return sorted(runs, key=lambda run: run.when), complaints
 
 
+def is_stored(name: str, folder: Path) -> bool:
+    """Whether `find` would look for a run of this name."""
+    return name == "latest" or Path(name).is_file() or any(folder.glob(f"{name}*.jsonl"))
+
+
 def find(name: str, folder: Path) -> Run:
     """A run by its file, its name in the folder, the beginning of its name, or `latest`."""
     if Path(name).is_file():

@@ -1,19 +1,46 @@
 """Every op in every variant and format, at the sizes of real models, on cold and on hot caches."""
 
+import secrets
+
 import pytest
 
+from bench import matmul
 from bench.benchmarking import measure
 from bench.op_run import OpRun, TooMuchError
 from bench.workload import Workload
 
 
-def test_op(benchmark, lab, plan, recorder, case, cache):
+@pytest.fixture(scope="session")
+def peers(plan):
+    """Who else multiplies float32 matrices here; nobody is asked unless it is timed."""
+    if not plan.measuring:
+        yield []
+        return
+    with matmul.matmuls(plan.threads) as found:
+        yield found
+
+
+def test_op(benchmark, lab, plan, recorder, peers, case, cache):
     """A kernel gives what its reference says, and takes this long."""
     try:
         run = OpRun(lab, Workload.of(case), cache)
     except TooMuchError as error:
         pytest.skip(str(error))
     benchmark.group = case.kernel.op
-    samples = measure(benchmark, {"assay": run}, plan.rule)["assay"]
-    if plan.measuring:
-        recorder.add(run.measurement(samples))
+    contenders = {"assay": run}
+    raced = (case.kernel.op, case.kernel.format, case.kernel.variant) == (
+        "linear",
+        "F32",
+        "generic",
+    )
+    if raced:
+        for peer in peers:
+            contenders[peer.name] = peer.sampler(case.shape, run.copies, run.calls)
+    samples = measure(benchmark, contenders, plan.rule)
+    if not plan.measuring:
+        return
+    rivals = secrets.token_hex(4) if raced else ""
+    rows = [run.measurement(taken, name, rivals) for name, taken in samples.items()]
+    if raced:
+        rows += [run.measurement((), name, rivals, why) for name, why in matmul.absent()]
+    recorder.add(*rows)

@@ -1,0 +1,176 @@
+"""A child process that answers questions, one JSON line each.
+
+What may crash, hang or keep threads busy is asked from afar: its death is found and told in one
+line, its threads and memory never meet the parent's, and it does not outlive the parent.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+LINES = 50  # of the child's stderr, the last that are kept
+FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any more
+
+
+class ChildError(RuntimeError):
+    """A question that got no answer: one line that says why."""
+
+
+class Child:
+    """`python -m module arguments…`, whose module calls `serve`; a context manager that ends it.
+
+    `env` is added to this process's environment. Modules are looked for where this process looks
+    for them, unless `env` has a PYTHONPATH. A child that takes longer than `patience` seconds over
+    an answer counts as hung and is killed.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        patience: float = 600.0,
+    ) -> None:
+        self.module, self.patience = module, patience
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            # -P: the present folder is not searched before PYTHONPATH
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONPATH": paths, **(env or {})},
+        )
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._complaints: deque[str] = deque(maxlen=LINES)
+        self._readers = [
+            threading.Thread(target=_collect, args=wiring, daemon=True)
+            for wiring in (
+                (self._process.stdout, self._answers.put, True),
+                (self._process.stderr, self._complaints.append, False),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The child's answer. One that reports an error lives on; one that died or hung is gone."""
+        asked = json.dumps(question)
+        told = f"{self.module}, asked {asked[:200]}"
+        if self._process.stdin is None or self._process.stdin.closed:
+            raise ChildError(f"{told}: it has ended before")
+        with suppress(BrokenPipeError):  # it is dead: its status says how
+            self._process.stdin.write(asked + "\n")
+            self._process.stdin.flush()
+        try:
+            line = self._answers.get(timeout=self.patience)
+        except queue.Empty:
+            self._process.kill()
+            self.close()
+            raise ChildError(f"{told}: no answer within {self.patience:g} s") from None
+        if line is None:
+            self.close()
+            raise ChildError(f"{told}: {self._death()}")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            self.close()
+            raise ChildError(f"{told}: it printed {line.strip()[:200]!r} instead of an answer")
+        if "error" in answer:
+            raise ChildError(str(answer["error"]))
+        return answer
+
+    def close(self) -> None:
+        """End the child: it is told that nobody asks any more, and killed if that does not do."""
+        if self._process.stdin is None or self._process.stdin.closed:
+            return
+        with suppress(BrokenPipeError):  # it is dead already
+            self._process.stdin.close()
+        try:
+            self._process.wait(FAREWELL)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for reader in self._readers:
+            reader.join(FAREWELL)  # a grandchild may hold the pipes open
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None and not any(reader.is_alive() for reader in self._readers):
+                stream.close()
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _death(self) -> str:
+        status = self._process.returncode
+        last = next((line for line in reversed(self._complaints) if line), "")
+        said = f": {last[:300]}" if last else ""
+        if status < 0:
+            return f"it died of {signal.Signals(-status).name}{said}"
+        return f"it ended with status {status}{said}"
+
+
+def _collect(stream: Iterable[str], keep: Callable[[str | None], None], end: bool) -> None:
+    for line in stream:
+        keep(line.strip())
+    if end:
+        keep(None)
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The child's side: answer the questions on standard input until it closes.
+
+    What `answer` raises becomes {"error": line}. From here on whatever is printed goes to stderr
+    and standard input is empty, so that no library can disturb the talk; call it before importing
+    one. When the parent goes while an answer is in the making, the process ends at once.
+    """
+    asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    questions: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    busy = threading.Event()
+
+    def read() -> None:
+        for line in asked:
+            questions.put(line)
+        if busy.is_set():
+            os._exit(1)
+        questions.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (line := questions.get()) is not None:
+        busy.set()
+        try:
+            told = json.dumps(answer(json.loads(line)))
+        except Exception as error:
+            traceback.print_exc()
+            told = json.dumps({"error": _one_line(error)})
+        busy.clear()
+        answers.write(told + "\n")
+
+
+def _one_line(error: Exception) -> str:
+    """Our own errors read as they are; a stranger's is named."""
+    text = " ".join(str(error).split())
+    plain = text and isinstance(error, ValueError | RuntimeError | OSError)
+    return text if plain else f"{type(error).__name__}: {text}"

@@ -1,0 +1,255 @@
+"""Is B slower than A? Two commits or variants measured in turns, or two stored runs.
+
+Where both sides can run now, each runs in processes of its own, and A twice: what A differs by from
+itself is the noise floor. B is slower only where the interval of the ratio lies above 1, the ratio
+lies above the floor, and both still hold when that case is measured once more from the start.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.cases import BenchCase
+from bench.child import Child, ChildError
+from bench.ratio import Ratio, ratio
+from bench.results import Measurement, Run
+from bench.timing import Race
+from bench.trees import Side, TreeError
+
+BLOCKS = 8  # in which each side begins anew, with fresh memory and inputs
+ROUNDS = 5  # of every block
+LEVEL = 0.99
+FEWEST = 3  # samples that say anything
+MANY = 8  # cases whose scatter says anything
+UNKNOWN = 1.1  # the factor between two runs where nothing tells how the machine changed
+OUTLIER = 7.0  # median deviations, almost five standard ones, that no case of many is off by chance
+A, B, AGAIN = "a", "b", "a again"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One case: median seconds of both sides, b / a, and the factor that noise alone makes."""
+
+    title: str
+    a: float
+    b: float
+    ratio: Ratio
+    floor: float
+
+    @property
+    def verdict(self) -> str:
+        """ "slower", "faster" or "same": what B is."""
+        if not self.ratio.significant or max(self.ratio.value, 1 / self.ratio.value) <= self.floor:
+            return "same"
+        return "slower" if self.ratio.value > 1 else "faster"
+
+    def weaker(self, other: "Compared") -> "Compared":
+        """The one of two measurements that claims less."""
+        differ = self.verdict != other.verdict
+        if differ:
+            return self if self.verdict == "same" else other if other.verdict == "same" else self
+        return min(self, other, key=lambda row: abs(math.log(row.ratio.value)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "case": self.title,
+            "a_seconds": self.a,
+            "b_seconds": self.b,
+            "ratio": self.ratio.value,
+            "low": self.ratio.low,
+            "high": self.ratio.high,
+            "floor": self.floor,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared; `unmatched` names what only one side has, `same_code` counts kernels not
+    measured because both sides have the same."""
+
+    a: str
+    b: str
+    rows: tuple[Compared, ...]
+    interleaved: bool
+    unmatched: tuple[str, ...] = ()
+    same_code: int = 0
+
+    @property
+    def slower(self) -> tuple[Compared, ...]:
+        return tuple(row for row in self.rows if row.verdict == "slower")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "a": self.a,
+            "b": self.b,
+            "interleaved": self.interleaved,
+            "cases": [row.to_json() for row in self.rows],
+            "unmatched": list(self.unmatched),
+            "same_code": self.same_code,
+        }
+
+
+Watch = Callable[[int, int], None]  # cases done, of all
+
+
+class Workers:
+    """Processes that sample kernels: two of side A, one of side B."""
+
+    def __init__(self, a: Side, b: Side, threads: int, stack: ExitStack) -> None:
+        self.sides = {A: a, B: b, AGAIN: a}
+        self._children: dict[str, Child] = {}
+        self.digests: dict[str, dict[str, str]] = {}
+        for role, side in self.sides.items():
+            env = {"PYTHONPATH": str(side.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+            child = stack.enter_context(Child("bench.worker", str(threads), env=env))
+            self._children[role] = child
+            try:
+                self.digests[role] = child.ask({"kernels": True})
+            except ChildError as error:
+                reason = str(error).partition("}: ")[2] or str(error)
+                raise TreeError(f"{side.name} does not run: {reason}") from None
+
+    def sample(self, case: BenchCase, cache: str) -> dict[str, list[float]]:
+        """Blocks of rounds: every block in fresh memory, every round with sides in turns."""
+        samples: dict[str, list[float]] = {role: [] for role in self.sides}
+        for _ in range(BLOCKS):
+            for role, side in self.sides.items():
+                asked = {"kernel": side.kernel(case.kernel), "shape": dict(case.shape)}
+                self._children[role].ask({"prepare": asked | {"cache": cache}})
+            race = Race({role: self._sampler(role) for role in self.sides})
+            for _ in range(ROUNDS):
+                race.round()
+            for role, taken in race.samples.items():
+                samples[role] += taken
+        return samples
+
+    def _sampler(self, role: str) -> Callable[[], float]:
+        return lambda: float(self._children[role].ask({"sample": True})["seconds"])
+
+
+@contextmanager
+def workers(a: Side, b: Side, threads: int) -> Iterator[Workers]:
+    with ExitStack() as stack:
+        yield Workers(a, b, threads, stack)
+
+
+def measured(
+    a: Side,
+    b: Side,
+    cases: Sequence[tuple[BenchCase, str]],
+    threads: int,
+    everything: bool = False,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Measure both sides now, in turns; kernels whose sources are the same only if `everything`."""
+    with workers(a, b, threads) as running:
+        wanted, unmatched, same = [], [], set()
+        for case, cache in cases:
+            names = a.kernel(case.kernel), b.kernel(case.kernel)
+            digests = [running.digests[r].get(name) for r, name in zip((A, B), names, strict=True)]
+            if None in digests:
+                unmatched += [n for n, digest in zip(names, digests, strict=True) if not digest]
+            elif digests[0] == digests[1] and not everything:
+                same.add(names[0])
+            else:
+                wanted.append((case, cache))
+        rows = _rows(wanted, running, watch)
+    doubtful = [i for i, row in enumerate(rows) if row.verdict != "same"]
+    if doubtful:  # chance may have done it: other processes, other memory, other minutes
+        with workers(a, b, threads) as running:
+            second = _rows([wanted[i] for i in doubtful], running, watch)
+        for i, row in zip(doubtful, second, strict=True):
+            rows[i] = row.weaker(rows[i])
+    alone = tuple(dict.fromkeys(unmatched))
+    return Comparison(a.name, b.name, tuple(rows), True, alone, len(same))
+
+
+def _rows(
+    cases: Sequence[tuple[BenchCase, str]], running: Workers, watch: Watch | None
+) -> list[Compared]:
+    """A case's floor is how far A is from itself there, but no less than in the median case."""
+    samples = []
+    for case, cache in cases:
+        samples.append(running.sample(case, cache))
+        if watch:
+            watch(len(samples), len(cases))
+    floors = [
+        ratio(taken[AGAIN], taken[A], level=LEVEL, together=ROUNDS).farthest for taken in samples
+    ]
+    common = median(floors) if floors else 1.0
+    return [
+        Compared(
+            f"{case} {cache}",
+            median(taken[A]),
+            median(taken[B]),
+            ratio(taken[B], taken[A], level=LEVEL, together=ROUNDS),
+            max(floor, common),
+        )
+        for (case, cache), taken, floor in zip(cases, samples, floors, strict=True)
+    ]
+
+
+def stored(a: Run, b: Run, again: Run | None = None) -> Comparison:
+    """Two runs of another time, by what both have measured.
+
+    They were not interleaved, so what changed on the machine in between counts as well. The floor
+    is what shows of that: how far the halves of each run's samples are apart; how far peers, which
+    did not change, are; how far apart most cases are, since most did not change either; and how far
+    a second run of A is from A (`again`).
+    """
+    ours, theirs = _ours(a), _ours(b)
+    third = _ours(again) if again else {}
+    common = sorted(ours.keys() & theirs.keys())
+    floor = max(_drift(a, b), _scatter([theirs[k].median / ours[k].median for k in common]))
+    rows = []
+    for key in common:
+        first, second = ours[key], theirs[key]
+        floors = [floor, _halves(first), _halves(second)]
+        if key in third:
+            floors.append(ratio(third[key].samples, first.samples, level=LEVEL).farthest)
+        found = ratio(second.samples, first.samples, level=LEVEL)
+        rows.append(Compared(first.title, first.median, second.median, found, max(floors)))
+    alone = tuple((ours | theirs)[key].title for key in sorted(ours.keys() ^ theirs.keys()))
+    rows.sort(key=lambda row: -row.ratio.value)
+    return Comparison(a.run, b.run, tuple(rows), False, alone)
+
+
+def _ours(run: Run) -> dict[tuple[Any, ...], Measurement]:
+    return {
+        m.key: m
+        for m in run.measurements
+        if m.contender == "assay" and m.phase == "run" and len(m.samples) >= FEWEST
+    }
+
+
+def _halves(m: Measurement) -> float:
+    middle = len(m.samples) // 2
+    if middle < FEWEST:
+        return 1.0
+    return ratio(m.samples[:middle], m.samples[middle:], level=LEVEL).farthest
+
+
+def _drift(a: Run, b: Run) -> float:
+    """How far the median peer is from itself."""
+    peers = {m.key: m.median for m in a.measurements if m.contender != "assay" and m.samples}
+    ratios = [
+        m.median / peers[m.key]
+        for m in b.measurements
+        if m.contender != "assay" and m.samples and m.key in peers
+    ]
+    return math.exp(abs(math.log(median(ratios)))) if ratios else 1.0
+
+
+def _scatter(ratios: Sequence[float]) -> float:
+    """The median case's ratio, and OUTLIER times how far the median case is from that."""
+    if len(ratios) < MANY:
+        return UNKNOWN
+    logs = np.log(ratios)
+    middle = float(np.median(logs))
+    return math.exp(abs(middle) + OUTLIER * float(np.median(np.abs(logs - middle))))

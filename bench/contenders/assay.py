@@ -1,0 +1,66 @@
+"""Assay's own engine."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from bench.contenders.contender import Array, Setup
+from engine import Engine, SamplingParams
+
+
+class Assay:
+    """The model behind certified kernels, as `assay run` has it."""
+
+    exact = True
+
+    def __init__(self, model: Path, setup: Setup) -> None:
+        self._engine = Engine.load(
+            model,
+            threads=setup.threads,
+            context=setup.context,
+            batch=setup.batch,
+            kv_format=setup.kv_format,
+            sequences=setup.sequences,
+            outputs=setup.sequences,
+        )
+        self.vocab = self._engine.model.config.vocab
+        self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
+
+    def hold(self, sequences: int, length: int) -> int:
+        if not length or sequences > 1:
+            self._engine.reset()
+            return 0
+        cells = self._engine.model.cells
+        cells.remove(0, begin=length)
+        return cells.next_position(0)
+
+    def evaluate(self, tokens: Array, start: int) -> Array:
+        model = self._engine.model
+        n_sequences, n = tokens.shape
+        flat = tokens.ravel().tolist()
+        positions = list(range(start, start + n)) * n_sequences
+        sequences = [(s,) for s in range(n_sequences) for _ in range(n)]
+        logits = np.empty((n_sequences, model.config.vocab), np.float32)
+        done = 0
+        for first in range(0, len(flat), model.limits["tokens"]):
+            part = slice(first, min(first + model.limits["tokens"], len(flat)))
+            wanted = [i - first for i in range(part.start, part.stop) if i % n == n - 1]
+            logits[done : done + len(wanted)] = model.step(
+                flat[part], positions[part], sequences[part], wanted
+            )
+            done += len(wanted)
+        return logits
+
+    def first_token(self, tokens: Sequence[int]) -> int:
+        return next(self._engine.generate(tokens, self._greedy)).token
+
+    @property
+    def about(self) -> dict[str, str]:
+        kernels = sorted({step.kernel.name for step in self._engine.model.plan.steps})
+        notes = {"notes": "; ".join(self._engine.model.notes)} if self._engine.model.notes else {}
+        return {"assay": version("assay"), "kernels": ", ".join(kernels), **notes}
+
+    def close(self) -> None:
+        self._engine.close()

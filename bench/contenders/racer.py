@@ -1,0 +1,71 @@
+"""The parent's side of a contender: it asks for samples, one at a time, and waits."""
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.child import Child, ChildError
+from bench.contenders.contender import CONTENDERS, Absent, Check, Sample, Setup, present
+from bench.engine_tests import EngineTest
+
+OURS = "assay"
+
+
+class Racer:
+    """One contender with one model in a process of its own; between samples it uses no CPU.
+
+    `about` says which versions run, and how.
+    """
+
+    def __init__(self, name: str, model: Path, setup: Setup, patience: float = 600.0) -> None:
+        if reason := present(name):
+            raise ChildError(reason)
+        self.name, self.model, self.setup = name, model, setup
+        environment = CONTENDERS[name].environment
+        self._child = Child(
+            "bench.contenders.session", name, str(model), env=environment, patience=patience
+        )
+        self._sampled: Counter[EngineTest] = Counter()
+        try:
+            self.about = self._child.ask({"open": asdict(setup)})
+        except BaseException:
+            self._child.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def sample(self, test: EngineTest, number: int = 0) -> Sample:
+        """Time the test once, on the random tokens of that number: racers given the same one have
+        the same tokens. 0: how many samples of this test it has been asked for, so that every
+        sample has fresh ones."""
+        self._sampled[test] += 1
+        number = number or self._sampled[test]
+        answer = self._child.ask({"test": asdict(test), "number": number})
+        check = answer.pop("check")
+        if check:
+            check = Check(check["argmax"], tuple(check["values"]))
+        return Sample(**answer, check=check)
+
+    def close(self) -> None:
+        self._child.close()
+
+    def __enter__(self) -> "Racer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def enter(name: str, model: Path, setup: Setup, patience: float = 600.0) -> Racer | Absent:
+    """A racer, or why this peer cannot take part: not installed, does not take the file, crashed.
+
+    Our own engine is never absent: what it cannot open is an error.
+    """
+    try:
+        return Racer(name, model, setup, patience)
+    except ChildError as error:
+        if name == OURS:
+            raise
+        return Absent(name, str(error))

@@ -1,0 +1,168 @@
+"""A contender's process: opens a model and times what it is asked to, the same way for everyone.
+
+As in llama-bench: tokens are random, the logits of the last one alone are computed, nothing is
+sampled, and before its first sample every test has one run that is not counted.
+"""
+
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.child import serve
+from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Sample, Setup
+from bench.engine_tests import EngineTest
+
+QUIET = 0.02  # seconds over which a process at rest is looked for
+PATIENCE = 2.0  # seconds within which it must come to rest
+
+
+class Session:
+    """One contender with one model. Between samples its cache holds at most the tokens before
+    which the last test began."""
+
+    def __init__(self, name: str, model: Path, setup: Setup) -> None:
+        home, _, kind = CONTENDERS[name].home.partition(":")
+        self._open: Callable[[], Contender] = lambda: getattr(import_module(home), kind)(
+            model, setup
+        )
+        self._contender: Contender = self._open()
+        self._setup = setup
+        self._warm: set[EngineTest] = set()  # those that had their uncounted run
+        self._proven = not self._contender.exact
+        self._try()
+
+    def _try(self) -> None:
+        """A short prompt and a step, so that an engine which crashes does so before any timing."""
+        test = EngineTest("tg", generate=1, depth=min(32, self._setup.context - 1))
+        self._run(test, token_ids(test, 0, self._contender.vocab))
+        self._contender.hold(1, 0)
+
+    @property
+    def about(self) -> dict[str, str]:
+        return self._contender.about
+
+    def sample(self, test: EngineTest, number: int) -> Sample:
+        """Time it once. The same test and number give every contender the same tokens."""
+        if test.context > self._setup.context or test.parallel > self._setup.sequences:
+            raise ValueError(
+                f"{test.name} wants a context of {test.context} and {test.parallel} sequences,"
+                f" the setup has {self._setup.context} and {self._setup.sequences}"
+            )
+        if test.kind == "load":
+            return self._load()
+        tokens = token_ids(test, number, self._contender.vocab)
+        if test not in self._warm:
+            self._run(test, tokens[:, : test.prompt + 1])
+            self._warm.add(test)
+        return self._run(test, tokens)
+
+    def _load(self) -> Sample:
+        self._contender.close()
+        started = time.perf_counter()
+        self._contender = self._open()
+        seconds = time.perf_counter() - started
+        self._warm.clear()
+        self._try()
+        return Sample(seconds)
+
+    def _run(self, test: EngineTest, tokens: Array) -> Sample:
+        """Prompt, then steps: tokens [parallel, prompt + steps]."""
+        contender = self._contender
+        self._fill(test)
+        if test.kind == "first_token":
+            started = time.perf_counter()
+            drawn = contender.first_token(tokens[0, : test.prompt].tolist())
+            seconds = time.perf_counter() - started
+            contender.hold(1, 0)
+            return Sample(seconds, check=Check(drawn, ()))
+        logits = np.empty((0, contender.vocab), np.float32)
+        started = time.perf_counter()
+        if test.prompt:
+            logits = contender.evaluate(tokens[:, : test.prompt], test.depth)
+        prompted = time.perf_counter()
+        for i in range(test.prompt, tokens.shape[1]):
+            logits = contender.evaluate(tokens[:, i : i + 1], test.depth + i)
+        ended = time.perf_counter()
+        check = Check.of(logits[-1])
+        if test.kind == "pp" and not self._proven:
+            self._prove(test, tokens, logits[-1].copy())
+        contender.hold(test.parallel, test.depth)
+        return Sample(ended - started, prompted - started, ended - prompted, check)
+
+    def _fill(self, test: EngineTest) -> None:
+        """Make the cache hold exactly the tokens before the test's own: always the same ones, so
+        that a deeper test only adds to them."""
+        held = self._contender.hold(test.parallel, test.depth)
+        if held < test.depth:
+            filling = np.random.default_rng(0).integers(
+                0, self._contender.vocab, self._setup.context, np.int32
+            )
+            self._contender.evaluate(filling[None, held : test.depth], held)
+
+    def _prove(self, test: EngineTest, tokens: Array, logits: Array) -> None:
+        """The same prompt cut elsewhere gives the same logits, bit for bit."""
+        cut = test.prompt // 3
+        if not cut:
+            return
+        self._contender.hold(test.parallel, test.depth)
+        self._contender.evaluate(tokens[:, :cut], test.depth)
+        again = self._contender.evaluate(tokens[:, cut:], test.depth + cut)[-1]
+        if not np.array_equal(again, logits):
+            raise ArithmeticError(
+                f"{test.name}: logits differ by {np.abs(again - logits).max():g} when the prompt is"
+                f" cut after {cut} tokens"
+            )
+        self._proven = True
+
+    def close(self) -> None:
+        self._contender.close()
+
+
+def token_ids(test: EngineTest, number: int, vocab: int) -> Array:
+    """Random tokens int32 [parallel, prompt + generate] of the test's sample with this number."""
+    rng = np.random.default_rng([zlib.crc32(test.name.encode()), number])
+    return rng.integers(0, vocab, (test.parallel, test.prompt + test.generate), np.int32)
+
+
+def settle() -> None:
+    """Wait until this process's threads are at rest, so that the next contender has the machine
+    to itself: thread pools look out for more work for a while after the last."""
+    deadline = time.perf_counter() + PATIENCE
+    while time.perf_counter() < deadline:
+        used = time.process_time()
+        time.sleep(QUIET)
+        if time.process_time() - used < QUIET / 20:
+            return
+    raise RuntimeError(
+        f"its idle threads use the CPU for more than {PATIENCE:g} s: is OMP_WAIT_POLICY set?"
+    )
+
+
+def main() -> None:
+    """Arguments: the contender's name and the model's path. The first question is the setup."""
+    name, model = sys.argv[1:]
+    sessions: list[Session] = []
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any]
+        if "open" in question:
+            sessions.append(Session(name, Path(model), Setup(**question["open"])))
+            told = dict(sessions[0].about)
+        else:
+            test = EngineTest(**question["test"])
+            told = asdict(sessions[0].sample(test, question["number"]))
+        settle()
+        return told
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main()

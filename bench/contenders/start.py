@@ -1,0 +1,89 @@
+"""How long a process takes from its start to the first token: cold and warm.
+
+Run as a program it is the process that is timed.
+"""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.child import Child, serve
+
+PROMPT = "Once upon a time"
+PATIENCE = 600.0  # seconds: with nothing cached every kernel is compiled and certified
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds from the spawn of an interpreter to the first token, and their parts: the start of
+    Python itself, imports, trials of kernels not yet certified, the rest of the load (compile,
+    pack), and the prompt to its first token."""
+
+    seconds: float
+    python: float
+    imports: float
+    certify: float
+    load: float
+    prompt: float
+
+
+def start(model: Path, threads: int, cache: Path | None = None) -> Start:
+    """Start Assay once, with compiled kernels and certificates in `cache` (None: the user's)."""
+    env = {"ASSAY_CACHE": str(cache)} if cache else {}
+    started = time.perf_counter()
+    with Child("bench.contenders.start", env=env, patience=PATIENCE) as child:
+        parts = child.ask({"model": str(model), "threads": threads})
+        seconds = time.perf_counter() - started
+    return Start(seconds, seconds - sum(parts.values()), **parts)
+
+
+def cold_start(model: Path, threads: int) -> Start:
+    """Start Assay once with an empty cache and the model's file not in memory.
+
+    The files of Python and its libraries may well be.
+    """
+    with tempfile.TemporaryDirectory(prefix="assay-cold-") as cache:
+        drop(model)
+        return start(model, threads, Path(cache))
+
+
+def drop(path: Path) -> None:
+    """Ask the system to forget what it holds of a file in memory, where it can be asked."""
+    if hasattr(os, "posix_fadvise"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # pages not yet written would stay
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _first_token(question: dict[str, Any]) -> dict[str, Any]:
+    """What the process does: import, load, generate one token; the seconds of each."""
+    started = time.perf_counter()
+    from engine.engine import Engine
+    from engine.model import Progress
+    from engine.sampling_params import SamplingParams
+
+    imported = tried = time.perf_counter()
+
+    def certified(*outcome: object) -> None:
+        nonlocal tried
+        tried = time.perf_counter()
+
+    progress = Progress(certified=certified)
+    # never closed, which would take time before the answer: the process ends soon
+    engine = Engine.load(question["model"], threads=question["threads"], progress=progress)
+    certify, loaded = tried - imported, time.perf_counter()
+    next(engine.generate(PROMPT, SamplingParams(max_tokens=1, temperature=0)))
+    drawn = time.perf_counter()
+    return {
+        "imports": imported - started,
+        "certify": certify,
+        "load": loaded - imported - certify,
+        "prompt": drawn - loaded,
+    }
+
+
+if __name__ == "__main__":
+    serve(_first_token)

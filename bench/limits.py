@@ -1,0 +1,341 @@
+"""How fast this machine can be at most: measured once, kept, and set against an op's cost.
+
+A limit is a ceiling: the best of many samples spread over seconds, never a typical one. What a
+kernel seems to exceed is an error of its cost, of the clock or of the probe.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import psutil
+
+from bench.probe import UNITS
+from bench.trials import Arena, peak_trials, read_caches, working_sets
+from bench.trials import Cache as Cache
+from engine.model import physical_cores
+from kernels.cpu.team import Team
+from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
+from reference.op import Cost
+
+ROUNDS = 8
+QUIET = 0.1  # of all CPUs' time, what others may take while limits are probed that are kept
+COLD_TURNS = 3  # samples a round of the largest working set, which counts most and is noisiest
+Progress = Callable[[int, int], None]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes a second that code reads and writes together, in a loop over a working set.
+
+    `kind` is "read", "copy" or "triad"; `working_set` counts the bytes of all threads; `spread` is
+    the interquartile range of the samples over their best.
+    """
+
+    kind: str
+    threads: int
+    working_set: int
+    bytes_per_second: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Operations a second, a multiply-add being two.
+
+    `kind` is the arithmetic, "f32" or "int8"; `unit` is what reached it, e.g. "avx512_vnni".
+    """
+
+    kind: str
+    unit: str
+    threads: int
+    operations_per_second: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The `seconds` that no correct kernel can beat, and what binds: "memory read" or "int8"."""
+
+    name: str
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What was probed on this machine, on the day `when`."""
+
+    caches: tuple[Cache, ...]
+    bandwidths: tuple[Bandwidth, ...]
+    peaks: tuple[Peak, ...]
+    when: str
+
+    def last_level(self) -> int:
+        """Bytes of the largest cache."""
+        return max((cache.bytes for cache in self.caches), default=0)
+
+    def bandwidth(self, threads: int, working_set: int | None = None) -> Bandwidth:
+        """The fastest way to move a working set: reading, copying or a triad.
+
+        Between two probed sizes the smaller, faster one counts, and none is slower than a larger
+        one. Without a working set: beyond every cache.
+        """
+        known = [b for b in self.bandwidths if b.threads == threads]
+        if not known:
+            raise self._unknown("bandwidth", threads, [b.threads for b in self.bandwidths])
+        sizes = {b.working_set for b in known}
+        if working_set is None:
+            least = max(sizes)
+        else:
+            least = max((size for size in sizes if size <= working_set), default=min(sizes))
+        return max((b for b in known if b.working_set >= least), key=lambda b: b.bytes_per_second)
+
+    def peak(self, arithmetic: str, threads: int) -> Peak:
+        """The fastest way to multiply and add."""
+        kinds = [p for p in self.peaks if p.kind == arithmetic]
+        if not kinds:
+            known = ", ".join(sorted({p.kind for p in self.peaks})) or "none"
+            raise ValueError(f"no peak was probed of arithmetic {arithmetic!r}: {known}")
+        found = [p for p in kinds if p.threads == threads]
+        if not found:
+            raise self._unknown(f"{arithmetic} peak", threads, [p.threads for p in kinds])
+        return max(found, key=lambda p: p.operations_per_second)
+
+    def _unknown(self, what: str, threads: int, known: Sequence[int]) -> ValueError:
+        counts = ", ".join(map(str, sorted(set(known)))) or "none"
+        return ValueError(f"no {what} was probed for {threads} threads: {counts}")
+
+    def level(self, threads: int, working_set: int | None) -> str:
+        """The smallest cache that holds a working set, or "memory"."""
+        if working_set is not None:
+            for cache in sorted(self.caches, key=lambda c: c.reach(threads)):
+                if working_set <= cache.reach(threads):
+                    return cache.level
+        return "memory"
+
+    def limit(
+        self, cost: Cost, arithmetic: str, threads: int, working_set: int | None = None
+    ) -> Limit | None:
+        """What binds a call of this cost, memory or arithmetic; None for a cost of nothing."""
+        found = []
+        if cost.bytes > 0:
+            moved = self.bandwidth(threads, working_set)
+            name = f"{self.level(threads, working_set)} {moved.kind}"
+            found.append(Limit(name, cost.bytes / moved.bytes_per_second, moved.spread))
+        if cost.operations > 0:
+            peak = self.peak(arithmetic, threads)
+            seconds = cost.operations / peak.operations_per_second
+            found.append(Limit(arithmetic, seconds, peak.spread))
+        return max(found, key=lambda limit: limit.seconds, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Limits":
+        """What `to_json` gave; a ValueError of one line for anything else."""
+        try:
+            date.fromisoformat(data["when"])
+            return cls(
+                caches=tuple(_row(Cache, row) for row in data["caches"]),
+                bandwidths=tuple(_row(Bandwidth, row) for row in data["bandwidths"]),
+                peaks=tuple(_row(Peak, row) for row in data["peaks"]),
+                when=data["when"],
+            )
+        except KeyError as error:
+            raise ValueError(f"damaged limits: {error.args[0]} is missing") from None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"damaged limits: {error}") from None
+
+
+Row = TypeVar("Row", Cache, Bandwidth, Peak)
+
+
+def _row(kind: type[Row], data: Any) -> Row:
+    row = kind(**data)
+    for field in fields(kind):
+        value = getattr(row, field.name)
+        if field.type is str:
+            sound = isinstance(value, str)
+        else:
+            number = type(value) is int or (field.type is float and type(value) is float)
+            least = 0 if field.name == "spread" else math.ulp(0)
+            sound = number and least <= value < math.inf
+        if not sound:
+            raise ValueError(f"{kind.__name__} has {field.name} {value!r}")
+    return row
+
+
+def probe(threads: Sequence[int], progress: Progress | None = None, rounds: int = ROUNDS) -> Limits:
+    """Measure now, for each number of threads; some eight seconds each.
+
+    Everything is sampled once a round, so that samples of one thing are spread over the whole
+    time and a busy spell spoils few of them. `progress` is told of samples done, of all.
+    """
+    counts = _counts(threads)
+    caches = read_caches()
+    sizes = {count: working_sets(caches, count) for count in counts}
+    arena = Arena(max(size[-1] for size in sizes.values()))
+    trials = [
+        trial
+        for count in counts
+        for size in sizes[count]
+        for trial in arena.trials(count, size, cached=8 * size <= sizes[count][-1])
+    ]
+    trials += [trial for count in counts for trial in peak_trials(count)]
+    turns = [COLD_TURNS if t.working_set == sizes[t.threads][-1] else 1 for t in trials]
+    done, total = 0, len(trials) + rounds * sum(turns)
+    rates = {trial.key: np.zeros(rounds) for trial in trials}
+
+    def tell(samples: int) -> None:
+        nonlocal done
+        done += samples
+        if progress:
+            progress(done, total)
+
+    with ExitStack() as stack:
+        teams = {count: stack.enter_context(Team(count)) for count in counts}
+        for trial in trials:
+            trial.calibrate(teams[trial.threads])
+            tell(1)
+        for i in range(rounds):
+            for trial, times in zip(trials, turns, strict=True):
+                rate = max(trial.rate(teams[trial.threads]) for _ in range(times))
+                rates[trial.key][i] = max(rates[trial.key][i], rate)
+                tell(times)
+    return _limits(caches, rates)
+
+
+def _counts(threads: Sequence[int]) -> list[int]:
+    if not threads or min(threads) < 1:
+        raise ValueError(f"thread counts to probe: want some, each at least 1, got {[*threads]}")
+    return sorted(set(threads))
+
+
+def _limits(caches: tuple[Cache, ...], rates: Mapping[tuple[str, int, int], FloatArray]) -> Limits:
+    """The best of each thing's rates, and of all units for an arithmetic."""
+    bandwidths = []
+    peaks: dict[tuple[str, int], Peak] = {}
+    for (name, threads, working_set), samples in rates.items():
+        best = float(samples.max())
+        spread = float(np.subtract(*np.percentile(samples, (75, 25)))) / best
+        if working_set:
+            bandwidths.append(Bandwidth(name, threads, working_set, best, spread))
+            continue
+        # float32 holds products of int8 exactly, so kernels may use it for them
+        for kind in dict.fromkeys((UNITS[name].arithmetic, "int8")):
+            known = peaks.get((kind, threads))
+            if known is None or known.operations_per_second < best:
+                peaks[kind, threads] = Peak(kind, name, threads, best, spread)
+    today = datetime.now(UTC).date().isoformat()
+    return Limits(caches, tuple(bandwidths), tuple(peaks.values()), today)
+
+
+def limits(
+    threads: Sequence[int] | None = None, progress: Progress | None = None, again: bool = False
+) -> Limits:
+    """What is kept of this machine for these thread counts, default one and all its cores.
+
+    Counts that were never probed here, or not by this code with these tools, are probed now and
+    kept, a line each in `limits.jsonl`. What a busy machine gave is used, but not kept. A virtual
+    machine's memory can be twice as fast an hour later: `again` probes all counts anew, and of all
+    that was ever kept the best counts.
+    """
+    counts = _counts(threads if threads is not None else (1, physical_cores()))
+    path = cache_folder() / "limits.jsonl"
+    kept = _kept(path)
+    if wanted := [count for count in counts if again or _key(count) not in kept]:
+        began, before = time.perf_counter(), _taken_by_others()
+        fresh = probe(wanted, progress)
+        cpus = psutil.cpu_count() or 1
+        others = (_taken_by_others() - before) / (time.perf_counter() - began) / cpus
+        found = {count: _of(fresh, count) for count in wanted}
+        if others <= QUIET:
+            _keep(path, found)
+        for count, part in found.items():
+            kept[_key(count)] = _best(kept.get(_key(count)), part)
+    parts = [kept[_key(count)] for count in counts]
+    return Limits(
+        caches=parts[-1].caches,
+        bandwidths=tuple(b for part in parts for b in part.bandwidths),
+        peaks=tuple(p for part in parts for p in part.peaks),
+        when=min(part.when for part in parts),
+    )
+
+
+def _best(old: Limits | None, new: Limits) -> Limits:
+    """The newer limits, with whatever the older ones had faster."""
+    if old is None:
+        return new
+    moved = sorted((*old.bandwidths, *new.bandwidths), key=lambda b: b.bytes_per_second)
+    done = sorted((*old.peaks, *new.peaks), key=lambda p: p.operations_per_second)
+    bandwidths = {(b.threads, b.working_set, b.kind): b for b in moved}  # the fastest comes last
+    peaks = {(p.threads, p.kind): p for p in done}
+    return replace(
+        new,
+        bandwidths=tuple(bandwidths[key] for key in sorted(bandwidths)),
+        peaks=tuple(peaks[key] for key in sorted(peaks)),
+    )
+
+
+def _taken_by_others() -> float:
+    """CPU seconds so far that other programs, or the host of this virtual machine, had."""
+    times = psutil.cpu_times()
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    return float(sum(getattr(times, kind, 0.0) for kind in kinds)) - time.process_time()
+
+
+def _of(whole: Limits, threads: int) -> Limits:
+    return replace(
+        whole,
+        bandwidths=tuple(b for b in whole.bandwidths if b.threads == threads),
+        peaks=tuple(p for p in whole.peaks if p.threads == threads),
+    )
+
+
+def _key(threads: int) -> str:
+    """A digest of the machine, the tools, the sources of the probe, and the number of threads."""
+    sources = fingerprint("bench.probe"), digest_of("bench.trials", "bench.limits")
+    parts = (machine(), tools(), sources, threads)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _kept(path: Path) -> dict[str, Limits]:
+    """The best limits of each key; damaged lines are none."""
+    found: dict[str, Limits] = {}
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:  # none kept yet; where none can be kept, `_keep` says so
+        return found
+    for line in lines:
+        try:
+            row = json.loads(line)
+            key = str(row["key"])
+            found[key] = _best(found.get(key), Limits.from_json(row["limits"]))
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def _keep(path: Path, found: Mapping[int, Limits]) -> None:
+    """Append, in one write, so that two programs cannot mix their lines."""
+    rows = [{"key": _key(count), "limits": part.to_json()} for count, part in found.items()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+    except OSError as error:
+        raise OSError(
+            f"the machine's limits cannot be kept in {path}: {error.strerror};"
+            " set ASSAY_CACHE to a folder that can be written"
+        ) from None

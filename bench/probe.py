@@ -1,0 +1,309 @@
+"""Shares that do nothing but move memory or multiply: how fast this machine can be at most.
+
+They are run by the same team of threads as kernels. Each repeats its work as its first argument
+says, so that a sample lasts milliseconds, and leaves a result from which the number of loads or
+operations can be read off: nothing was optimised away if it is right.
+
+Stores are plain ones, as in every kernel here: they first fetch the line they write. A kernel that
+stores past the caches moves less than it counts, and would need a probe that does the same.
+"""
+
+import ctypes
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from kernels.cpu.share import Share, arguments, by_format, part, share
+from kernels.cpu.simd import (
+    I32,
+    Vector,
+    address_of,
+    call_llvm,
+    fma,
+    less,
+    load,
+    splat,
+    store,
+    zero,
+)
+from kernels.provenance import cpu_features
+
+I8, I64 = ir.IntType(8), ir.IntType(64)
+X86 = llvm.get_process_triple().startswith("x86")
+BITS = 512 if "avx512f" in cpu_features() else 256 if "avx" in cpu_features() else 128
+
+# One step of a loop fills eight registers: as many sums in flight as hide the latency of adding.
+STEP = 8 * BITS // 32  # elements of 4 bytes
+FLOATS, WORDS = Vector("f32", STEP), Vector("i32", STEP)
+
+READ = "repeats: i64, streams: i64, x: i32[size] -> out: i32[lanes]"
+WRITE = "repeats: i64, k: f64, x: f32[size], y: f32[size] -> out: f32[size]"
+AHEAD = 512  # elements from a load to what is prefetched: 2 KiB
+LINE = 16  # elements of a cache line
+
+
+@intrinsic
+def prefetch(typing, array, offset):
+    """Ask for the cache line of array[offset], which need not exist."""
+
+    def codegen(context, builder, signature, values):
+        pointer = address_of(context, builder, signature.args[0], values, I8)
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@share(READ)
+def read(block, thread, n_threads):
+    """Minus the sum of x, in STEP lanes a thread; a thread's part is read as `streams` at once."""
+    repeats, streams, x, out = arguments(block, READ)
+    first, last = part(x.size // STEP, thread, n_threads)
+    length = (last - first) // streams
+    sums = zero(WORDS)
+    for _ in range(repeats):
+        for i in range(first, first + length):
+            for s in range(streams):
+                sums = less(sums, load(WORDS, x, (i + s * length) * STEP))
+    store(out, thread * STEP, sums)
+
+
+@share(READ)
+def read_ahead(block, thread, n_threads):
+    """The same with software prefetch."""
+    repeats, streams, x, out = arguments(block, READ)
+    first, last = part(x.size // STEP, thread, n_threads)
+    length = (last - first) // streams
+    sums = zero(WORDS)
+    for _ in range(repeats):
+        for i in range(first, first + length):
+            for s in range(streams):
+                start = (i + s * length) * STEP
+                for line in range(STEP // LINE):
+                    prefetch(x, start + AHEAD + line * LINE)
+                sums = less(sums, load(WORDS, x, start))
+    store(out, thread * STEP, sums)
+
+
+@share(WRITE)
+def copy(block, thread, n_threads):
+    """out = x"""
+    repeats, _, x, _, out = arguments(block, WRITE)
+    first, last = part(x.size // STEP, thread, n_threads)
+    for _ in range(repeats):
+        for i in range(first, last):
+            store(out, i * STEP, load(FLOATS, x, i * STEP))
+
+
+@share(WRITE)
+def triad(block, thread, n_threads):
+    """out = x + k * y"""
+    repeats, k, x, y, out = arguments(block, WRITE)
+    first, last = part(x.size // STEP, thread, n_threads)
+    for _ in range(repeats):
+        for i in range(first, last):
+            at = i * STEP
+            store(out, at, fma(splat(FLOATS, k), load(FLOATS, y, at), load(FLOATS, x, at)))
+
+
+Step = Callable[[Any, Any, Any, Any], Any]  # builder, sums, x, y -> sums
+Emit = Callable[[Any, Any, Any, Any], None]  # builder, ones, sums, repeats: the whole loop
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A way to multiply and add: what it needs of the CPU and how its loop is written.
+
+    The loop reads `operand` from memory full of it. Every repeat raises each of the sums, 4 bytes
+    each and `sums` in number, by `raises`, and does `operations`, a multiply-add being two.
+    """
+
+    arithmetic: str
+    requires: frozenset[str]
+    emit: Emit
+    operand: int | float
+    sums: int
+    raises: int
+    operations: int
+
+
+def hidden(builder: Any, value: Any) -> Any:
+    """The value, which the optimiser can no longer know to be the same in every repeat."""
+    register = "v" if X86 else "w"  # a vector register of x86 or ARM
+    kind = ir.FunctionType(value.type, [value.type])
+    return builder.call(ir.InlineAsm(kind, "", f"={register},0", True), [value])
+
+
+CHAINS = 12 if X86 else 24  # sums in flight: latency times units of the widest CPUs, or more
+
+
+def chains(kind: ir.VectorType, step: Step) -> Emit:
+    """CHAINS independent sums of this type, each stepped on once a repeat."""
+
+    def emit(builder: Any, ones: Any, sums: Any, repeats: Any) -> None:
+        ones, sums = (builder.bitcast(p, kind.as_pointer()) for p in (ones, sums))
+
+        def value_at(pointer: Any, i: int) -> Any:
+            value = builder.load(builder.gep(pointer, [I64(i)]))
+            value.align = 1
+            return value
+
+        x = cgutils.alloca_once_value(builder, value_at(ones, 0))
+        y = [value_at(ones, i) for i in range(CHAINS)]
+        held = [cgutils.alloca_once_value(builder, value_at(sums, i)) for i in range(CHAINS)]
+        with cgutils.for_range(builder, repeats):
+            builder.store(hidden(builder, builder.load(x)), x)
+            for i in range(CHAINS):
+                builder.store(step(builder, builder.load(held[i]), builder.load(x), y[i]), held[i])
+        for i in range(CHAINS):
+            builder.store(builder.load(held[i]), builder.gep(sums, [I64(i)])).align = 1
+
+    return emit
+
+
+def _vector(element: ir.Type, lanes: int) -> ir.VectorType:
+    return ir.VectorType(element, lanes)
+
+
+def fused(bits: int, *requires: str) -> Unit:
+    """float32: sums * 1 + 1."""
+    lanes = bits // 32
+    kind = _vector(ir.FloatType(), lanes)
+
+    def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
+        return call_llvm(builder, f"llvm.fmuladd.v{lanes}f32", kind, [sums, x, x])
+
+    count = CHAINS * lanes
+    return Unit("f32", frozenset(requires), chains(kind, step), 1.0, count, 1, 2 * count)
+
+
+def dots(bits: int, *requires: str) -> Unit:
+    """int8 by vpdpbusd: four products and their sum in one instruction."""
+    lanes = bits // 32
+    kind = _vector(I32, lanes)
+
+    def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
+        return call_llvm(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", kind, [sums, x, x])
+
+    count = CHAINS * lanes
+    return Unit("int8", frozenset(requires), chains(kind, step), 1, count, 4, 8 * count)
+
+
+def pairs(bits: int, to_16: str, to_32: str, *requires: str) -> Unit:
+    """int8 on x86 without VNNI: products added in pairs to 16 bits, those in pairs to 32."""
+    lanes = bits // 32
+    bytes_, words, kind = (
+        _vector(I8, 4 * lanes),
+        _vector(ir.IntType(16), 2 * lanes),
+        _vector(I32, lanes),
+    )
+
+    def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
+        factors = [builder.bitcast(v, bytes_) for v in (x, y)]
+        products = call_llvm(builder, f"llvm.x86.{to_16}", words, factors)
+        ones = ir.Constant(words, [1] * (2 * lanes))
+        return builder.add(sums, call_llvm(builder, f"llvm.x86.{to_32}", kind, [products, ones]))
+
+    count = CHAINS * lanes
+    return Unit("int8", frozenset(requires), chains(kind, step), 1, count, 4, 8 * count)
+
+
+def tiles() -> Unit:
+    """int8 by AMX: four products of 16 x 64 by 64 x 16 bytes into four tiles."""
+    size, void = 1024, ir.VoidType()
+    config = bytearray(64)
+    config[0] = 1
+    for tile in range(8):
+        config[16 + 2 * tile], config[48 + tile] = 64, 16  # bytes a row, rows
+
+    def emit(builder: Any, ones: Any, sums: Any, repeats: Any) -> None:
+        def amx(name: str, *values: Any) -> None:
+            call_llvm(builder, f"llvm.x86.{name}", void, list(values))
+
+        stored = ir.Constant(ir.ArrayType(I8, 64), config)
+        amx(
+            "ldtilecfg",
+            builder.bitcast(cgutils.alloca_once_value(builder, stored), I8.as_pointer()),
+        )
+        for tile in range(8):
+            source = ones if tile >= 4 else builder.gep(sums, [I64(tile * size)])
+            amx("tileloadd64", I8(tile), source, I64(64))
+        with cgutils.for_range(builder, repeats):
+            for tile, left, right in ((0, 4, 6), (1, 4, 7), (2, 5, 6), (3, 5, 7)):
+                amx("tdpbssd", I8(tile), I8(left), I8(right))
+        for tile in range(4):
+            amx("tilestored64", I8(tile), builder.gep(sums, [I64(tile * size)]), I64(64))
+        amx("tilerelease")
+
+    requires = frozenset({"amx-int8", "amx-tile"})
+    return Unit("int8", requires, emit, 1, 4 * size // 4, 64, 2 * 4 * 16 * 16 * 64)
+
+
+UNITS: dict[str, Unit] = {
+    "fma": fused(128),
+    "avx2 fma": fused(256, "avx2", "fma"),
+    "avx512 fma": fused(512, "avx512f"),
+    "avx2": pairs(256, "avx2.pmadd.ub.sw", "avx2.pmadd.wd", "avx2"),
+    "avx512": pairs(512, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", "avx512bw"),
+    "avx_vnni": dots(256, "avxvnni"),
+    "avx512_vnni": dots(512, "avx512vnni"),
+    "amx": tiles(),
+}
+
+PEAK = "repeats: i64, ones: u8[bytes] -> sums: u8[threads bytes]"
+
+
+@intrinsic(prefer_literal=True)
+def spin(typing, unit, ones, sums, thread, repeats):
+    """A unit's loop, on this thread's sums."""
+    emit = UNITS[unit.literal_value].emit
+
+    def codegen(context, builder, signature, values):
+        _, ones_, sums_, thread_, repeats_ = values
+        start = address_of(context, builder, signature.args[1], [ones_, I64(0)], I8)
+        stride = context.make_array(signature.args[2])(context, builder, sums_).strides
+        offset = builder.mul(thread_, builder.extract_value(stride, 0))
+        emit(
+            builder,
+            start,
+            address_of(context, builder, signature.args[2], [sums_, offset], I8),
+            repeats_,
+        )
+        return context.get_dummy_value()
+
+    return types.void(unit, ones, sums, types.intp, types.int64), codegen
+
+
+def peak_kernel(unit: str) -> Callable[..., None]:
+    def peak(block, thread, n_threads):
+        repeats, ones, sums = arguments(block, PEAK)
+        spin(unit, ones, sums, thread, repeats)
+
+    return peak
+
+
+PEAKS: dict[str, Share] = by_format(peak_kernel, PEAK, {name: name for name in UNITS})
+
+
+def available() -> dict[str, Unit]:
+    """The units of this machine that a process may use."""
+    features = cpu_features()
+    found = {name: unit for name, unit in UNITS.items() if unit.requires <= features}
+    if "amx" in found and not may_use_tiles():
+        del found["amx"]
+    return found
+
+
+def may_use_tiles() -> bool:
+    """Ask Linux for the state that AMX tiles need, once a process."""
+    if platform.system() != "Linux":
+        return False
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    return int(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data)) == 0

@@ -1,0 +1,1 @@
+"""What was measured, as a page to look at and as Markdown: `assay report`."""

@@ -1,0 +1,1 @@
+"""Commands of the bench lab, one file each."""

@@ -1,0 +1,104 @@
+"""assay bench: prompt and generation speed of a model, as the field's tables have them."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench.shell.lists import names, numbers
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bench.engine_race import Field
+    from bench.engine_tests import EngineTest
+    from bench.results import Measurement
+
+
+def bench(
+    model: o.ModelName,
+    prompt: Annotated[
+        str, typer.Option("-p", "--prompt", help="Prompt tokens, with commas; 0: none.")
+    ] = "512",
+    generate: Annotated[
+        str, typer.Option("-n", "--generate", help="Generated tokens, with commas; 0: none.")
+    ] = "128",
+    depth: Annotated[
+        str, typer.Option("-d", "--depth", help="Tokens in the cache before, with commas.")
+    ] = "0",
+    parallel: Annotated[
+        str, typer.Option("--npl", help="Sequences at once, e.g. 1,2,4: the batched table.")
+    ] = "",
+    threads: Annotated[
+        str, typer.Option("-t", "--threads", help="With commas; 0: one per physical core.")
+    ] = "0",
+    repeats: Annotated[int, typer.Option("-r", "--repetitions", help="At least so many.")] = 5,
+    seconds: Annotated[
+        float, typer.Option(help="Go on so long while the median is not within 1%.")
+    ] = 10.0,
+    batch: o.Batch = 512,
+    kv: o.KvFormat = "F16",
+    peers: Annotated[
+        str, typer.Option(help="Who else runs, where installed: names with commas, or none.")
+    ] = "llama.cpp,transformers",
+    results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
+    as_json: o.Json = False,
+) -> None:
+    """Time a model: prompts (pp) and generation (tg) in tokens/s, with peers in turns.
+
+    Tokens are random and nothing is sampled, as in llama-bench. What is measured is also kept as a
+    run (see `assay report`).
+    """
+    from bench.conditions import conditions
+    from bench.contenders.contender import CONTENDERS, Setup
+    from bench.engine_race import field_of
+    from bench.engine_tests import EngineTest
+    from bench.results import Results, results_folder
+    from bench.timing import Rule
+    from engine.embedded import resolve
+    from engine.model import physical_cores
+    from engine.shell.show import progress_bar, stderr, stdout
+
+    if repeats < 1:
+        raise typer.BadParameter(f"--repetitions is at least 1, got {repeats}")
+    others = () if peers == "none" else names(peers)
+    if unknown := [name for name in others if name not in CONTENDERS]:
+        raise typer.BadParameter(f"no peer is called {unknown[0]!r}: {', '.join(CONTENDERS)}")
+    tests = _tests(
+        numbers(prompt, "-p"),
+        numbers(generate, "-n"),
+        numbers(depth, "-d"),
+        numbers(parallel, "--npl", least=1),
+    )
+    path, before = resolve(model), conditions()
+    if before.busy and not as_json:
+        stderr.print(f"note: {before.busy}", style="yellow", highlight=False)
+    kept = Results(results or results_folder(), before)
+    rule = Rule(least=repeats, cap_seconds=seconds, most=max(repeats, 50))
+    rows: list[Measurement] = []
+    with progress_bar() as bar:
+        counts = [count or physical_cores() for count in numbers(threads, "-t")]
+        task = bar.add_task("opening the model", total=len(tests) * len(counts))
+        for count in counts:
+            setup = Setup(
+                count,
+                context=max(test.context for test in tests),
+                batch=batch,
+                kv_format=kv,
+                sequences=max(test.parallel for test in tests),
+            )
+            with field_of(path, setup, ("assay", *others)) as field:
+                for test in tests:
+                    bar.update(task, description=test.name)
+                    found = _run(field, test, rule)
+                    kept.add(*found)
+                    rows += found
+                    bar.update(task, advance=1)
+    if as_json:
+        print(json.dumps([to_json(row) for row in rows]))
+        return
+    stdout().print(table(rows))
+    for who in {row.contender: row for row in rows if not row.samples}.values():
+        stdout().print(f"{who.contender} is absent: {who.note}", highlight=False, soft_wrap=True)

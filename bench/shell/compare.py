@@ -1,0 +1,163 @@
+"""assay compare: is B slower than A?"""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.shell.lists import names, numbers
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bench.cases import BenchCase
+    from bench.compare import Comparison
+    from bench.trees import Side
+
+VERDICTS = {"slower": "bold red", "faster": "green", "same": "dim"}
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A stored run, a commit or a variant.")],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The same kind; `.` is the working tree.")
+    ] = ".",
+    op: Annotated[str | None, typer.Option(help="Kernels of this op only.")] = None,
+    format: Annotated[str | None, typer.Option(help="Kernels of this format only.")] = None,
+    models: Annotated[str, typer.Option(help="Whose shapes, with commas.")] = "story",
+    tokens: Annotated[str, typer.Option(help="Tokens of a call, with commas.")] = "1,512",
+    cache: Annotated[str, typer.Option(help="hot, cold or hot,cold.")] = "hot",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Measure kernels whose sources are the same, too.")
+    ] = False,
+    again: Annotated[
+        str | None, typer.Option(help="A second run of A: how far it is from A is noise.")
+    ] = None,
+    results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
+    threads: o.Threads = 0,
+    as_json: o.Json = False,
+) -> None:
+    """Compare commits, variants or stored runs; exit 1 if B is slower.
+
+    Commits and variants run in turns, A twice, so that noise shows. A difference counts if its
+    interval excludes 1, it is larger than the noise, and it is there again when measured anew.
+    """
+    from bench.compare import stored
+    from bench.results import ResultsError, find, is_stored, results_folder
+    from bench.trees import side
+    from engine.shell.show import stdout
+
+    folder = results or results_folder()
+    kept = [is_stored(name, folder) for name in (a, b)]
+    if all(kept):
+        first, second = find(a, folder), find(b, folder)
+        comparison = stored(first, second, find(again, folder) if again else None)
+    elif any(kept):
+        known, other = (a, b) if kept[0] else (b, a)
+        raise ResultsError(f"{known} is a stored run and {other} is none: compare two of a kind")
+    else:
+        with ExitStack() as stack:
+            sides = [stack.enter_context(side(name)) for name in (a, b)]
+            counts = numbers(tokens, "--tokens", least=1)
+            cases = _cases(sides[0], op, format, names(models), counts, names(cache))
+            comparison = _measure(sides, cases, threads, everything)
+    if as_json:
+        print(json.dumps(comparison.to_json()))
+    else:
+        console = stdout()
+        if comparison.rows:
+            console.print(table(comparison))
+        for line in remarks(comparison):
+            console.print(line, highlight=False, soft_wrap=True)
+    if comparison.slower:
+        raise typer.Exit(1)
+
+
+def _cases(
+    a: "Side",
+    op: str | None,
+    format: str | None,
+    models: tuple[str, ...],
+    tokens: tuple[int, ...],
+    caches: tuple[str, ...],
+) -> "list[tuple[BenchCase, str]]":
+    """What to measure, by the kernels of side A."""
+    from bench.cases import CACHES, cases
+    from data import shapes
+    from kernels.table import KERNELS
+    from reference.table import OPS
+
+    if op is not None and op not in OPS:
+        raise ValueError(f"there is no op {op!r}: {', '.join(OPS)}")
+    if bad := [cache for cache in caches if cache not in CACHES]:
+        raise typer.BadParameter(f"--cache is {' or '.join(CACHES)}, got {bad[0]!r}")
+    kernels = [
+        kernel
+        for kernel in KERNELS
+        if op in (None, kernel.op)
+        and format in (None, kernel.format)
+        and a.variant in ("", kernel.variant)
+        and not kernel.missing()
+    ]
+    if not kernels:
+        raise ValueError(f"no such kernel runs here: op {op or 'any'}, format {format or 'any'}")
+    known = shapes.read()
+    found = cases(shapes.Shapes(known.models, ()), models, tokens, kernels)
+    return [(case, cache) for case in found for cache in caches]
+
+
+def _measure(
+    sides: "list[Side]", cases: "list[tuple[BenchCase, str]]", threads: int, everything: bool
+) -> "Comparison":
+    from bench.compare import measured
+    from engine.model import physical_cores
+    from engine.shell.show import progress_bar
+
+    with progress_bar() as bar:
+        task = bar.add_task("measuring in turns", total=None)
+
+        def watch(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return measured(*sides, cases, threads or physical_cores(), everything, watch)
+
+
+def table(comparison: "Comparison") -> "Table":
+    """For people: times, ratio with its interval, and what noise makes."""
+    from rich.table import Table
+
+    found = Table("case", "A (us)", "B (us)", "B / A", "interval", "noise", "B is", pad_edge=False)
+    for column in found.columns[1:6]:
+        column.justify = "right"
+    for row in comparison.rows:
+        found.add_row(
+            row.title,
+            f"{1e6 * row.a:,.1f}",
+            f"{1e6 * row.b:,.1f}",
+            f"{row.ratio.value:.3f}",
+            f"{row.ratio.low:.3f} to {row.ratio.high:.3f}",
+            f"{row.floor:.3f}",
+            f"[{VERDICTS[row.verdict]}]{row.verdict}",
+        )
+    return found
+
+
+def remarks(comparison: "Comparison") -> list[str]:
+    """What the table does not say."""
+    lines = [f"A is {comparison.a}, B is {comparison.b}"]
+    if comparison.same_code:
+        lines.append(
+            f"{comparison.same_code} kernels have the same sources in both and were not measured"
+            " (--all does)"
+        )
+    if comparison.unmatched:
+        count = len(comparison.unmatched)
+        lines.append(f"{count} only in one of them, such as {comparison.unmatched[0]}")
+    if not comparison.interleaved:
+        lines.append("not in turns: what changed on the machine between the runs counts as well")
+    counts = {word: sum(row.verdict == word for row in comparison.rows) for word in VERDICTS}
+    lines.append(", ".join(f"{count} {word}" for word, count in counts.items()))
+    return lines

@@ -1,0 +1,190 @@
+"""assay profile: the time of a step, op by op and node by node, against the machine's limits."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from bench.profile import Profile, Work
+
+WIDE = 100  # columns from which there is room for more space between them
+REDRAW_SECONDS = 0.25
+SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
+MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter one in us
+
+
+def profile(
+    model: o.ModelName,
+    prompt: Annotated[
+        int, typer.Option("-p", "--prompt", help="Tokens of a prompt step; 0: decode one.")
+    ] = 0,
+    depth: Annotated[
+        int | None,
+        typer.Option("-d", "--depth", help="Tokens in the cache before; 128, or 0 with -p."),
+    ] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="A row for every node, too.")] = False,
+    threads: o.Threads = 0,
+    context: o.Context = 0,
+    kv: o.KvFormat = "F16",
+    variant: o.Variant = None,
+    strict: o.Strict = False,
+    as_json: o.Json = False,
+) -> None:
+    """Print where the time of a step goes: a decode of one token, or a prompt."""
+    from bench import profile as room
+    from bench.conditions import conditions
+    from bench.limits import limits
+    from engine.shell.show import loaded, progress_bar, stdout
+
+    if prompt < 0:
+        raise typer.BadParameter(f"--prompt must not be negative, got {prompt}")
+    before = depth if depth is not None else 0 if prompt else 128
+    busy = conditions().busy
+    with ExitStack() as stack:
+        engine = stack.enter_context(
+            loaded(
+                model, threads=threads, context=context, batch=max(512, prompt), kv_format=kv,
+                variant=variant, strict=strict,
+            )
+        )  # fmt: skip
+        bar = progress_bar()
+        bar.live.auto_refresh = False  # a thread that redraws would take a core from the engine
+        stack.enter_context(bar)
+        machine = limits([engine.model.team.n_threads], teller(bar, "probing the machine"))
+        found = room.profile(
+            engine, prompt or 1, before, limits=machine, watch=teller(bar, "profiling: repeats")
+        )
+    if as_json:
+        print(json.dumps(as_dict(found) | {"busy": busy}))
+        return
+    console = stdout()
+    console.print(title(found), highlight=False)
+    console.print()
+    gap = 2 if console.width >= WIDE else 1
+    console.print(table(found, [(op.kernel, op.calls, op) for op in found.by_op()], gap))
+    if nodes:
+        console.print()
+        console.print(table(found, [(node.node, 0, node) for node in found.nodes], gap))
+    for line in notes(found, busy):
+        console.print(line, highlight=False)
+
+
+def teller(bar: "Progress", description: str) -> Callable[..., None]:
+    """Tells a still bar how much is done, of how much if known, and redraws it now and then."""
+    task = bar.add_task(description, visible=False, total=None)
+    shown = 0.0
+
+    def tell(done: int, total: int | None = None) -> None:
+        nonlocal shown
+        due = time.monotonic() > shown + REDRAW_SECONDS
+        bar.update(task, visible=True, completed=done, total=total, refresh=due)
+        if due:
+            shown = time.monotonic()
+
+    return tell
+
+
+def as_dict(found: "Profile") -> dict[str, Any]:
+    """The figures for programs; seconds throughout, shares as fractions."""
+
+    def figures(work: "Work") -> dict[str, Any]:
+        return {
+            "op": work.op,
+            "kernel": work.kernel,
+            "seconds": work.seconds,
+            "share_of_step": work.seconds / found.step_seconds,
+            "bytes": work.bytes,
+            "operations": work.operations,
+            "gb_per_second": work.gb_per_second,
+            "gflop_per_second": work.gflop_per_second,
+            "limit": work.limit,
+            "share_of_limit": work.share,
+            "rejected": work.rejected,
+        }
+
+    return {
+        "model": found.model,
+        "tokens": found.tokens,
+        "depth": found.context - found.tokens,
+        "threads": found.threads,
+        "step_seconds": found.step_seconds,
+        "samples": found.samples,
+        "remainder_seconds": found.remainder,
+        "interruptions_seconds": found.interruptions,
+        "stamps_seconds": found.overhead_seconds,
+        "nodes": [{"node": node.node, **figures(node)} for node in found.nodes],
+        "ops": [{**figures(op), "calls": op.calls} for op in found.by_op()],
+    }
+
+
+def title(found: "Profile") -> str:
+    tokens = "1 token" if found.tokens == 1 else f"{found.tokens} tokens"
+    threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
+    return (
+        f"{found.model}: a step of {tokens} at depth {found.context - found.tokens},"
+        f" {threads}, median of {len(found.samples)}"
+    )
+
+
+def table(found: "Profile", rows: "Sequence[tuple[str, int, Work]]", gap: int) -> "Table":
+    """A row for each kernel with its calls, or for each node (calls 0); then what is in none of
+    them, and the step."""
+    from rich.table import Table
+
+    unit, factor = ("ms", 1e3) if found.step_seconds >= MILLISECONDS_FROM else ("us", 1e6)
+    counted = any(calls for _, calls, _ in rows)
+    result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    result.add_column("kernel" if counted else "node", overflow="fold")
+    for name in (*(["calls"] if counted else []), unit, "% step", "GB/s", "GFLOP/s"):
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("of the limit", no_wrap=True)
+
+    def row(name: str, calls: int, seconds: float, *rest: str) -> None:
+        count = [str(calls or "")] if counted else []
+        part = 100 * seconds / found.step_seconds
+        result.add_row(name, *count, f"{factor * seconds:.1f}", f"{part:.1f}", *rest)
+
+    for name, calls, work in rows:
+        rates = rate(work.gb_per_second), rate(work.gflop_per_second)
+        row(name.replace("/cpu/", "/"), calls, work.seconds, *rates, share(work))
+    row("interruptions", 0, found.interruptions)
+    row("in no node", 0, found.remainder - found.interruptions)
+    row("step", 0, found.step_seconds)
+    return result
+
+
+def rate(value: float) -> str:
+    return f"{value:.1f}" if value else ""
+
+
+def share(work: "Work") -> str:
+    """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
+    if work.share is None:
+        return ""
+    return f"{100 * work.share:3.0f}%{'!' if work.rejected else ''} {work.limit}"
+
+
+def notes(found: "Profile", busy: str) -> list[str]:
+    """What the table has left out, and what is wrong with it."""
+    lines = [f"stamps cost {1e6 * found.overhead_seconds:.1f} us more, counted nowhere above"]
+    if busy:
+        lines.append(busy)
+    barrier = found.overhead_seconds / max(1, len(found.nodes))
+    if barrier > SLOW_BARRIER:
+        lines.append(f"threads share a core: meeting takes them {1e6 * barrier:.1f} us each time")
+    if rejected := found.rejected():
+        lines.append(
+            f"! {len(rejected)} nodes are faster than the machine can be, {rejected[0].node} the"
+            " first: an error of the op's cost, of the limit or of the clock; do not believe"
+            " their rows"
+        )
+    return lines

@@ -1,0 +1,71 @@
+"""assay report: a run as one page to look at, and as Markdown."""
+
+import os
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's name or file; the latest by default.")
+    ] = "latest",
+    results: Annotated[
+        Path | None, typer.Option("--results", help="The folder in which runs are kept.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where the page goes.")] = Path(
+        "assay-report.html"
+    ),
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown there, too.")
+    ] = None,
+) -> None:
+    """Write what a run measured as one HTML page: tables, plots, history, conformance."""
+    if find_spec("matplotlib") is None:
+        raise RuntimeError("assay report needs matplotlib: pip install 'assay[dev]'")
+    from bench.report.certified import standings
+    from bench.report.markdown import markdown as as_markdown
+    from bench.report.page import page
+    from bench.report.report import report as report_on
+    from bench.results import ResultsError, find, read_folder, results_folder
+    from engine.shell.show import progress_bar, stderr
+
+    folder = results or results_folder()
+    chosen = find(run, folder)
+    try:
+        runs, complaints = read_folder(folder)
+    except ResultsError:  # a file from elsewhere is reported without a history
+        runs, complaints = [chosen], []
+    for complaint in complaints:
+        stderr.print(f"note: {complaint}", style="yellow", highlight=False, soft_wrap=True)
+    with progress_bar() as bar:
+        task = bar.add_task("drawing", total=None)
+        made = report_on(
+            chosen,
+            runs,
+            standings(),
+            lambda done, total: bar.update(task, total=total, completed=done),
+        )
+    write(output, page(made))
+    if markdown:
+        write(markdown, as_markdown(made))
+
+
+def write(path: Path, text: str) -> None:
+    """All of it or nothing: written beside the file and renamed; says where it is."""
+    try:
+        descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(aside).chmod(0o644)
+            Path(aside).replace(path)
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
+    except OSError as error:  # of which the file aside is no concern
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    print(f"{path}: {len(text.encode()) / 1e3:,.0f} kB")

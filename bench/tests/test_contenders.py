@@ -1,0 +1,252 @@
+"""Contenders are timed at the same work, leave nothing behind, and are absent in plain sight."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bench.child import ChildError
+from bench.contenders import contender
+from bench.contenders.contender import CONTENDERS, Absent, Array, Check, Entry, Setup, present
+from bench.contenders.racer import Racer, enter
+from bench.contenders.session import Session, token_ids
+from bench.contenders.start import drop, start
+from bench.engine_tests import EngineTest
+from engine.embedded import resolve
+
+MODEL = resolve("story-f16")
+SETUP = Setup(threads=2, context=128, batch=32, sequences=3)
+PEERS = [name for name in CONTENDERS if name != "assay"]
+
+PROMPT = EngineTest("pp", prompt=40)
+DEEP_PROMPT = EngineTest("pp", prompt=40, depth=50)
+STEPS = EngineTest("tg", generate=4)
+DEEP_STEPS = EngineTest("tg", generate=4, depth=50)
+BATCHED = EngineTest("batched", prompt=13, generate=3, parallel=3)
+FIRST = EngineTest("first_token", prompt=10)
+LOAD = EngineTest("load")
+EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
+
+
+@pytest.mark.parametrize(
+    ("test", "name", "tokens"),
+    [
+        (EngineTest("pp", prompt=512), "pp512", 512),
+        (EngineTest("tg", generate=128), "tg128", 128),
+        (EngineTest("pp", prompt=512, depth=1024), "pp512 @ d1024", 512),
+        (EngineTest("tg", generate=32, depth=4096), "tg32 @ d4096", 32),
+        (EngineTest("batched", prompt=128, generate=32, parallel=4), "pp128+tg32 x4", 640),
+        (LOAD, "load", 0),
+        (FIRST, "first token (warm)", 10),
+    ],
+)
+def test_names_and_tokens(test: EngineTest, name: str, tokens: int) -> None:
+    """Tests are called as in llama-bench, and count the tokens that one sample processes."""
+    assert (test.name, test.tokens) == (name, tokens)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "message"),
+    [
+        ("qq", {}, "an engine test is one of pp, tg,"),
+        ("pp", {}, "pp wants at least 1 prompt tokens, got 0"),
+        ("tg", {"generate": -1}, "tg wants at least 1 generate tokens, got -1"),
+        ("tg", {"generate": 1, "prompt": 1}, "tg wants no prompt tokens, got 1"),
+        ("pp", {"prompt": 1, "depth": -1}, "pp cannot start at depth -1"),
+        ("batched", {"prompt": 1, "generate": 1, "depth": 2}, "batched cannot start at depth 2"),
+        ("pp", {"prompt": 1, "parallel": 2}, "pp cannot run 2 sequences"),
+    ],
+)
+def test_nonsense_is_refused(kind: str, sizes: dict[str, int], message: str) -> None:
+    """A test that means nothing is one line."""
+    with pytest.raises(ValueError, match=message):
+        EngineTest(kind, **sizes)
+
+
+def test_tokens_are_fresh_and_shared() -> None:
+    """Every sample has tokens of its own, the same for every contender."""
+    first, again, second = (token_ids(BATCHED, number, 100) for number in (1, 1, 2))
+    assert first.shape == (3, 16)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
+    assert first.min() >= 0
+    assert first.max() < 100
+
+
+@pytest.mark.parametrize("logits", [[1.0, np.nan, 2.0], [1.0, np.inf, 2.0], [3.0, 3.0, 3.0]])
+def test_work_not_done_is_found(logits: list[float]) -> None:
+    """Logits that are not finite, or all the same, are no proof of work."""
+    with pytest.raises(ArithmeticError, match="the last logits are"):
+        Check.of(np.array(logits, np.float32))
+
+
+@pytest.fixture(name="session", scope="module")
+def _session() -> Iterator[Session]:
+    session = Session("assay", MODEL, SETUP)
+    yield session
+    session.close()
+
+
+@pytest.mark.parametrize("test", EVERY, ids=lambda test: test.name)
+def test_assay_leaves_only_the_depth(session: Session, test: EngineTest) -> None:
+    """After a sample the cache holds the tokens before which the test began, and nothing else."""
+    for number in (1, 2):
+        sample = session.sample(test, number)
+        assert sample.seconds > 0
+        assert (sample.check is None) == (test.kind == "load")
+        cells = session._contender._engine.model.cells  # type: ignore[attr-defined]
+        assert cells.capacity - cells.free == test.depth
+        assert cells.lengths == [test.depth, 0, 0]
+    if test is BATCHED:
+        assert sample.prompt_seconds > 0
+        assert sample.generate_seconds > 0
+        assert sample.prompt_seconds + sample.generate_seconds == pytest.approx(sample.seconds)
+
+
+@pytest.mark.parametrize("test", [PROMPT, DEEP_PROMPT, STEPS, DEEP_STEPS], ids=lambda t: t.name)
+def test_logits_are_those_of_one_evaluation(session: Session, test: EngineTest) -> None:
+    """Whatever was run before, a sample ends on the logits of its tokens behind its depth."""
+    sample = session.sample(test, 5)
+    assert session.sample(test, 6).check != sample.check
+    model = session._contender._engine.model  # type: ignore[attr-defined]
+    filling = np.random.default_rng(0).integers(0, model.config.vocab, SETUP.context, np.int32)
+    tokens = [*filling[: test.depth], *token_ids(test, 5, model.config.vocab)[0]]
+    model.cells.clear()
+    assert Check.of(model.evaluate(tokens, 0)) == sample.check
+    model.cells.clear()
+
+
+def test_sequences_of_a_batch_are_independent(session: Session) -> None:
+    """The last sequence of a batched test ends on the logits that it has alone."""
+    sample = session.sample(BATCHED, 3)
+    model = session._contender._engine.model  # type: ignore[attr-defined]
+    model.cells.clear()
+    tokens = token_ids(BATCHED, 3, model.config.vocab)[-1].tolist()
+    assert Check.of(model.evaluate(tokens, 0)) == sample.check
+    model.cells.clear()
+
+
+def test_a_cut_that_matters_is_found() -> None:
+    """An engine whose logits depend on how a prompt is cut is not timed."""
+    session = Session("assay", MODEL, SETUP)
+    honest = session._contender.evaluate
+
+    def sloppy(tokens: Array, start: int) -> Array:
+        slope: Array = np.arange(session._contender.vocab) * tokens.shape[1]
+        return np.asarray(honest(tokens, start) + slope)
+
+    session._contender.evaluate = sloppy  # type: ignore[method-assign]
+    with pytest.raises(ArithmeticError, match=r"pp40: logits differ by .* cut after 13 tokens"):
+        session.sample(PROMPT, 1)
+    session.close()
+
+
+@pytest.fixture(name="assay", scope="module")
+def _assay() -> Iterator[Racer]:
+    with Racer("assay", MODEL, SETUP) as racer:
+        yield racer
+
+
+def test_a_racer_gives_what_the_session_measures(assay: Racer, session: Session) -> None:
+    """From a process of its own come the same checks, for other tokens in every sample."""
+    assert "assay" in assay.about
+    checks = [assay.sample(BATCHED).check for _ in range(2)]
+    assert checks == [session.sample(BATCHED, number).check for number in (1, 2)]
+    assert checks[0] != checks[1]
+    assert assay.sample(BATCHED, 1).check == checks[0]
+
+
+def test_bad_questions_are_one_line(assay: Racer) -> None:
+    """A test beyond the setup is refused, and the racer runs on."""
+    with pytest.raises(ChildError, match=r"\App200 wants a context of 200 and 1 sequences"):
+        assay.sample(EngineTest("pp", prompt=200))
+    assert assay.sample(PROMPT).seconds > 0
+
+
+def test_a_waiting_racer_uses_no_cpu(assay: Racer) -> None:
+    """Once it has answered, a racer's threads rest."""
+    assay.sample(PROMPT)
+    _demand_rest(assay)
+
+
+def _demand_rest(racer: Racer) -> None:
+    before = psutil.Process(racer.pid).cpu_times()
+    time.sleep(0.4)
+    after = psutil.Process(racer.pid).cpu_times()
+    assert after.user + after.system - before.user - before.system <= 0.02
+
+
+def test_our_own_engine_is_never_absent(tmp_path: Path) -> None:
+    """A file that is not there is an error, not an absence."""
+    with pytest.raises(ChildError, match=r"nothing\.gguf"):
+        enter("assay", tmp_path / "nothing.gguf", SETUP)
+
+
+def test_what_is_not_installed_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer whose package is missing is shown absent, with what to do."""
+    entry = Entry("bench.contenders.nobody:Nobody", {"no_such_package": "no-such"}, {})
+    monkeypatch.setitem(contender.CONTENDERS, "nobody", entry)
+    reason = "no-such is not installed: docs/peers.md says how"
+    assert present("nobody") == reason
+    assert enter("nobody", MODEL, SETUP) == Absent("nobody", reason)
+
+
+def test_a_peer_that_crashes_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A peer that takes its process down is shown absent, with the signal."""
+    (tmp_path / "llama_cpp.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    absent = enter("llama.cpp", MODEL, SETUP)
+    assert isinstance(absent, Absent)
+    assert "it died of SIGILL" in absent.reason
+
+
+@pytest.fixture(name="peer", scope="module", params=PEERS)
+def _peer(request: pytest.FixtureRequest) -> Iterator[Racer]:
+    if reason := present(request.param):
+        pytest.skip(reason)
+    with Racer(request.param, MODEL, SETUP) as racer:
+        yield racer
+
+
+def test_peers_do_the_same_work(peer: Racer, assay: Racer) -> None:
+    """On the same tokens a peer's last logits are near ours, whatever either has run before."""
+    for number, test in enumerate((*EVERY, *reversed(EVERY)), 100):
+        theirs, ours = peer.sample(test, number), assay.sample(test, number)
+        assert theirs.seconds > 0
+        if test.kind in ("load", "first_token"):
+            continue
+        assert theirs.check is not None
+        assert ours.check is not None
+        assert theirs.check.nmse(ours.check) < 1e-3
+
+
+def test_waiting_peers_use_no_cpu(peer: Racer) -> None:
+    """Once it has answered, a peer's threads rest."""
+    peer.sample(STEPS)
+    _demand_rest(peer)
+
+
+def test_peers_refuse_bad_files_in_one_line(peer: Racer, tmp_path: Path) -> None:
+    """A file that a peer cannot open makes it absent."""
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(MODEL.read_bytes()[:5000])
+    absent = enter(peer.name, path, SETUP)
+    assert isinstance(absent, Absent)
+    assert "\n" not in absent.reason
+
+
+def test_a_start_is_the_sum_of_its_parts() -> None:
+    """A fresh process reports where the time to its first token went."""
+    drop(MODEL)
+    told = start(MODEL, threads=2)
+    parts = (told.python, told.imports, told.certify, told.load, told.prompt)
+    assert min(parts) >= 0
+    assert told.imports > 0
+    assert told.load > 0
+    assert told.prompt > 0
+    assert sum(parts) == pytest.approx(told.seconds)

@@ -1,0 +1,328 @@
+"""The machine's limits: what binds, what is kept, and that the probe really measures."""
+
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bench.limits
+from bench.limits import Bandwidth, Cache, Limits, Peak, limits, probe
+from bench.trials import Arena, read_caches, working_sets
+from kernels.cpu.team import Team
+from reference.op import Cost
+
+KIB, MIB, GIGA = 1 << 10, 1 << 20, 1e9
+ROOT = Path(__file__).resolve().parents[2]
+X86 = platform.machine() in ("x86_64", "AMD64")
+
+
+def made_up(*threads: int) -> Limits:
+    """Round figures; the curve has a dip at 1 MiB, as a busy moment would leave."""
+    curve = {32 * KIB: 200, MIB: 10, 32 * MIB: 50, 256 * MIB: 20}
+    reads = [
+        Bandwidth("read", n, size, n * rate * GIGA, 0.02)
+        for n in threads
+        for size, rate in curve.items()
+    ]
+    copies = [Bandwidth("copy", n, 32 * KIB, n * 250 * GIGA, 0.03) for n in threads]
+    peaks = [
+        Peak(kind, unit, n, n * rate * GIGA, 0.01)
+        for n in threads
+        for kind, unit, rate in (("f32", "avx2 fma", 100), ("int8", "avx512_vnni", 400))
+    ]
+    caches = (Cache("L1d", 32 * KIB, 1), Cache("L2", MIB, 1), Cache("L3", 32 * MIB, 8))
+    return Limits(caches, (*reads, *copies), tuple(peaks), "2026-01-31")
+
+
+def test_the_slower_of_memory_and_arithmetic_binds():
+    """The limit is the larger of the time to move the bytes and the time to do the operations."""
+    machine = made_up(1)
+    moving = machine.limit(Cost(bytes=20e9, operations=1e9), "f32", 1)
+    counting = machine.limit(Cost(bytes=1e9, operations=800e9), "int8", 1)
+    assert (moving.name, moving.seconds, moving.spread) == ("memory read", 1.0, 0.02)
+    assert (counting.name, counting.seconds, counting.spread) == ("int8", 2.0, 0.01)
+
+
+def test_a_cost_of_nothing_has_no_limit():
+    """What moves nothing and computes nothing is bound by nothing."""
+    assert made_up(1).limit(Cost(0, 0), "f32", 1) is None
+
+
+def test_half_a_cost_is_bound_by_the_other_half():
+    """Bytes alone are bound by memory and operations alone by arithmetic."""
+    machine = made_up(1)
+    assert machine.limit(Cost(1e6, 0), "f32", 1).name == "memory read"
+    assert machine.limit(Cost(0, 1e6), "f32", 1).name == "f32"
+
+
+@pytest.mark.parametrize(
+    ("working_set", "name"),
+    [
+        (16 * KIB, "L1d copy"), (MIB, "L2 read"), (MIB + 1, "L3 read"), (33 * MIB, "memory read"),
+        (None, "memory read"),
+    ],
+)  # fmt: skip
+def test_the_limit_is_named_after_the_cache_that_holds_the_working_set(working_set, name):
+    """A limit of memory says which level serves, and whether it is read or copied fastest."""
+    assert made_up(1).limit(Cost(1e6, 0), "f32", 1, working_set).name == name
+
+
+def test_threads_bring_caches_of_their_own():
+    """Two threads have two L1 caches, and one L3 between them."""
+    assert made_up(2).level(2, 64 * KIB) == "L1d"
+    assert made_up(2).level(2, 64 * MIB) == "memory"
+
+
+def test_no_working_set_is_slower_than_a_larger_one():
+    """The curve never rises with the working set, whatever dips were measured."""
+    machine = made_up(1)
+    sizes = [4 * KIB << i for i in range(20)]
+    rates = [machine.bandwidth(1, size).bytes_per_second for size in sizes]
+    assert all(a >= b for a, b in itertools.pairwise(rates))
+    assert machine.bandwidth(1, MIB).bytes_per_second == 50e9
+    assert machine.bandwidth(1).bytes_per_second == rates[-1] == 20e9
+
+
+def test_between_two_sizes_the_faster_counts():
+    """A working set between two probed ones has the ceiling of the smaller."""
+    assert made_up(1).bandwidth(1, 255 * MIB).bytes_per_second == 50e9
+
+
+def test_what_was_not_probed_is_named():
+    """A thread count or arithmetic that nobody probed is an error that says what there is."""
+    machine = made_up(1, 2)
+    with pytest.raises(ValueError, match=r"no bandwidth was probed for 3 threads: 1, 2"):
+        machine.bandwidth(3)
+    with pytest.raises(ValueError, match=r"no f32 peak was probed for 3 threads: 1, 2"):
+        machine.peak("f32", 3)
+    with pytest.raises(ValueError, match=r"no peak was probed of arithmetic 'f8': f32, int8"):
+        machine.peak("f8", 1)
+
+
+def test_limits_survive_json():
+    """What is written is what is read, to the last bit."""
+    machine = made_up(1, 2)
+    assert Limits.from_json(json.loads(json.dumps(machine.to_json()))) == machine
+
+
+def spoil(change):
+    data = json.loads(json.dumps(made_up(1).to_json()))
+    change(data)
+    return data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [], "limits", None,
+        spoil(lambda d: d.pop("peaks")),
+        spoil(lambda d: d["caches"][0].pop("level")),
+        spoil(lambda d: d["caches"].append(7)),
+        spoil(lambda d: d["bandwidths"][0].update(bytes_per_second=0.0)),
+        spoil(lambda d: d["bandwidths"][0].update(threads="1")),
+        spoil(lambda d: d["peaks"][0].update(operations_per_second=float("nan"))),
+        spoil(lambda d: d["peaks"][0].update(spread=-0.5)),
+        spoil(lambda d: d.update(when="yesterday")),
+    ],
+)  # fmt: skip
+def test_damaged_json_is_one_plain_line(data):
+    """Anything else than limits is refused in one line that says so."""
+    with pytest.raises(ValueError, match=r"^damaged limits: [^\n]+$"):
+        Limits.from_json(data)
+
+
+@pytest.fixture
+def probed(monkeypatch, tmp_path):
+    """Thread counts that `limits` had probed, in a cache of its own, on a quiet machine."""
+    asked = []
+
+    def pretend(threads, progress=None):
+        asked.append(list(threads))
+        return made_up(*threads)
+
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    monkeypatch.setattr(bench.limits, "probe", pretend)
+    monkeypatch.setattr(bench.limits, "_taken_by_others", lambda: 0.0)
+    return asked
+
+
+def test_the_machine_is_probed_once(probed):
+    """Limits that are kept are not measured again, and a new thread count is measured alone."""
+    first = limits([1, 2])
+    assert limits([2, 1]) == first
+    assert {b.threads for b in limits([1, 3]).bandwidths} == {1, 3}
+    assert probed == [[1, 2], [3]]
+
+
+def test_of_several_probes_the_best_counts(probed, monkeypatch):
+    """Probing again can only raise a ceiling, in this run and in later ones."""
+    limits([1])
+    faster = replace(made_up(1).peaks[0], operations_per_second=1e15)
+    slower = [replace(b, bytes_per_second=1.0) for b in made_up(1).bandwidths]
+    later = replace(made_up(1), peaks=(faster,), bandwidths=tuple(slower))
+    monkeypatch.setattr(bench.limits, "probe", lambda *_: later)
+    for machine in (limits([1], again=True), limits([1])):
+        assert machine.peak("f32", 1) == faster
+        assert machine.peak("int8", 1) == made_up(1).peak("int8", 1)
+        assert set(machine.bandwidths) == set(made_up(1).bandwidths)
+
+
+def test_damaged_lines_are_none(probed, tmp_path):
+    """A line that was cut or spoiled is probed anew, the others still hold, nothing is lost."""
+    limits([1, 2])
+    store = tmp_path / "limits.jsonl"
+    one, two = store.read_bytes().splitlines(keepends=True)
+    spoilt = two[: len(two) // 2] + b'\n\xff\n{"key": 1}\n[]\n'
+    store.write_bytes(one + spoilt)
+    assert {b.threads for b in limits([1, 2]).bandwidths} == {1, 2}
+    assert probed == [[1, 2], [2]]
+    assert store.read_bytes() == one + spoilt + two
+
+
+def test_what_a_busy_machine_gave_is_not_kept(probed, monkeypatch):
+    """While other programs run limits are measured too low, so the next run measures again."""
+    clock = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr(bench.limits, "_taken_by_others", lambda: next(clock))
+    assert limits([1]) == limits([1])
+    assert probed == [[1], [1]]
+
+
+@pytest.mark.parametrize("threads", [[], [0], [2, -1]])
+def test_thread_counts_are_positive(threads):
+    """No threads, or fewer, cannot be probed."""
+    for ask in (probe, limits):
+        with pytest.raises(ValueError, match=r"want some, each at least 1, got \["):
+            ask(threads)
+
+
+def test_limits_of_another_machine_do_not_hold(probed, monkeypatch):
+    """Another CPU is probed anew."""
+    limits([1])
+    monkeypatch.setattr(bench.limits, "machine", lambda: "another")
+    limits([1])
+    assert probed == [[1], [1]]
+
+
+def test_caches_are_read_as_linux_tells_them(tmp_path):
+    """Data and unified caches with their sizes and sharers; instructions and oddities left out."""
+    rows = [
+        ("Data", "1", "48K", "0,64"), ("Instruction", "1", "32K", "0,64"),
+        ("Unified", "2", "2M", "0"), ("Unified", "3", "unknown", "0"),
+        ("Unified", "3", "107520K", "0-27,56-83"),
+    ]  # fmt: skip
+    for i, row in enumerate(rows):
+        index = tmp_path / f"index{i}"
+        index.mkdir()
+        for name, text in zip(("type", "level", "size", "shared_cpu_list"), row, strict=True):
+            (index / name).write_text(text + "\n")
+    assert read_caches(tmp_path) == (
+        Cache("L1d", 48 * KIB, 2), Cache("L2", 2 * MIB, 1), Cache("L3", 105 * MIB, 56)
+    )  # fmt: skip
+
+
+def test_a_machine_that_hides_its_caches_is_probed_too(tmp_path):
+    """Without Linux's files there are sizes to go on with."""
+    assert {cache.level for cache in read_caches(tmp_path / "none")} == {"L1d", "L2", "L3"}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 48])
+def test_working_sets_go_from_the_smallest_cache_to_beyond_the_largest(threads):
+    """They start inside L1 and end at four times what threads have of the last level."""
+    caches = made_up(1).caches
+    sizes = working_sets(caches, threads)
+    assert sizes[0] < 32 * KIB * threads
+    assert sizes[-1] == min(4 * caches[-1].reach(threads), 512 * MIB)
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_probe_that_computes_wrongly_is_refused():
+    """A figure counts only if the result shows that all of the work was done."""
+    arena = Arena(64 * KIB)
+    with Team(1) as team:
+        for trial in arena.trials(1, 64 * KIB, cached=False):
+            assert trial.seconds(team) > 0
+            lost = replace(trial, expected=lambda repeats, right=trial.expected: right(repeats) + 1)
+            with pytest.raises(RuntimeError, match="computes wrongly"):
+                lost.seconds(team)
+
+
+@pytest.mark.skipif(not X86, reason="names x86's instructions")
+def test_units_are_made_of_the_instructions_they_name(tmp_path):
+    """Each unit's loop holds its instruction, on a CPU that has them all."""
+    program = (
+        "from bench.probe import PEAKS\n"
+        "for name, word in (('amx', 'tdpbssd'), ('amx', 'ldtilecfg'), ('avx512_vnni', 'vpdpbusd'),"
+        " ('avx_vnni', 'vpdpbusd'), ('avx2', 'vpmaddubsw'), ('avx512', 'vpmaddubsw'),"
+        " ('fma', 'vfmadd'), ('avx2 fma', 'vfmadd'), ('avx512 fma', 'vfmadd')):\n"
+        "    assert word in PEAKS[name].compiled._library.get_asm_str(), (name, word)\n"
+    )
+    features = "avx avx2 fma avx512f avx512bw avx512vl avx512vnni avxvnni amx-tile amx-int8"
+    environment = {
+        "ASSAY_CACHE": str(tmp_path),
+        "NUMBA_CPU_NAME": "sapphirerapids",
+        "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in features.split()),
+    }
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **environment}, check=True
+    )
+
+
+@pytest.fixture(scope="module")
+def here():
+    """A hasty probe of this very machine, and what it told of its progress."""
+    told = []
+    return probe([1, 2], lambda *progress: told.append(progress), rounds=2), told
+
+
+def test_progress_ends_at_its_total(here):
+    """Progress never goes back, and is complete in the end."""
+    done, totals = zip(*here[1], strict=True)
+    assert list(done) == sorted(done)
+    assert set(totals) == {done[-1]}
+
+
+def test_a_cache_is_no_slower_than_memory(here):
+    """What fits L1 moves at least as fast as what fits no cache, and faster than a slow disk."""
+    machine, _ = here
+    for threads in (1, 2):
+        near, far = machine.bandwidth(threads, 16 * KIB), machine.bandwidth(threads)
+        assert near.bytes_per_second >= far.bytes_per_second > GIGA
+        assert far.working_set >= min(4 * machine.last_level(), 512 * MIB)
+
+
+def test_two_threads_do_no_less_than_one(here):
+    """A second thread takes nothing away, be the machine ever so busy."""
+    machine, _ = here
+    for kind in ("f32", "int8"):
+        one, two = (machine.peak(kind, n).operations_per_second for n in (1, 2))
+        assert two >= 0.8 * one
+
+
+def test_int8_is_no_slower_than_f32(here):
+    """Products of int8 can be had as float32's, so their ceiling is no lower."""
+    machine, _ = here
+    for threads in (1, 2):
+        floats, integers = (machine.peak(k, threads) for k in ("f32", "int8"))
+        assert integers.operations_per_second >= floats.operations_per_second
+
+
+@pytest.mark.skipif(platform.system() == "Darwin", reason="Accelerate has units of its own")
+def test_matmul_is_below_the_peak(here):
+    """NumPy's matmul does no more per second of CPU time than the peak of one thread."""
+    machine, _ = here
+    a = np.ones((768, 768), np.float32)
+    out = np.empty_like(a)
+    best = 0.0
+    for _ in range(10):
+        before = time.process_time()
+        np.matmul(a, a, out=out)
+        best = max(best, 2 * 768**3 / (time.process_time() - before))
+    assert machine.peak("f32", 1).operations_per_second >= best / 1.2

@@ -1,0 +1,227 @@
+"""The profile of a step: stamps that change nothing, costs that are the step's, and a sum that is
+the whole."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import bench.limits
+from bench.clock import Stamped
+from bench.limits import Bandwidth, Cache, Limits, Peak
+from bench.node_cost import cost_of
+from bench.profile import Profile, ProfileError, profile
+from bench.shell.profile import profile as command
+from bench.timing import Rule
+from engine import Engine, SamplingParams
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+from kernels.cpu.share import arguments, pack_words, share
+from kernels.cpu.team import Team
+
+QUICK = Rule(least=5, error=1.0, cap_seconds=0.2)
+SMALL = "story-draft-q8_0"  # its linear nodes read quantised activations
+SPIN = "count: i64 -> out: f64[one]"
+
+
+def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
+    """A machine of two caches and a memory, each ten times slower than the one before."""
+    sets = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
+    return Limits(
+        caches=(Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)),
+        bandwidths=tuple(
+            Bandwidth("read", threads, size, bytes_per_second * part, 0.1)
+            for size, part in sets.items()
+            for threads in (1, 2)
+        ),
+        peaks=tuple(Peak(k, "none", n, 1e15, 0.1) for k in ("f32", "int8") for n in (1, 2)),
+        when="2026-01-01T00:00:00+00:00",
+    )
+
+
+@pytest.fixture(params=[1, 2], scope="module")
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with Engine.load(SMALL, threads=request.param, context=96) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def found(engine: Engine) -> Profile:
+    return profile(engine, depth=9, rule=QUICK, limits=limits())
+
+
+def stamped(engine: Engine) -> Stamped:
+    plan = engine.model.plan
+    shares = (step.kernel.share for step in plan.steps)
+    return Stamped(list(zip(shares, plan.program.blocks, strict=True)))
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_stamps_change_no_bit(engine: Engine, tokens: int) -> None:
+    """A step with stamps gives the very logits of the step without."""
+    engine.reset()
+    model = engine.model
+    model.evaluate(range(3, 12), 0)
+    logits = model.step(range(tokens), range(9, 9 + tokens), [(0,)] * tokens, [tokens - 1])
+    expected = logits.copy()
+    logits[:] = np.nan
+    stamped(engine).run(model.team)
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_a_step_that_differs_is_no_profile(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the stamped step gives other logits, there is no profile."""
+    monkeypatch.setattr(Stamped, "run", Stamped.bare)
+    with pytest.raises(ProfileError, match="other logits"):
+        profile(engine, rule=QUICK, depth=3)
+
+
+@share(SPIN)
+def spin(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    """Work that takes as long as its count is large."""
+    count, out = arguments(block, SPIN)
+    value = 1.0
+    for _ in range(count):
+        value = value * 1.0000001 + 1e-9
+    if thread == 0:
+        out[0] = value
+
+
+def test_stamps_are_of_the_clock() -> None:
+    """Stamps are in order, and between what Python's monotonic clock says before and after."""
+    block = pack_words(SPIN, {"count": 10, "out": np.zeros(1)})
+    timed = Stamped([(spin, block)] * 3)
+    with Team(2) as team:
+        before = time.monotonic_ns()
+        laps = timed.run(team)
+        after = time.monotonic_ns()
+    moments = [before, *timed.times, after]
+    assert moments == sorted(moments)
+    assert 1e9 * laps.sum() == pytest.approx(timed.times[-1] - timed.times[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_lap_is_of_its_own_entry(threads: int) -> None:
+    """The one entry that is slow has the long lap, and no other has."""
+    out = np.zeros(1)
+    counts = [10, 200_000, 10]
+    blocks = [pack_words(SPIN, {"count": count, "out": out}) for count in counts]
+    timed = Stamped([(spin, block) for block in blocks])
+    with Team(threads) as team:
+        laps = np.median([timed.run(team) for _ in range(9)], axis=0)
+    assert laps[1] > 5 * max(laps[0], laps[2])
+
+
+def test_every_node_is_there_once(engine: Engine, found: Profile) -> None:
+    """The rows are the plan's nodes, in their order, and by op none is lost."""
+    assert [n.node for n in found.nodes] == [s.node.label for s in engine.model.plan.steps]
+    assert len({n.node for n in found.nodes}) == len(found.nodes)
+    assert sum(op.calls for op in found.by_op()) == len(found.nodes)
+
+
+def test_nodes_and_remainder_are_the_step(found: Profile) -> None:
+    """By node or by op, all rows and the remainder sum to the step's median."""
+    assert found.step_seconds == np.median(found.samples)
+    for rows in (found.nodes, found.by_op()):
+        total = sum(row.seconds for row in rows) + found.remainder
+        assert total == pytest.approx(found.step_seconds)
+    assert all(row.seconds > 0 for row in found.nodes)
+    assert found.interruptions < found.step_seconds
+    assert found.overhead_seconds > 0
+
+
+def test_a_decode_reads_every_weight(found: Profile) -> None:
+    """A decode's bytes are at least those of its weights, and not much more."""
+    with GGUFFile(resolve(SMALL)) as file:
+        weights = sum(t.nbytes for n in file.tensors if "embd" not in n for t in [file.tensor(n)])
+    assert weights <= sum(node.bytes for node in found.nodes) < 1.5 * weights
+
+
+def test_a_prompt_meets_the_cells_of_its_tokens(engine: Engine) -> None:
+    """A prompt's attention does what its tokens would do one by one, and reads each cell once."""
+    (node, *_) = (s.node for s in engine.model.plan.steps if s.node.op == "attention")
+    tokens, depth = 5, 3
+    together = cost_of(node, {"tokens": tokens, "outputs": 1}, depth)
+    alone = [cost_of(node, {"tokens": 1, "outputs": 1}, depth + t) for t in range(tokens)]
+    assert together.operations == sum(cost.operations for cost in alone)
+    assert alone[-1].bytes < together.bytes < sum(cost.bytes for cost in alone)
+
+
+@pytest.mark.parametrize(("cache", "level"), [(1 << 20, "L2"), (1 << 16, "memory")])
+def test_weights_come_from_where_the_model_fits(engine: Engine, cache: int, level: str) -> None:
+    """Weights are measured by the cache that holds them all, activations by the nearest."""
+    measured = profile(engine, depth=9, rule=QUICK, limits=limits(cache=cache))
+    names = {op: {n.limit for n in measured.nodes if n.op == op} for op in ("linear", "add")}
+    assert names == {"linear": {f"{level} read"}, "add": {"L1d read"}}
+
+
+def test_faster_than_the_machine_is_an_error(engine: Engine, found: Profile) -> None:
+    """A share above 100% is kept as it is and rejected, below it is not."""
+    assert not found.rejected()
+    impossible = profile(engine, depth=9, rule=QUICK, limits=limits(1e3))
+    assert impossible.rejected() == list(impossible.nodes)
+    assert all(op.rejected and op.share and op.share > 1 for op in impossible.by_op())
+
+
+def test_without_limits_there_is_no_share(engine: Engine) -> None:
+    """Times stand alone where no limits were given."""
+    alone = profile(engine, depth=0, rule=QUICK)
+    assert {(row.share, row.limit) for row in (*alone.nodes, *alone.by_op())} == {(None, "")}
+
+
+@pytest.mark.parametrize(("tokens", "depth"), [(0, 0), (1, -1), (1, 96), (90, 7)])
+def test_bad_sizes_are_one_line(engine: Engine, tokens: int, depth: int) -> None:
+    """A step that does not fit says so before anything runs."""
+    with pytest.raises(ProfileError) as error:
+        profile(engine, tokens, depth, QUICK)
+    assert "\n" not in str(error.value)
+
+
+def test_the_cache_is_empty_afterwards(engine: Engine) -> None:
+    """An engine that was profiled generates what it did before."""
+    greedy = SamplingParams(temperature=0, max_tokens=8)
+    before = [piece.token for piece in engine.generate("Once upon", greedy)]
+    profile(engine, tokens=5, depth=2, rule=QUICK)
+    assert engine.model.cells.free == engine.model.cells.capacity
+    assert [piece.token for piece in engine.generate("Once upon", greedy)] == before
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs the command with the limits of a test; what it prints."""
+    app = typer.Typer()
+    app.command()(command)
+
+    def run(*words: str, machine: Limits | None = None) -> str:
+        monkeypatch.setattr(bench.limits, "limits", lambda *_, **__: machine or limits())
+        return CliRunner().invoke(app, [SMALL, "-t", "1", *words], catch_exceptions=False).stdout
+
+    return run
+
+
+def test_json_has_every_figure(shell: Callable[..., str]) -> None:
+    """Programs get the step, its nodes, its ops and the remainder, and they agree."""
+    told = json.loads(shell("--json", "-p", "4"))
+    assert (told["tokens"], told["depth"], told["threads"]) == (4, 0, 1)
+    parts = sum(node["seconds"] for node in told["nodes"]) + told["remainder_seconds"]
+    assert parts == pytest.approx(told["step_seconds"])
+    assert sum(op["calls"] for op in told["ops"]) == len(told["nodes"])
+    assert {
+        "op", "kernel", "seconds", "bytes", "operations", "gb_per_second", "gflop_per_second",
+        "limit", "share_of_limit", "share_of_step", "rejected",
+    } <= told["nodes"][0].keys() & told["ops"][0].keys()  # fmt: skip
+
+
+def test_the_table_tells_what_is_wrong(shell: Callable[..., str]) -> None:
+    """A rejected row is marked, and a line below the table says why."""
+    sound, wrong = shell(), shell("--nodes", machine=limits(1e3))
+    assert "!" not in sound
+    assert "in no node" in sound
+    assert "blk.0.attn_q" not in sound
+    assert "blk.0.attn_q" in wrong
+    assert "%! L2 read" in wrong
+    assert "faster than the machine" in wrong
