@@ -12,7 +12,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.conditions import Conditions
-from bench.limits import limits
+from bench.limits import Limits, limits
 from bench.plan import Plan
 from bench.results import Measurement, Results
 from bench.timing import Race, Rule, Sampler
@@ -66,14 +66,22 @@ class Recorder:
         self.results: Results | None = None
         self.rejected: list[str] = []
 
-    def add(self, *measurements: Measurement) -> None:
-        """Write them down; fail the benchmark if one is faster than the machine can be."""
+    def _open(self) -> Results:
         if self.results is None:
             known = limits(sorted({1, self.plan.threads})).to_json()
             self.results = Results(self.plan.folder, self.conditions, known)
+        return self.results
+
+    def raise_limits(self, found: Limits) -> None:
+        """Ceilings that have risen since the run began."""
+        self._open().raise_limits(found.to_json())
+
+    def add(self, *measurements: Measurement) -> None:
+        """Write them down; fail the benchmark if one is faster than the machine can be."""
+        results = self._open()
         for measurement in measurements:
             reason = measurement.impossible
-            self.results.add(replace(measurement, note=reason) if reason else measurement)
+            results.add(replace(measurement, note=reason) if reason else measurement)
             if reason:
                 self.rejected.append(f"{measurement.title}: {reason}")
         if any(m.impossible for m in measurements):

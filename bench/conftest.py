@@ -7,19 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bench.benchmarking import CLOCK, Recorder
 from bench.cases import CACHES
+from bench.compare import Comparison, measured, stored
 from bench.conditions import conditions
 from bench.contenders.contender import Setup
 from bench.engine_race import Field, field_of
-from bench.limits import Limits, limits, read_caches
+from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan, context_of
+from bench.results import find, is_stored, read
+from bench.shell.compare import remarks, table
+from bench.trees import TreeError, side
+from bench.trials import read_caches
 from kernels.cpu.team import Team
 
 PLAN = pytest.StashKey[Plan]()
 RECORDER = pytest.StashKey[Recorder]()
+COMPARISON = pytest.StashKey[Comparison]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
     )
-    group.addoption("--compare", metavar="BASE", help="an earlier run; exit 1 if slower")
+    group.addoption(
+        "--compare", metavar="BASE", help="a stored run, or a commit to run in turns with; exit 1"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark looks at its options
@@ -42,6 +51,15 @@ def pytest_configure(config: pytest.Config) -> None:
     plan = config.stash[PLAN] = Plan.of(config)
     if not plan.measuring:
         config.option.benchmark_disable = True
+    base = config.getoption("--compare")
+    if base and is_stored(base, plan.folder) and not plan.measuring:
+        raise pytest.UsageError(f"{base} is a stored run: comparing with it takes --benchmark")
+    if base and not is_stored(base, plan.folder):
+        try:
+            with side(base):
+                pass
+        except TreeError as error:
+            raise pytest.UsageError(str(error)) from None
     config.stash[RECORDER] = Recorder(plan, conditions())  # before this run makes itself felt
 
 
@@ -68,9 +86,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "packed" in metafunc.fixturenames:
         metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
     if "engine_test" in metafunc.fixturenames:
-        found = [(path, test) for path in plan.engine_models for test in plan.engine_tests(path)]
-        names = [f"{path.stem} {test.name}" for path, test in found]
-        metafunc.parametrize(("engine_model", "engine_test"), found, ids=names, scope="session")
+        tests = [(path, test) for path in plan.engine_models for test in plan.engine_tests(path)]
+        names = [f"{path.stem} {test.name}" for path, test in tests]
+        metafunc.parametrize(("engine_model", "engine_test"), tests, ids=names, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +120,39 @@ def engine_field(engine_model: Path, plan: Plan) -> Iterator[Field]:
         yield field
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With --compare: against a stored run what was measured, else the base in turns with here."""
+    base = session.config.getoption("--compare")
+    if not base or session.exitstatus:
+        return
+    plan, recorder = session.config.stash[PLAN], session.config.stash[RECORDER]
+    if is_stored(base, plan.folder):
+        if recorder.results is None:
+            return  # nothing was measured
+        found = stored(find(base, plan.folder), read(recorder.results.path))
+    else:
+        chosen = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+        cases = [(p["case"], p["cache"]) for p in chosen if "case" in p]
+        with side(base) as before, side(".") as now:
+            found = measured(before, now, cases, plan.threads)
+    session.config.stash[COMPARISON] = found
+    if found.slower:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Where the results are, and what to make of them."""
-    recorder = terminalreporter.config.stash[RECORDER]
+    config = terminalreporter.config
+    if comparison := config.stash.get(COMPARISON, None):
+        terminalreporter.section("comparison")
+        if comparison.rows:
+            console = Console(width=200)
+            with console.capture() as captured:
+                console.print(table(comparison))
+            terminalreporter.write(captured.get())
+        for line in remarks(comparison):
+            terminalreporter.line(line)
+    recorder = config.stash[RECORDER]
     if recorder.results is None:
         return
     terminalreporter.section("results")

@@ -1,11 +1,13 @@
 """An engine's tests run by several contenders in turns: our engine, and the peers that are here."""
 
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.child import ChildError
 from bench.contenders.contender import CONTENDERS, Absent, Sample, Setup
 from bench.contenders.racer import OURS, Racer, enter
 from bench.engine_tests import EngineTest
@@ -26,18 +28,34 @@ class Field:
     last: dict[str, list[Sample]] = field(default_factory=dict)
 
     def samplers(self, test: EngineTest) -> dict[str, Sampler]:
-        """A sampler for each racer, which also keeps the whole samples in `last`."""
+        """A sampler for each racer, which also keeps the whole samples in `last`.
+
+        A peer that dies on the way is absent from then on, and its samples are NaN.
+        """
         self.last = {racer.name: [] for racer in self.racers}
 
         def sampler(racer: Racer) -> Sampler:
             def sample() -> float:
-                taken = racer.sample(test)
+                if racer.name not in self.last:
+                    return math.nan
+                try:
+                    taken = racer.sample(test)
+                except ChildError as error:
+                    if racer.name == OURS:
+                        raise
+                    self._lose(racer, str(error))
+                    return math.nan
                 self.last[racer.name].append(taken)
                 return taken.seconds
 
             return sample
 
         return {racer.name: sampler(racer) for racer in self.racers}
+
+    def _lose(self, racer: Racer, reason: str) -> None:
+        self.racers.remove(racer)
+        self.absent.append(Absent(racer.name, reason))
+        del self.last[racer.name]
 
     def run(
         self, test: EngineTest, rule: Rule, watch: Callable[[int], None] | None = None

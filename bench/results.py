@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,10 @@ class Results:
         for measurement in measurements:
             self._append(measurement.to_json())
 
+    def raise_limits(self, found: Mapping[str, Any]) -> None:
+        """What the machine can do, as found since the run began; it replaces what was known."""
+        self._append({"kind": "limits", "limits": dict(found)})
+
     def _append(self, line: Mapping[str, Any]) -> None:
         """One write, so that what stands in the file is whole whenever the run is cut off."""
         data = (json.dumps(line) + "\n").encode()
@@ -177,6 +181,8 @@ def read(path: Path) -> Run:
                     data["run"], data["when"], Conditions.from_json(data["conditions"]),
                     data["limits"], (), path,
                 )  # fmt: skip
+            elif kind == "limits" and run is not None:
+                run = replace(run, limits=data["limits"])
             elif kind == "measurement" and run is not None:
                 measurements.append(_measurement(data))
             else:
@@ -186,7 +192,7 @@ def read(path: Path) -> Run:
             raise ResultsError(f"{path}: line {number} is no result: {reason}") from None
     if run is None:
         raise ResultsError(f"{path}: no results in it")
-    return Run(run.run, run.when, run.conditions, run.limits, tuple(measurements), path)
+    return replace(run, measurements=tuple(measurements))
 
 
 def _measurement(data: dict[str, Any]) -> Measurement:

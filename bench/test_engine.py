@@ -1,4 +1,4 @@
-"""The engine, and its peers in turns: loading, prompts, generation, batches, and the first token."""
+"""The engine and its peers in turns: loading, prompts, generation, batches, the first token."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""What comes before a kernel's first call, each by itself: compiling, certifying, packing weights."""
+"""What comes before the first call, each by itself: compiling, certifying, packing weights."""
 
 import os
 import time

@@ -45,7 +45,7 @@ class Rule:
     def enough(self, samples: Sequence[float], elapsed: float) -> bool:
         if len(samples) < self.least:
             return False
-        settled = relative_error(samples) < self.error
+        settled = not relative_error(samples) >= self.error  # who has died settles, too
         return settled or elapsed >= self.cap_seconds or len(samples) >= self.most
 
     def rounds(self, pilot: Sequence[float], round_seconds: float) -> int:

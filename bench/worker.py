@@ -10,8 +10,9 @@ from typing import Any
 from bench.cases import BenchCase
 from bench.child import serve
 from bench.contenders.session import settle
-from bench.limits import Limits, read_caches
+from bench.limits import Limits
 from bench.op_run import Lab, OpRun
+from bench.trials import read_caches
 from bench.workload import Workload
 from kernels.certificates import Key
 from kernels.cpu.team import Team

@@ -3,9 +3,8 @@
 from datetime import datetime
 
 from bench.report.certified import Standings, passed
-from bench.report.lookup import duels, engine_model, family, kernel, main_duels
+from bench.report.lookup import duels, engine_model, family, kernel, main_duels, sizes, speed
 from bench.report.lookup import ops as ops_of
-from bench.report.lookup import sizes, speed
 from bench.report.peers import DEFAULT_PEER
 from bench.report.table import KeyFigure, Section, Table, digits, listed, percent, plural, text
 from bench.results import Run

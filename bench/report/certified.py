@@ -48,8 +48,8 @@ def section(known: Standings, measured_on: str) -> Section:
         cells = rows.setdefault((kernel.op, kernel.format or ""), {})
         cells[kernel.variant] = _cell(kernel, known[kernel.name])
     table: list[Row] = [
-        (text(op), text(format), *(cells.get(variant, NONE) for variant in variants))
-        for (op, format), cells in rows.items()
+        (text(op), text(stored), *(cells.get(variant, NONE) for variant in variants))
+        for (op, stored), cells in rows.items()
     ]
     good, able = passed(known)
     notes = [

@@ -1,8 +1,8 @@
 """How the report's plots are drawn: matplotlib's SVG, in the page's own font and colours.
 
 Text stays text. What is drawn in a stand-in colour becomes the page's: `currentColor` for text and
-axes, the variables --s0, --s1, … for series, so that light and dark each have colours that read well
-on them. The variables' values, apart for the colour-blind too, are in page.css.
+axes, the variables --s0, --s1, … for series, whose values for light and dark, apart for the
+colour-blind too, are in page.css.
 """
 
 import io
@@ -42,6 +42,7 @@ SETTINGS: dict[str, Any] = {
     "axes.labelsize": 12,
     "xtick.labelsize": 11,
     "ytick.labelsize": 11,
+    "xtick.major.pad": 6,
     "legend.fontsize": 11,
     "legend.frameon": False,
     "legend.handlelength": 1.8,
@@ -128,7 +129,8 @@ def _settings(name: str) -> Iterator[Any]:
         FigureCanvasAgg(made)
         return made
 
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
+    settings: Any = {**SETTINGS, "svg.hashsalt": name}
+    with mpl.rc_context(settings):
         yield figure
 
 
@@ -149,7 +151,8 @@ def _for_page(text: str, name: str) -> str:
     text = _share_styles(text)
     head = re.match(r"<svg[^>]*>", text)
     box = re.search(r'viewBox="([^"]*)"', text)
-    assert head and box
+    assert head
+    assert box
     text = f'<svg viewBox="{box[1]}" aria-hidden="true">' + text[head.end() :]
     return re.sub(r"\n\s*", "\n", text).strip()
 

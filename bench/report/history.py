@@ -9,7 +9,8 @@ from bench.report.plots import Line, Mark, panels
 from bench.report.table import Cell, Section, Table, count, number, text
 from bench.results import Measurement, Run
 
-MOST = 9  # panels
+TOKENS = "tokens/s"
+PANELS = {True: 5, False: 4}  # of the engine, and of kernels
 SHOWN = 40  # runs, the last ones
 Index = Mapping[tuple[Any, ...], Measurement]
 
@@ -46,7 +47,7 @@ def section(run: Run, runs: Sequence[Run]) -> Section:
         return Section("history", "History", lead)
     lines = {
         f"{s.title}\n{s.unit}": [Line("assay", tuple(map(float, s.runs)), s.marks)]
-        for s in found[:MOST]
+        for s in _plotted(found)
     }
     ticks = {float(i): r.conditions.commit[:7] or r.when[:10] for i, r in enumerate(past)}
     plot = panels("plot-history", "Speed over commits, higher is better", lines, "", ticks)
@@ -78,8 +79,14 @@ def _chosen(run: Run) -> Iterator[Measurement]:
         yield from best.values()
 
 
+def _plotted(found: Sequence[Series]) -> list[Series]:
+    """The first ones of the engine and the first ones of kernels."""
+    parts = {whole: [s for s in found if (s.unit == TOKENS) is whole] for whole in PANELS}
+    return [s for whole, most in PANELS.items() for s in parts[whole][:most]]
+
+
 def _series(wanted: Measurement, runs: Sequence[Index]) -> Series:
-    unit, title = "tokens/s", f"{engine_model(wanted.model)} {wanted.test}"
+    unit, title = TOKENS, f"{engine_model(wanted.model)} {wanted.test}"
     if wanted.bench == "op":
         unit = "GFLOP/s" if sizes(wanted)["tokens"] > 1 else "GB/s"
         title = f"{wanted.test} {wanted.format} {wanted.variant}\n{shape(wanted)}, {wanted.cache}"
@@ -87,7 +94,7 @@ def _series(wanted: Measurement, runs: Sequence[Index]) -> Series:
     for i, known in enumerate(runs):
         m = known.get(wanted.key)
         if m and m.samples and not m.impossible:
-            amounts = {"tokens/s": m.tokens, "GFLOP/s": m.operations / 1e9, "GB/s": m.bytes / 1e9}
+            amounts = {TOKENS: m.tokens, "GFLOP/s": m.operations / 1e9, "GB/s": m.bytes / 1e9}
             places.append(i)
             marks.append(mark(m, amounts[unit]))
     return Series(title, unit, tuple(places), tuple(marks))

@@ -1,12 +1,10 @@
-"""Sections on ops: against the machine's limits, against BLAS, and what they cost before they run."""
+"""Sections on ops: beside the machine's limits, beside BLAS, and what comes before they run."""
 
 from collections.abc import Sequence
 
 from bench.limits import Limits
 from bench.ratio import ratio
-from bench.report.plots import Ceiling, Line, Mark, Point, panels, roofline
 from bench.report.lookup import (
-    present,
     gflops,
     gigabytes,
     kernel,
@@ -14,9 +12,11 @@ from bench.report.lookup import (
     mark,
     ops,
     peers,
+    present,
     shape,
     sizes,
 )
+from bench.report.plots import Ceiling, Line, Mark, Point, panels, roofline
 from bench.report.table import (
     NONE,
     Cell,
@@ -167,9 +167,9 @@ def _sweep_plot(squares: Sequence[Measurement]) -> list[Plot]:
     hot = [m for m in squares if m.cache != "cold"] or squares
     formats = list(dict.fromkeys(m.format for m in hot if m.contender == "assay"))
     lines = {}
-    for format in formats:
-        shown = [m for m in hot if m.contender != "assay" or m.format == format]
-        lines[format] = [
+    for stored in formats:
+        shown = [m for m in hot if m.contender != "assay" or m.format == stored]
+        lines[stored] = [
             _line(name, [m for m in shown if _name(m) == name])
             for name in dict.fromkeys(map(_name, shown))
         ]
@@ -193,10 +193,10 @@ def _sweep_table(squares: Sequence[Measurement]) -> Table:
     names = dict.fromkeys((_name(m), m.format) for m in hot)
     found = {(_name(m), m.format, sizes(m).get("hidden", 0)): m for m in hot}
     rows = []
-    for name, format in names:
-        cells = [found.get((name, format, side)) for side in sides]
+    for name, stored in names:
+        cells = [found.get((name, stored, side)) for side in sides]
         rates = [number(gflops(m), note=duration(m.median)) if m else NONE for m in cells]
-        rows.append((text(name), text(format), *rates))
+        rows.append((text(name), text(stored), *rates))
     columns = ("By", "Format", *(f"{side}²" for side in sides))
     return Table("sweep", "GFLOP/s of square products, by side, hot", columns, tuple(rows), top=20)
 

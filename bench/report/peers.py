@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from bench.report.plots import Mark, bars
 from bench.report.lookup import (
     BATCHED,
     Duel,
-    present,
     duels,
     engine_model,
     family,
     main_duels,
     peers,
+    present,
     speed,
 )
+from bench.report.plots import Mark, bars
 from bench.report.table import (
     NONE,
     Cell,
@@ -73,8 +73,8 @@ def _plot(kind: str, title: str, some: Sequence[Duel]) -> list[Plot]:
     for duel in some:
         marks = {name: speed(m) for name, m in duel.sides.items() if m.samples}
         if marks:
-            name, format = family(duel.model)
-            group = ", ".join(filter(None, (format, duel.test)))
+            name, stored = family(duel.model)
+            group = ", ".join(filter(None, (stored, duel.test)))
             parts.setdefault(name, {})[group] = marks
     if not parts:
         return []
@@ -211,7 +211,8 @@ def _rates(run: Run) -> Table:
             mark = speed(m)
             quartiles = Cell(f"{digits(mark.low)} – {digits(mark.high)}", mark.high - mark.low)
             rows.append((
-                text(duel.model), text(KINDS[duel.rated.kind]), count(duel.rated.tokens), count(duel.rated.depth),
+                text(duel.model), text(KINDS[duel.rated.kind]), count(duel.rated.tokens),
+                count(duel.rated.depth),
                 count(duel.threads), number(mark.value), quartiles, percent(m.error),
                 count(len(m.samples)),
             ))  # fmt: skip

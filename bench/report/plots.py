@@ -58,7 +58,7 @@ class Ceiling:
 
 Groups = Mapping[str, Mapping[str, Mark]]
 ROW, LABEL, GAP = 21, 19, 9  # pixels of a bar, of the name above a group, and below one
-MARGIN = 46  # for figures beside an axis
+MARGIN, EDGE = 46, 8  # beside an axis with figures, and one without
 
 
 def bars(anchor: str, caption: str, parts: Mapping[str, Groups], unit: str) -> Plot:
@@ -82,7 +82,7 @@ def bars(anchor: str, caption: str, parts: Mapping[str, Groups], unit: str) -> P
         for title, groups in parts.items():
             height = height_of(groups)
             top += LABEL + 6
-            axes = axes_at(figure, 1, top, (WIDE if wide else NARROW) - 2, height)
+            axes = axes_at(figure, EDGE, top, (WIDE if wide else NARROW) - 2 * EDGE, height)
             axes.set_title(title, fontweight="bold")
             _bars(axes, groups, wide)
             top += height + LABEL + 20
@@ -97,7 +97,7 @@ def _bars(axes: Any, groups: Groups, wide: bool) -> None:
     y = 0.0
     for group, marks in groups.items():
         axes.annotate(
-            group, (0, y + LABEL / 2), xytext=(4, 0), textcoords="offset points", va="center"
+            group, (0, y + LABEL / 2), xytext=(0, 0), textcoords="offset points", va="center"
         )
         y += LABEL
         for name, mark in marks.items():
@@ -147,7 +147,7 @@ def panels(
     def places(wide: bool) -> tuple[int, float, float]:
         """Panels side by side, and the pixels from one to the next, across and down."""
         across = 3 if wide else 1
-        return across, (WIDE if wide else NARROW) / across, 15 * titles + 10 + inner + below
+        return across, (WIDE if wide else NARROW) / across, 16 * titles + 12 + inner + below
 
     def total(wide: bool) -> float:
         across, _, down = places(wide)
@@ -160,11 +160,11 @@ def panels(
         limits = [m.low for many in lines.values() for line in many for m in line.marks]
         highest = [m.high for many in lines.values() for line in many for m in line.marks]
         for i, (title, many) in enumerate(lines.items()):
-            top = legend_height(entries, across) + down * (i // across) + 15 * titles + 8
-            axes = axes_at(figure, right * (i % across) + MARGIN, top, right - MARGIN - 14, inner)
+            top = legend_height(entries, across) + down * (i // across) + 16 * titles + 10
+            axes = axes_at(figure, right * (i % across) + MARGIN, top, right - MARGIN - 28, inner)
             for line in many:
                 _line(axes, line, *look(line.name, names.index(line.name)))
-            axes.set_title(title, fontweight="bold", fontsize=11)
+            axes.set_title(title, fontweight="bold", fontsize=11, linespacing=1.4)
             axes.grid()
             if log:
                 axes.set(xscale="log", yscale="log", ylim=(min(limits) / 2, max(highest) * 2))
@@ -210,7 +210,7 @@ def roofline(
 
     def draw(figure: Any, wide: bool) -> None:
         columns = 3 if wide else 1
-        above = legend_height(entries, columns)
+        above = legend_height(entries, columns) + 24
         width = WIDE if wide else NARROW
         axes = axes_at(figure, MARGIN, above, width - MARGIN - 14, 380 if wide else 280)
         handles = []
@@ -237,7 +237,11 @@ def roofline(
             )  # fmt: skip
         axes.set(
             xscale="log", yscale="log", xlim=(least_x, most_x), ylim=(least_y, top * 2),
-            xlabel="operations a byte", ylabel="GFLOP/s",
+            xlabel="operations a byte",
+        )  # fmt: skip
+        axes.annotate(
+            "GFLOP/s", (0, 1), xytext=(8 - MARGIN, 10), xycoords="axes fraction",
+            textcoords="offset points",
         )  # fmt: skip
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(_plain)
@@ -245,7 +249,7 @@ def roofline(
         axes.grid()
         legend(figure, handles, columns)
 
-    heights = legend_height(entries, 3) + 425, legend_height(entries, 1) + 325
+    heights = legend_height(entries, 3) + 450, legend_height(entries, 1) + 350
     return drawn(anchor, caption, draw, heights)
 
 

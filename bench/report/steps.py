@@ -2,8 +2,7 @@
 
 import math
 
-
-from bench.report.lookup import present, engine_model, gigabytes
+from bench.report.lookup import engine_model, gigabytes, present
 from bench.report.plots import Mark, bars
 from bench.report.table import NONE, Row, Section, Table, count, number, percent, text, time
 from bench.results import Measurement, Run
@@ -35,25 +34,18 @@ def section(run: Run) -> Section:
         ]
     if not sums:
         return Section("steps", "A decode step, node by node", LEAD)
-    plot = bars(
-        "plot-steps",
-        "Share of a decode step, by op",
-        dict(list(drawn.items())[:MODELS]),
-        "% of the step",
-    )
+    few = dict(list(drawn.items())[:MODELS])
+    plot = bars("plot-steps", "Share of a decode step, by op", few, "% of the step")
     columns = (
         "Model", "Threads", "Op", "Nodes", "Time", "Of step", "GB/s", "GFLOP/s", "Of limit",
     )  # fmt: skip
     of_nodes = ("Model", "Threads", "Node", "Kernel", "Time", "Of step", "GB/s", "Of limit")
     tables = (
-        Table(
-            "step-ops", "By op and format, the longest first", columns, tuple(sums), top=14
-        ).on_threads(),
-        Table(
-            "step-nodes", "By node, the longest first", of_nodes, tuple(nodes), top=8
-        ).on_threads(),
+        Table("step-ops", "By op and format, the longest first", columns, tuple(sums), top=14),
+        Table("step-nodes", "By node, the longest first", of_nodes, tuple(nodes), top=8),
     )
-    return Section("steps", "A decode step, node by node", LEAD, (plot,), tables)
+    shown = tuple(table.on_threads() for table in tables)
+    return Section("steps", "A decode step, node by node", LEAD, (plot,), shown)
 
 
 LEAD = (

@@ -123,8 +123,8 @@ def digits(value: float, count: int = 3) -> str:
         return "—"
     if value == 0:
         return "0"
-    places = count - 1 - math.floor(math.log10(abs(value)))
-    rounded = round(value, places)
+    rounded = float(f"{value:.{count - 1}e}")  # first, for 9.996 has other digits than 10.0
+    places = count - 1 - math.floor(math.log10(abs(rounded)))
     if abs(rounded) < 1e-4:
         return f"{value:.{count - 1}e}"
     return f"{rounded:,.{max(0, places)}f}"
@@ -148,7 +148,7 @@ def text(words: str, tone: str = "", note: str = "") -> Cell:
 def duration(seconds: float) -> str:
     """Seconds in the unit that suits them: 1.23 ms."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
+        if float(f"{seconds:.2e}") >= size:
             return f"{digits(seconds / size)} {unit}"
     return f"{digits(seconds / 1e-9)} ns"
 

@@ -10,9 +10,10 @@ from bench.shell.lists import names, numbers
 from engine.shell import options as o
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
-    from bench.engine_race import Field
     from bench.engine_tests import EngineTest
     from bench.results import Measurement
 
@@ -54,7 +55,6 @@ def bench(
     from bench.conditions import conditions
     from bench.contenders.contender import CONTENDERS, Setup
     from bench.engine_race import field_of
-    from bench.engine_tests import EngineTest
     from bench.results import Results, results_folder
     from bench.timing import Rule
     from engine.embedded import resolve
@@ -92,7 +92,7 @@ def bench(
             with field_of(path, setup, ("assay", *others)) as field:
                 for test in tests:
                     bar.update(task, description=test.name)
-                    found = _run(field, test, rule)
+                    found = field.run(test, rule)
                     kept.add(*found)
                     rows += found
                     bar.update(task, advance=1)
@@ -102,3 +102,78 @@ def bench(
     stdout().print(table(rows))
     for who in {row.contender: row for row in rows if not row.samples}.values():
         stdout().print(f"{who.contender} is absent: {who.note}", highlight=False, soft_wrap=True)
+
+
+def _tests(
+    prompts: tuple[int, ...],
+    generates: tuple[int, ...],
+    depths: tuple[int, ...],
+    parallels: tuple[int, ...],
+) -> "list[EngineTest]":
+    """Every prompt and generation at every depth, then every batch."""
+    from bench.engine_tests import EngineTest
+
+    tests = []
+    for d in depths:
+        tests += [EngineTest("pp", prompt=p, depth=d) for p in prompts if p]
+        tests += [EngineTest("tg", generate=g, depth=d) for g in generates if g]
+    for n in parallels:
+        tests += [
+            EngineTest("batched", prompt=p, generate=g, parallel=n)
+            for p in prompts
+            for g in generates
+            if p and g
+        ]
+    if not tests:
+        raise typer.BadParameter("nothing to time: give -p or -n tokens")
+    return tests
+
+
+def to_json(row: "Measurement") -> dict[str, Any]:
+    """Rates in tokens/s; those of an absent peer are null."""
+    import numpy as np
+
+    rates = [row.tokens / seconds for seconds in row.samples]
+    return {
+        "test": row.test,
+        "contender": row.contender,
+        "model": row.model,
+        "threads": row.threads,
+        "median": float(np.median(rates)) if rates else None,
+        "mean": float(np.mean(rates)) if rates else None,
+        "sd": float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
+        "samples": rates,
+        "note": row.note,
+    }
+
+
+def table(rows: "Sequence[Measurement]") -> "Table":
+    """One row a test and contender; how many times as fast Assay is as each peer."""
+    from rich.table import Table
+
+    from bench.contenders.racer import OURS
+    from bench.ratio import ratio
+
+    found = Table("test", "threads", "by", "tokens/s", "sd", "median", "Assay is", pad_edge=False)
+    for column in found.columns[1:2] + found.columns[3:6]:
+        column.justify = "right"
+    order = list(dict.fromkeys((row.test, row.threads) for row in rows))
+    present = [row for row in rows if row.samples]
+    for test in order:
+        found.add_section()
+        taken = {row.contender: row for row in present if (row.test, row.threads) == test}
+        for name, row in taken.items():
+            told, times = to_json(row), ""
+            if name != OURS:
+                speed = ratio(row.samples, taken[OURS].samples, together=1)
+                times = f"{speed.value:.2f}x  [{speed.low:.2f}, {speed.high:.2f}]"
+            found.add_row(
+                test[0],
+                str(test[1]),
+                name,
+                f"{told['mean']:,.2f}",
+                f"{told['sd'] or 0:,.2f}",
+                f"{told['median']:,.2f}",
+                times,
+            )
+    return found

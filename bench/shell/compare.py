@@ -60,10 +60,10 @@ def compare(
         raise ResultsError(f"{known} is a stored run and {other} is none: compare two of a kind")
     else:
         with ExitStack() as stack:
-            sides = [stack.enter_context(side(name)) for name in (a, b)]
+            first_side, second_side = (stack.enter_context(side(name)) for name in (a, b))
             counts = numbers(tokens, "--tokens", least=1)
-            cases = _cases(sides[0], op, format, names(models), counts, names(cache))
-            comparison = _measure(sides, cases, threads, everything)
+            cases = _cases(first_side, op, format, names(models), counts, names(cache))
+            comparison = _measure(first_side, second_side, cases, threads, everything)
     if as_json:
         print(json.dumps(comparison.to_json()))
     else:
@@ -110,7 +110,11 @@ def _cases(
 
 
 def _measure(
-    sides: "list[Side]", cases: "list[tuple[BenchCase, str]]", threads: int, everything: bool
+    a: "Side",
+    b: "Side",
+    cases: "list[tuple[BenchCase, str]]",
+    threads: int,
+    everything: bool,
 ) -> "Comparison":
     from bench.compare import measured
     from engine.model import physical_cores
@@ -122,7 +126,7 @@ def _measure(
         def watch(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        return measured(*sides, cases, threads or physical_cores(), everything, watch)
+        return measured(a, b, cases, threads or physical_cores(), everything, watch)
 
 
 def table(comparison: "Comparison") -> "Table":
@@ -150,12 +154,12 @@ def remarks(comparison: "Comparison") -> list[str]:
     lines = [f"A is {comparison.a}, B is {comparison.b}"]
     if comparison.same_code:
         lines.append(
-            f"{comparison.same_code} kernels have the same sources in both and were not measured"
-            " (--all does)"
+            f"not measured, their sources being the same in both: {comparison.same_code} kernels"
+            " (--all measures them)"
         )
     if comparison.unmatched:
         count = len(comparison.unmatched)
-        lines.append(f"{count} only in one of them, such as {comparison.unmatched[0]}")
+        lines.append(f"only in one of them: {count}, such as {comparison.unmatched[0]}")
     if not comparison.interleaved:
         lines.append("not in turns: what changed on the machine between the runs counts as well")
     counts = {word: sum(row.verdict == word for row in comparison.rows) for word in VERDICTS}

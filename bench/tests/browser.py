@@ -52,4 +52,5 @@ def show(driver: "Chrome", page: Path, width: int, scheme: str = "light") -> Non
 
 def complaints(driver: "Chrome") -> list[Any]:
     """What the console has said of errors since it was last asked."""
-    return [line for line in driver.get_log("browser") if line["level"] == "SEVERE"]
+    lines = driver.get_log("browser")  # type: ignore[no-untyped-call]
+    return [line for line in lines if line["level"] == "SEVERE"]

@@ -1,6 +1,7 @@
-"""The program's commands, one file each."""
+"""The program's commands, one file each; rooms that the engine does not know add theirs."""
 
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -29,6 +30,8 @@ COMMANDS: dict[Callable[..., None], str] = {
 }
 for command, summary in COMMANDS.items():
     app.command(short_help=summary)(command)
+for added in entry_points(group="assay.commands"):
+    app.command(added.name)(added.load())
 
 
 def _version(wanted: bool) -> None:
