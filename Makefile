@@ -10,6 +10,7 @@ TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
+.PHONY: bench bench-quick report browser
 .PHONY: lint types check goldens mutants clean
 
 demo: $(VENV)/.installed
@@ -17,6 +18,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest conformance/
+	$(BIN)/pytest bench/ --quick
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
@@ -33,6 +35,23 @@ test-peers: $(VENV)/.installed-peers
 
 peer-goldens: $(VENV)/.installed-peers
 	$(BIN)/python -m conformance.llama.peers.make
+
+# Measures; `report` makes a page of the last run.
+bench: $(VENV)/.installed-dev
+	$(BIN)/pytest bench/ --benchmark
+
+bench-quick: $(VENV)/.installed-dev
+	$(BIN)/pytest bench/ --benchmark --quick
+
+report: $(VENV)/.installed-dev
+	$(BIN)/assay report
+
+# The report's tests look at it in Chromium; where there is none and none can be had, they skip.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq \
+	&& apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } \
+	|| echo "no Chromium: the report is not looked at"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

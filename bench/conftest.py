@@ -14,10 +14,10 @@ from bench.cases import CACHES
 from bench.compare import Comparison, measured, stored
 from bench.conditions import conditions
 from bench.contenders.contender import Setup
-from bench.engine_race import Field, field_of
+from bench.engine_race import Field, Fields
 from bench.limits import Limits, limits
 from bench.op_run import Lab
-from bench.plan import Plan, context_of
+from bench.plan import Plan
 from bench.results import find, is_stored, read
 from bench.shell.compare import remarks, table
 from bench.trees import TreeError, side
@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
     )
+    group.addoption("--peers", help="names with commas between, or none; all by default")
     group.addoption(
         "--compare", metavar="BASE", help="a stored run, or a commit to run in turns with; exit 1"
     )
@@ -85,10 +86,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("kernel", kernels, ids=lambda kernel: kernel.name)
     if "packed" in metafunc.fixturenames:
         metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
+    if "engine_path" in metafunc.fixturenames:
+        metafunc.parametrize("engine_path", plan.engine_models, ids=lambda path: path.stem)
     if "engine_test" in metafunc.fixturenames:
-        tests = [(path, test) for path in plan.engine_models for test in plan.engine_tests(path)]
-        names = [f"{path.stem} {test.name}" for path, test in tests]
-        metafunc.parametrize(("engine_model", "engine_test"), tests, ids=names, scope="session")
+        tests = [
+            (setup, test) for setup in plan.engine_setups for test in plan.engine_tests(setup[1])
+        ]
+        names = [f"{path.stem} {s.threads} threads {test.name}" for (path, s), test in tests]
+        metafunc.parametrize(("engine_setup", "engine_test"), tests, ids=names)
 
 
 @pytest.fixture(scope="session")
@@ -112,12 +117,15 @@ def lab(plan: Plan) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def engine_field(engine_model: Path, plan: Plan) -> Iterator[Field]:
+def fields(plan: Plan) -> Iterator[Fields]:
+    with Fields(plan.peers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def engine_field(engine_setup: tuple[Path, Setup], fields: Fields) -> Field:
     """Our engine and its peers, each with the model open in a process of its own."""
-    context, sequences = context_of(engine_model), 8
-    setup = Setup(plan.threads, context=context, sequences=sequences)
-    with field_of(engine_model, setup) as field:
-        yield field
+    return fields.of(*engine_setup)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -14,6 +14,8 @@ from bench.engine_tests import EngineTest
 from bench.results import Measurement
 from bench.timing import Rule, Sampler, race
 
+PATIENCE = 3.0  # seconds of a peer's sample, beyond which FEW must do
+FEW = 2
 PARTS = {"prompt": "prompt_seconds", "generation": "generate_seconds"}  # of a batched test
 
 
@@ -30,13 +32,16 @@ class Field:
     def samplers(self, test: EngineTest) -> dict[str, Sampler]:
         """A sampler for each racer, which also keeps the whole samples in `last`.
 
-        A peer that dies on the way is absent from then on, and its samples are NaN.
+        A peer that dies on the way is absent from then on; one that takes long sits out once it
+        has a few samples. Both then give NaN.
         """
         self.last = {racer.name: [] for racer in self.racers}
 
         def sampler(racer: Racer) -> Sampler:
             def sample() -> float:
-                if racer.name not in self.last:
+                before = self.last.get(racer.name)
+                slow = before and racer.name != OURS and before[-1].seconds > PATIENCE
+                if before is None or (slow and len(before) >= FEW):
                     return math.nan
                 try:
                     taken = racer.sample(test)
@@ -45,7 +50,7 @@ class Field:
                         raise
                     self._lose(racer, str(error))
                     return math.nan
-                self.last[racer.name].append(taken)
+                before.append(taken)
                 return taken.seconds
 
             return sample
@@ -121,3 +126,24 @@ def field_of(
             else:
                 racers.append(stack.enter_context(entered))
         yield Field(model, setup, racers, absent)
+
+
+class Fields:
+    """One field at a time, kept open for as long as the same one is asked for."""
+
+    def __init__(self, contenders: Sequence[str]) -> None:
+        self._contenders = contenders
+        self._stack = ExitStack()
+        self._open: Field | None = None
+
+    def of(self, model: Path, setup: Setup) -> Field:
+        if self._open is None or (self._open.model, self._open.setup) != (model, setup):
+            self._stack.close()
+            self._open = self._stack.enter_context(field_of(model, setup, self._contenders))
+        return self._open
+
+    def __enter__(self) -> "Fields":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()

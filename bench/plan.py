@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench.cases import TOKENS, BenchCase, cases
+from bench.contenders.contender import CONTENDERS, Setup
 from bench.engine_tests import EngineTest
 from bench.results import results_folder
+from bench.shell.lists import names
 from bench.timing import Rule
 from data import shapes
 from engine.config import ModelConfig
@@ -17,6 +19,7 @@ from engine.gguf_file import GGUFFile
 from engine.model import physical_cores
 from kernels.kernel import Kernel
 
+BATCHES = (1, 4)
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
 
@@ -42,6 +45,7 @@ class Plan:
     threads: int
     most_seconds: float
     engine_models: tuple[Path, ...]
+    peers: tuple[str, ...]
     folder: Path
 
     @classmethod
@@ -49,7 +53,7 @@ class Plan:
         """UsageError, one line, where the options ask for what there is not."""
         option = config.getoption
         quick = option("--quick")
-        models = tuple(filter(None, (option("--models") or "").split(",")))
+        models = names(option("--models") or "")
         try:
             plan = cls(
                 measuring=option("--benchmark"),
@@ -59,6 +63,7 @@ class Plan:
                 threads=option("--threads") or physical_cores(),
                 most_seconds=option("--most-seconds") or (0.01 if quick else 0.5),
                 engine_models=tuple(map(resolve, option("--engine-model") or ENGINE_MODELS)),
+                peers=names(option("--peers")) if option("--peers") else tuple(CONTENDERS),
                 folder=Path(option("--results") or results_folder()),
             )
             plan.cases()
@@ -99,26 +104,34 @@ class Plan:
         kernels = {case.kernel.name: case.kernel for case in self.cases() if case.kernel.pack}
         return [(kernel, *size) for kernel in kernels.values() for size in sizes]
 
-    def engine_tests(self, model: Path) -> list[EngineTest]:
-        """Over prompts, depths and batches, as far as the model's context goes."""
-        context = context_of(model)
-        pp, tg = (64, 16) if self.quick else (512, 128)
-        pp, tg = min(pp, context // 2), min(tg, context // 4)
-        deep = context - max(pp, tg)
+    @property
+    def engine_setups(self) -> list[tuple[Path, Setup]]:
+        """Every model at each number of threads, ours being the first."""
+        counts = [self.threads] if self.quick or self.threads == 1 else [self.threads, 1]
+        return [
+            (model, Setup(count, context=context_of(model), sequences=BATCHES[-1]))
+            for model in self.engine_models
+            for count in counts
+        ]
+
+    def engine_tests(self, setup: Setup) -> list[EngineTest]:
+        """Over prompts, depths and batches, as far as the context goes; on other numbers of
+        threads one prompt and one generation."""
+        pp, tg = (64, 16) if self.quick else (512, 32)
+        pp, tg = min(pp, setup.context // 2), min(tg, setup.context // 4)
+        deep = setup.context - pp
+        if setup.threads != self.threads:
+            return [EngineTest("pp", prompt=pp // 4), EngineTest("tg", generate=tg)]
         tests = [
             EngineTest("load"),
-            EngineTest("first_token", prompt=pp),
+            EngineTest("first_token", prompt=pp // 4),
+            EngineTest("pp", prompt=pp // 4),
             EngineTest("pp", prompt=pp),
+            EngineTest("pp", prompt=pp, depth=deep // 2),
             EngineTest("tg", generate=tg),
             EngineTest("tg", generate=tg, depth=deep // 2),
+            EngineTest("tg", generate=tg, depth=deep),
         ]
-        if not self.quick:
-            tests += [
-                EngineTest("pp", prompt=pp // 4),
-                EngineTest("pp", prompt=pp, depth=deep // 2),
-                EngineTest("tg", generate=tg, depth=deep),
-            ]
-        batches = (1, 4) if self.quick else (1, 2, 4, 8)
         return tests + [
-            EngineTest("batched", prompt=pp // 4, generate=tg // 4, parallel=n) for n in batches
+            EngineTest("batched", prompt=pp // 4, generate=tg // 4, parallel=n) for n in BATCHES
         ]

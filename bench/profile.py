@@ -8,12 +8,14 @@ that is the remainder, which is Python before and after, and waking the team.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bench.clock import Seconds, Stamped
 from bench.limits import Limit, Limits
 from bench.node_cost import bounds, cost_of
+from bench.results import Measurement
 from bench.timing import Rule, race
 from engine.engine import Engine
 
@@ -68,9 +70,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTime(Work):
-    """One node of a step; its seconds hold its barrier, as in the engine."""
+    """One node of a step; its seconds hold its barrier, as in the engine. `seconds` is the median
+    of `samples`."""
 
     node: str
+    samples: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +203,8 @@ def profile(
     finally:
         engine.reset()
     stamp = float(np.median(bare))
-    each = np.median(laps, axis=0)
+    taken = np.maximum(TICK, np.array(laps) - stamp)  # [repeats, nodes]
+    each = np.median(taken, axis=0)
     steps, threads = model.plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
     costs = [cost_of(step.node, sizes, depth) for step in steps]
@@ -209,12 +214,15 @@ def profile(
             node=step.node.label,
             op=step.node.op,
             kernel=step.kernel.name,
-            seconds=max(TICK, float(seconds) - stamp),
+            seconds=float(seconds),
+            samples=tuple(column.tolist()),
             bytes=cost.bytes,
             operations=cost.operations,
             bound=ceiling,
         )
-        for step, seconds, cost, ceiling in zip(steps, each, costs, ceilings, strict=True)
+        for step, seconds, column, cost, ceiling in zip(
+            steps, each, taken.T, costs, ceilings, strict=True
+        )
     ]
     return Profile(
         model=model.file.path.stem,
@@ -223,9 +231,37 @@ def profile(
         threads=threads,
         samples=tuple(samples),
         nodes=tuple(nodes),
-        interruptions=float(np.median(np.sum(laps, axis=1)) - each.sum()),
+        interruptions=float(np.median(taken.sum(axis=1)) - each.sum()),
         overhead_seconds=stamp * len(steps),
     )
+
+
+def measurements(found: Profile) -> list[Measurement]:
+    """The profile as results: the step, each of its nodes, and what is in no node."""
+    row = partial(Measurement, bench="node", model=found.model, threads=found.threads)
+    rows = [
+        row(test="step", samples=found.samples, tokens=found.tokens),
+        row(test="remainder", samples=(max(0.0, found.remainder),)),
+    ]
+    for node in found.nodes:
+        op, target, variant, *weights = node.kernel.split("/")
+        bound = node.bound
+        rows.append(
+            row(
+                test=op,
+                target=target,
+                variant=variant,
+                format="".join(weights),
+                shape=node.node,
+                samples=node.samples,
+                bytes=node.bytes,
+                operations=node.operations,
+                limit=node.limit,
+                limit_seconds=bound.seconds if bound else 0.0,
+                limit_spread=bound.spread if bound else 0.0,
+            )
+        )
+    return rows
 
 
 def _check(engine: Engine, tokens: int, depth: int) -> None:

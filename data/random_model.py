@@ -1,6 +1,6 @@
 """LLaMA models with random weights: nothing to say, but as large and as slow as the real ones.
 
-    python -m data.random_model OUT --type Q4_0 --shape tinyllama --vocab VOCABULARY.gguf
+    python -m data.random_model OUT --type Q4_0 --shape tinyllama-1.1b --vocab VOCABULARY.gguf
 
 Matrices are normal with a deviation of 1 / sqrt(fan_in); norms are 1 give or take a tenth and stay
 F32. One seed gives the same weights in every type, up to that type's rounding. The vocabulary is
@@ -14,7 +14,6 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from data.shapes import ModelShape, read
 from engine.gguf_file import GGUFError, GGUFFile, ValueType
 from reference.formats import FORMATS, Format
 from reference.formats.format import Bytes
@@ -55,27 +55,12 @@ Dims = tuple[int, ...]
 Metadata = Mapping[str, tuple[ValueType, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a LLaMA model without its vocabulary."""
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    context: int = 2048  # tokens
-    eps: float = 1e-5
-    rope_base: float = 10000.0
-
-
-SHAPES = {
-    "tiny": Shape(hidden=256, layers=2, heads=8, kv_heads=4, head_dim=32, ffn=704),
-    "small": Shape(hidden=768, layers=12, heads=12, kv_heads=4, head_dim=64, ffn=2048),
-    "tinyllama": Shape(hidden=2048, layers=22, heads=32, kv_heads=4, head_dim=64, ffn=5632),
-    "llama-7b": Shape(hidden=4096, layers=32, heads=32, kv_heads=32, head_dim=128, ffn=11008),
+SHAPES = {  # of data/shapes.toml, those that are of the plain `llama` architecture
+    name: shape
+    for name, shape in read().models.items()
+    if (shape.rope, shape.gate) == ("rope_norm", "swiglu")
 }
+EPS, ROPE_BASE = 1e-5, 10000.0
 
 
 def main() -> int:
@@ -108,7 +93,7 @@ def read_options() -> argparse.Namespace:
     )
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--type", choices=FILE_TYPES, default="F16", help="of the matrices")
-    parser.add_argument("--shape", choices=SHAPES, default="tinyllama")
+    parser.add_argument("--shape", choices=SHAPES, default="tinyllama-1.1b")
     parser.add_argument("--vocab", type=Path, metavar="GGUF", help="whose vocabulary to copy")
     parser.add_argument("--seed", type=int, default=0, help="0 or more (%(default)s)")
     options = parser.parse_args()
@@ -182,12 +167,12 @@ def write(
         part.unlink(missing_ok=True)
 
 
-def tensors(shape: Shape, n_tokens: int) -> Iterator[tuple[str, Dims]]:
+def tensors(shape: ModelShape, n_tokens: int) -> Iterator[tuple[str, Dims]]:
     """Names and dims (rows, elements) in the file's order; one dimension is a norm."""
     hidden, ffn = shape.hidden, shape.ffn
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield "token_embd.weight", (n_tokens, hidden)
-    for layer in range(shape.layers):
+    for layer in range(shape.blocks):
         yield f"blk.{layer}.attn_norm.weight", (hidden,)
         yield f"blk.{layer}.attn_q.weight", (q, hidden)
         yield f"blk.{layer}.attn_k.weight", (kv, hidden)
@@ -223,18 +208,18 @@ def matrix(rng: np.random.Generator, dims: Dims, form: Format) -> Bytes:
     return stored
 
 
-def add_shape(writer: GGUFWriter, shape: Shape) -> None:
+def add_shape(writer: GGUFWriter, shape: ModelShape) -> None:
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
+    writer.add_block_count(shape.blocks)
     writer.add_feed_forward_length(shape.ffn)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_layer_norm_rms_eps(shape.eps)
+    writer.add_rope_freq_base(ROPE_BASE)
+    writer.add_layer_norm_rms_eps(EPS)
 
 
 def add_vocabulary(writer: GGUFWriter, vocabulary: Metadata) -> None:

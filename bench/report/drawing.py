@@ -71,6 +71,11 @@ def look(name: str, position: int = 0) -> tuple[str, str]:
     return SERIES[series], marker
 
 
+def label(name: str) -> str:
+    """A contender as it is written."""
+    return "Assay" if name == "assay" else name
+
+
 def drawn(
     anchor: str, caption: str, draw: Callable[[Any, bool], None], heights: tuple[float, float]
 ) -> Plot:
@@ -100,7 +105,7 @@ def axes_at(figure: Any, left: float, top: float, width: float, height: float) -
 
 
 def legend(figure: Any, handles: Sequence[Any], columns: int) -> None:
-    """At the top, filled row by row as far as matplotlib lets columns go."""
+    """At the top, in so many columns."""
     if handles:
         figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1), ncols=columns)
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from bench.limits import Limits
 from bench.ratio import ratio
 from bench.report.lookup import (
+    OURS,
     gflops,
     gigabytes,
     kernel,
     largest,
     mark,
     ops,
-    peers,
     present,
     shape,
     sizes,
@@ -144,7 +144,7 @@ def matmul_section(run: Run) -> Section:
     theirs = [
         m
         for m in present(run.measurements)
-        if (m.bench, m.test, m.phase) == ("op", "linear", "run") and m.contender in peers([m])
+        if (m.bench, m.test, m.phase) == ("op", "linear", "run") and m.contender != OURS
     ]
     squares = [m for m in (*mine, *theirs) if "sweep" in m.model.split(", ")]
     plots = _sweep_plot(squares)
@@ -160,15 +160,15 @@ def matmul_section(run: Run) -> Section:
 
 
 def _name(m: Measurement) -> str:
-    return m.variant if m.contender == "assay" else m.contender
+    return m.variant if m.contender == OURS else m.contender
 
 
 def _sweep_plot(squares: Sequence[Measurement]) -> list[Plot]:
     hot = [m for m in squares if m.cache != "cold"] or squares
-    formats = list(dict.fromkeys(m.format for m in hot if m.contender == "assay"))
+    formats = list(dict.fromkeys(m.format for m in hot if m.contender == OURS))
     lines = {}
     for stored in formats:
-        shown = [m for m in hot if m.contender != "assay" or m.format == stored]
+        shown = [m for m in hot if m.contender != OURS or m.format == stored]
         lines[stored] = [
             _line(name, [m for m in shown if _name(m) == name])
             for name in dict.fromkeys(map(_name, shown))
@@ -197,8 +197,10 @@ def _sweep_table(squares: Sequence[Measurement]) -> Table:
         cells = [found.get((name, stored, side)) for side in sides]
         rates = [number(gflops(m), note=duration(m.median)) if m else NONE for m in cells]
         rows.append((text(name), text(stored), *rates))
+    caches = " and ".join(sorted({f"on {m.cache} caches" for m in hot if m.cache}))
     columns = ("By", "Format", *(f"{side}²" for side in sides))
-    return Table("sweep", "GFLOP/s of square products, by side, hot", columns, tuple(rows), top=20)
+    caption = ", ".join(filter(None, ("GFLOP/s of square products, by side", caches)))
+    return Table("sweep", caption, columns, tuple(rows), top=20)
 
 
 def _blas_table(mine: Sequence[Measurement], theirs: Sequence[Measurement]) -> Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bench.report.drawing import label
 from bench.report.lookup import (
     BATCHED,
     Duel,
@@ -43,17 +44,19 @@ def section(run: Run) -> Section:
         for plot in _plot(kind, title, [d for d in main_duels(found) if d.rated.kind == kind])
     ]
     who = peers(m for duel in found for m in duel.sides.values())
+    raced = {who for duel in found for who, m in duel.sides.items() if m.samples}
     rows = []
     for duel in found:
         row = [
             text(duel.model), text(duel.test), count(duel.threads), _speed(duel.ours),
         ]  # fmt: skip
         for peer in who:
-            row += [_speed(duel.sides.get(peer)), _ratio(duel, peer)]
+            row += [_speed(duel.sides.get(peer))]
+            row += [_ratio(duel, peer)] if peer in raced else []
         rows.append(tuple(row))
     columns = ["Model", "Test", "Threads", "Assay"]
     for peer in who:
-        columns += [peer, f"Assay ÷ {peer}"]
+        columns += [peer, f"Assay ÷ {peer}"] if peer in raced else [peer]
     caption = "Tokens a second, by model and test"
     table = Table("peers", caption, tuple(columns), tuple(rows), top=16)
     return Section(
@@ -123,7 +126,7 @@ def headline(run: Run) -> Table:
             share = shares[duel.model, duel.test]
             row.append(percent(share, "of what memory allows") if share else NONE)
         rows.append(tuple(row))
-    caption = "Tokens a second, Assay and llama.cpp in turns; ratio with its 95% interval"
+    caption = "Tokens a second; ratio with its 95% interval"
     return Table("headline", caption, tuple(columns), tuple(rows), top=24)
 
 
@@ -163,7 +166,7 @@ def _starts(run: Run) -> Table:
     ]
     rows = [
         (
-            text(engine_model(m.model)), text(m.test), text(m.contender), count(m.threads),
+            text(engine_model(m.model)), text(m.test), text(label(m.contender)), count(m.threads),
             time(m.median), _spread(m), count(len(m.samples)),
         )
         for m in wanted
@@ -194,7 +197,7 @@ def _batched(run: Run) -> Table:
         speeds = [
             _speed(parts.get(part)) for part in ("prompt", "generation", "total")
         ]  # fmt: skip
-        rows.append((text(model), text(who), count(threads), *map(count, asked), *speeds))
+        rows.append((text(model), text(label(who)), count(threads), *map(count, asked), *speeds))
     columns = (
         "Model", "By", "Threads", "Prompt", "Generated", "Sequences", "Prompt speed",
         "Generation speed", "Total",
@@ -220,5 +223,5 @@ def _rates(run: Run) -> Table:
         "Model", "Kind", "Tokens", "Depth", "Threads", "Tokens/s", "Quartiles", "Error",
         "Samples",
     )  # fmt: skip
-    caption = "Assay's tokens a second, by tokens, depth (tokens in the cache before) and threads"
+    caption = "Assay's tokens a second, by tokens and by depth (tokens in the cache before)"
     return Table("rates", caption, columns, tuple(rows))

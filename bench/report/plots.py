@@ -11,6 +11,7 @@ from bench.report.drawing import (
     WIDE,
     axes_at,
     drawn,
+    label,
     legend,
     legend_height,
     look,
@@ -77,7 +78,7 @@ def bars(anchor: str, caption: str, parts: Mapping[str, Groups], unit: str) -> P
         return legend_height(entries, _columns(wide)) + heights + 16
 
     def draw(figure: Any, wide: bool) -> None:
-        legend(figure, [sign(_label(n), look(n)[0]) for n in shown[:entries]], _columns(wide))
+        legend(figure, [sign(label(n), look(n)[0]) for n in shown[:entries]], _columns(wide))
         top = legend_height(entries, _columns(wide))
         for title, groups in parts.items():
             height = height_of(groups)
@@ -122,10 +123,6 @@ def _columns(wide: bool) -> int:
     return 6 if wide else 2
 
 
-def _label(name: str) -> str:
-    return "Assay" if name == "assay" else name
-
-
 def _plain(value: float, _: int) -> str:
     return f"{value:,g}"
 
@@ -134,15 +131,15 @@ def panels(
     anchor: str,
     caption: str,
     lines: Mapping[str, Sequence[Line]],
-    label: str,
+    axis: str,
     ticks: Mapping[float, str],
     log: bool = False,
 ) -> Plot:
-    """A small plot for each title. `label` is that of x, `ticks` names its values."""
+    """A small plot for each title. `axis` says what x is, `ticks` names its values."""
     names = list(dict.fromkeys(line.name for many in lines.values() for line in many))
     entries = len(names) if len(names) > 1 else 0
     titles = max(title.count("\n") + 1 for title in lines)
-    below, inner = (40 if label else 26), 140
+    below, inner = (40 if axis else 26), 140
 
     def places(wide: bool) -> tuple[int, float, float]:
         """Panels side by side, and the pixels from one to the next, across and down."""
@@ -174,7 +171,7 @@ def panels(
                 axes.locator_params(axis="y", nbins=5)
             axes.yaxis.set_major_formatter(_plain)
             _name_ticks(axes, ticks)
-            axes.set_xlabel(label)
+            axes.set_xlabel(axis)
 
     return drawn(anchor, caption, draw, (total(True), total(False)))
 

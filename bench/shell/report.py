@@ -1,5 +1,6 @@
 """assay report: a run as one page to look at, and as Markdown."""
 
+import errno
 import os
 import tempfile
 from importlib.util import find_spec
@@ -33,12 +34,17 @@ def report(
     from bench.results import ResultsError, find, read_folder, results_folder
     from engine.shell.show import progress_bar, stderr
 
+    for path in filter(None, (output, markdown)):
+        if not path.parent.is_dir():  # better now than after all the work
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     folder = results or results_folder()
     chosen = find(run, folder)
     try:
         runs, complaints = read_folder(folder)
-    except ResultsError:  # a file from elsewhere is reported without a history
-        runs, complaints = [chosen], []
+    except ResultsError:  # the run is a file from elsewhere, and alone
+        runs, complaints = [], []
+    if all(known.run != chosen.run for known in runs):
+        runs.append(chosen)
     for complaint in complaints:
         stderr.print(f"note: {complaint}", style="yellow", highlight=False, soft_wrap=True)
     with progress_bar() as bar:

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import frames
-from bench.report import peers, table
+from bench.report import history, ops, peers, table
 from bench.report.certified import Standing, Standings
-from bench.report.lookup import Rated, family
+from bench.report.lookup import Rated, family, possible
 from bench.report.markdown import markdown
 from bench.report.page import page
 from bench.report.report import report
@@ -298,25 +298,23 @@ def test_nothing_measured_is_said(folder: Path, known: Standings) -> None:
     assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 8
 
 
-def test_no_limits_no_ceilings(folder: Path, known: Standings) -> None:
+def test_no_limits_no_ceilings(folder: Path) -> None:
     """Without probed limits kernels are drawn all the same, and the page says what is missing."""
     run = find("latest", folder)
     for limits in ({}, {"caches": 1}):
-        written = report(replace(run, limits=limits), [run], known)
-        section = next(s for s in written.sections if s.anchor == "rooflines")
+        section = ops.roofline_section(possible(replace(run, limits=limits)))
         assert len(section.plots) == 2
         assert "No ceilings are drawn" in section.notes[0]
 
 
-def test_history_needs_two_runs(made: table.Report, folder: Path, known: Standings) -> None:
+def test_history_needs_two_runs(made: table.Report, folder: Path) -> None:
     """A series has a point for every run on this CPU that measured the same thing."""
     section = next(s for s in made.sections if s.anchor == "history")
     assert {row[2].value for row in section.tables[0].rows} == {3}
     assert section.tables[0].rows[0][5].value == pytest.approx(0.25, abs=0.05)
     runs, _ = read_folder(folder)
     other = replace(runs[0], conditions=replace(runs[0].conditions, device="Another CPU"))
-    alone = report(runs[-1], [other, runs[-1]], known)
-    assert not next(s for s in alone.sections if s.anchor == "history").plots
+    assert not history.section(runs[-1], [other, runs[-1]]).plots
 
 
 def test_the_matrix_tells_every_standing(made: table.Report) -> None:
@@ -415,11 +413,15 @@ def test_the_command_writes_both_files(folder: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [html, md]
 
 
-def test_bad_input_is_one_plain_line(folder: Path, tmp_path: Path) -> None:
-    """No results, no such run, and nowhere to write are errors that say what and where."""
+def test_bad_input_is_one_plain_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No results, no such run, nowhere to write and no matplotlib are errors that say so."""
     assert "no results in it" in str(shell("--results", str(tmp_path)).exception)
     assert "no such run" in str(shell("elsewhere", "--results", str(folder)).exception)
     nowhere = tmp_path / "none" / "r.html"
     error = shell("--results", str(folder), "-o", str(nowhere)).exception
     assert isinstance(error, OSError)
     assert error.filename == str(nowhere)
+    monkeypatch.setattr("bench.shell.report.find_spec", lambda _: None)
+    assert "needs matplotlib: pip install" in str(shell("--results", str(folder)).exception)
