@@ -238,9 +238,19 @@ def profile(
 
 def measurements(found: Profile) -> list[Measurement]:
     """The profile as results: the step, each of its nodes, and what is in no node."""
+    bound = _together([node.bound for node in found.nodes if node.bound])
     row = partial(Measurement, bench="node", model=found.model, threads=found.threads)
     rows = [
-        row(test="step", samples=found.samples, tokens=found.tokens),
+        row(
+            test="step",
+            samples=found.samples,
+            tokens=found.tokens,
+            bytes=sum(node.bytes for node in found.nodes),
+            operations=sum(node.operations for node in found.nodes),
+            limit=bound.name if bound else "",
+            limit_seconds=bound.seconds if bound else 0.0,
+            limit_spread=bound.spread if bound else 0.0,
+        ),
         row(test="remainder", samples=(max(0.0, found.remainder),)),
     ]
     for node in found.nodes:

@@ -134,7 +134,7 @@ def number(value: float, unit: str = "", note: str = "") -> Cell:
     """A figure in three digits, or a dash where there is none."""
     if not math.isfinite(value):
         return NONE
-    return Cell(f"{digits(value)} {unit}".strip(), round(value, 3), note)
+    return Cell(f"{digits(value)} {unit}".strip(), value, note)
 
 
 def count(value: int, note: str = "") -> Cell:
