@@ -6,7 +6,7 @@ Sizes that several models share are measured once, under all their names.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from data.shapes import ModelShape, ShapeError, Shapes
+from data.shapes import ModelShape, ShapeError, Shapes, Sweep
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
 from reference.table import OPS
@@ -101,8 +101,8 @@ def cases(
                     if name not in names:
                         names.append(name)
     for sweep in shapes.sweeps:
+        _check(sweep)
         for shape in sweep.shapes:
-            _check(sweep.op, shape)
             named[sweep.op].setdefault(tuple(shape.items()), []).append("sweep")
     return [
         BenchCase(kernel, dict(sizes), tuple(named[kernel.op][sizes]))
@@ -117,12 +117,14 @@ def _tokens_last(sizes: tuple[tuple[str, int], ...]) -> tuple[list[int], int]:
     return [size for axis, size in sizes if axis != "tokens"], dict(sizes).get("tokens", 0)
 
 
-def _check(op: str, shape: Sizes) -> None:
-    """Whether the op has just these axes."""
+def _check(sweep: Sweep) -> None:
+    """Whether there is such an op and it has just these axes."""
+    where, op = sweep.where, sweep.op
     if op not in OPS:
-        raise ShapeError(f"a sweep names {op!r}, which is no op: {', '.join(OPS)}")
+        raise ShapeError(f"{where}: there is no op {op!r}: {', '.join(OPS)}")
     axes = list(OPS[op].axes)
-    if strange := [axis for axis in shape if axis not in axes]:
-        raise ShapeError(f"a sweep of {op} has no axis {strange[0]!r}: {', '.join(axes)}")
-    if missing := [axis for axis in axes if axis not in shape]:
-        raise ShapeError(f"a sweep of {op} lacks the axis {missing[0]!r}")
+    for shape in sweep.shapes:
+        if strange := [axis for axis in shape if axis not in axes]:
+            raise ShapeError(f"{where}: {op} has no axis {strange[0]!r}: {', '.join(axes)}")
+        if missing := [axis for axis in axes if axis not in shape]:
+            raise ShapeError(f"{where}: {op} lacks the axis {missing[0]!r}")

@@ -82,8 +82,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [f"{case} {cache}" for case, cache in found]
         metafunc.parametrize(("case", "cache"), found, ids=names)
     if "kernel" in metafunc.fixturenames:
-        kernels = list({case.kernel.name: case.kernel for case in plan.cases()}.values())
-        metafunc.parametrize("kernel", kernels, ids=lambda kernel: kernel.name)
+        metafunc.parametrize("kernel", plan.kernels(), ids=lambda kernel: kernel.name)
     if "packed" in metafunc.fixturenames:
         metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
     if "engine_path" in metafunc.fixturenames:

@@ -20,6 +20,7 @@ ENVIRONMENT = {  # threads that wait must leave the cores to others
     "OMP_WAIT_POLICY": "PASSIVE",
     "KMP_BLOCKTIME": "0",
 }
+ROWS = 61  # distinct ones of a weight, and those that are checked
 CHECKED = 1e-4  # relative to the largest output: far above rounding, far below a wrong product
 
 
@@ -74,7 +75,7 @@ class Product:
 
         rng = np.random.default_rng(0)
         x = rng.standard_normal((tokens, hidden), np.float32)
-        w = np.resize(rng.standard_normal((61, hidden), np.float32), (out, hidden))
+        w = np.resize(rng.standard_normal((ROWS, hidden), np.float32), (out, hidden))
         make = getattr(self._library, "from_numpy", np.asarray)
         self._arrays = [
             (make(x.copy()), make(w.copy()), make(np.empty((tokens, out), np.float32)))
@@ -82,7 +83,7 @@ class Product:
         ]
         self._next = 0
         self._multiply(*self._arrays[0])
-        got, want = np.asarray(self._arrays[0][2])[0], w.astype(float) @ x[0].astype(float)
+        got, want = np.asarray(self._arrays[0][2])[0, :ROWS], w[:ROWS].astype(float) @ x[0]
         if not np.abs(got - want).max() <= CHECKED * np.abs(want).max():
             raise ArithmeticError("the product is wrong")
         return {}

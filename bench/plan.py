@@ -19,6 +19,18 @@ from engine.gguf_file import GGUFFile
 from engine.model import physical_cores
 from kernels.kernel import Kernel
 
+# What a step of the embedded model runs.
+STEP_OPS = (
+    "embedding",
+    "rms_norm",
+    "linear",
+    "rope_norm",
+    "kv_write",
+    "attention",
+    "swiglu",
+    "add",
+)
+STEP_FORMATS = (None, "F16")
 BATCHES = (1, 4)
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
@@ -53,6 +65,7 @@ class Plan:
         """UsageError, one line, where the options ask for what there is not."""
         option = config.getoption
         quick = option("--quick")
+        embedded = ENGINE_MODELS[:1] if quick else ENGINE_MODELS
         models = names(option("--models") or "")
         try:
             plan = cls(
@@ -62,7 +75,7 @@ class Plan:
                 models=models or (QUICK_MODELS if quick and not option("--shapes") else None),
                 threads=option("--threads") or physical_cores(),
                 most_seconds=option("--most-seconds") or (0.01 if quick else 0.5),
-                engine_models=tuple(map(resolve, option("--engine-model") or ENGINE_MODELS)),
+                engine_models=tuple(map(resolve, option("--engine-model") or embedded)),
                 peers=names(option("--peers")) if option("--peers") else tuple(CONTENDERS),
                 folder=Path(option("--results") or results_folder()),
             )
@@ -96,6 +109,13 @@ class Plan:
         sweeps = () if self.quick else self.shapes.sweeps
         found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
         return [case for case in found if not case.kernel.missing()]
+
+    def kernels(self) -> list[Kernel]:
+        """Those whose setting up is timed; if quick, those of an embedded model's step."""
+        kernels = list({case.kernel.name: case.kernel for case in self.cases()}.values())
+        return [
+            k for k in kernels if not self.quick or (k.op in STEP_OPS and k.format in STEP_FORMATS)
+        ]
 
     def packings(self) -> list[tuple[Kernel, int, int]]:
         """Kernels that pack their weights, with (hidden, out) of each model's widest layer."""

@@ -4,14 +4,16 @@ The first line says under what conditions the run measured and what the machine 
 further line is one measurement with all its samples. `bench.frames` makes pandas frames of them.
 """
 
+import errno
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
 import numpy as np
 import platformdirs
@@ -74,7 +76,9 @@ class Measurement:
     @property
     def share(self) -> float:
         """Of the binding limit; 0 where no limit is known."""
-        return self.limit_seconds / self.median if self.samples and self.limit_seconds else 0.0
+        if not self.samples or not self.limit_seconds:
+            return 0.0
+        return self.limit_seconds / self.median if self.median else math.inf
 
     @property
     def impossible(self) -> str:
@@ -154,12 +158,17 @@ class Results:
         self._append({"kind": "limits", "limits": dict(found)})
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """One write, so that what stands in the file is whole whenever the run is cut off."""
+        """One write, so that what stands in the file is whole whenever the run is cut off; of a
+        line that a full disk cuts nothing stays."""
         data = (json.dumps(line) + "\n").encode()
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            if os.write(descriptor, data) != len(data):
-                raise OSError(28, os.strerror(28), str(self.path))
+            written = os.write(descriptor, data)
+            if written != len(data):
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         finally:
             os.close(descriptor)
 
@@ -177,17 +186,17 @@ def read(path: Path) -> Run:
             data = json.loads(line)
             kind = data.pop("kind")
             if kind == "run" and run is None:
-                run = Run(
-                    data["run"], data["when"], Conditions.from_json(data["conditions"]),
-                    data["limits"], (), path,
-                )  # fmt: skip
+                known = _checked(Conditions.from_json(data["conditions"]))
+                run = _checked(Run(data["run"], data["when"], known, data["limits"], (), path))
+                if datetime.fromisoformat(run.when).tzinfo is None:
+                    raise ValueError(f"{run.when} has no time zone")
             elif kind == "limits" and run is not None:
-                run = replace(run, limits=data["limits"])
+                run = _checked(replace(run, limits=data["limits"]))
             elif kind == "measurement" and run is not None:
                 measurements.append(_measurement(data))
             else:
                 raise ValueError(f"a {kind!r} has no place here")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:120]
             raise ResultsError(f"{path}: line {number} is no result: {reason}") from None
     if run is None:
@@ -196,10 +205,27 @@ def read(path: Path) -> Run:
 
 
 def _measurement(data: dict[str, Any]) -> Measurement:
-    samples = tuple(float(s) for s in data.pop("samples"))
-    if not all(np.isfinite(samples)) or any(s < 0 for s in samples):
+    samples = data.pop("samples")
+    if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
         raise ValueError("samples are seconds, finite and not negative")
-    return Measurement(**data, samples=samples)
+    return _checked(Measurement(**data, samples=tuple(map(float, samples))))
+
+
+T = TypeVar("T", Conditions, Run, Measurement)
+
+
+def _checked(record: T) -> T:
+    """Itself, if its fields are what they are said to be, and numbers finite."""
+    for known in fields(record):
+        value = getattr(record, known.name)
+        kind: Any = get_origin(known.type) or known.type
+        if not (_finite(value) if kind is float else isinstance(value, kind)):
+            raise TypeError(f"{known.name} is a {kind.__name__}, got {value!r}")
+    return record
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def read_folder(folder: Path) -> tuple[list[Run], list[str]]:
@@ -212,6 +238,8 @@ def read_folder(folder: Path) -> tuple[list[Run], list[str]]:
             runs.append(read(path))
         except ResultsError as error:
             complaints.append(str(error))
+        except OSError as error:
+            complaints.append(f"{path}: {error.strerror}")
     if not runs:
         reason = f": {complaints[0]}" if complaints else "; `pytest bench/ --benchmark` fills it"
         raise ResultsError(f"{folder}: no results in it{reason}")
@@ -220,7 +248,7 @@ def read_folder(folder: Path) -> tuple[list[Run], list[str]]:
 
 def is_stored(name: str, folder: Path) -> bool:
     """Whether `find` would look for a run of this name."""
-    return name == "latest" or Path(name).is_file() or any(folder.glob(f"{name}*.jsonl"))
+    return name == "latest" or Path(name).is_file() or bool(_beginning(name, folder))
 
 
 def find(name: str, folder: Path) -> Run:
@@ -229,11 +257,18 @@ def find(name: str, folder: Path) -> Run:
         return read(Path(name))
     if name == "latest":
         return read_folder(folder)[0][-1]
-    matches = sorted(folder.glob(f"{name}*.jsonl")) if folder.is_dir() and name else []
+    matches = _beginning(name, folder)
     if len(matches) != 1:
         problem = f"{len(matches)} runs begin so" if matches else "no such run"
         raise ResultsError(f"{name}: {problem} in {folder}")
     return read(matches[0])
+
+
+def _beginning(name: str, folder: Path) -> list[Path]:
+    """The folder's files whose names begin so."""
+    if not name or not folder.is_dir():
+        return []
+    return sorted(path for path in folder.glob("*.jsonl") if path.name.startswith(name))
 
 
 def of_kind(measurements: Iterable[Measurement], **wanted: Any) -> list[Measurement]:

@@ -27,7 +27,10 @@ def relative_error(samples: Sequence[float]) -> float:
     middle, reach = (n - 1) / 2, math.sqrt(n) / 2
     low = ordered[max(0, math.floor(middle - reach))]
     high = ordered[min(n - 1, math.ceil(middle + reach))]
-    return float((high - low) / 2 / np.median(ordered))
+    error, median = float(high - low) / 2, float(np.median(ordered))
+    if not error:
+        return 0.0  # of phases that took no time at all, too
+    return error / median if median else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("shapes.toml")
+ROPES = ("rope_norm", "rope_neox")
+GATES = ("swiglu", "geglu", "reglu")
 
 
 class ShapeError(ValueError):
@@ -31,18 +33,22 @@ class ModelShape:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type is int and (not isinstance(value, int) or not 1 <= value < 2**31):
+            if field.type is int and not (_is_size(value) and value):
                 raise ShapeError(f"{field.name} is a size of at least 1, got {value!r}")
+        for name, known in (("rope", ROPES), ("gate", GATES)):
+            if getattr(self, name) not in known:
+                raise ShapeError(f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.heads % self.kv_heads:
             raise ShapeError(f"{self.heads} heads are no multiple of {self.kv_heads} kv_heads")
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One op at many sizes."""
+    """One op at many sizes; `where` it is written, for complaints."""
 
     op: str
     shapes: tuple[Mapping[str, int], ...]
+    where: str = "a sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,10 @@ def _sweep(where: str, values: Any) -> Sweep:
         raise ShapeError(f"{where}: want op and shapes, a list, got {sorted(values)}")
     for shape in values["shapes"]:
         for axis, size in _table(where, shape).items():
-            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**31:
+            if not _is_size(size):
                 raise ShapeError(f"{where}: {axis} is a size, got {size!r}")
-    return Sweep(str(values["op"]), tuple(values["shapes"]))
+    return Sweep(str(values["op"]), tuple(values["shapes"]), where)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31

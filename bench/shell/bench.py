@@ -75,7 +75,7 @@ def bench(
     path, before = resolve(model), conditions()
     if before.busy and not as_json:
         stderr.print(f"note: {before.busy}", style="yellow", highlight=False)
-    kept = Results(results or results_folder(), before)
+    kept: Results | None = None
     rule = Rule(least=repeats, cap_seconds=seconds, most=max(repeats, 50))
     rows: list[Measurement] = []
     with progress_bar() as bar:
@@ -90,6 +90,7 @@ def bench(
                 sequences=max(test.parallel for test in tests),
             )
             with field_of(path, setup, ("assay", *others)) as field:
+                kept = kept or Results(results or results_folder(), before)
                 for test in tests:
                     bar.update(task, description=test.name)
                     found = field.run(test, rule)

@@ -1,5 +1,6 @@
 """README's commands and code do what they say."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -23,12 +24,20 @@ COMMANDS = [
 WHOLE_PROGRAMS = [block for block in blocks("python") if "import" in block]
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what the commands write does not disturb anyone."""
+    return tmp_path_factory.mktemp("readme")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_assay_command_of_the_readme_succeeds(command: str) -> None:
-    """Each line that starts with assay exits 0 and prints something."""
+def test_every_assay_command_of_the_readme_succeeds(command: str, elsewhere: Path) -> None:
+    """Each line that starts with assay, in turn, exits 0 and prints something."""
     program = [sys.executable, "-c", "from engine.shell import main; main()"]
     done = subprocess.run(
-        [*program, *shlex.split(command)[1:]],
+        [*program, *shlex.split(command, comments=True)[1:]],
+        cwd=elsewhere,
+        env={**os.environ, "ASSAY_RESULTS": str(elsewhere / "results"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -55,7 +64,7 @@ def test_the_readme_has_commands_and_programs() -> None:
 
 def test_make_targets_of_the_readme_exist() -> None:
     """Every `make` target that README names stands in the Makefile."""
-    targets = set(re.findall(r"make ([\w-]+)", README))
+    targets = set(re.findall(r"\bmake ([\w-]+)", README))
     makefile = (ROOT / "Makefile").read_text()
     assert targets
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)

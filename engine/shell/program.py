@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from engine.shell import certify, chat, op, plan, run, tokenize
+from engine.shell import certify, chat, ops, plan, run, tokenize
 
 app = typer.Typer(
     name="assay",
@@ -24,8 +24,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     chat.chat: "Talk to a model.",
     tokenize.tokenize: "Print a text's tokens.",
     plan.plan: "Print the nodes of a step.",
-    op.ops: "List ops and their kernels.",
-    op.op: "Run one op alone.",
+    ops.ops: "List ops and their kernels.",
     certify.certify: "Try kernels, keep certificates.",
 }
 for command, summary in COMMANDS.items():

@@ -1,0 +1,109 @@
+"""One op alone: all its kernels on one case, judged, and timed in turns."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bench.cases import CACHES, BenchCase
+from bench.limits import limits
+from bench.op_run import Lab, OpRun, TooMuchError
+from bench.results import Measurement
+from bench.timing import Rule, race
+from bench.workload import MAKERS, Workload
+from kernels.cpu.team import Team
+from kernels.judge import Candidate, Verdict, judge
+from kernels.kernel import Kernel
+from reference.op import Arguments, Case
+
+MOST_SECONDS = 60.0  # for one call: whoever asks for a case waits for it
+RACE_SECONDS = 0.5  # for each kernel on each cache, where times do not settle before
+
+Teller = Callable[..., None]  # of how much is done and, if known, of how much
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A kernel on a case. `times` by cache are none for a wrong kernel."""
+
+    kernel: Kernel
+    verdict: Verdict
+    times: dict[str, Measurement]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Workload):
+    """A benchmark's work on a case of someone's choice: its values and seed, and any sizes."""
+
+    case: Case
+
+    @classmethod
+    def to(cls, kernel: Kernel, case: Case) -> "Asked":
+        work = Workload.of(BenchCase(kernel, case.shape, ()))
+        if _beyond_models(case):  # a token sees fewer cells: those cost
+            begin, end = kernel.spec.make(case)["spans"][:, 1:].T
+            seen = {**case.shape, "capacity": float(np.mean(end - begin)) if end.size else 0.0}
+            cost = kernel.spec.cost(seen, kernel.format)  # type: ignore[arg-type]
+            return cls(work.bench, cost, case)
+        return cls(work.bench, work.cost, case)
+
+    def inputs(self) -> Arguments:
+        spec = self.bench.kernel.spec
+        make = spec.make if _beyond_models(self.case) else MAKERS.get(spec.name, spec.make)
+        return make(self.case)
+
+
+def _beyond_models(case: Case) -> bool:
+    """Whether it is an attention such as no benchmark has: theirs is plain, over one sequence."""
+    s = case.shape
+    special = s.get("windowed") or s.get("alibi") or s.get("softcapped")
+    return "sequences" in s and bool(special or s["sequences"] > 1 or s["tokens"] > s["capacity"])
+
+
+def alone(
+    kernels: Sequence[Kernel], case: Case, team: Team, teller: Callable[[str], Teller]
+) -> list[Alone]:
+    """Try every kernel, and time those that pass. `teller` gives a teller for each thing done."""
+    tell = teller("trying kernels")
+    verdicts: list[Verdict] = []
+    for kernel in kernels:
+        tell(len(verdicts), len(kernels))
+        verdicts.append(judge(Candidate.of(kernel), case))
+    tell(len(kernels), len(kernels))
+    judged = list(zip(kernels, verdicts, strict=True))
+    sound = [kernel for kernel, verdict in judged if verdict.passed]
+    times = _times(sound, case, team, teller) if sound else {}
+    return [Alone(kernel, verdict, times.get(kernel.name, {})) for kernel, verdict in judged]
+
+
+def _times(
+    kernels: Sequence[Kernel], case: Case, team: Team, teller: Callable[[str], Teller]
+) -> dict[str, dict[str, Measurement]]:
+    """By kernel and cache, all in turns; without samples, but with a note, what took too much."""
+    counts = (1, team.n_threads)
+    lab = Lab(team, limits(counts, teller("probing the machine (once)")), MOST_SECONDS)
+    found: dict[str, dict[str, Measurement]] = {kernel.name: {} for kernel in kernels}
+    runs: dict[str, OpRun] = {}
+    tell = teller("preparing kernels")
+    for i, kernel in enumerate(kernels):
+        tell(i, len(kernels))
+        for cache in CACHES:
+            try:
+                runs[f"{kernel.name} {cache}"] = OpRun(lab, Asked.to(kernel, case), cache)
+            except TooMuchError as error:
+                found[kernel.name][cache] = Measurement(
+                    "op", kernel.op, cache=cache, note=str(error)
+                )
+    tell(len(kernels), len(kernels))
+    rule = Rule(cap_seconds=RACE_SECONDS * len(runs))
+    samples = race(runs, rule, teller("timing in turns: rounds"))
+
+    def measured() -> list[tuple[OpRun, Measurement]]:
+        return [(run, run.measurement(samples[name])) for name, run in runs.items()]
+
+    if any(time.impossible for _, time in measured()):  # memory may be faster than when probed
+        lab.limits = limits(counts, teller("probing the machine again"), again=True)
+    for run, time in measured():
+        doubted = replace(time, note=time.impossible)
+        found[run.work.bench.kernel.name][run.cache] = doubted
+    return found

@@ -1,0 +1,182 @@
+"""assay op: one op alone, at any shape: is it right, how fast is it, how fast could it be?"""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench.shell.profile import rate, teller
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bench.alone import Alone
+    from bench.results import Measurement
+    from kernels.kernel import Kernel
+    from reference.op import Case
+
+HOT_FIRST = ("hot", "cold")
+WIDE = 100  # columns from which there is room for more space between them
+
+
+def op(
+    name: Annotated[str, typer.Argument(metavar="OP", help="An op of `assay ops`.")],
+    format: Annotated[str | None, typer.Option(help="Weight format, e.g. Q4_0.")] = None,
+    shape: Annotated[str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048,out=5632.")] = "",
+    variant: Annotated[str | None, typer.Option(help="One variant only.")] = None,
+    values: Annotated[str, typer.Option(help="Kind of values: normal, spiky, …")] = "normal",
+    seed: Annotated[int, typer.Option(help="Same seed, same inputs.")] = 0,
+    threads: o.Threads = 0,
+    as_json: o.Json = False,
+) -> None:
+    """Run one op alone: its error, its time, its share of the limit.
+
+    The error is told against its bound, the time on hot and on cold caches, all variants in turns,
+    and the share is that of what memory and arithmetic of this machine allow at best.
+    """
+    from bench.alone import alone
+    from bench.conditions import conditions
+    from engine.model import physical_cores
+    from engine.shell.show import progress_bar, stderr, stdout
+    from kernels.cpu.team import Team
+    from kernels.table import variants
+    from reference.table import OPS
+
+    if name not in OPS:
+        raise ValueError(f"there is no op {name!r}: {', '.join(OPS)}")
+    spec = OPS[name]
+    if format and not spec.formats:
+        raise ValueError(f"{name} takes no format, got {format}")
+    if seed < 0:
+        raise ValueError(f"--seed must not be negative, got {seed}")
+    chosen = format or (spec.formats[0] if spec.formats else None)
+    case = spec.case(parse_shape(shape), values, seed, chosen)
+    kernels = [k for k in variants(name, case.format) if variant in (None, k.variant)]
+    usable = [k for k in kernels if not k.missing() and k.takes(case.shape)]
+    if not usable:
+        raise ValueError(f"no kernel of {name} serves here: {_why(kernels, variant)}")
+    busy = conditions().busy
+    bar = progress_bar()
+    bar.live.auto_refresh = False  # a thread that redraws would take a core from the kernels
+    with Team(threads or physical_cores()) as team, bar:
+        rows = alone(usable, case, team, partial(teller, bar))
+        count = team.n_threads
+    if as_json:
+        print(json.dumps([to_json(row, count) for row in rows]))
+    else:
+        console = stdout()
+        console.print(title(case, name, count), highlight=False, soft_wrap=True)
+        console.print(table(rows, gap=2 if console.width >= WIDE else 1))
+        for line in notes(rows) + [busy] * bool(busy):
+            console.print(line, highlight=False)
+    if wrong := [row for row in rows if not row.verdict.passed]:
+        line = f"assay: {wrong[0].kernel.name}: {wrong[0].verdict.failure}"
+        stderr.print(line, highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(1)
+
+
+def parse_shape(text: str) -> dict[str, int]:
+    """`tokens=1,hidden=2048` as sizes by axis."""
+    sizes = {}
+    for word in filter(None, text.split(",")):
+        axis, equals, size = word.partition("=")
+        if not equals or not (size.isascii() and size.isdigit()) or len(size) > 12:
+            raise typer.BadParameter(f"--shape wants axis=size,…; got {word!r}")
+        sizes[axis.strip()] = int(size)
+        if int(size) > 2**31:
+            raise typer.BadParameter(f"--shape: {word} is too large")
+    return sizes
+
+
+def _why(kernels: "Sequence[Kernel]", variant: str | None) -> str:
+    if not kernels:
+        return f"no variant {variant!r}" if variant else "none is written"
+    lacking = [f"{k.variant} needs {', '.join(k.missing())}" for k in kernels if k.missing()]
+    return "; ".join(lacking) or "none takes this shape"
+
+
+def to_json(row: "Alone", threads: int) -> dict[str, Any]:
+    """Seconds are medians; what was not measured or has no limit is null."""
+    case = row.verdict.case
+    found: dict[str, Any] = {
+        "kernel": row.kernel.name,
+        "shape": dict(case.shape),
+        "values": case.values,
+        "seed": case.seed,
+        "threads": threads,
+        "passed": row.verdict.passed,
+        "error_over_bound": row.verdict.worst,
+        "nmse": row.verdict.nmse,
+    }
+    for cache in HOT_FIRST if row.times else ():
+        prefix = "cold_" if cache == "cold" else ""
+        figures = _figures(row.times[cache])
+        found |= {prefix + name: value for name, value in figures.items()}
+    return found
+
+
+def _figures(time: "Measurement") -> dict[str, Any]:
+    known = bool(time.samples)
+    return {
+        "seconds": time.median if known else None,
+        "samples": len(time.samples),
+        "gb_per_second": time.bytes / time.median / 1e9 if known else None,
+        "gflop_per_second": time.operations / time.median / 1e9 if known else None,
+        "limit": time.limit or None,
+        "share": time.share or None,
+        "note": time.note,
+    }
+
+
+def title(case: "Case", name: str, threads: int) -> str:
+    sizes = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
+    op_name = " ".join(filter(None, (name, case.format)))
+    counted = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{op_name} {sizes}: {case.values} values, seed {case.seed}, {counted}"
+
+
+def table(rows: "Sequence[Alone]", gap: int) -> "Table":
+    """Two lines a variant: on hot and on cold caches."""
+    from rich.table import Table
+
+    found = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    found.add_column("variant", overflow="fold")
+    for name in ("error/bound", "NMSE"):
+        found.add_column(name, justify="right", no_wrap=True)
+    found.add_column("cache")
+    for name in ("us", "GB/s", "GFLOP/s"):
+        found.add_column(name, justify="right", no_wrap=True)
+    found.add_column("of the limit", no_wrap=True)
+    for row in rows:
+        verdict = row.verdict
+        first = [row.kernel.variant, f"{verdict.worst:.3f}", f"{verdict.nmse:.1e}"]
+        if not verdict.passed:
+            found.add_row(*first, "[bold red]FAILED")
+        for cache in HOT_FIRST if row.times else ():
+            time = row.times[cache]
+            told = _figures(time)
+            rates = (rate(told[name] or 0) for name in ("gb_per_second", "gflop_per_second"))
+            microseconds = f"{1e6 * time.median:,.1f}" if time.samples else ""
+            found.add_row(*first, cache, microseconds, *rates, share(time))
+            first = ["", "", ""]
+    return found
+
+
+def share(time: "Measurement") -> str:
+    """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
+    if not time.share:
+        return ""
+    return f"{100 * time.share:3.0f}%{'!' if time.impossible else ''} {time.limit}"
+
+
+def notes(rows: "Sequence[Alone]") -> list[str]:
+    """Why times are absent, or not to be believed."""
+    return [
+        f"{'!' if time.samples else 'not timed:'} {row.kernel.variant}, {cache}: {time.note}"
+        for row in rows
+        for cache, time in row.times.items()
+        if time.note
+    ]

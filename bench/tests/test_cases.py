@@ -1,0 +1,255 @@
+"""Benchmarks run at the sizes of real models, and a wrong shape file is told by place."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from bench.cases import CACHES, LOGITS, TOKENS, asked, cases
+from bench.workload import TRUTHS, Workload, cost_shape
+from data import shapes
+from data.shapes import ShapeError
+from engine.config import ModelConfig
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+from kernels.table import KERNELS, find
+from reference.table import OPS
+
+ALL = shapes.read()
+TINY = ALL.models["tinyllama-1.1b"]
+PARAMETERS = {  # of the models' cards, in thousand millions
+    "tinyllama-1.1b": 1.10,
+    "llama-2-7b": 6.74,
+    "relullama-7b": 6.74,
+    "llama-3-8b": 8.03,
+    "qwen2-7b": 7.62,
+}
+
+
+def test_every_op_and_every_kernel_has_a_case():
+    """No op of the table is left out, no kernel, no number of tokens."""
+    found = cases(ALL)
+    assert {case.kernel.op for case in found} == set(OPS)
+    assert {case.kernel.name for case in found} == {kernel.name for kernel in KERNELS}
+    for op in {case.kernel.op for case in found if "tokens" in case.shape}:
+        tokens = {c.shape["tokens"] for c in found if c.kernel.op == op and "sweep" not in c.models}
+        assert tokens == set(TOKENS)
+
+
+def test_every_model_is_measured():
+    """Each model of the file has cases, and its rope and gate are its own."""
+    found = cases(ALL)
+    for name, model in ALL.models.items():
+        ops = {case.kernel.op for case in found if name in case.models}
+        assert model.rope in ops
+        assert {"linear", "attention", "rms_norm", "embedding"} <= ops
+        assert not {"rope_norm", "rope_neox"} - {model.rope} & ops
+
+
+def test_each_size_once():
+    """A kernel runs at a size once, under the names of all models that ask for it."""
+    found = cases(ALL)
+    assert len({str(case) for case in found}) == len(found)
+    both = [c for c in found if {"llama-2-7b", "relullama-7b"} & set(c.models)]
+    assert all({"llama-2-7b", "relullama-7b"} <= set(c.models) for c in both)
+    assert all(len(set(case.models)) == len(case.models) for case in found)
+
+
+def test_tinyllama_by_hand():
+    """The products of TinyLlama-1.1B: as its paper's sizes say."""
+    products = {(s["hidden"], s["out"]) for s in asked("linear", TINY, 1)}
+    # q and o, k and v, gate and up, down, logits
+    assert products == {(2048, 2048), (2048, 256), (2048, 5632), (5632, 2048), (2048, 32000)}
+    assert {(s["heads"], s["head_dim"], s["pairs"]) for s in asked("rope_norm", TINY, 8)} == {
+        (32, 64, 32),
+        (4, 64, 32),
+    }
+    (attention,) = asked("attention", TINY, 8)
+    wanted = {"tokens": 8, "heads": 32, "kv_heads": 4, "head_dim": 64, "capacity": 512}
+    assert wanted.items() <= attention.items()
+    assert list(asked("kv_write", TINY, 1)) == [{"tokens": 1, "capacity": 512, "width": 256}]
+    assert list(asked("swiglu", TINY, 512)) == [{"tokens": 512, "width": 5632}]
+    assert list(asked("draw", TINY, 1)) == [{"vocab": 32000}]
+
+
+def test_only_the_last_tokens_want_logits():
+    """No product with the vocabulary at 512 tokens: a step of a prompt does not make it."""
+    for tokens in TOKENS:
+        outs = {shape["out"] for shape in asked("linear", TINY, tokens)}
+        assert (TINY.vocab in outs) == (tokens <= LOGITS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_weights_add_up_to_the_models(name):
+    """The matrices at a model's sizes hold as many parameters as its name says."""
+    m = ALL.models[name]
+    q, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
+    block = 2 * m.hidden * q + 2 * m.hidden * kv + 3 * m.hidden * m.ffn
+    total = m.blocks * block + 2 * m.vocab * m.hidden
+    assert total / 1e9 == pytest.approx(PARAMETERS[name], abs=0.01)
+
+
+def test_the_embedded_model_is_itself():
+    """The sizes called story are those in its file."""
+    with GGUFFile(resolve("story")) as file:
+        config = ModelConfig.from_metadata(file.metadata, 0)
+        vocab = file.tensors["token_embd.weight"].dims[0]
+    story = ALL.models["story"]
+    for name in ("blocks", "hidden", "ffn", "heads", "kv_heads", "head_dim", "context"):
+        assert getattr(story, name) == getattr(config, name), name
+    assert story.vocab == vocab
+
+
+def test_sizes_are_legal():
+    """Every case has just its op's axes, at sizes that the op takes as they are."""
+    for case in {str(c.shape) + c.kernel.op: c for c in cases(ALL)}.values():
+        spec = case.kernel.spec
+        assert set(case.shape) == set(spec.axes), case
+        assert dict(spec.case(case.shape, "normal", 0, case.kernel.format).shape) == case.shape
+
+
+def test_chosen_models_and_tokens():
+    """Models, tokens and kernels can be picked; a model that is not there is told."""
+    kernels = [find("add/cpu/generic"), find("linear/cpu/generic/F16")]
+    no_sweeps = replace(ALL, sweeps=())
+    found = cases(no_sweeps, ["story"], (1,), kernels)
+    assert {case.kernel for case in found} == set(kernels)
+    assert {case.models for case in found} == {("story",)}
+    assert {case.shape["tokens"] for case in found} == {1}
+    with pytest.raises(ShapeError, match=r"\Ano model is called 'gpt': story, tinyllama-1\.1b"):
+        cases(ALL, ["story", "gpt"])
+
+
+def test_names_are_what_assay_op_takes():
+    """A case's sizes can be given to `assay op --shape`."""
+    (case,) = cases(replace(ALL, sweeps=()), ["story"], (8,), [find("rms_norm/cpu/generic")])
+    assert case.sizes == "tokens=8,hidden=256"
+    assert str(case) == "rms_norm/cpu/generic tokens=8,hidden=256"
+    assert CACHES == ("cold", "hot")
+
+
+def test_work_of_a_case_costs_what_its_op_says():
+    """The cost is the op's own; of causal attention, the cells that a token sees on average."""
+    linear = next(c for c in cases(ALL) if str(c).startswith("linear/cpu/generic/F32 tokens=8,"))
+    assert Workload.of(linear).cost == OPS["linear"].cost(linear.shape, "F32")
+    shape = {"tokens": 8, "capacity": 512}
+    seen = [512 - 8 + 1 + i for i in range(8)]
+    assert cost_shape("attention", shape)["capacity"] == sum(seen) / 8
+    assert cost_shape("softmax", shape) is shape
+
+
+@pytest.mark.parametrize("op", ["linear", "embedding", "attention"])
+def test_cheap_inputs_are_legal_ones(op):
+    """Inputs made for benchmarks have the op's shapes, no complaint, and finite outputs."""
+    case = next(c for c in cases(replace(ALL, sweeps=()), ["story"], (8,)) if c.kernel.op == op)
+    spec, inputs = case.kernel.spec, Workload.of(case).inputs()
+    assert not spec.complaint(inputs)
+    for argument in spec.inputs:
+        if argument.axes:
+            dims = argument.dims(case.shape, case.kernel.format)
+            assert inputs[argument.name].shape == dims, argument.name
+
+
+def test_sampled_checks_move_about():
+    """Which tokens and rows are checked changes from check to check, and small axes are whole."""
+    case = next(c for c in cases(ALL) if str(c).startswith("add/cpu/generic tokens=512,"))
+    work, seen = Workload.of(case), set()
+    inputs = work.inputs()
+    right = case.kernel.spec.expected(inputs)["out"]
+    for seed in range(60):
+        wrong = right.copy()
+        wrong[: case.shape["tokens"] // 2] = 0  # half of the tokens
+        seen.add(bool(work.check(inputs, {"out": wrong}, seed)))
+    assert seen == {True, False}
+    assert math.prod(TRUTHS.values()) > 1
+    tiny = replace(case, shape={"tokens": 2, "width": 4})
+    inputs = Workload.of(tiny).inputs()
+    wrong = case.kernel.spec.expected(inputs)["out"].copy()
+    wrong[-1, -1] += 1
+    assert Workload.of(tiny).check(inputs, {"out": wrong}, 0)
+
+
+GOOD = """
+[models.m]
+blocks = 1
+hidden = 32
+ffn = 64
+heads = 2
+kv_heads = 1
+head_dim = 16
+vocab = 100
+context = 64
+"""
+BAD = {
+    "no toml": ("[models", "at end of document"),
+    "another table": ("[poems]", "there is no 'poems': models, sweeps"),
+    "models of number": ("models = 5", "models: want a table, got 5"),
+    "a model of number": ("[models]\nm = 5", "models.m: want a table, got 5"),
+    "an unknown axis": (GOOD + "colour = 3", "models.m has no axis 'colour': blocks, hidden"),
+    "a missing axis": (GOOD.replace("vocab = 100", ""), "models.m lacks 'vocab'"),
+    "a negative size": (GOOD.replace("100", "-5"), "models.m: vocab is a size of at least 1"),
+    "no size": (GOOD.replace("100", "0"), "models.m: vocab is a size of at least 1, got 0"),
+    "a huge size": (GOOD.replace("100", "1" + 20 * "0"), "models.m: vocab is a size"),
+    "a size of text": (GOOD.replace("100", '"many"'), "models.m: vocab is a size"),
+    "half a size": (GOOD.replace("100", "1.5"), "models.m: vocab is a size"),
+    "a size of truth": (GOOD.replace("100", "true"), "models.m: vocab is a size"),
+    "odd heads": (GOOD.replace("heads = 2", "heads = 3", 1).replace("kv_heads = 1", "kv_heads = 2"),
+                  "models.m: 3 heads are no multiple of 2 kv_heads"),
+    "a strange rope": (GOOD + 'rope = "knot"', "models.m: rope is one of rope_norm, rope_neox"),
+    "a strange gate": (GOOD + 'gate = "relu"', "models.m: gate is one of swiglu, geglu, reglu"),
+    "a rope of number": (GOOD + "rope = 5", "models.m: rope is one of"),
+    "sweeps of number": ("sweeps = 5", "sweeps are written [[sweeps]]"),
+    "a sweep of number": ("sweeps = [5]", "sweep 1: want a table, got 5"),
+    "a sweep of nothing": ("[[sweeps]]\nop = 'add'", "sweep 1: want op and shapes"),
+    "an unknown op": ("[[sweeps]]\nop = 'knit'\nshapes = []", "sweep 1: there is no op 'knit'"),
+    "an op of number": ("[[sweeps]]\nop = 5\nshapes = []", "sweep 1: there is no op '5'"),
+    "an axis the op has not": (
+        "[[sweeps]]\nop = 'add'\nshapes = [{tokens = 1, rows = 2}]",
+        "sweep 1: add has no axis 'rows': tokens, width",
+    ),
+    "an axis it lacks": (
+        "[[sweeps]]\nop = 'add'\nshapes = [{tokens = 1, width = 1}, {tokens = 1}]",
+        "sweep 1: add lacks the axis 'width'",
+    ),
+    "a negative sweep": (
+        "[[sweeps]]\nop = 'add'\nshapes = [{tokens = 1, width = -2}]",
+        "sweep 1: width is a size, got -2",
+    ),
+    "a shape of number": ("[[sweeps]]\nop = 'add'\nshapes = [5]", "sweep 1: want a table, got 5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_shape_file_is_told(tmp_path, name):
+    """Whatever a shape file says that is not so: one line with file and place."""
+    text, told = BAD[name]
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ShapeError) as caught:
+        cases(shapes.read(path))
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ")
+    assert told in line
+    assert "\n" not in line
+
+
+def test_no_text_is_no_shape_file(tmp_path):
+    """A binary file is told by name."""
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ShapeError, match=rf"\A{path}: "):
+        shapes.read(path)
+
+
+def test_a_shape_file_of_ones_own(tmp_path):
+    """Models and sweeps of another file give cases of their own; the defaults of rope and gate."""
+    path = tmp_path / "mine.toml"
+    sweep = "[[sweeps]]\nop = 'add'\nshapes = [{width = 7, tokens = 3}]"
+    path.write_text(GOOD + sweep)
+    mine = shapes.read(path)
+    assert (mine.models["m"].rope, mine.models["m"].gate) == ("rope_norm", "swiglu")
+    found = cases(mine, kernels=[find("add/cpu/generic")], tokens=(1,))
+    assert {(c.sizes, c.models) for c in found} == {
+        ("tokens=1,width=32", ("m",)),
+        ("width=7,tokens=3", ("sweep",)),
+    }

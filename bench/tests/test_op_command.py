@@ -1,0 +1,236 @@
+"""`assay op`: one op alone, judged and timed, through the program itself."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import bench.alone
+import kernels.table
+from bench.alone import Asked
+from bench.cases import CACHES
+from bench.limits import Bandwidth, Cache, Limits, Peak
+from bench.op_run import Lab, OpRun
+from engine.shell import main
+from kernels.cpu.team import Team
+from kernels.kernel import Kernel
+from kernels.table import KERNELS, find
+from reference.table import OPS
+
+KEYS = {
+    "kernel", "shape", "values", "seed", "threads", "passed", "error_over_bound", "nmse",
+    "seconds", "samples", "gb_per_second", "gflop_per_second", "limit", "share", "note",
+    "cold_seconds", "cold_samples", "cold_gb_per_second", "cold_gflop_per_second", "cold_limit",
+    "cold_share", "cold_note",
+}  # fmt: skip
+NORM = "rms_norm", "--shape", "tokens=3,hidden=256"
+FIRST = [next(k for k in KERNELS if k.op == op and not k.missing()) for op in OPS]
+
+
+def machine(bytes_per_second: float) -> Limits:
+    """One cache and a memory, a tenth as fast; arithmetic that never binds."""
+    reads = [
+        Bandwidth("read", n, size, bytes_per_second * part, 0.1)
+        for n in (1, 2)
+        for size, part in ((1 << 14, 1.0), (1 << 26, 0.1))
+    ]
+    peaks = tuple(Peak(k, "none", n, 1e18, 0.1) for k in ("f32", "int8") for n in (1, 2))
+    return Limits((Cache("L1d", 1 << 15, 1),), tuple(reads), peaks, "2026-01-01")
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """Each time that limits were asked for, whether anew; a fast machine stands in for this one."""
+    asked = []
+
+    def limits(threads, progress=None, again=False):
+        asked.append(again)
+        return machine(1e13)
+
+    monkeypatch.setattr(bench.alone, "limits", limits)
+    return asked
+
+
+@pytest.fixture
+def assay(monkeypatch, capfd, probes):
+    """Exit code, stdout and stderr of `assay op` on one thread."""
+    monkeypatch.setattr(bench.alone, "RACE_SECONDS", 0.1)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["assay", "op", *words, "-t", "1"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capfd.readouterr())
+
+    return run
+
+
+def rows_of(outcome):
+    code, stdout, stderr = outcome
+    assert (code, stderr) == (0, "")
+    return json.loads(stdout)
+
+
+def test_json_has_every_figure_of_every_variant(assay):
+    """A row a variant: its error, and on hot and cold caches its time, rates and share."""
+    rows = rows_of(assay(*NORM, "--values", "spiky", "--seed", "3", "--json"))
+    assert [row["kernel"] for row in rows] == ["rms_norm/cpu/generic", "rms_norm/cpu/scalar"]
+    for row in rows:
+        assert set(row) == KEYS
+        assert (row["shape"], row["values"]) == ({"tokens": 3, "hidden": 256}, "spiky")
+        assert (row["seed"], row["threads"], row["passed"]) == (3, 1, True)
+        assert 0 <= row["error_over_bound"] <= 1
+        assert min(row["samples"], row["cold_samples"]) >= 5
+        assert min(row["seconds"], row["cold_seconds"]) > 0
+        assert (row["limit"], row["cold_limit"]) == ("L1d read", "memory read")
+
+
+def test_shares_and_rates_are_of_the_times(assay, probes):
+    """Bytes and operations over seconds give the rates; a share is the rate over the limit's."""
+    cost = OPS["rms_norm"].cost({"tokens": 3, "hidden": 256}, None)
+    for row in rows_of(assay(*NORM, "--json")):
+        for prefix, fastest in (("", 1e13), ("cold_", 1e12)):
+            seconds = row[f"{prefix}seconds"]
+            assert row[f"{prefix}gb_per_second"] == pytest.approx(cost.bytes / seconds / 1e9)
+            assert row[f"{prefix}gflop_per_second"] == pytest.approx(
+                cost.operations / seconds / 1e9
+            )
+            assert row[f"{prefix}share"] == pytest.approx(cost.bytes / seconds / fastest)
+            assert 0 < row[f"{prefix}share"] <= 1.1
+            assert row[f"{prefix}note"] == ""
+    assert probes == [False]
+
+
+def test_one_variant_alone(assay):
+    """--variant judges and times that one only."""
+    rows = rows_of(assay(*NORM, "--variant", "scalar", "--json"))
+    assert [row["kernel"] for row in rows] == ["rms_norm/cpu/scalar"]
+
+
+def test_the_table_fits_eighty_columns(assay, monkeypatch):
+    """Title, header, and two lines a variant: what programs get, for people."""
+    monkeypatch.setattr("engine.shell.show.PIPE_WIDTH", 80)
+    code, stdout, _ = assay("linear", "--format", "Q4_0", "--shape", "tokens=1,hidden=256,out=64")
+    lines = stdout.splitlines()
+    assert code == 0
+    title = "linear Q4_0 tokens=1,hidden=256,out=64: normal values, seed 0, 1 thread"
+    assert lines[0] == title
+    assert all(len(line) <= 80 for line in lines)
+    usable = [k for k in KERNELS if (k.op, k.format) == ("linear", "Q4_0") and not k.missing()]
+    body = lines[2 : 2 + 2 * len(usable)]
+    assert [line.split()[0] for line in body[::2]] == [k.variant for k in usable]
+    assert all("hot" in line for line in body[::2])
+    assert all(line.startswith(" ") and "cold" in line for line in body[1::2])
+    assert all("%" in line and "read" in line for line in body)
+
+
+def test_faster_than_the_machine_is_rejected(assay, monkeypatch):
+    """A share above the limit makes the machine be probed once again, and then is marked."""
+    asked = []
+
+    def slow(threads, progress=None, again=False):
+        asked.append(again)
+        return machine(1e3)
+
+    monkeypatch.setattr(bench.alone, "limits", slow)
+    row = rows_of(assay(*NORM, "--variant", "generic", "--json"))[0]
+    assert asked == [False, True]
+    assert row["share"] > 1.1
+    assert "its cost or the clock is wrong" in row["note"]
+    told = assay(*NORM, "--variant", "generic")[1]
+    assert "%! L1d read" in told
+    assert "! generic, hot: " in told
+
+
+def test_a_wrong_kernel_fails_in_one_line(assay, monkeypatch):
+    """It is named on stderr with what it got wrong, exit 1; right ones are timed."""
+    wrong = Kernel("silu", "planted", find("relu/cpu/generic").share)
+    monkeypatch.setattr(kernels.table, "variants", lambda *_: [wrong, find("silu/cpu/generic")])
+    code, stdout, stderr = assay("silu", "--shape", "tokens=2,width=32", "--json")
+    bad, good = json.loads(stdout)
+    assert code == 1
+    assert (bad["passed"], good["passed"]) == (False, True)
+    assert "seconds" not in bad
+    assert good["seconds"] > 0
+    assert stderr.startswith("assay: silu/cpu/planted: out[")
+    assert stderr.count("\n") == 1
+    assert "FAILED" in assay("silu", "--shape", "tokens=2,width=32")[1]
+
+
+def test_without_a_right_kernel_nothing_is_probed(assay, monkeypatch, probes):
+    """The machine's limits are asked for only where there is something to time."""
+    wrong = Kernel("silu", "planted", find("relu/cpu/generic").share)
+    monkeypatch.setattr(kernels.table, "variants", lambda *_: [wrong])
+    assert assay("silu", "--shape", "tokens=2,width=32")[0] == 1
+    assert probes == []
+
+
+def test_what_takes_too_much_is_left_out_with_a_note(assay, monkeypatch):
+    """A time that the lab refuses is null, and the note says why; that is no failure."""
+    monkeypatch.setattr(bench.alone, "MOST_SECONDS", 0.0)  # the first call foretells the others
+    row = rows_of(assay(*NORM, "--variant", "generic", "--json"))[0]
+    times = {"hot": row["seconds"], "cold": row["cold_seconds"]}
+    assert sorted(map(bool, times.values())) == [False, True]
+    assert "over the cap" in row["note"] + row["cold_note"]
+    assert "not timed: generic, " in assay(*NORM, "--variant", "generic")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["levitate"], 1, "there is no op 'levitate'"),
+        (["silu", "--format", "Q4_0"], 1, "silu takes no format, got Q4_0"),
+        (["silu", "--seed", "-1"], 1, "--seed must not be negative, got -1"),
+        (["silu", "--variant", "fast"], 1, "no kernel of silu serves here: no variant 'fast'"),
+        (["silu", "--shape", "tokens=x"], 2, "--shape wants axis=size"),
+        (["silu", "--shape", "tokens=9999999999"], 2, "--shape: tokens=9999999999 is too large"),
+    ],
+)
+def test_bad_input_is_one_line(assay, probes, words, code, message):
+    """What cannot be done is named before anything is probed or timed."""
+    got, stdout, stderr = assay(*words)
+    assert (got, stdout, probes) == (code, "", [])
+    assert message in stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("tried", FIRST, ids=lambda kernel: kernel.op)
+def test_whatever_is_judged_can_be_timed(tried):
+    """The cases of the trial run as timed ones, and their outputs are right while they do."""
+    cases = [c for c in tried.spec.quick_cases(tried.format, 4) if tried.takes(c.shape)]
+    with Team(1) as team:
+        lab = Lab(team, Limits((Cache("L1d", 1 << 15, 1),), (), (), ""))
+        for case in cases:
+            for cache in CACHES:
+                run = OpRun(lab, Asked.to(tried, case), cache)
+                assert run() >= 0
+                assert run.checked == 1
+
+
+def test_timing_has_the_values_that_were_asked_for():
+    """Inputs of another kind or seed are other inputs, the same ones each time."""
+    kernel = find("rms_norm/cpu/generic")
+    x = [
+        Asked.to(kernel, kernel.spec.case({"tokens": 2, "hidden": 64}, *asked)).inputs()["x"]
+        for asked in (("normal", 0), ("spiky", 0), ("spiky", 1), ("spiky", 1))
+    ]
+    assert not np.array_equal(x[0], x[1])
+    assert not np.array_equal(x[1], x[2])
+    assert np.array_equal(x[2], x[3])
+
+
+def test_attention_costs_the_cells_that_its_tokens_see():
+    """A window makes the work less; a plain sequence is as benchmarks have it."""
+    kernel = find("attention/cpu/generic/F32")
+    sizes = {"tokens": 4, "heads": 4, "kv_heads": 2, "head_dim": 16, "capacity": 130}
+    plain = {"sequences": 1, "windowed": 0, "alibi": 0, "softcapped": 0}
+
+    def work(**changes):
+        return Asked.to(kernel, kernel.spec.case(sizes | plain | changes, format="F32"))
+
+    for special in (work(windowed=1), work(sequences=3)):
+        spans = special.inputs()["spans"]
+        cells = int((spans[:, 2] - spans[:, 1]).sum())
+        assert special.cost.operations == pytest.approx(4 * 4 * 16 * cells)
+    whole = 4 * 4 * 4 * 16 * (130 - 1.5)  # four tokens at the end: the first sees three cells less
+    assert work().cost.operations == pytest.approx(whole)

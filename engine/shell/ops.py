@@ -1,0 +1,48 @@
+"""assay ops: the table of ops and their kernels."""
+
+import json
+from typing import TYPE_CHECKING
+
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from kernels.kernel import Kernel
+
+
+def ops(as_json: o.Json = False) -> None:
+    """List every op, its signature, and which kernels are certified on this machine."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from engine.shell.show import stdout
+    from kernels.certificates import Key, Store
+    from kernels.table import KERNELS
+    from reference.table import OPS
+
+    known = Store().load()
+
+    def state(kernel: "Kernel") -> str:
+        if kernel.missing():
+            return "not on this CPU"
+        certificate = known.get(Key.of(kernel).digest)
+        if certificate is None:
+            return "untried"
+        return certificate.level if certificate.passed else "FAILED"
+
+    if as_json:
+        kernels = [{"kernel": k.name, "op": k.op, "certificate": state(k)} for k in KERNELS]
+        signatures = {name: op.signature for name, op in OPS.items()}
+        print(json.dumps({"ops": signatures, "kernels": kernels}))
+        return
+    table = Table("op", "kernels", "formats", "certificate", "signature")
+    for name, op in OPS.items():
+        groups: dict[tuple[str, str], list[str]] = {}
+        for kernel in (k for k in KERNELS if k.op == name):
+            group = groups.setdefault((f"{kernel.target}/{kernel.variant}", state(kernel)), [])
+            group.append(kernel.format or "")
+        for i, ((variant, certificate), formats) in enumerate(groups.items()):
+            first = (name, op.signature.replace(" -> ", "\n-> ")) if i == 0 else ("", "")
+            listed = " ".join(formats)
+            table.add_row(first[0], variant, listed, certificate, escape(first[1]))
+        table.add_section()
+    stdout().print(table)
