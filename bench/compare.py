@@ -109,8 +109,9 @@ class Workers:
             env = {"PYTHONPATH": str(side.folder), "PYTHONDONTWRITEBYTECODE": "1"}
             child = stack.enter_context(Child("bench.worker", str(threads), env=env))
             self._children[role] = child
+        for role, side in self.sides.items():  # by now all of them are starting
             try:
-                self.digests[role] = child.ask({"kernels": True})
+                self.digests[role] = self._children[role].ask({"kernels": True})
             except ChildError as error:
                 reason = str(error).partition("}: ")[2] or str(error)
                 raise TreeError(f"{side.name} does not run: {reason}") from None

@@ -18,7 +18,7 @@ from bench.engine_race import Field, Fields
 from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.results import find, is_stored, read
+from bench.results import ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
 from bench.trees import TreeError, side
 from bench.trials import read_caches
@@ -27,6 +27,8 @@ from kernels.cpu.team import Team
 PLAN = pytest.StashKey[Plan]()
 RECORDER = pytest.StashKey[Recorder]()
 COMPARISON = pytest.StashKey[Comparison]()
+BASE = pytest.StashKey[Run]()
+INCOMPARABLE = pytest.StashKey[str]()  # why there is none
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,14 +55,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if not plan.measuring:
         config.option.benchmark_disable = True
     base = config.getoption("--compare")
-    if base and is_stored(base, plan.folder) and not plan.measuring:
+    stored_base = base is not None and is_stored(base, plan.folder)
+    if stored_base and not plan.measuring:
         raise pytest.UsageError(f"{base} is a stored run: comparing with it takes --benchmark")
-    if base and not is_stored(base, plan.folder):
-        try:
+    try:
+        if stored_base:
+            config.stash[BASE] = find(base, plan.folder)  # before this run is the latest
+        elif base is not None:
             with side(base):
                 pass
-        except TreeError as error:
-            raise pytest.UsageError(str(error)) from None
+    except (ResultsError, TreeError) as error:
+        raise pytest.UsageError(str(error)) from None
     config.stash[RECORDER] = Recorder(plan, conditions())  # before this run makes itself felt
 
 
@@ -130,18 +135,23 @@ def engine_field(engine_setup: tuple[Path, Setup], fields: Fields) -> Field:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With --compare: against a stored run what was measured, else the base in turns with here."""
     base = session.config.getoption("--compare")
-    if not base or session.exitstatus:
+    if base is None or session.exitstatus:
         return
     plan, recorder = session.config.stash[PLAN], session.config.stash[RECORDER]
-    if is_stored(base, plan.folder):
+    if before_run := session.config.stash.get(BASE, None):
         if recorder.results is None:
             return  # nothing was measured
-        found = stored(find(base, plan.folder), read(recorder.results.path))
+        found = stored(before_run, read(recorder.results.path))
     else:
         chosen = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
         cases = [(p["case"], p["cache"]) for p in chosen if "case" in p]
-        with side(base) as before, side(".") as now:
-            found = measured(before, now, cases, plan.threads)
+        try:
+            with side(base) as before, side(".") as now:
+                found = measured(before, now, cases, plan.threads)
+        except (ValueError, RuntimeError, OSError) as error:
+            session.config.stash[INCOMPARABLE] = str(error)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            return
     session.config.stash[COMPARISON] = found
     if found.slower:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -159,6 +169,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write(captured.get())
         for line in remarks(comparison):
             terminalreporter.line(line)
+    if reason := config.stash.get(INCOMPARABLE, ""):
+        terminalreporter.section("comparison")
+        terminalreporter.line(f"not compared: {reason}", red=True)
     recorder = config.stash[RECORDER]
     if recorder.results is None:
         return

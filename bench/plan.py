@@ -32,6 +32,7 @@ STEP_OPS = (
 )
 STEP_FORMATS = (None, "F16")
 BATCHES = (1, 4)
+MOST_THREADS = 256  # of a team
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
 
@@ -66,7 +67,8 @@ class Plan:
         option = config.getoption
         quick = option("--quick")
         embedded = ENGINE_MODELS[:1] if quick else ENGINE_MODELS
-        models = names(option("--models") or "")
+        models, peers = names(option("--models") or ""), option("--peers")
+        patience = option("--most-seconds")
         try:
             plan = cls(
                 measuring=option("--benchmark"),
@@ -74,17 +76,32 @@ class Plan:
                 shapes=shapes.read(Path(option("--shapes") or shapes.FILE)),
                 models=models or (QUICK_MODELS if quick and not option("--shapes") else None),
                 threads=option("--threads") or physical_cores(),
-                most_seconds=option("--most-seconds") or (0.01 if quick else 0.5),
+                most_seconds=(0.01 if quick else 0.5) if patience is None else patience,
                 engine_models=tuple(map(resolve, option("--engine-model") or embedded)),
-                peers=names(option("--peers")) if option("--peers") else tuple(CONTENDERS),
+                peers=() if peers == "none" else names(peers or ",".join(CONTENDERS)),
                 folder=Path(option("--results") or results_folder()),
             )
-            plan.cases()
-            for model in plan.engine_models:
-                context_of(model)
-        except (ValueError, OSError) as error:
+            plan.demand_possible()
+        except OSError as error:
+            told = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+            raise pytest.UsageError(told) from None
+        except ValueError as error:
             raise pytest.UsageError(str(error)) from None
         return plan
+
+    def demand_possible(self) -> None:
+        """ValueError or OSError for what would only be found out on the way."""
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"--threads is 0 to {MOST_THREADS}, got {self.threads}")
+        if not self.most_seconds > 0:
+            raise ValueError(f"--most-seconds is above 0, got {self.most_seconds:g}")
+        if unknown := [name for name in self.peers if name not in CONTENDERS]:
+            raise ValueError(f"no peer is called {unknown[0]!r}: {', '.join(CONTENDERS)}")
+        self.cases()
+        for model in self.engine_models:
+            context_of(model)
+        if self.measuring:
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def rule(self) -> Rule:

@@ -252,11 +252,13 @@ def is_stored(name: str, folder: Path) -> bool:
 
 
 def find(name: str, folder: Path) -> Run:
-    """A run by its file, its name in the folder, the beginning of its name, or `latest`."""
+    """A run by its file, its name in the folder, the beginning of its name, or `latest`, which is
+    the last that has measured anything."""
     if Path(name).is_file():
         return read(Path(name))
     if name == "latest":
-        return read_folder(folder)[0][-1]
+        runs, _ = read_folder(folder)
+        return next((run for run in reversed(runs) if run.measurements), runs[-1])
     matches = _beginning(name, folder)
     if len(matches) != 1:
         problem = f"{len(matches)} runs begin so" if matches else "no such run"

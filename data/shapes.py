@@ -37,7 +37,9 @@ class ModelShape:
                 raise ShapeError(f"{field.name} is a size of at least 1, got {value!r}")
         for name, known in (("rope", ROPES), ("gate", GATES)):
             if getattr(self, name) not in known:
-                raise ShapeError(f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}")
+                raise ShapeError(
+                    f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}"
+                )
         if self.heads % self.kv_heads:
             raise ShapeError(f"{self.heads} heads are no multiple of {self.kv_heads} kv_heads")
 

@@ -178,4 +178,5 @@ def shape(m: Measurement) -> str:
     s = sizes(m)
     if list(s) == ["tokens", "hidden", "out"]:
         return f"{s['tokens']} × {s['hidden']} → {s['out']}"
-    return m.shape.replace(",", " ")
+    defaults = ("sequences=1", "windowed=0", "alibi=0", "softcapped=0")  # plain attention
+    return " ".join(word for word in m.shape.split(",") if word not in defaults)

@@ -166,14 +166,22 @@ def _starts(run: Run) -> Table:
     ]
     rows = [
         (
-            text(engine_model(m.model)), text(m.test), text(label(m.contender)), count(m.threads),
-            time(m.median), _spread(m), count(len(m.samples)),
+            text(engine_model(m.model)), text(_begun(m)), text(label(m.contender)),
+            count(m.threads), time(m.median), _spread(m), count(len(m.samples)),
         )
         for m in wanted
     ]  # fmt: skip
     columns = ("Model", "Test", "By", "Threads", "Median", "Quartiles", "Samples")
     caption = "Load and time to the first token; a cold start has nothing cached, a warm one has"
     return Table("starts", caption, columns, tuple(rows))
+
+
+def _begun(m: Measurement) -> str:
+    """A start says from which caches, and which part of it this is."""
+    if m.bench != "start":
+        return m.test
+    part = "" if m.phase == "run" else f": {m.phase}"
+    return f"{m.test} ({m.cache} start){part}"
 
 
 def _spread(m: Measurement) -> Cell:
@@ -208,7 +216,10 @@ def _batched(run: Run) -> Table:
 
 def _rates(run: Run) -> Table:
     rows = []
-    for duel in duels(run):
+    in_order = sorted(
+        duels(run), key=lambda d: (d.model, -d.threads, d.rated.kind, d.rated.tokens, d.rated.depth)
+    )
+    for duel in in_order:
         m = duel.ours
         if m:
             mark = speed(m)

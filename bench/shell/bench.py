@@ -63,6 +63,8 @@ def bench(
 
     if repeats < 1:
         raise typer.BadParameter(f"--repetitions is at least 1, got {repeats}")
+    if not seconds >= 0:
+        raise typer.BadParameter(f"--seconds is 0 or more, got {seconds:g}")
     others = () if peers == "none" else names(peers)
     if unknown := [name for name in others if name not in CONTENDERS]:
         raise typer.BadParameter(f"no peer is called {unknown[0]!r}: {', '.join(CONTENDERS)}")
@@ -73,7 +75,7 @@ def bench(
         numbers(parallel, "--npl", least=1),
     )
     path, before = resolve(model), conditions()
-    if before.busy and not as_json:
+    if before.busy:
         stderr.print(f"note: {before.busy}", style="yellow", highlight=False)
     kept: Results | None = None
     rule = Rule(least=repeats, cap_seconds=seconds, most=max(repeats, 50))
@@ -93,7 +95,11 @@ def bench(
                 kept = kept or Results(results or results_folder(), before)
                 for test in tests:
                     bar.update(task, description=test.name)
-                    found = field.run(test, rule)
+
+                    def round_done(done: int, name: str = test.name) -> None:
+                        bar.update(task, description=f"{name}, round {done}")
+
+                    found = field.run(test, rule, round_done)
                     kept.add(*found)
                     rows += found
                     bar.update(task, advance=1)

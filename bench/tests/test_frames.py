@@ -55,7 +55,9 @@ def test_summary_agrees_with_the_measurements(tmp_path):
     write_run(tmp_path)
     run = read_folder(tmp_path)[0][0]
     table = frames.summary(frames.load(tmp_path))
-    assert len(table) == len({(m.key, m.model, m.rivals, m.limit_seconds) for m in run.measurements})
+    assert len(table) == len(
+        {(m.key, m.model, m.rivals, m.limit_seconds) for m in run.measurements}
+    )
     columns = ["test", "contender", "variant", "format", "shape", "model", "cache", "phase"]
     by_key = {tuple(row): i for i, row in enumerate(table[columns].itertuples(index=False))}
     for m in run.measurements:

@@ -36,9 +36,7 @@ def test_interval_holds_the_truth_where_disturbances_last():
     rng = np.random.default_rng(2)
     held = {1: 0, TOGETHER: 0}
     for _ in range(RUNS):
-        a, b = (
-            times(rng, 40) * np.repeat(rng.lognormal(0, 0.1, 8), TOGETHER) for _ in range(2)
-        )
+        a, b = (times(rng, 40) * np.repeat(rng.lognormal(0, 0.1, 8), TOGETHER) for _ in range(2))
         for together in held:
             found = ratio(a, b, together=together)
             held[together] += found.low <= 1 <= found.high

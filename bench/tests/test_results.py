@@ -146,7 +146,13 @@ def test_a_strange_line_is_named(written, mess):
 DATE = "2026-11-21T10:00:00+00:00"
 HEADERS = {
     "a measurement first": FULL.to_json(),
-    "conditions of nothing": {"kind": "run", "run": "x", "when": DATE, "limits": {}, "conditions": {}},
+    "conditions of nothing": {
+        "kind": "run",
+        "run": "x",
+        "when": DATE,
+        "limits": {},
+        "conditions": {},
+    },
     "no date": {"kind": "run", "run": "x", "when": "some day", "limits": {}}
     | {"conditions": CONDITIONS.to_json()},
     "no time zone": {"kind": "run", "run": "x", "when": DATE[:-6], "limits": {}}
@@ -214,6 +220,9 @@ def test_a_run_is_found_by_what_people_call_it(tmp_path, written, monkeypatch):
     for name in (str(written), written.stem, written.name, written.stem[:-1]):
         assert is_stored(name, tmp_path)
         assert find(name, tmp_path).path == written
+    assert find("latest", tmp_path).path == written  # the other has measured nothing
+    with other.open("a") as file:
+        file.write(json.dumps(PLAIN.to_json()) + "\n")
     assert find("latest", tmp_path).path == other
     monkeypatch.chdir(tmp_path)
     assert find(written.name, tmp_path / "elsewhere").measurements == (FULL, PLAIN)

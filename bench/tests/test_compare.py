@@ -1,0 +1,376 @@
+"""A slowdown is found, noise is not, and what cannot be compared is told."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import compare
+from bench.cases import BenchCase
+from bench.child import ChildError
+from bench.compare import Compared, measured, stored
+from bench.ratio import Ratio
+from bench.results import Measurement, Run
+from bench.tests.synthetic import CONDITIONS
+from bench.trees import Side, TreeError, side
+from kernels.table import find
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("add", "relu", "rms_norm", "swiglu", "geglu", "reglu", "silu", "gelu", "scale", "softmax")
+CASES = [(BenchCase(find(f"{name}/cpu/generic"), {"tokens": 1}, ()), "hot") for name in NAMES]
+SLOW = "swiglu/cpu/generic"
+
+
+class Machine:
+    """Stands in for children of `bench.worker`: kernels take a millisecond, more on a slow side.
+
+    Its clock drifts for all alike, memory is luckier at one time than another, and samples have a
+    tail; how much slower a kernel is on a side is `slower[folder, kernel]`.
+    """
+
+    def __init__(self, seed, slower=()):
+        self.rng = np.random.default_rng(seed)
+        self.slower = dict(slower)
+        self.drift, self.asked, self.started, self.open = 0.0, [], 0, 0
+        self.digests = {}
+
+    def child(self, module, threads, env):
+        return Fake(self, env["PYTHONPATH"])
+
+
+class Fake:
+    def __init__(self, machine, folder):
+        self.machine, self.folder = machine, folder
+        machine.started += 1
+
+    def __enter__(self):
+        self.machine.open += 1
+        return self
+
+    def __exit__(self, *exception):
+        self.machine.open -= 1
+
+    def ask(self, question):
+        m = self.machine
+        if "kernels" in question:
+            found = m.digests.get(self.folder, {f"{n}/cpu/generic": self.folder for n in NAMES})
+            if isinstance(found, Exception):
+                raise found
+            return found
+        if "prepare" in question:
+            self.kernel, self.luck = question["prepare"]["kernel"], m.rng.normal(0, 0.01)
+            m.asked.append((m.started, self.folder, self.kernel))
+            return {}
+        m.drift = 0.95 * m.drift + m.rng.normal(0, 0.02)
+        pace = m.slower.get((self.folder, self.kernel), 1.0)
+        return {
+            "seconds": 1e-3 * pace * np.exp(m.drift + self.luck) * (1 + m.rng.exponential(0.02))
+        }
+
+
+A, B = Side("before", Path("/a")), Side("after", Path("/b"))
+
+
+def run(monkeypatch, machine, cases=CASES, **options):
+    monkeypatch.setattr(compare, "Child", machine.child)
+    found = measured(A, B, cases, 2, **options)
+    assert not machine.open
+    return found
+
+
+def test_the_same_is_the_same(monkeypatch):
+    """Of ten comparisons of a tree with itself, at least nine find nothing at all."""
+    clean = 0
+    for seed in range(10):
+        found = run(monkeypatch, Machine(seed))
+        clean += all(row.verdict == "same" for row in found.rows)
+    assert clean >= 9
+
+
+def test_a_fifth_slower_is_found(monkeypatch):
+    """A kernel that is 20% slower is named, it alone, and with it the way back is faster."""
+    for seed in range(5):
+        found = run(monkeypatch, Machine(seed, {("/b", SLOW): 1.2}))
+        assert [row.title for row in found.slower] == [f"{SLOW} tokens=1 hot"]
+        assert found.slower[0].ratio.value == pytest.approx(1.2, abs=0.08)
+        back = run(monkeypatch, Machine(seed, {("/a", SLOW): 1.2}))
+        assert not back.slower
+        assert [row.title for row in back.rows if row.verdict == "faster"] == [
+            f"{SLOW} tokens=1 hot"
+        ]
+
+
+def test_what_does_not_come_again_does_not_count(monkeypatch):
+    """A slowdown of the first processes that the second ones do not have is no regression."""
+    machine = Machine(1, {("/b", SLOW): 1.2})
+    real = machine.child
+
+    def child(*arguments, **options):
+        if machine.started == 3:
+            machine.slower.clear()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(machine, "child", child)
+    found = run(monkeypatch, machine)
+    assert machine.started == 6
+    assert not found.slower
+
+
+def test_sides_take_turns(monkeypatch):
+    """Every block gives all three processes fresh memory for the case, one after another."""
+    machine = Machine(2)
+    run(monkeypatch, machine, CASES[:1])
+    folders = [folder for _, folder, _ in machine.asked]
+    assert folders[: 3 * compare.BLOCKS] == ["/a", "/b", "/a"] * compare.BLOCKS
+
+
+def test_same_sources_are_not_measured(monkeypatch):
+    """Kernels with the same digest on both sides are counted, and measured only if all are."""
+    machine = Machine(3)
+    same = {f"{name}/cpu/generic": "same" for name in NAMES}
+    machine.digests = {"/a": same, "/b": {**same, SLOW: "other"}}
+    told = []
+    found = run(monkeypatch, machine, watch=lambda *done: told.append(done))
+    assert [row.title for row in found.rows] == [f"{SLOW} tokens=1 hot"]
+    assert found.same_code == len(NAMES) - 1
+    assert told[0] == (1, 1)
+    assert len(run(monkeypatch, machine, everything=True).rows) == len(NAMES)
+    machine.digests["/b"] = same
+    nothing = run(monkeypatch, machine)
+    assert (nothing.rows, nothing.slower, nothing.same_code) == ((), (), len(NAMES))
+
+
+def test_what_one_side_lacks_is_told(monkeypatch):
+    """A kernel that only one side has is named once and not measured."""
+    machine = Machine(4)
+    machine.digests = {"/b": {f"{name}/cpu/generic": "b" for name in NAMES if name != "add"}}
+    found = run(monkeypatch, machine, [*CASES, (CASES[0][0], "cold")])
+    assert found.unmatched == ("add/cpu/generic",)
+    assert len(found.rows) == len(NAMES) - 1
+
+
+def test_a_side_that_does_not_run_is_told(monkeypatch):
+    """A tree that cannot be imported is named, with the reason, and no process stays."""
+    machine = Machine(5)
+    machine.digests = {"/b": ChildError('worker, asked {"kernels": true}: it ended: SyntaxError')}
+    with pytest.raises(TreeError, match=r"\Aafter does not run: it ended: SyntaxError\Z"):
+        run(monkeypatch, machine)
+    assert not machine.open
+
+
+def test_verdicts():
+    """Slower or faster only where the interval excludes 1 and the ratio is beyond the floor."""
+
+    def verdict(value, low, high, floor):
+        return Compared("", 1.0, value, Ratio(value, low, high), floor).verdict
+
+    assert verdict(1.2, 1.1, 1.3, 1.1) == "slower"
+    assert verdict(0.8, 0.7, 0.9, 1.1) == "faster"
+    assert verdict(1.2, 0.9, 1.3, 1.1) == "same"
+    assert verdict(1.2, 1.1, 1.3, 1.25) == "same"
+    assert verdict(0.8, 0.7, 0.9, 1.3) == "same"
+
+
+def test_the_weaker_claim_stands():
+    """Of two measurements the one that claims less counts, in whichever order."""
+    slow, slower, same, fast = (
+        Compared("", 1.0, v, Ratio(v, 0.99 * v, 1.01 * v), 1.1) for v in (1.2, 1.4, 1.05, 0.8)
+    )
+    for one, other, weaker in ((slow, slower, slow), (slow, same, same), (fast, same, same)):
+        assert one.weaker(other) == other.weaker(one) == weaker
+
+
+# Stored runs
+
+
+def stored_run(seed, slower=(), pace=1.0, count=20, peer=True):
+    """Twenty kernels of one run, each sample with a tail; some kernels, or all, are slower."""
+    rng, slower = np.random.default_rng(seed), dict(slower)
+    rows = []
+    for i in range(count):
+        seconds = 1e-3 * (1 + i) * pace * (1 + rng.exponential(0.02, 20))
+        row = Measurement("op", f"op{i}", target="cpu", threads=2, cache="hot")
+        rows.append(replace(row, samples=tuple(seconds * slower.get(f"op{i}", 1.0))))
+        if peer:
+            seconds = 2e-3 * pace * (1 + rng.exponential(0.02, 20))
+            rows.append(replace(row, contender="numpy", samples=tuple(seconds)))
+    return Run(f"run{seed}", "2026-11-21T10:00:00+00:00", CONDITIONS, {}, tuple(rows))
+
+
+def test_stored_runs_of_the_same_are_the_same():
+    """Of ten pairs of runs of the same code, at least nine show no difference."""
+    clean = sum(
+        all(row.verdict == "same" for row in stored(stored_run(2 * i), stored_run(2 * i + 1)).rows)
+        for i in range(10)
+    )
+    assert clean >= 9
+
+
+@pytest.mark.parametrize("peer", [True, False])
+def test_a_stored_slowdown_is_found(peer):
+    """One kernel 20% slower than in the run before is named, it alone, and stands first."""
+    found = stored(stored_run(1, peer=peer), stored_run(2, {"op7": 1.2}, peer=peer))
+    assert [row.title for row in found.slower] == ["op7/cpu hot"]
+    assert found.rows[0] is found.slower[0]
+    assert not found.interleaved
+
+
+def test_a_slower_machine_is_no_regression():
+    """Where peers are 20% slower as well, the machine is to blame; ours alone are not excused."""
+    assert not stored(stored_run(1), stored_run(2, pace=1.2)).slower
+    everyone = {f"op{i}": 1.2 for i in range(20)}
+    assert not stored(stored_run(1, peer=False), stored_run(2, everyone, peer=False)).slower
+
+
+def test_few_cases_say_little():
+    """Where nothing tells how the machine changed, less than a tenth is noise."""
+    one = stored_run(1, count=1, peer=False)
+    assert not stored(one, stored_run(2, {"op0": 1.05}, count=1, peer=False)).slower
+    assert stored(one, stored_run(2, {"op0": 1.3}, count=1, peer=False)).slower
+
+
+def test_a_second_run_of_a_raises_the_floor():
+    """What A differs by from itself, case by case, does not count against B."""
+    a, b = stored_run(1), stored_run(2, {"op7": 1.2})
+    assert stored(a, b).slower
+    assert not stored(a, b, stored_run(3, {"op7": 1.25})).slower
+
+
+def test_what_only_one_run_has_is_listed():
+    """Cases of one run alone are unmatched; peers, absences and few samples are no cases."""
+    a, b = stored_run(1, count=3), stored_run(2, count=2)
+    found = stored(a, b)
+    assert found.unmatched == ("op2/cpu hot",)
+    assert {row.title for row in found.rows} == {"op0/cpu hot", "op1/cpu hot"}
+    few = replace(b, measurements=tuple(replace(m, samples=m.samples[:2]) for m in b.measurements))
+    assert not stored(a, few).rows
+
+
+# A real repository
+
+
+LOOP = "    for t in range(first, last):\n"
+# so much that a busy machine shows it: how little is found on a quiet one is tested further up
+SLOWER = """\
+    passes = last - first
+    for turn in range(3 * passes):
+        t = first + turn % passes
+"""
+
+
+@pytest.fixture(name="tree", scope="module")
+def _tree(tmp_path_factory):
+    """The working tree as a repository: `base`, `slow` (rms_norm does its rows three times), `broken`."""
+    if not shutil.which("git"):
+        pytest.skip("there is no git")
+    folder = tmp_path_factory.mktemp("tree")
+    leave = shutil.ignore_patterns("__pycache__", "*.gguf")
+    for room in ("reference", "kernels", "engine", "bench", "data"):
+        shutil.copytree(ROOT / room, folder / room, ignore=leave)
+    shutil.copytree(ROOT / "data" / "models", folder / "data" / "models", dirs_exist_ok=True)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / ".gitignore").write_text("__pycache__\n")
+    kernel = folder / "kernels" / "cpu" / "rms_norm.py"
+    plain = kernel.read_text()
+    for tag, text in (
+        ("broken", plain + "def broken(:\n"),
+        ("slow", plain.replace(LOOP, SLOWER, 1)),
+        ("base", plain),
+    ):
+        kernel.write_text(text)
+        git(folder, "init", "-q")
+        git(folder, "add", "-A")
+        git(folder, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", tag)
+        git(folder, "tag", tag)
+    return folder
+
+
+def git(folder, *words):
+    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+
+
+def assay(folder, *words, cwd=None):
+    program = "from engine.shell import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(folder), "ASSAY_RESULTS": str(folder / "results")}
+    return subprocess.run(
+        [sys.executable, "-c", program, "compare", *words],
+        cwd=cwd or folder, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+CHOSEN = ("--op", "rms_norm", "--tokens", "512", "--threads", "1")
+
+
+def test_a_slower_commit_is_found(tree):
+    """A commit whose rms_norm does its rows three times: exit 1, and that kernel is named."""
+    done = assay(tree, "base", "slow", *CHOSEN, "--json")
+    assert done.returncode == 1, done.stderr + done.stdout[-600:]
+    found = json.loads(done.stdout)
+    slow = [row for row in found["cases"] if row["verdict"] == "slower"]
+    assert [row["case"].split()[0] for row in slow] == ["rms_norm/cpu/generic"]
+    assert 1.5 < slow[0]["ratio"] < 5
+    assert found["interleaved"]
+
+
+def test_the_same_commit_leaves_nothing_to_measure(tree):
+    """A commit and the working tree at it: nothing is measured, which is said, and exit 0."""
+    done = assay(tree, "base", ".", *CHOSEN)
+    assert done.returncode == 0, done.stderr
+    assert "not measured, their sources being the same in both: 2 kernels" in done.stdout
+
+
+def test_a_commit_that_does_not_build_is_told(tree):
+    """A syntax error in a kernel of one side: one plain line and exit 1, from pytest as well."""
+    done = assay(tree, "base", "broken", *CHOSEN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "broken" in done.stderr
+    assert "SyntaxError" in done.stderr
+    words = ["-q", "-p", "no:cacheprovider", "--compare", "broken", "--models", "story"]
+    words += ["bench/test_ops.py", "-k", "test_op and rms_norm and generic and hot"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tree, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "not compared" in line)
+    assert "SyntaxError" in line
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_sides_have_the_rooms_of_their_commit():
+    """A commit's side has its own kernels and the present ruler; `.` is the working tree."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    with side("HEAD") as found:
+        assert (found.folder / "kernels" / "table.py").is_file()
+        assert not (found.folder / "kernels").is_symlink()
+        assert (found.folder / "bench").resolve() == ROOT / "bench"
+    assert not found.folder.exists()
+    with side(".") as here:
+        assert here.folder == ROOT
+
+
+@pytest.mark.parametrize("name", ["nonsense", "", "--help", "HEAD:README.md"])
+def test_no_such_commit_is_told(name):
+    """What is neither run, commit nor variant is one line."""
+    with (
+        pytest.raises(TreeError, match="no stored run, commit or variant is called so"),
+        side(name),
+    ):
+        pass
+
+
+def test_a_variant_stands_for_the_others():
+    """A side by variant asks for that variant of every kernel."""
+    with side("scalar") as found:
+        assert found.folder == ROOT
+        assert found.kernel(find("linear/cpu/generic/Q4_0")) == "linear/cpu/scalar/Q4_0"
+        assert found.kernel(find("rms_norm/cpu/generic")) == "rms_norm/cpu/scalar"

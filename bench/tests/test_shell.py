@@ -1,0 +1,237 @@
+"""`assay bench` and `assay compare` as people call them: figures, files, one line for nonsense."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bench.contenders.contender import CONTENDERS, present
+from bench.results import Measurement, Results, read_folder
+from bench.tests.synthetic import CONDITIONS
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "from engine.shell import main; main()"
+PATIENCE = 30
+SHORT = ("bench", "story", "-p", "8,0", "-n", "4", "-r", "3", "--seconds", "0.1")
+
+
+def environment(folder):
+    return {**os.environ, "ASSAY_RESULTS": str(folder), "PYTHONPATH": str(ROOT)}
+
+
+def assay(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        env=environment(folder), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+# assay bench
+
+
+@pytest.fixture(name="benched", scope="module")
+def _benched(tmp_path_factory):
+    """One run's rows, and the run that was kept."""
+    folder = tmp_path_factory.mktemp("benched")
+    done = assay(folder, *SHORT, "--npl", "1,2", "-d", "0,16", "--peers", "none", "--json")
+    assert done.returncode == 0, done.stderr
+    (run,), complaints = read_folder(folder)
+    assert not complaints
+    return json.loads(done.stdout), run
+
+
+def test_bench_gives_every_test(benched):
+    """Prompts and generation at every depth, then every batch, whole and by its parts."""
+    tests = [row["test"] for row in benched[0]]
+    parts = [f"pp8+tg4 x{n}{part}" for n in (1, 2) for part in ("", " prompt", " generation")]
+    assert tests == ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16", *parts]
+
+
+def test_bench_rates_are_of_its_samples(benched):
+    """Median, mean and deviation are those of the samples, tokens a second; at least -r of them."""
+    for row in benched[0]:
+        assert {"test", "contender", "median", "mean", "sd", "samples"} <= set(row)
+        assert len(row["samples"]) >= 3
+        assert row["median"] == pytest.approx(np.median(row["samples"]))
+        assert row["mean"] == pytest.approx(np.mean(row["samples"]))
+        assert row["sd"] == pytest.approx(np.std(row["samples"], ddof=1))
+        assert 1 < row["median"] < 1e6
+
+
+def test_bench_keeps_what_it_measured(benched):
+    """The run that is kept holds the same samples in seconds, the tokens and the threads."""
+    rows, run = benched
+    assert [m.test for m in run.measurements] == [row["test"] for row in rows]
+    for row, m in zip(rows, run.measurements, strict=True):
+        assert row["samples"] == pytest.approx([m.tokens / s for s in m.samples])
+        assert (m.bench, m.contender, m.threads) == ("engine", "assay", row["threads"])
+        assert m.model == "story-f16.gguf"
+    by_test = {m.test: m for m in run.measurements}
+    whole, parts = (
+        by_test["pp8+tg4 x2"],
+        [by_test[f"pp8+tg4 x2 {p}"] for p in ("prompt", "generation")],
+    )
+    assert whole.tokens == sum(part.tokens for part in parts) == 24
+    for i, seconds in enumerate(whole.samples):
+        assert seconds == pytest.approx(sum(part.samples[i] for part in parts), rel=0.1)
+
+
+def test_bench_shows_a_table_and_who_is_absent(tmp_path):
+    """Without --json: a row a test, and a line for each peer that is not installed."""
+    done = assay(tmp_path, *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"pp8 .*assay", done.stdout)
+    assert re.search(r"tg4 .*assay", done.stdout)
+    for name in CONTENDERS:
+        if reason := present(name):
+            assert f"{name} is absent: {reason}" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+# assay compare, of stored runs
+
+
+def store(folder, slower=1.0, seed=0):
+    """A run of twenty kernels, one of which may be slower."""
+    rng, results = np.random.default_rng(seed), Results(folder, CONDITIONS)
+    for i in range(20):
+        samples = 1e-3 * (1 + rng.exponential(0.02, 20)) * (slower if i == 3 else 1)
+        row = Measurement("op", f"op{i}", target="cpu", threads=2, cache="hot")
+        results.add(replace(row, samples=tuple(samples)))
+    return results.run
+
+
+def test_compare_of_stored_runs(tmp_path):
+    """Two runs of the same code: exit 0; one kernel a fifth slower: exit 1, and it is named."""
+    a, b, c = store(tmp_path, seed=1), store(tmp_path, seed=2), store(tmp_path, 1.2, seed=3)
+    done = assay(tmp_path, "compare", a, b)
+    assert done.returncode == 0, done.stdout
+    assert "0 slower, 0 faster, 20 same" in done.stdout
+    assert f"A is {a}, B is {b}" in done.stdout
+    done = assay(tmp_path, "compare", a, c, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    found = json.loads(done.stdout)
+    slower = [row["case"] for row in found["cases"] if row["verdict"] == "slower"]
+    assert slower == ["op3/cpu hot"]
+
+
+# Nonsense
+
+NONSENSE = {
+    "no repetitions": ("bench story -r 0", 2, "--repetitions is at least 1, got 0"),
+    "prompts of letters": ("bench story -p abc", 2, "-p wants numbers of at least 0; got 'abc'"),
+    "vast prompts": ("bench story -p 99999999999999", 2, "-p wants numbers"),
+    "less than no prompt": ("bench story -p -1", 2, "-p wants numbers of at least 0; got '-1'"),
+    "nothing to time": ("bench story -p 0 -n 0", 2, "nothing to time: give -p or -n tokens"),
+    "no sequences": ("bench story --npl 0", 2, "--npl wants numbers of at least 1; got '0'"),
+    "a strange peer": ("bench story --peers gpt", 2, "no peer is called 'gpt': assay, llama.cpp"),
+    "a strange model": ("bench nope", 1, "nope: no such file, nor an embedded model"),
+    "a model that is none": ("bench {bad} --peers none", 1, "header: this is not a GGUF file"),
+    "a folder for a model": ("bench {folder} --peers none", 1, "this is not a file"),
+    "a file for a folder": ("bench story -p 4 -n 0 --peers none --results {bad}", 1, "File exists"),
+    "no place": ("bench story -p 4 -n 0 --peers none --results /proc/x/y", 1, "No such file"),
+    "many threads": ("bench story -p 4 -n 0 --peers none -t 9999", 1, "threads must be 0 to 256"),
+    "a batch of none": ("bench story -p 4 -n 0 --peers none -b 0", 1, "batch must be at least 1"),
+    "a strange cache": ("bench story -p 4 -n 0 --peers none --kv Q9", 1, "want F32, F16"),
+    "no time": ("bench story --seconds nan", 2, "--seconds is 0 or more, got nan"),
+    "a strange base": ("compare nonsense", 1, "nonsense: no stored run, commit or variant"),
+    "an empty base": ("compare ''", 1, "no stored run, commit or variant"),
+    "a path for a base": ("compare {folder}/none.jsonl", 1, "no stored run, commit or variant"),
+    "a run that is none": ("compare {bad} {bad}", 1, "bad: line 1 is no result"),
+    "two of two kinds": ("compare {bad} scalar", 1, "compare two of a kind"),
+    "a strange op": ("compare scalar generic --op knit", 1, "there is no op 'knit': embedding"),
+    "a strange format": ("compare scalar generic --format Q9", 1, "no such kernel runs here"),
+    "a strange shape": ("compare scalar generic --models gpt", 1, "no model is called 'gpt'"),
+    "a strange cache level": ("compare scalar generic --cache warm", 2, "--cache is cold or hot"),
+    "no tokens": ("compare scalar generic --tokens 0", 2, "--tokens wants numbers of at least 1"),
+    "threads below none": ("compare scalar generic --op rms_norm --threads -1", 1, "want 1 to 256"),
+}
+
+
+@pytest.fixture(name="told", scope="module")
+def _told(tmp_path_factory):
+    """What all of these say, from one process: its imports take longer than the answers."""
+    folder = tmp_path_factory.mktemp("nonsense")
+    (folder / "bad").write_text("no JSON\n")
+    known = {"bad": folder / "bad", "folder": folder}
+    asked = {name: line.format(**known) for name, (line, _, _) in NONSENSE.items()}
+    program = (
+        "import contextlib, io, json, shlex, sys\n"
+        "from engine.shell import main\n"
+        "found = {}\n"
+        "for name, line in json.loads(sys.argv[1]).items():\n"
+        "    out, err, sys.argv[1:] = io.StringIO(), io.StringIO(), shlex.split(line)\n"
+        "    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):\n"
+        "        try:\n"
+        "            main()\n"
+        "            code = 0\n"
+        "        except SystemExit as ending:\n"
+        "            code = ending.code\n"
+        "    found[name] = [code, out.getvalue(), err.getvalue()]\n"
+        "print(json.dumps(found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(asked)],
+        env=environment(folder / "results"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not list((folder / "results").glob("*")), "a run that measured nothing was kept"
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_one_line(told, name):
+    """Wrong usage ends with 2, what cannot be done with 1; either says what is wrong, in a line."""
+    code, out, err = told[name]
+    _, wanted, line = NONSENSE[name]
+    assert code == wanted, out + err
+    assert not out
+    said = [text for text in err.splitlines() if not text.startswith("note: a busy machine")]
+    assert line in said[-1]
+    assert len(said) == 1 if wanted == 1 else said[-1].startswith("Error: ")
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("whom", ["the process", "the terminal's group"])
+@pytest.mark.parametrize(
+    ("command", "children"),
+    [
+        ("bench story -p 256 -n 128 -r 1000 --peers none", 1),
+        ("compare generic scalar --all --op rms_norm --tokens 512", 3),
+    ],
+)
+def test_an_interrupt_ends_all(tmp_path, command, children, whom):
+    """Ctrl-C in the middle: one plain line, exit 1, and no process is left."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *command.split()],
+        env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + PATIENCE
+        found = []
+        while len(found) < children and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = psutil.Process(process.pid).children(recursive=True)
+        assert len(found) == children
+        time.sleep(1.5)  # at work
+        if whom == "the process":
+            process.send_signal(signal.SIGINT)
+        else:
+            os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    said = [text for text in err.splitlines() if not text.startswith("note: a busy machine")]
+    assert (out, said) == ("", ["assay: interrupted"])
+    _, alive = psutil.wait_procs(found, timeout=PATIENCE)
+    assert not alive
