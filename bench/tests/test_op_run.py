@@ -1,7 +1,8 @@
-"""A kernel that is being timed still has to be right, and its calls are what they are said to be."""
+"""A kernel that is timed still has to be right, and its calls are what they are said to be."""
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,10 +87,10 @@ def test_a_kernel_that_goes_wrong_is_caught(lab, monkeypatch):
         run = OpRun(lab, work("add/cpu/generic"), cache)
         for _ in range(3):
             run()
-        with monkeypatch.context() as patch, pytest.raises(WrongOutputError, match="out"):
-            patch.setattr(lab.team, "run", lambda program: None)
-            for _ in range(CHECK_EVERY):
-                run()
+        with monkeypatch.context() as patch:
+            patch.setattr(lab.team, "run", lambda _: None)
+            with pytest.raises(WrongOutputError, match="out"):
+                [run() for _ in range(CHECK_EVERY)]
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold"])
@@ -138,7 +139,7 @@ def test_inputs_change_from_sample_to_sample(lab, monkeypatch, cache, name):
     run._time = timed
     for _ in range(2 * CHECK_EVERY):
         run()
-    assert all(a != b for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a != b for a, b in pairwise(seen))
 
 
 @pytest.mark.parametrize("name", PLAIN + PACKED)
@@ -153,7 +154,7 @@ def test_cold_calls_have_memory_of_their_own(lab, name):
         if isinstance(value, np.ndarray)
     ]
     spans = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays)
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     first = [next(iter(bound.inputs.values())) for bound in run._bounds]
     assert not np.array_equal(first[0], first[1])
 
@@ -170,7 +171,7 @@ def test_hot_calls_share_a_weight(lab, name):
 def test_caches_are_swept_before_cold_samples_alone(lab, monkeypatch):
     """Between cold samples more is read than the largest cache holds; hot ones are left alone."""
     swept = []
-    monkeypatch.setattr(Lab, "sweep", lambda self: swept.append(1))
+    monkeypatch.setattr(Lab, "sweep", lambda _: swept.append(1))
     assert lab._swept["x"].nbytes >= 4 * LIMITS.last_level()
     for cache, count in (("hot", 0), ("cold", 3)):
         run = OpRun(lab, work("add/cpu/generic"), cache)
@@ -222,7 +223,7 @@ def test_a_row_says_what_was_run(lab):
 @pytest.fixture(name="recorder")
 def _recorder(tmp_path, monkeypatch):
     plan = SimpleNamespace(folder=tmp_path, threads=THREADS)  # all that it asks of a plan
-    monkeypatch.setattr("bench.benchmarking.limits", lambda threads: LIMITS)
+    monkeypatch.setattr("bench.benchmarking.limits", lambda _: LIMITS)
     return Recorder(plan, CONDITIONS)
 
 

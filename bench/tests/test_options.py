@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,14 +28,22 @@ def run(folder, *words):
     )  # fmt: skip
 
 
-def test_measuring_writes_and_tells(tmp_path):
-    """With --benchmark: pytest-benchmark's table, a file of results, and no tests of the lab."""
-    done = run(tmp_path, "--benchmark", *STORY, *CHOSEN, "bench/tests/test_ratio.py")
+@pytest.fixture(name="measured", scope="module")
+def _measured(tmp_path_factory):
+    """A run that measures: its folder, and what it said."""
+    folder = tmp_path_factory.mktemp("measured")
+    done = run(folder, "--benchmark", *STORY, *CHOSEN, "bench/tests/test_ratio.py")
     assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done
+
+
+def test_measuring_writes_and_tells(measured):
+    """With --benchmark: pytest-benchmark's table, a file of results, and no tests of the lab."""
+    folder, done = measured
     assert "benchmark 'rms_norm': 4 tests" in done.stdout  # tokens 1 and 8, cold and hot
     assert "Rounds" in done.stdout
     assert "test_interval" not in done.stdout
-    (found,), complaints = read_folder(tmp_path)
+    (found,), complaints = read_folder(folder)
     assert not complaints
     assert str(found.path) in done.stdout
     assert {(m.shape, m.cache) for m in found.measurements} == {
@@ -44,10 +53,10 @@ def test_measuring_writes_and_tells(tmp_path):
         assert len(m.samples) >= 5
         assert m.checked >= 1
         assert 0 < m.median < 0.01
-        assert 0 < m.share
+        assert m.share > 0
     assert found.limits["bandwidths"]
     assert found.conditions.versions["numba"]
-    assert len(load(tmp_path)) == sum(len(m.samples) for m in found.measurements)
+    assert len(load(folder)) == sum(len(m.samples) for m in found.measurements)
 
 
 def test_without_the_flag_each_runs_once(tmp_path):
@@ -100,6 +109,9 @@ NONSENSE = {
 }
 
 
+QUIETLY = ("-p", "no:cacheprovider", "--collect-only", "-q", "bench/test_ops.py")
+
+
 @pytest.fixture(name="told", scope="module")
 def _told(tmp_path_factory):
     """What all of these say, from one process: its imports take longer than the answers."""
@@ -115,13 +127,13 @@ def _told(tmp_path_factory):
         "for name, words in json.loads(sys.argv[1]).items():\n"
         "    out, err = io.StringIO(), io.StringIO()\n"
         "    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):\n"
-        "        code = pytest.main(['-p', 'no:cacheprovider', '--co', '-q', *words, 'bench/test_ops.py'])\n"
+        "        code = pytest.main([*json.loads(sys.argv[2]), *words])\n"
         "    found[name] = [code, out.getvalue()[-2000:], err.getvalue()[-2000:]]\n"
         "print(json.dumps(found))\n"
     )
     env = {**os.environ, "ASSAY_RESULTS": str(folder / "results")}
     done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(asked)],
+        [sys.executable, "-c", program, json.dumps(asked), json.dumps(QUIETLY)],
         cwd=ROOT, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -139,10 +151,9 @@ def test_nonsense_is_one_line(told, name):
     assert "Traceback" not in out
 
 
-def test_a_stored_base_wants_measuring(tmp_path):
+def test_a_stored_base_wants_measuring(measured, tmp_path):
     """Comparing with a stored run takes --benchmark; where that was much faster: exit 1."""
-    done = run(tmp_path, "--benchmark", *STORY, *CHOSEN)
-    assert done.returncode == 0, done.stdout
+    shutil.copytree(measured[0], tmp_path, dirs_exist_ok=True)
     (before,), _ = read_folder(tmp_path)
     done = run(tmp_path, "--compare", before.run, *STORY, *CHOSEN)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

@@ -144,23 +144,20 @@ def test_a_strange_line_is_named(written, mess):
 
 
 DATE = "2026-11-21T10:00:00+00:00"
+ABOUT = {
+    "kind": "run",
+    "run": "x",
+    "when": DATE,
+    "limits": {},
+    "conditions": CONDITIONS.to_json(),
+}
 HEADERS = {
     "a measurement first": FULL.to_json(),
-    "conditions of nothing": {
-        "kind": "run",
-        "run": "x",
-        "when": DATE,
-        "limits": {},
-        "conditions": {},
-    },
-    "no date": {"kind": "run", "run": "x", "when": "some day", "limits": {}}
-    | {"conditions": CONDITIONS.to_json()},
-    "no time zone": {"kind": "run", "run": "x", "when": DATE[:-6], "limits": {}}
-    | {"conditions": CONDITIONS.to_json()},
-    "a load of text": {"kind": "run", "run": "x", "when": DATE, "limits": {}}
-    | {"conditions": CONDITIONS.to_json() | {"load": "much"}},
-    "no limits": {"kind": "run", "run": "x", "when": DATE, "limits": None}
-    | {"conditions": CONDITIONS.to_json()},
+    "conditions of nothing": ABOUT | {"conditions": {}},
+    "no date": ABOUT | {"when": "some day"},
+    "no time zone": ABOUT | {"when": DATE[:-6]},
+    "a load of text": ABOUT | {"conditions": CONDITIONS.to_json() | {"load": "much"}},
+    "no limits": ABOUT | {"limits": None},
 }
 
 

@@ -203,12 +203,11 @@ def test_nonsense_is_one_line(told, name):
 # Ctrl-C
 
 
-@pytest.mark.parametrize("whom", ["the process", "the terminal's group"])
 @pytest.mark.parametrize(
-    ("command", "children"),
+    ("command", "children", "whom"),
     [
-        ("bench story -p 256 -n 128 -r 1000 --peers none", 1),
-        ("compare generic scalar --all --op rms_norm --tokens 512", 3),
+        ("bench story -p 256 -n 128 -r 1000 --peers none", 1, "the terminal's group"),
+        ("compare generic scalar --all --op rms_norm --tokens 512", 3, "the process"),
     ],
 )
 def test_an_interrupt_ends_all(tmp_path, command, children, whom):
