@@ -70,7 +70,9 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": CONTEXT}
         case "add" | "add_bias" | "scale":
             yield n | {"width": m.hidden}
-        case "silu" | "gelu" | "relu" | "squared_relu" | "swiglu" | "geglu" | "reglu":
+        case "silu" | "gelu" | "relu" | "squared_relu" | "geglu":
+            yield n | {"width": m.ffn}
+        case "swiglu" | "reglu" if op == m.gate:
             yield n | {"width": m.ffn}
         case "quantise" | "dequantise":
             yield {"rows": tokens, "hidden": m.ffn}

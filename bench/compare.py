@@ -6,7 +6,7 @@ lies above the floor, and both still hold when that case is measured once more f
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -22,6 +22,8 @@ from bench.timing import Race
 from bench.trees import Side, TreeError
 
 BLOCKS = 8  # in which each side begins anew, with fresh memory and inputs
+MOST_BLOCKS = 24
+NOISY = 1.1  # a factor between A and itself that asks for more blocks
 ROUNDS = 5  # of every block
 LEVEL = 0.99
 FEWEST = 3  # samples that say anything
@@ -117,9 +119,12 @@ class Workers:
                 raise TreeError(f"{side.name} does not run: {reason}") from None
 
     def sample(self, case: BenchCase, cache: str) -> dict[str, list[float]]:
-        """Blocks of rounds: every block in fresh memory, every round with sides in turns."""
+        """Blocks of rounds: every block in fresh memory, every round with sides in turns; more of
+        them while A is far from itself."""
         samples: dict[str, list[float]] = {role: [] for role in self.sides}
-        for _ in range(BLOCKS):
+        for block in range(MOST_BLOCKS):
+            if block >= BLOCKS and _noise(samples) < NOISY:
+                break
             for role, side in self.sides.items():
                 asked = {"kernel": side.kernel(case.kernel), "shape": dict(case.shape)}
                 self._children[role].ask({"prepare": asked | {"cache": cache}})
@@ -180,9 +185,7 @@ def _rows(
         samples.append(running.sample(case, cache))
         if watch:
             watch(len(samples), len(cases))
-    floors = [
-        ratio(taken[AGAIN], taken[A], level=LEVEL, together=ROUNDS).farthest for taken in samples
-    ]
+    floors = [_noise(taken) for taken in samples]
     common = median(floors) if floors else 1.0
     return [
         Compared(
@@ -194,6 +197,11 @@ def _rows(
         )
         for (case, cache), taken, floor in zip(cases, samples, floors, strict=True)
     ]
+
+
+def _noise(samples: Mapping[str, Sequence[float]]) -> float:
+    """The factor that A may be away from itself."""
+    return ratio(samples[AGAIN], samples[A], level=LEVEL, together=ROUNDS).farthest
 
 
 def stored(a: Run, b: Run, again: Run | None = None) -> Comparison:

@@ -195,15 +195,15 @@ class OpRun:
         bound = self._bounds[turn]
         in_place = bool(self.work.bench.kernel.in_place)
         check = self.taken % CHECK_EVERY == 0
-        if not in_place:
-            bound.spoil()
         if self.cache == "hot":
             self.lab.team.run(Program(bound.entries))
-            program = self._programs[turn]
         else:
             bound.renew(self.work, self.taken)
+        if not in_place:
+            bound.spoil()
+        if self.cache == "cold":
             self.lab.sweep()
-            program = self._programs[0]
+        program = self._programs[turn if self.cache == "hot" else 0]
         seconds = self._time(program) / self.calls
         if check:
             self.check(bound)

@@ -17,6 +17,7 @@ from engine.config import ModelConfig
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
 from engine.model import physical_cores
+from kernels.cpu.team import MOST_THREADS
 from kernels.kernel import Kernel
 
 # What a step of the embedded model runs.
@@ -32,7 +33,6 @@ STEP_OPS = (
 )
 STEP_FORMATS = (None, "F16")
 BATCHES = (1, 4)
-MOST_THREADS = 256  # of a team
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
 
@@ -76,7 +76,7 @@ class Plan:
                 shapes=shapes.read(Path(option("--shapes") or shapes.FILE)),
                 models=models or (QUICK_MODELS if quick and not option("--shapes") else None),
                 threads=option("--threads") or physical_cores(),
-                most_seconds=(0.01 if quick else 0.5) if patience is None else patience,
+                most_seconds=(0.01 if quick else 0.1) if patience is None else patience,
                 engine_models=tuple(map(resolve, option("--engine-model") or embedded)),
                 peers=() if peers == "none" else names(peers or ",".join(CONTENDERS)),
                 folder=Path(option("--results") or results_folder()),
@@ -106,11 +106,11 @@ class Plan:
     @property
     def rule(self) -> Rule:
         """For ops."""
-        return Rule(cap_seconds=0.03 if self.quick else 0.5, most=200)
+        return Rule(cap_seconds=0.03 if self.quick else 0.3, most=200)
 
     @property
     def engine_rule(self) -> Rule:
-        return Rule(cap_seconds=0.5 if self.quick else 10.0, most=50)
+        return Rule(cap_seconds=0.5 if self.quick else 5.0, most=50)
 
     @property
     def setup_rule(self) -> Rule:

@@ -19,7 +19,7 @@ from engine.models import llama
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
-from kernels.cpu.team import Program, Team
+from kernels.cpu.team import MOST_THREADS, Program, Team
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 
@@ -66,8 +66,8 @@ class Options:
         for name, most in (("context", 2**24), ("batch", 2**16), ("sequences", 2**10)):
             if getattr(self, name) > most:
                 raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
-        if not 0 <= self.threads <= 256:
-            raise ModelError(f"threads must be 0 to 256, got {self.threads}")
+        if not 0 <= self.threads <= MOST_THREADS:
+            raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.kv_format not in FORMATS_OF_CACHE:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
 

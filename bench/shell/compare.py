@@ -49,7 +49,10 @@ def compare(
     from bench.results import ResultsError, find, is_stored, results_folder
     from bench.trees import side
     from engine.shell.show import stdout
+    from kernels.cpu.team import MOST_THREADS
 
+    if not 0 <= threads <= MOST_THREADS:
+        raise typer.BadParameter(f"--threads is 0 to {MOST_THREADS}, got {threads}")
     folder = results or results_folder()
     kept = [is_stored(name, folder) for name in (a, b)]
     if all(kept):

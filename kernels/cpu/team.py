@@ -22,6 +22,7 @@ from kernels.cpu.share import Share, Words, arguments, pack_words, share
 ARRIVED, MET, POSTED, LEAVING = 0, 16, 32, 48
 SPINS, IDLE_YIELDS = 50, 20_000  # few spins: a machine with fewer cores than threads must go on
 
+MOST_THREADS = 256
 SIGNATURE = "control: u64[words], sync: i32[lines] -> out: i32[lines]"
 
 
@@ -100,8 +101,8 @@ class Team:
     """`n_threads` threads, the caller being one; a context manager that lets them go."""
 
     def __init__(self, n_threads: int) -> None:
-        if not 1 <= n_threads <= 256:
-            raise ValueError(f"threads: want 1 to 256, got {n_threads}")
+        if not 1 <= n_threads <= MOST_THREADS:
+            raise ValueError(f"threads: want 1 to {MOST_THREADS}, got {n_threads}")
         self.n_threads = n_threads
         self._process = os.getpid()
         self._sync = np.zeros(64, np.int32)
