@@ -7,13 +7,13 @@ that counts. So its clock is one that moves by what was measured.
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.conditions import Conditions
-from bench.limits import Limits, limits
-from bench.plan import Plan
+from bench.limits import Limits
 from bench.results import Measurement, Results
 from bench.timing import Race, Rule, Sampler
 
@@ -50,31 +50,36 @@ def measure(
     if rounds < rule.most and not benchmark.disabled:
         started = time.perf_counter()
         pilot = Race(contenders)
-        for _ in range(rule.least):
+        while pilot.rounds < rule.least and time.perf_counter() - started < rule.cap_seconds:
             pilot.round()
-        each = (time.perf_counter() - started) / rule.least
+        each = (time.perf_counter() - started) / pilot.rounds
         rounds = max(rule.rounds(samples, each) for samples in pilot.samples.values())
     benchmark.pedantic(one_round, rounds=rounds, iterations=1)
     return race.samples
 
 
 class Recorder:
-    """Keeps what a measuring run finds, on disk from the first measurement on."""
+    """Keeps what a measuring run finds, on disk from the first measurement on.
 
-    def __init__(self, plan: Plan, conditions: Conditions) -> None:
-        self.plan, self.conditions = plan, conditions
-        self.results: Results | None = None
+    `limits` is what the machine can do, as far as that is known.
+    """
+
+    def __init__(
+        self, folder: Path, conditions: Conditions, limits: Limits, results: Results | None = None
+    ) -> None:
+        self.folder, self.conditions, self.limits = folder, conditions, limits
+        self.results = results
         self.rejected: list[str] = []
 
     def _open(self) -> Results:
         if self.results is None:
-            known = limits(sorted({1, self.plan.threads})).to_json()
-            self.results = Results(self.plan.folder, self.conditions, known)
+            self.results = Results(self.folder, self.conditions, self.limits.to_json())
         return self.results
 
     def raise_limits(self, found: Limits) -> None:
         """Ceilings that have risen since the run began."""
         self._open().raise_limits(found.to_json())
+        self.limits = found
 
     def add(self, *measurements: Measurement) -> None:
         """Write them down; fail the benchmark if one is faster than the machine can be."""

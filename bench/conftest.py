@@ -18,10 +18,12 @@ from bench.engine_race import Field, Fields
 from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.results import ResultsError, Run, find, is_stored, read
+from bench.results import Results, ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
+from bench.shell.profile import teller
 from bench.trees import TreeError, side
 from bench.trials import read_caches
+from engine.shell.show import progress_bar
 from kernels.cpu.team import Team
 
 PLAN = pytest.StashKey[Plan]()
@@ -40,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--threads", type=int, default=0, help="0: one per physical core")
     group.addoption("--most-seconds", type=float, help="leave out kernels whose calls take longer")
     group.addoption("--results", metavar="FOLDER", help="where runs are kept")
+    group.addoption("--into", metavar="RUN", help="go on with a run instead of a new one")
     group.addoption(
         "--engine-model", metavar="MODEL", action="append", help="for the engine's; may repeat"
     )
@@ -66,7 +69,14 @@ def pytest_configure(config: pytest.Config) -> None:
                 pass
     except (ResultsError, TreeError) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[RECORDER] = Recorder(plan, conditions())  # before this run makes itself felt
+    unknown = Limits(read_caches(), (), (), "")  # enough for a run that does not measure
+    # conditions are those before this run makes itself felt
+    now = conditions()
+    try:
+        going_on = Results.into(find(plan.into, plan.folder), now) if plan.into else None
+    except ResultsError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[RECORDER] = Recorder(plan.folder, now, unknown, going_on)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -77,6 +87,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.stash[PLAN].measuring:
         config.hook.pytest_deselected(items=[item for item in items if item not in benchmarks])
         items[:] = benchmarks
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A run that measures wants the machine's limits, which takes a while the first time."""
+    plan = session.config.stash[PLAN]
+    if plan.measuring and session.items and not session.config.option.collectonly:
+        with progress_bar() as bar:
+            watch = teller(bar, "probing the machine (once)")
+            session.config.stash[RECORDER].limits = limits(sorted({1, plan.threads}), watch)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -112,12 +131,10 @@ def recorder(pytestconfig: pytest.Config) -> Recorder:
 
 
 @pytest.fixture(scope="session")
-def lab(plan: Plan) -> Iterator[Lab]:
-    """Threads and limits for benchmarks of ops; a run that does not measure needs no probe."""
-    unknown = Limits(read_caches(), (), (), "")
-    known = limits(sorted({1, plan.threads})) if plan.measuring else unknown
+def lab(plan: Plan, recorder: Recorder) -> Iterator[Lab]:
+    """Threads and limits for benchmarks of ops."""
     with Team(plan.threads) as team:
-        yield Lab(team, known, plan.most_seconds)
+        yield Lab(team, recorder.limits, plan.most_seconds)
 
 
 @pytest.fixture(scope="session")

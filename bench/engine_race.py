@@ -14,8 +14,9 @@ from bench.engine_tests import EngineTest
 from bench.results import Measurement
 from bench.timing import Rule, Sampler, race
 
-PATIENCE = 3.0  # seconds of a peer's sample, beyond which FEW must do
-FEW = 2
+PATIENCE = 3.0  # seconds of a peer's sample beyond which,
+SLOW = 3  # if it is so many times ours,
+FEW = 2  # samples must do
 PARTS = {"prompt": "prompt_seconds", "generation": "generate_seconds"}  # of a batched test
 
 
@@ -32,16 +33,15 @@ class Field:
     def samplers(self, test: EngineTest) -> dict[str, Sampler]:
         """A sampler for each racer, which also keeps the whole samples in `last`.
 
-        A peer that dies on the way is absent from then on; one that takes long sits out once it
-        has a few samples. Both then give NaN.
+        A peer that dies on the way is absent from then on; one that takes far longer than ours
+        sits out once it has a few samples. Both then give NaN.
         """
         self.last = {racer.name: [] for racer in self.racers}
 
         def sampler(racer: Racer) -> Sampler:
             def sample() -> float:
                 before = self.last.get(racer.name)
-                slow = before and racer.name != OURS and before[-1].seconds > PATIENCE
-                if before is None or (slow and len(before) >= FEW):
+                if before is None or (len(before) >= FEW and self._is_slow(before[-1])):
                     return math.nan
                 try:
                     taken = racer.sample(test)
@@ -56,6 +56,10 @@ class Field:
             return sample
 
         return {racer.name: sampler(racer) for racer in self.racers}
+
+    def _is_slow(self, sample: Sample) -> bool:
+        ours = self.last[OURS]
+        return bool(ours) and sample.seconds > max(PATIENCE, SLOW * ours[-1].seconds)
 
     def _lose(self, racer: Racer, reason: str) -> None:
         self.racers.remove(racer)

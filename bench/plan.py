@@ -60,6 +60,7 @@ class Plan:
     engine_models: tuple[Path, ...]
     peers: tuple[str, ...]
     folder: Path
+    into: str | None  # a run to go on with
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Plan":
@@ -80,6 +81,7 @@ class Plan:
                 engine_models=tuple(map(resolve, option("--engine-model") or embedded)),
                 peers=() if peers == "none" else names(peers or ",".join(CONTENDERS)),
                 folder=Path(option("--results") or results_folder()),
+                into=option("--into"),
             )
             plan.demand_possible()
         except OSError as error:
@@ -106,11 +108,11 @@ class Plan:
     @property
     def rule(self) -> Rule:
         """For ops."""
-        return Rule(cap_seconds=0.03 if self.quick else 0.3, most=200)
+        return Rule(cap_seconds=0.03 if self.quick else 0.15, most=200)
 
     @property
     def engine_rule(self) -> Rule:
-        return Rule(cap_seconds=0.5 if self.quick else 5.0, most=50)
+        return Rule(cap_seconds=0.5 if self.quick else 2.0, most=50)
 
     @property
     def setup_rule(self) -> Rule:

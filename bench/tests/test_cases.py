@@ -50,7 +50,12 @@ def test_each_size_once():
     """A kernel runs at a size once, under the names of all models that ask for it."""
     found = cases(ALL)
     assert len({str(case) for case in found}) == len(found)
-    both = [c for c in found if {"llama-2-7b", "relullama-7b"} & set(c.models)]
+    gates = {"swiglu", "reglu"}  # in which the two differ
+    both = [
+        c
+        for c in found
+        if {"llama-2-7b", "relullama-7b"} & set(c.models) and c.kernel.op not in gates
+    ]
     assert all({"llama-2-7b", "relullama-7b"} <= set(c.models) for c in both)
     assert all(len(set(case.models)) == len(case.models) for case in found)
 

@@ -3,7 +3,6 @@
 import time
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,8 +142,9 @@ def test_inputs_change_from_sample_to_sample(lab, monkeypatch, cache, name):
 
 
 @pytest.mark.parametrize("name", PLAIN + PACKED)
-def test_cold_calls_have_memory_of_their_own(lab, name):
+def test_cold_calls_have_memory_of_their_own(lab, monkeypatch, name):
     """The copies of cold calls share no array, packed weights included, and differ in numbers."""
+    monkeypatch.setattr("bench.op_run.SAMPLE_SECONDS", 0.1)  # many calls, however slow they are
     run = OpRun(lab, work(name), "cold")
     assert len(run._bounds) == run.calls > 3
     arrays = [
@@ -221,10 +221,8 @@ def test_a_row_says_what_was_run(lab):
 
 
 @pytest.fixture(name="recorder")
-def _recorder(tmp_path, monkeypatch):
-    plan = SimpleNamespace(folder=tmp_path, threads=THREADS)  # all that it asks of a plan
-    monkeypatch.setattr("bench.benchmarking.limits", lambda _: LIMITS)
-    return Recorder(plan, CONDITIONS)
+def _recorder(tmp_path):
+    return Recorder(tmp_path, CONDITIONS, LIMITS)
 
 
 def test_the_impossible_fails_and_is_kept(lab, recorder):
@@ -241,7 +239,7 @@ def test_the_impossible_fails_and_is_kept(lab, recorder):
 
 def test_the_possible_passes(lab, recorder):
     """A row within the limit is kept without a word, and nothing is written before the first."""
-    assert not list(recorder.plan.folder.iterdir())
+    assert not list(recorder.folder.iterdir())
     run = OpRun(lab, work("add/cpu/generic"), "hot")
     recorder.add(run.measurement([run() for _ in range(3)]))
     (row,) = read(recorder.results.path).measurements
