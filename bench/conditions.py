@@ -92,7 +92,12 @@ def versions() -> dict[str, str]:
 
 
 def git(*words: str, folder: Path = ROOT) -> str:
-    """What git says in one line or more; "" where there is no git or no checkout."""
+    """What git says of a checkout in one line or more; "" where there is no git or no checkout.
+
+    An installed package may lie within a checkout of something else.
+    """
+    if not (folder / ".git").exists():
+        return ""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, check=False
