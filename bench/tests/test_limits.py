@@ -320,9 +320,8 @@ def test_matmul_is_below_the_peak(here):
     machine, _ = here
     a = np.ones((768, 768), np.float32)
     out = np.empty_like(a)
-    best = 0.0
-    for _ in range(10):
-        before = time.process_time()
+    before = time.process_time()
+    for _ in range(40):  # together: CPU time is counted coarsely
         np.matmul(a, a, out=out)
-        best = max(best, 2 * 768**3 / (time.process_time() - before))
-    assert machine.peak("f32", 1).operations_per_second >= best / 1.2
+    rate = 40 * 2 * 768**3 / (time.process_time() - before)
+    assert machine.peak("f32", 1).operations_per_second >= rate / 1.2

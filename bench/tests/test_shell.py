@@ -153,7 +153,7 @@ NONSENSE = {
     "a strange shape": ("compare scalar generic --models gpt", 1, "no model is called 'gpt'"),
     "a strange cache level": ("compare scalar generic --cache warm", 2, "--cache is cold or hot"),
     "no tokens": ("compare scalar generic --tokens 0", 2, "--tokens wants numbers of at least 1"),
-    "threads below none": ("compare scalar generic --op rms_norm --threads -1", 1, "want 1 to 256"),
+    "threads below none": ("compare scalar generic --threads -1", 2, "--threads is 0 to 256"),
 }
 
 
