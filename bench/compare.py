@@ -45,17 +45,16 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """ "slower", "faster" or "same": what B is."""
+        """What B is: "slower", "faster", or "same" as A."""
         if not self.ratio.significant or max(self.ratio.value, 1 / self.ratio.value) <= self.floor:
             return "same"
         return "slower" if self.ratio.value > 1 else "faster"
 
     def weaker(self, other: "Compared") -> "Compared":
         """The one of two measurements that claims less."""
-        differ = self.verdict != other.verdict
-        if differ:
-            return self if self.verdict == "same" else other if other.verdict == "same" else self
-        return min(self, other, key=lambda row: abs(math.log(row.ratio.value)))
+        return min(
+            self, other, key=lambda row: (row.verdict != "same", abs(math.log(row.ratio.value)))
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -48,7 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--peers", help="names with commas between, or none; all by default")
     group.addoption(
-        "--compare", metavar="BASE", help="a stored run, or a commit to run in turns with; exit 1"
+        "--compare",
+        metavar="BASE",
+        help="a stored run, or a commit to run in turns with; 1 if slower",
     )
 
 
@@ -61,7 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
     stored_base = base is not None and is_stored(base, plan.folder)
     if stored_base and not plan.measuring:
         raise pytest.UsageError(f"{base} is a stored run: comparing with it takes --benchmark")
+    now = conditions()  # before this run makes itself felt
     try:
+        going_on = Results.into(find(plan.into, plan.folder), now) if plan.into else None
         if stored_base:
             config.stash[BASE] = find(base, plan.folder)  # before this run is the latest
         elif base is not None:
@@ -70,12 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except (ResultsError, TreeError) as error:
         raise pytest.UsageError(str(error)) from None
     unknown = Limits(read_caches(), (), (), "")  # enough for a run that does not measure
-    # conditions are those before this run makes itself felt
-    now = conditions()
-    try:
-        going_on = Results.into(find(plan.into, plan.folder), now) if plan.into else None
-    except ResultsError as error:
-        raise pytest.UsageError(str(error)) from None
     config.stash[RECORDER] = Recorder(plan.folder, now, unknown, going_on)
 
 

@@ -12,14 +12,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from bench.child import Child, serve
+from bench.contenders.session import settle
 from bench.timing import Sampler
 
 PACKAGES = {"numpy": "numpy", "torch": "torch"}  # contender: what it cannot be without
-ENVIRONMENT = {  # threads that wait must leave the cores to others
-    "OPENBLAS_THREAD_TIMEOUT": "4",
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "KMP_BLOCKTIME": "0",
-}
 ROWS = 61  # distinct ones of a weight, and those that are checked
 CHECKED = 1e-4  # relative to the largest output: far above rounding, far below a wrong product
 
@@ -30,7 +26,7 @@ class Matmul:
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
         limit = {f"{library}_NUM_THREADS": str(threads) for library in ("OPENBLAS", "OMP", "MKL")}
-        self._child = Child("bench.matmul", name, str(threads), env=ENVIRONMENT | limit)
+        self._child = Child("bench.matmul", name, str(threads), env=limit)
 
     def sampler(self, shape: dict[str, int], copies: int, calls: int) -> Sampler:
         """Seconds of one call, `calls` to a sample, over `copies` of weight and activations."""
@@ -107,9 +103,12 @@ def main() -> None:
     def answer(question: dict[str, Any]) -> dict[str, Any]:
         if not products:
             products.append(Product(*_library(name, threads)))
-        if "calls" in question:
-            return products[0].sample(question["calls"])
-        return products[0].prepare(**question)
+        try:
+            if "calls" in question:
+                return products[0].sample(question["calls"])
+            return products[0].prepare(**question)
+        finally:
+            settle()
 
     serve(answer)
 
