@@ -99,7 +99,11 @@ def stages(
         values["total"] = np.empty((len(x), x.shape[1] // BLOCK), np.int32)
         quantise = quantise_activations.generic
         result.append((quantise, pack_words(quantise.signature, values), values))
-    result.append((kernel.share, pack_words(kernel.share.signature, values), values))
+    if kernel.scratch:
+        shape = sizes(kernel.spec, inputs, kernel.format)
+        values["scratch"] = np.empty(kernel.scratch(shape), np.float32)
+    for share in filter(None, (kernel.share, kernel.then)):
+        result.append((share, pack_words(share.signature, values), values))
     return result
 
 

@@ -23,6 +23,10 @@ class Kernel:
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
       and the op quantise_activations has to run before it.
     - `in_place`: output by input, where the share updates the input's own memory.
+    - `scratch(shape)`: float32 elements of the memory that the share's argument `scratch` is.
+    - `then`: a second share, run once every thread is done with the first.
+    - `splits` "tokens": a thread's work is `part(tokens, thread, n_threads)` and all it reads or
+      writes of other tokens is what earlier nodes wrote for every token.
     """
 
     op: str
@@ -34,6 +38,9 @@ class Kernel:
     pack: Packing | None = None
     activations: str = "float32"
     in_place: tuple[tuple[str, str], ...] = ()
+    scratch: Callable[[Shape], int] | None = None
+    then: Share | None = None
+    splits: str = ""
     target: str = "cpu"
 
     @property
@@ -49,8 +56,10 @@ class Kernel:
         """All else that its row says, for the certificate."""
         takes = f"{self.takes.__module__}.{self.takes.__qualname__}"
         packed = repr(self.pack) if self.pack else ""
-        parts = (sorted(self.requires), takes, packed, self.activations, self.in_place)
-        return repr(parts)
+        scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
+        then = self.then.fingerprint if self.then else ""
+        rest = (self.activations, self.in_place, scratch, then, self.splits)
+        return repr((sorted(self.requires), takes, packed, *rest))
 
     def missing(self) -> list[str]:
         """What this machine lacks for it."""
