@@ -1,68 +1,83 @@
 """Every kernel there is, one row each; variants of an op stand in order of preference."""
 
+from typing import Any
+
 from kernels.cpu import (
     activations,
     arithmetic,
     attention,
+    attention_scalar,
     embedding,
     gated_activations,
     kv_write,
-    linear,
+    linear_float,
+    linear_int8,
     linear_scalar,
-    linear_vnni,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import PACKINGS, VNNI_PACKINGS
+from kernels.cpu.packing import PACKINGS
 from kernels.cpu.samplers import choice, cut, edits, prefix
+from kernels.cpu.share import Share
 from kernels.kernel import Kernel
 
-VNNI = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vnni"})
+AVX2 = frozenset({"avx2", "fma", "f16c"})
+AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
+VNNI = AVX512 | {"avx512vnni"}
 WRITES_CACHE = (("out", "before"),)
 
 
+def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of linear on packed weights, in each of its formats."""
+    return [Kernel("linear", variant, s, f, pack=PACKINGS[f], **rest) for f, s in shares.items()]
+
+
 KERNELS: tuple[Kernel, ...] = (
-    *(Kernel("embedding", "generic", s, f) for f, s in embedding.SHARES.items()),
-    Kernel("rms_norm", "generic", rms_norm.generic),
-    Kernel("rms_norm", "scalar", rms_norm.scalar),
-    Kernel("quantise_activations", "generic", quantise_activations.generic),
-    *(
-        Kernel("linear", "avx512_vnni", s, f, VNNI, pack=VNNI_PACKINGS[f], activations="int8")
-        for f, s in linear_vnni.SHARES.items()
-    ),
-    *(Kernel("linear", "generic", s, f, pack=PACKINGS[f]) for f, s in linear.FLOAT_SHARES.items()),
-    *(
-        Kernel("linear", "generic", s, f, pack=PACKINGS[f], activations="int8")
-        for f, s in linear.QUANTISED_SHARES.items()
-    ),
+    *(Kernel("embedding", "generic", s, f, splits="tokens") for f, s in embedding.SHARES.items()),
+    Kernel("rms_norm", "generic", rms_norm.generic, splits="tokens"),
+    Kernel("rms_norm", "scalar", rms_norm.scalar, splits="tokens"),
+    Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
+    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512),
+    *linear("generic", linear_float.GENERIC_SHARES),
+    *linear("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, activations="int8"),
+    *linear("avx2", linear_int8.AVX2_SHARES, requires=AVX2, activations="int8"),
+    *linear("generic", linear_int8.GENERIC_SHARES, activations="int8"),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
-    Kernel("rotation", "generic", rope.rotation),
-    Kernel("rope_norm", "generic", rope.rope_norm),
-    Kernel("rope_neox", "generic", rope.rope_neox),
+    Kernel("rotation", "generic", rope.rotation, splits="tokens"),
+    Kernel("rope_norm", "generic", rope.rope_norm, splits="tokens"),
+    Kernel("rope_neox", "generic", rope.rope_neox, splits="tokens"),
     *(
-        Kernel("kv_write", "generic", s, f, in_place=WRITES_CACHE)
+        Kernel("kv_write", "generic", s, f, in_place=WRITES_CACHE, splits="tokens")
         for f, s in kv_write.SHARES.items()
     ),
     *(
-        Kernel("attention", "generic", s, f, takes=attention.whole_vectors)
-        for f, s in attention.FLASH_SHARES.items()
+        Kernel(
+            "attention",
+            "generic",
+            s,
+            f,
+            takes=attention.TAKES[f],
+            scratch=attention.partials,
+            then=attention.MERGE,
+        )
+        for f, s in attention.SHARES.items()
     ),
-    *(Kernel("attention", "scalar", s, f) for f, s in attention.SCALAR_SHARES.items()),
+    *(Kernel("attention", "scalar", s, f) for f, s in attention_scalar.SHARES.items()),
     Kernel("softmax", "generic", softmax.generic),
-    Kernel("silu", "generic", activations.silu),
-    Kernel("gelu", "generic", activations.gelu),
-    Kernel("relu", "generic", activations.relu),
-    Kernel("squared_relu", "generic", activations.squared_relu),
-    Kernel("swiglu", "generic", gated_activations.swiglu),
-    Kernel("swiglu", "scalar", gated_activations.swiglu_scalar),
-    Kernel("geglu", "generic", gated_activations.geglu),
-    Kernel("reglu", "generic", gated_activations.reglu),
-    Kernel("add", "generic", arithmetic.add),
-    Kernel("add_bias", "generic", arithmetic.add_bias),
-    Kernel("scale", "generic", arithmetic.scale),
+    Kernel("silu", "generic", activations.silu, splits="tokens"),
+    Kernel("gelu", "generic", activations.gelu, splits="tokens"),
+    Kernel("relu", "generic", activations.relu, splits="tokens"),
+    Kernel("squared_relu", "generic", activations.squared_relu, splits="tokens"),
+    Kernel("swiglu", "generic", gated_activations.swiglu, splits="tokens"),
+    Kernel("swiglu", "scalar", gated_activations.swiglu_scalar, splits="tokens"),
+    Kernel("geglu", "generic", gated_activations.geglu, splits="tokens"),
+    Kernel("reglu", "generic", gated_activations.reglu, splits="tokens"),
+    Kernel("add", "generic", arithmetic.add, splits="tokens"),
+    Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
+    Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
     *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
     *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
     Kernel("logit_bias", "generic", edits.logit_bias),

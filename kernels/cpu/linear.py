@@ -1,158 +1,87 @@
-"""linear on the CPU in portable vectors: variant `generic`.
+"""How linear's kernels go through their work, whatever the weight's format.
 
-32 rows travel together, one row a lane. Every output is one chain of fused multiply-adds over
-hidden in order (block by block for quantised weights), so neither the number of threads nor that
-of tokens changes a bit. Tokens go four at a time, so that a weight is loaded and widened once for
-four; groups of rows are shared among threads.
-
-Packed layouts, a group of 32 rows after the other, rows beyond `out` zero:
-- F32, F16, BF16: [hidden][32 lanes] elements.
-- Q8_0: [blocks] of [32 elements][32 lanes] int8, then 32 float16 scales.
-- Q4_0: [blocks] of [16 bytes][32 lanes], low nibbles element j, high ones j + 16, then 32 scales.
+Sixteen rows of the weight travel together, one row a lane; groups of rows are shared among
+threads. The activations of some tokens are laid side by side in a panel on the stack, and a tile
+of them meets a group of rows in registers. Every output is one chain of fused multiply-adds over
+hidden in order (block by block for quantised weights): cutting rows, tokens or hidden elsewhere
+changes no bit, so every variant of a format in the default numerics gives the same.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from numba import njit
-from numba.extending import overload
 
-from kernels.cpu.linear_blocks import QUANTISED, Layout, put, rows, sums1, sums4
-from kernels.cpu.share import arguments, by_format, part
-from kernels.cpu.simd import (
-    Vector,
-    add,
-    bf16x32,
-    convert,
-    f16x32,
-    f32x32,
-    fma,
-    high_nibbles,
-    i8x32,
-    load,
-    low_nibbles,
-    splat,
-    sub,
-    zero,
-)
+from kernels.cpu.share import part
+from kernels.cpu.tiles import in_tiles
 
-LANES = 32
-FLOAT = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
+LANES = 16
 
 
-@njit
-def float_rows(kind, element_bytes, x, weight, out, thread, n_threads):
-    tokens, hidden = x.shape
-    step = LANES * element_bytes
-    first, last = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
-    for group in range(first, last):
-        base = group * hidden * step
-        t = 0
-        while t + 4 <= tokens:
-            a, b, c, d = zero(f32x32), zero(f32x32), zero(f32x32), zero(f32x32)
-            for k in range(hidden):
-                w = convert(f32x32, load(kind, weight, base + k * step))
-                a = fma(w, splat(f32x32, x[t, k]), a)
-                b = fma(w, splat(f32x32, x[t + 1, k]), b)
-                c = fma(w, splat(f32x32, x[t + 2, k]), c)
-                d = fma(w, splat(f32x32, x[t + 3, k]), d)
-            put(out, t, group * LANES, LANES, a)
-            put(out, t + 1, group * LANES, LANES, b)
-            put(out, t + 2, group * LANES, LANES, c)
-            put(out, t + 3, group * LANES, LANES, d)
-            t += 4
-        while t < tokens:
-            a = zero(f32x32)
-            for k in range(hidden):
-                w = convert(f32x32, load(kind, weight, base + k * step))
-                a = fma(w, splat(f32x32, x[t, k]), a)
-            put(out, t, group * LANES, LANES, a)
-            t += 1
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Sizes of a kernel's loops, measured, not derived.
+
+    - `tiles`: tokens in registers together: the widest first, 1 last.
+    - `tokens` and `units`: of a panel, a unit being an element or a block of hidden. Fewer tokens
+      make a longer panel; a prompt's panel should stay in the second level of cache.
+    """
+
+    tiles: tuple[int, ...]
+    tokens: int
+    units: int
+
+    @property
+    def size(self) -> int:
+        """Units of a panel, tokens times depth."""
+        return self.tokens * self.units
 
 
-def float_kernel(kind: Vector) -> Callable[..., None]:
-    element_bytes = 4 if kind == f32x32 else 2
+def product(
+    blocking: Blocking, fill: Callable[..., None], multiply: Callable[[int], Any]
+) -> Callable[..., None]:
+    """The loops around
 
-    def generic(block, thread, n_threads):
-        x, weight, out = arguments(block, FLOAT)
-        float_rows(kind, element_bytes, x, weight, out, thread, n_threads)
+    - fill(token, size, (source, panel, first, unit, depth)), which lays `depth` units from `unit`
+      on of `size` tokens from first + token on into the panel, at token * depth units;
+    - multiply(size)(token, (panel, weight, at, depth, out, first, row, begin)), which adds to the
+      outputs of these tokens and of the rows packed at byte `at`; the first time, if `begin`.
 
-    return generic
+    A group of rows is `units` times `step` bytes of the packed weight.
+    """
+    tiles, tokens_at_once, most = blocking.tiles, blocking.tokens, blocking.size
+    multiply_all = in_tiles(multiply, tiles)
 
+    @njit
+    def fill_all(count, arguments):
+        token = 0
+        for size in tiles:
+            while token + size <= count:
+                fill(token, size, arguments)
+                token += size
 
-FLOAT_SHARES = by_format(float_kernel, FLOAT, {"F32": f32x32, "F16": f16x32, "BF16": bf16x32})
+    @njit(inline="always")
+    def run(source, panel, weight, step, units, out, thread, n_threads):
+        tokens = out.shape[0]
+        begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
+        if begin == end:
+            return
+        for first in range(0, tokens, tokens_at_once):
+            count = min(tokens_at_once, tokens - first)
+            depth = most // count
+            for unit in range(0, units, depth):
+                deep = min(depth, units - unit)
+                fill_all(count, (source, panel, first, unit, deep))
+                for group in range(begin, end):
+                    at = (group * units + unit) * step
+                    row = group * LANES
+                    multiply_all(0, count, (panel, weight, at, deep, out, first, row, unit == 0))
 
-
-# A block's integer dot is at most 32 * 127 * 128 < 2^24, so float32 holds it exactly and the
-# portable int8-to-float conversion serves every machine, in any order.
-
-BYTES, NIBBLES = Layout("generic", "Q8_0"), Layout("generic", "Q4_0")
-
-
-def pair(layout, weight, base, j):
-    """Elements j and j + 16 of a block as float vectors, 32 rows each."""
-    raise NotImplementedError("known to compiled code only")
-
-
-@overload(pair, inline="always")
-def _pair(layout, weight, base, j):
-    def of_bytes(layout, weight, base, j):
-        low = load(i8x32, weight, base + LANES * j)
-        high = load(i8x32, weight, base + LANES * (j + 16))
-        return convert(f32x32, low), convert(f32x32, high)
-
-    def of_nibbles(layout, weight, base, j):
-        both = load(i8x32, weight, base + LANES * j)
-        eight = splat(f32x32, 8.0)
-        low, high = convert(f32x32, low_nibbles(both)), convert(f32x32, high_nibbles(both))
-        return sub(low, eight), sub(high, eight)
-
-    return of_nibbles if layout.instance_type == NIBBLES else of_bytes
-
-
-@njit(inline="always")
-def times(low, high, q, t, k, dot):
-    dot = fma(low, splat(f32x32, float(q[t, k])), dot)
-    return fma(high, splat(f32x32, float(q[t, k + 16])), dot)
+    return run
 
 
-@overload(sums1)
-def _sums1(layout, weight, base, q, total, t, i):
-    def one(layout, weight, base, q, total, t, i):
-        a, b = zero(f32x32), zero(f32x32)  # two chains, so that their latencies overlap
-        for j in range(0, 16, 2):
-            low, high = pair(layout, weight, base, j)
-            a = times(low, high, q, t, 32 * i + j, a)
-            low, high = pair(layout, weight, base, j + 1)
-            b = times(low, high, q, t, 32 * i + j + 1, b)
-        return add(a, b)
-
-    return one if layout.instance_type in (BYTES, NIBBLES) else None
-
-
-@overload(sums4)
-def _sums4(layout, weight, base, q, total, t, i):
-    def four(layout, weight, base, q, total, t, i):
-        a, b, c, d = zero(f32x32), zero(f32x32), zero(f32x32), zero(f32x32)
-        for j in range(16):
-            low, high = pair(layout, weight, base, j)
-            k = 32 * i + j
-            a = times(low, high, q, t, k, a)
-            b = times(low, high, q, t + 1, k, b)
-            c = times(low, high, q, t + 2, k, c)
-            d = times(low, high, q, t + 3, k, d)
-        return a, b, c, d
-
-    return four if layout.instance_type in (BYTES, NIBBLES) else None
-
-
-def block_kernel(layout: Layout) -> Callable[..., None]:
-    payload = LANES * (32 if layout == BYTES else 16)
-
-    def generic(block, thread, n_threads):
-        values = arguments(block, QUANTISED)
-        rows(layout, f32x32, f16x32, LANES, payload, values, thread, n_threads)
-
-    return generic
-
-
-QUANTISED_SHARES = by_format(block_kernel, QUANTISED, {"Q8_0": BYTES, "Q4_0": NIBBLES})
+def named(kernel: Callable[..., None], variant: str) -> Callable[..., None]:
+    """The kernel under its variant's name, by which its compiled form is kept."""
+    kernel.__qualname__ = f"{kernel.__qualname__}.{variant}"
+    return kernel

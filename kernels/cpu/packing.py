@@ -1,13 +1,17 @@
-"""Weights as the kernels stream them: 32 rows together, one row a lane (layouts: linear.py)."""
+"""Weights as the kernels stream them: 16 rows together, one row a lane (layouts: linear_float.py
+and linear_int8.py). Groups of rows are shared among threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import types
 
 from kernels.cpu.linear import LANES
-from kernels.cpu.share import Share, Words, arguments, pack_words, part, share
+from kernels.cpu.linear_int8 import PAYLOAD
+from kernels.cpu.share import Share, Words, arguments, pack_words, part
+from kernels.cpu.simd import load, store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CACHE_LINE = 64
@@ -15,12 +19,12 @@ TILE = 128
 
 WORDS16 = "weight: u16[rows hidden] -> out: u16[packed]"
 WORDS32 = "weight: u32[rows hidden] -> out: u32[packed]"
-BLOCKS = "weight: u8[rows row_bytes], block_bytes: i64 -> out: u8[packed]"
+BLOCKS = "weight: u8[rows row_bytes] -> out: u8[packed]"
 
 
 def words_packer(signature: str) -> Callable[..., None]:
-    """[groups][hidden][32] elements: groups are shared, and go in tiles so that both sides of the
-    transposition stay in cache."""
+    """[groups][hidden][16] elements, in tiles so that both sides of the transposition stay in
+    cache; rows beyond the last are zero."""
 
     def pack(block, thread, n_threads):
         weight, out = arguments(block, signature)
@@ -42,44 +46,29 @@ def words_packer(signature: str) -> Callable[..., None]:
     return pack
 
 
-@share(BLOCKS)
-def pack_blocks(block, thread, n_threads):
-    """[groups][blocks] of [payload bytes][32], then 32 scales of two bytes."""
-    weight, block_bytes, out = arguments(block, BLOCKS)
-    rows = weight.shape[0]
-    blocks = weight.shape[1] // block_bytes
-    first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
-    for group in range(first, last):
-        valid = min(LANES, rows - group * LANES)
-        for b in range(blocks):
-            base = (group * blocks + b) * block_bytes * LANES
-            scales = base + (block_bytes - 2) * LANES
-            for i in range(base, base + block_bytes * LANES):
-                out[i] = 0
-            for lane in range(valid):
-                source = weight[group * LANES + lane, b * block_bytes : (b + 1) * block_bytes]
-                out[scales + 2 * lane], out[scales + 2 * lane + 1] = source[0], source[1]
-                for j in range(2, block_bytes):
-                    out[base + (j - 2) * LANES + lane] = source[j]
+def blocks_packer(payload: int, flip: int) -> Callable[..., None]:
+    """[groups][blocks] of [payload / 4][16][4 bytes], `flip` exclusive-or'ed into every word, then
+    16 scales of two bytes; rows beyond the last are the last one's again."""
+    step = LANES * (payload + 2)
 
+    def pack(block, thread, n_threads):
+        weight, out = arguments(block, BLOCKS)
+        rows, row_bytes = weight.shape
+        blocks = row_bytes // (payload + 2)
+        first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
+        for group in range(first, last):
+            for b in range(blocks):
+                base = (group * blocks + b) * step
+                scales = base + LANES * payload
+                for lane in range(LANES):
+                    row = min(group * LANES + lane, rows - 1)
+                    source = row * row_bytes + b * (payload + 2)
+                    store(out, scales + 2 * lane, load(types.uint16, weight, source))
+                    for word in range(payload // 4):
+                        value = load(types.uint32, weight, source + 2 + 4 * word)
+                        store(out, base + 4 * (LANES * word + lane), np.uint32(value ^ flip))
 
-@share(BLOCKS)
-def pack_dwords(block, thread, n_threads):
-    """[groups of 16][blocks] of [payload / 4][16][4 bytes], then 16 scales of two bytes."""
-    weight, block_bytes, out = arguments(block, BLOCKS)
-    rows = weight.shape[0]
-    blocks = weight.shape[1] // block_bytes
-    first, last = part((rows + 15) // 16, thread, n_threads)
-    for group in range(first, last):
-        for b in range(blocks):
-            base = (group * blocks + b) * block_bytes * 16
-            scales = base + (block_bytes - 2) * 16
-            for lane in range(16):
-                row = min(group * 16 + lane, rows - 1)  # rows beyond the last are never stored
-                source = weight[row, b * block_bytes : (b + 1) * block_bytes]
-                out[scales + 2 * lane], out[scales + 2 * lane + 1] = source[0], source[1]
-                for j in range(block_bytes - 2):
-                    out[base + j // 4 * 64 + 4 * lane + j % 4] = source[j + 2]
+    return pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +80,33 @@ class Packing:
 
     share: Share
     word: type
-    block_bytes: int = 0
     lanes: int = LANES
+
+    def memory(self, weight: Array) -> Array:
+        """For the packed weight: uninitialised uint8 [packed], on a cache line boundary."""
+        return aligned(self.place(weight, len(weight)))
+
+    def place(self, weight: Array, rows: int) -> int:
+        """Where in the packed weight the groups begin that follow so many rows."""
+        return -(-rows // self.lanes) * self.lanes * int(weight.shape[1])
+
+    def block(self, weight: Array, packed: Array) -> Words:
+        """What makes the share fill `packed`; both must outlive it.
+
+        Groups of rows follow one another, so whole groups may be packed on their own:
+        `block(weight[a:b], packed[place(a):place(b)])` with `a` a multiple of `lanes`.
+        """
+        source: Array = weight.view(self.word)
+        values = {"weight": source, "out": packed.view(self.word)}
+        return pack_words(self.share.signature, values)
 
     def job(self, weight: Array) -> tuple[Array, Words]:
         """The packed weight's memory, and the block that makes the share fill it.
 
-        weight uint8 [rows, row_bytes] -> uint8 [packed], on a cache line boundary.
+        weight uint8 [rows, row_bytes], C-contiguous -> uint8 [packed].
         """
-        source: Array = np.ascontiguousarray(weight).view(self.word)
-        groups = -(-len(weight) // self.lanes)
-        packed = aligned(groups * self.lanes * weight.shape[1])
-        values = {"weight": source, "out": packed.view(self.word), "block_bytes": self.block_bytes}
-        return packed, pack_words(self.share.signature, values)
+        packed = self.memory(weight)
+        return packed, self.block(weight, packed)
 
     def __call__(self, weight: Array) -> Array:
         """The packed weight, made by this thread alone."""
@@ -121,16 +124,13 @@ def aligned(size: int) -> Array:
 
 _words16 = Share(words_packer(WORDS16), WORDS16, "u16")
 _words32 = Share(words_packer(WORDS32), WORDS32, "u32")
+_bytes = Share(blocks_packer(PAYLOAD["Q8_0"], 0x80808080), BLOCKS, "Q8_0")  # raised by 128
+_nibbles = Share(blocks_packer(PAYLOAD["Q4_0"], 0), BLOCKS, "Q4_0")
 
 PACKINGS: dict[str, Packing] = {
     "F32": Packing(_words32, np.uint32),
     "F16": Packing(_words16, np.uint16),
     "BF16": Packing(_words16, np.uint16),
-    "Q8_0": Packing(pack_blocks, np.uint8, 34),
-    "Q4_0": Packing(pack_blocks, np.uint8, 18),
-}
-
-VNNI_PACKINGS: dict[str, Packing] = {
-    "Q8_0": Packing(pack_dwords, np.uint8, 34, 16),
-    "Q4_0": Packing(pack_dwords, np.uint8, 18, 16),
+    "Q8_0": Packing(_bytes, np.uint8),
+    "Q4_0": Packing(_nibbles, np.uint8),
 }

@@ -18,8 +18,11 @@ from kernels.provenance import cpu_features
 I32 = ir.IntType(32)
 ELEMENTS: dict[str, ir.Type] = {
     "f32": ir.FloatType(), "f16": ir.HalfType(), "bf16": ir.IntType(16),
-    "i8": ir.IntType(8), "i32": I32,
+    "i8": ir.IntType(8), "i16": ir.IntType(16), "i32": I32,
 }  # fmt: skip
+
+
+WIDTHS = {"f32": 32, "f16": 16, "bf16": 16, "i8": 8, "i16": 16, "i32": 32}  # in bits
 
 
 class Vector(types.Type):
@@ -33,6 +36,10 @@ class Vector(types.Type):
     def ir(self) -> ir.Type:
         return ir.VectorType(ELEMENTS[self.element], self.lanes)
 
+    @property
+    def bits(self) -> int:
+        return self.lanes * WIDTHS[self.element]
+
     def of(self, element: str) -> "Vector":
         return Vector(element, self.lanes)
 
@@ -43,8 +50,8 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, vector.ir)
 
 
-f32x16, f16x16, i32x16 = Vector("f32", 16), Vector("f16", 16), Vector("i32", 16)
-i8x64 = Vector("i8", 64)
+f32x16, f16x16, bf16x16, i32x16 = (Vector(e, 16) for e in ("f32", "f16", "bf16", "i32"))
+i32x8, i8x64 = Vector("i32", 8), Vector("i8", 64)
 f32x32, f16x32, bf16x32, i8x32 = (Vector(e, 32) for e in ("f32", "f16", "bf16", "i8"))
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
 
@@ -138,6 +145,21 @@ def store_first(typing, array, offset, value, count):
     return types.void(array, types.intp, value, types.intp), codegen
 
 
+@intrinsic(prefer_literal=True)
+def prefetch(typing, array, offset, locality):
+    """Ask for the cache line at array[offset:], which may lie beyond the array's end; `locality`
+    is a literal from 0 (used once) to 3 (keep in every cache)."""
+
+    def codegen(context, builder, signature, values):
+        pointer = address_of(context, builder, signature.args[0], values, ir.IntType(8))
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(call, [pointer, I32(0), I32(locality.literal_value), I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, locality), codegen
+
+
 @intrinsic
 def splat(typing, kind, scalar):
     """Every lane the same scalar."""
@@ -190,6 +212,34 @@ def fma(typing, a, b, c):
     return a(a, a, a), codegen
 
 
+@intrinsic(prefer_literal=True)
+def zeros(typing, kind, count):
+    """`count` vectors of zeros, as a tuple: sums that stay in registers."""
+    result = types.UniTuple(kind.instance_type, count.literal_value)
+
+    def codegen(context, builder, signature, values):
+        return ir.Constant(context.get_value_type(result), None)
+
+    return result(kind, count), codegen
+
+
+@intrinsic
+def fma_outer(typing, sums, v, array, offset):
+    """The tuple of sums[t] + v * array[offset + t]."""
+
+    def codegen(context, builder, signature, values):
+        result = values[0]
+        data = context.make_array(array)(context, builder, values[2]).data
+        for t in range(sums.count):
+            scalar = builder.load(builder.gep(data, [builder.add(values[3], values[3].type(t))]))
+            product = [values[1], broadcast(builder, v, scalar), builder.extract_value(result, t)]
+            total = call_llvm(builder, f"llvm.fmuladd.{suffix(v)}", v.ir, product)
+            result = builder.insert_value(result, total, t)
+        return result
+
+    return sums(sums, v, array, types.intp), codegen
+
+
 @intrinsic
 def maximum(typing, a, b):
     """The larger of a and b, lane by lane; b where either is NaN."""
@@ -218,6 +268,47 @@ def high_nibbles(typing, v):
         return builder.lshr(values[0], ir.Constant(v.ir, [4] * v.lanes))
 
     return v(v), codegen
+
+
+@intrinsic
+def even_bytes(typing, v):
+    """Bytes 0, 2, 4, ... as unsigned numbers, i16 lanes."""
+    wide = Vector("i16", v.lanes // 2)
+
+    def codegen(context, builder, signature, values):
+        words = builder.bitcast(values[0], wide.ir)
+        return builder.and_(words, ir.Constant(wide.ir, [255] * wide.lanes))
+
+    return wide(v), codegen
+
+
+@intrinsic
+def odd_bytes(typing, v):
+    """Bytes 1, 3, 5, ... as unsigned numbers, i16 lanes."""
+    wide = Vector("i16", v.lanes // 2)
+
+    def codegen(context, builder, signature, values):
+        words = builder.bitcast(values[0], wide.ir)
+        return builder.lshr(words, ir.Constant(wide.ir, [8] * wide.lanes))
+
+    return wide(v), codegen
+
+
+@intrinsic
+def dot_pairs(typing, sums, a, b):
+    """sums + a[2i] b[2i] + a[2i + 1] b[2i + 1], of i16 into i32 (x86's vpmaddwd, NEON's smull)."""
+
+    def codegen(context, builder, signature, values):
+        wide = ir.VectorType(I32, a.lanes)
+        products = builder.mul(*(builder.sext(v, wide) for v in values[1:]))
+        halves = (
+            ir.Constant(ir.VectorType(I32, sums.lanes), list(range(first, a.lanes, 2)))
+            for first in (0, 1)
+        )
+        even, odd = (builder.shuffle_vector(products, products, half) for half in halves)
+        return builder.add(values[0], builder.add(even, odd))
+
+    return sums(sums, a, b), codegen
 
 
 @intrinsic
@@ -253,10 +344,26 @@ def _widen_half(builder: Any, value: Any, lanes: int) -> Any:
     return builder.bitcast(builder.or_(scaled, sign), f32)
 
 
+def _narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
+    """float32 to bfloat16, nearest even, by integer arithmetic; a NaN stays one, made quiet."""
+    i32 = ir.VectorType(I32, lanes)
+
+    def constant(bits: int) -> Any:
+        return ir.Constant(i32, [bits] * lanes)
+
+    bits = builder.bitcast(value, i32)
+    odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+    rounded = builder.add(builder.add(bits, odd), constant(0x7FFF))
+    quiet = builder.or_(bits, constant(0x400000))
+    kept = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+    half = ir.VectorType(ELEMENTS["bf16"], lanes)
+    return builder.trunc(builder.lshr(kept, constant(16)), half)
+
+
 @intrinsic
 def convert(typing, kind, v):
     """Lanes of one element type as another: f16, bf16, i8, i32 to f32 (exact where it fits);
-    f32 to f16 (nearest even) and to i32 (toward zero)."""
+    f32 to f16 and bf16 (nearest even, subnormals kept) and to i32 (toward zero)."""
     result = kind.instance_type if isinstance(kind.instance_type, Vector) else v.of("f32")
 
     def codegen(context, builder, signature, values):
@@ -276,6 +383,8 @@ def convert(typing, kind, v):
                 return value
             case "f32", "f16":
                 return builder.fptrunc(value, target)
+            case "f32", "bf16":
+                return _narrow_to_bf16(builder, value, v.lanes)
             case "f32", "i32":
                 return builder.fptosi(value, target)
         raise TypeError(f"no conversion from {v} to {result}")

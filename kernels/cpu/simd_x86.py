@@ -1,10 +1,12 @@
-"""Vector instructions that only x86-64 has."""
+"""Vector instructions that only x86-64 has; each names the CPU feature it needs."""
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.simd import I32, address_of, broadcast, call_llvm, i8x64, i32x16
+from kernels.cpu.simd import I32, Vector, address_of, bf16x32, broadcast, call_llvm
+
+I16 = ir.IntType(16)
 
 
 @intrinsic
@@ -18,24 +20,119 @@ def to_unsigned(typing, v):
 
 
 @intrinsic
-def splat4(typing, array, offset):
-    """i8x64: the four bytes at array[offset:], sixteen times."""
+def absolute(typing, v):
+    """Each signed byte's size, unsigned: that of -128 is 128."""
 
     def codegen(context, builder, signature, values):
-        word = builder.load(address_of(context, builder, signature.args[0], values, I32))
-        word.align = 1
-        return builder.bitcast(broadcast(builder, i32x16, word), i8x64.ir)
+        negative = builder.icmp_signed("<", values[0], ir.Constant(v.ir, None))
+        return builder.select(negative, builder.neg(values[0]), values[0])
 
-    return i8x64(array, types.intp), codegen
+    return v(v), codegen
+
+
+@intrinsic
+def with_sign_of(typing, v, sign):
+    """i8x32: v where `sign` is positive, 0 where it is 0, -v where it is negative (AVX2).
+
+    So absolute(w) times with_sign_of(x, w) is w times x. -(-128) wraps to -128.
+    """
+
+    def codegen(context, builder, signature, values):
+        return call_llvm(builder, "llvm.x86.avx2.psign.b", v.ir, list(values))
+
+    return v(v, v), codegen
+
+
+@intrinsic
+def splat4(typing, kind, array, offset):
+    """The vector of type `kind` that repeats the four bytes at array[offset:]."""
+    result = kind.instance_type
+    words = Vector("i32", result.bits // 32)
+
+    def codegen(context, builder, signature, values):
+        word = builder.load(address_of(context, builder, array, values[1:], I32))
+        word.align = 1
+        return builder.bitcast(broadcast(builder, words, word), result.ir)
+
+    return result(kind, array, types.intp), codegen
 
 
 @intrinsic
 def dot4(typing, sums, unsigned, signed):
-    """sums + the dot of each lane's four unsigned with its four signed bytes (AVX-512 VNNI)."""
+    """sums + the dot of each lane's four unsigned with its four signed bytes: i32x16 and i8x64
+    (AVX-512 VNNI), or i32x8 and i8x32 (AVX-VNNI, or AVX-512 VNNI and VL). Sums wrap around."""
+
+    def codegen(context, builder, signature, values):
+        words = [values[0], *(builder.bitcast(v, sums.ir) for v in values[1:])]
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.lanes}"
+        return call_llvm(builder, name, sums.ir, words)
+
+    return sums(sums, unsigned, signed), codegen
+
+
+@intrinsic
+def dot4_of_small(typing, sums, unsigned, signed):
+    """dot4 of i32x8 and i8x32 whose unsigned bytes are at most 128 (AVX2).
+
+    Two neighbours' products are added in int16, which saturates beyond -32768 and 32767; unsigned
+    bytes up to 128 keep every sum within 2 * 128 * -128 and 2 * 128 * 127.
+    """
+
+    def codegen(context, builder, signature, values):
+        i16x16 = ir.VectorType(I16, 2 * sums.lanes)
+        pairs = call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", i16x16, list(values[1:]))
+        ones = ir.Constant(i16x16, [1] * i16x16.count)
+        fours = call_llvm(builder, "llvm.x86.avx2.pmadd.wd", sums.ir, [pairs, ones])
+        return builder.add(values[0], fours)
+
+    return sums(sums, unsigned, signed), codegen
+
+
+@intrinsic
+def dot4_of_signed(typing, sums, a, b):
+    """dot4_of_small of signed bytes both, i8x32: |a| times b with a's sign (AVX2).
+
+    a may be -128 and b may not, so that no pair overflows int16.
+    """
 
     def codegen(context, builder, signature, values):
         sums_, left, right = values
-        pair = [builder.bitcast(left, i32x16.ir), builder.bitcast(right, i32x16.ir)]
-        return call_llvm(builder, "llvm.x86.avx512.vpdpbusd.512", i32x16.ir, [sums_, *pair])
+        i16x16 = ir.VectorType(I16, 2 * sums.lanes)
+        negative = builder.icmp_signed("<", left, ir.Constant(a.ir, None))
+        size = builder.select(negative, builder.neg(left), left)
+        signed = call_llvm(builder, "llvm.x86.avx2.psign.b", b.ir, [right, left])
+        pairs = call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", i16x16, [size, signed])
+        ones = ir.Constant(i16x16, [1] * i16x16.count)
+        fours = call_llvm(builder, "llvm.x86.avx2.pmadd.wd", sums.ir, [pairs, ones])
+        return builder.add(sums_, fours)
 
-    return i32x16(i32x16, i8x64, i8x64), codegen
+    return sums(sums, a, b), codegen
+
+
+@intrinsic
+def dot2(typing, sums, a, b):
+    """f32x16: sums + a[2i+1] b[2i+1], rounded, then + a[2i] b[2i], rounded (AVX-512 BF16).
+
+    a and b are bf16x32. Subnormal inputs count as zero and subnormal results become zero.
+    """
+
+    def codegen(context, builder, signature, values):
+        i32x16 = ir.VectorType(I32, sums.lanes)
+        pairs = [values[0], *(builder.bitcast(v, i32x16) for v in values[1:])]
+        return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums.ir, pairs)
+
+    return sums(sums, a, b), codegen
+
+
+@intrinsic
+def to_bf16(typing, low, high):
+    """The lanes of two f32x16 as bf16x32, nearest even; a NaN stays one (AVX-512 BF16).
+
+    Subnormal numbers become zero, where convert() of simd.py keeps them.
+    """
+
+    def codegen(context, builder, signature, values):
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        return call_llvm(builder, name, bf16x32.ir, [values[1], values[0]])
+
+    return bf16x32(low, high), codegen

@@ -1,0 +1,106 @@
+"""linear for F32, F16 and BF16 weights: variants `generic` and `avx512`.
+
+Packed layout, a group of 16 rows after the other, rows beyond `out` zero: [hidden][16] elements.
+A panel holds [hidden][tokens of the tile] activations.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.linear import LANES, Blocking, named, product
+from kernels.cpu.share import arguments, by_format, part
+from kernels.cpu.simd import (
+    Vector,
+    bf16x16,
+    convert,
+    f16x16,
+    f32x16,
+    fma,
+    load,
+    splat,
+    store_first,
+    zero,
+)
+from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.tiles import fma_outer, load_rows, store_rows, zeros
+
+SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
+
+
+@njit
+def fill(token, size, arguments):
+    (x,), (panel,), first, unit, depth = arguments
+    target = panel[token * depth :]
+    for t in range(size):
+        source = x[first + token + t, unit:]
+        for k in range(depth):
+            target[k * size + t] = source[k]
+
+
+def multiply(kind: Vector) -> Callable[[int], Callable[..., None]]:
+    step = LANES * kind.bits // kind.lanes // 8
+
+    def of_size(size: int) -> Callable[..., None]:
+        @njit
+        def tile(token, arguments):
+            (panel,), weight, at, depth, out, first, row, begin = arguments
+            valid = min(LANES, out.shape[1] - row)
+            sums = zeros(f32x16, size)
+            if not begin:
+                sums = load_rows(sums, out, first + token, row, valid)
+            for k in range(depth):
+                w = convert(f32x16, load(kind, weight, at + k * step))
+                sums = fma_outer(sums, w, panel, (token * depth) + k * size)
+            store_rows(sums, out, first + token, row, valid)
+
+        return tile
+
+    return of_size
+
+
+def single(kind: Vector) -> Callable[..., None]:
+    """One token: two groups of rows at once, since a chain of additions waits for each to end."""
+    step = LANES * kind.bits // kind.lanes // 8
+
+    @njit
+    def run(x, weight, out, thread, n_threads):
+        hidden, width = x.shape[1], out.shape[1]
+        begin, end = part((width + LANES - 1) // LANES, thread, n_threads)
+        for group in range(begin, end, 2):
+            other = min(group + 1, end - 1)
+            at, beside = group * hidden * step, other * hidden * step
+            a, b = zero(f32x16), zero(f32x16)
+            for k in range(hidden):
+                scalar = splat(f32x16, x[0, k])
+                a = fma(convert(f32x16, load(kind, weight, at + k * step)), scalar, a)
+                b = fma(convert(f32x16, load(kind, weight, beside + k * step)), scalar, b)
+            store_first(out, group * LANES, a, min(LANES, width - group * LANES))
+            store_first(out, other * LANES, b, min(LANES, width - other * LANES))
+
+    return run
+
+
+def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[..., None]:
+    size, step = blocking.size, LANES * kind.bits // kind.lanes // 8
+    one, many = single(kind), product(blocking, fill, multiply(kind))
+
+    def kernel(block, thread, n_threads):
+        x, weight, out = arguments(block, SIGNATURE)
+        if x.shape[0] == 1:
+            one(x, weight, out, thread, n_threads)
+            return
+        panel = stack(np.float32, size)
+        many((x,), (panel,), weight, step, x.shape[1], out, thread, n_threads)
+
+    return named(kernel, variant)
+
+
+KINDS = {"F32": f32x16, "F16": f16x16, "BF16": bf16x16}
+GENERIC = Blocking((6, 4, 2, 1), tokens=48, units=1024)
+AVX512 = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
+
+GENERIC_SHARES = by_format(partial(float_kernel, GENERIC, "generic"), SIGNATURE, KINDS)
+AVX512_SHARES = by_format(partial(float_kernel, AVX512, "avx512"), SIGNATURE, KINDS)

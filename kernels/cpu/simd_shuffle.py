@@ -1,0 +1,165 @@
+"""Vectors by the dozen: sixteen transposed at once, one from each of several rows, and the stack."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+from kernels.cpu.simd import I32, address_of, broadcast, call_llvm, f32x16, suffix
+
+LINE = 64  # bytes of a cache line, and of the widest vector
+
+
+@intrinsic(prefer_literal=True)
+def stack(typing, dtype, count):
+    """A 1-d array of `count` elements on this function's stack, uninitialised, on a cache line.
+
+    It lives as long as the function: pass it down, never return it.
+    """
+    result = types.Array(dtype.dtype, 1, "C")
+    if not isinstance(count, types.IntegerLiteral):
+        raise TypeError("the size of an array on the stack is a constant")
+
+    def codegen(context, builder, signature, values):
+        element = context.get_data_type(result.dtype)
+        size = context.get_abi_sizeof(element)
+        with builder.goto_entry_block():  # once, and not zeroed as Numba's own alloca_once does
+            memory = builder.alloca(ir.ArrayType(element, count.literal_value))
+        memory.align = LINE
+        view = context.make_array(result)(context, builder)
+        populate_array(
+            view,
+            data=builder.bitcast(memory, element.as_pointer()),
+            shape=[context.get_constant(types.intp, count.literal_value)],
+            strides=[context.get_constant(types.intp, size)],
+            itemsize=context.get_constant(types.intp, size),
+            meminfo=None,
+        )
+        return view._getvalue()
+
+    return result(dtype, count), codegen
+
+
+def _shuffle(builder: Any, a: Any, b: Any, lanes: list[int]) -> Any:
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+
+# Masks that every instruction set has one instruction for: pairs within a quarter, then quarters.
+LOW = [quarter + lane for quarter in (0, 4, 8, 12) for lane in (0, 16, 1, 17)]
+HIGH = [lane + 2 for lane in LOW]
+LOW_PAIRS = [quarter + lane for quarter in (0, 4, 8, 12) for lane in (0, 1, 16, 17)]
+HIGH_PAIRS = [lane + 2 for lane in LOW_PAIRS]
+EVEN_QUARTERS = [quarter + lane for quarter in (0, 8, 16, 24) for lane in range(4)]
+ODD_QUARTERS = [lane + 4 for lane in EVEN_QUARTERS]
+
+
+@intrinsic
+def transpose16(typing, rows):
+    """The columns of sixteen rows of f32x16."""
+
+    def codegen(context, builder, signature, values):
+        v = cgutils.unpack_tuple(builder, values[0])
+        quads: list[list[Any]] = []  # by four rows; vector i has columns i, 4 + i, 8 + i, 12 + i
+        for a, b, c, d in zip(v[::4], v[1::4], v[2::4], v[3::4], strict=True):
+            ab, cd = (
+                [_shuffle(builder, x, y, m) for m in (LOW, HIGH)] for x, y in ((a, b), (c, d))
+            )
+            quads.append(
+                [
+                    _shuffle(builder, ab[half], cd[half], mask)
+                    for half in (0, 1)
+                    for mask in (LOW_PAIRS, HIGH_PAIRS)
+                ]
+            )
+        columns: list[Any] = [None] * 16
+        for i in range(4):
+            a, b, c, d = (quad[i] for quad in quads)
+            for odd, mask in enumerate((EVEN_QUARTERS, ODD_QUARTERS)):
+                ab, cd = _shuffle(builder, a, b, mask), _shuffle(builder, c, d, mask)
+                columns[4 * odd + i] = _shuffle(builder, ab, cd, EVEN_QUARTERS)
+                columns[4 * (odd + 2) + i] = _shuffle(builder, ab, cd, ODD_QUARTERS)
+        return context.make_tuple(builder, signature.return_type, columns)
+
+    result = types.UniTuple(f32x16, 16)
+    return (result(rows) if rows == result else None), codegen
+
+
+@intrinsic
+def load_rows(typing, like, array, offset, stride):
+    """A tuple like `like` whose vector r is at array[offset + r * stride:]."""
+
+    def codegen(context, builder, signature, values):
+        vectors = []
+        for r in range(like.count):
+            at = builder.add(values[2], builder.mul(values[3], values[3].type(r)))
+            pointer = address_of(context, builder, array, (values[1], at), like.dtype.ir)
+            vectors.append(builder.load(pointer))
+            vectors[-1].align = 4
+        return context.make_tuple(builder, like, vectors)
+
+    return like(like, array, types.intp, types.intp), codegen
+
+
+@intrinsic
+def store_rows(typing, array, offset, stride, vectors):
+    """array[offset + r * stride:] = vector r, for each of a tuple."""
+
+    def codegen(context, builder, signature, values):
+        for r, vector in enumerate(cgutils.unpack_tuple(builder, values[3])):
+            at = builder.add(values[1], builder.mul(values[2], values[2].type(r)))
+            pointer = address_of(context, builder, array, (values[0], at), vector.type)
+            builder.store(vector, pointer).align = 4
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, vectors), codegen
+
+
+@intrinsic
+def fma_rows(typing, sums, v, array, offset, stride):
+    """The tuple of sums[r] + v * array[offset + r * stride]."""
+
+    def codegen(context, builder, signature, values):
+        totals = []
+        data = context.make_array(array)(context, builder, values[2]).data
+        for r, total in enumerate(cgutils.unpack_tuple(builder, values[0])):
+            at = builder.add(values[3], builder.mul(values[4], values[4].type(r)))
+            scalar = broadcast(builder, v, builder.load(builder.gep(data, [at])))
+            product = [values[1], scalar, total]
+            totals.append(call_llvm(builder, f"llvm.fmuladd.{suffix(v)}", v.ir, product))
+        return context.make_tuple(builder, sums, totals)
+
+    return sums(sums, v, array, types.intp, types.intp), codegen
+
+
+@intrinsic
+def first_lanes(typing, v, count, rest):
+    """The first `count` lanes of v, then those of `rest`."""
+
+    def codegen(context, builder, signature, values):
+        index = ir.Constant(ir.VectorType(I32, v.lanes), list(range(v.lanes)))
+        limit = broadcast(builder, v.of("i32"), builder.trunc(values[1], I32))
+        return builder.select(builder.icmp_signed("<", index, limit), values[0], values[2])
+
+    return v(v, types.intp, v), codegen
+
+
+@intrinsic
+def fma_all(typing, sums, vectors, array, offset, stride):
+    """fma_rows with each of the vectors in turn, vector i times array[offset + i + r * stride]."""
+
+    def codegen(context, builder, signature, values):
+        totals = cgutils.unpack_tuple(builder, values[0])
+        data = context.make_array(array)(context, builder, values[2]).data
+        for i, vector in enumerate(cgutils.unpack_tuple(builder, values[1])):
+            for r, total in enumerate(totals):
+                step = builder.add(values[3].type(i), builder.mul(values[4], values[4].type(r)))
+                scalar = builder.load(builder.gep(data, [builder.add(values[3], step)]))
+                product = [vector, broadcast(builder, sums.dtype, scalar), total]
+                name = f"llvm.fmuladd.{suffix(sums.dtype)}"
+                totals[r] = call_llvm(builder, name, vector.type, product)
+        return context.make_tuple(builder, sums, totals)
+
+    return sums(sums, vectors, array, types.intp, types.intp), codegen
