@@ -13,6 +13,7 @@ The tables of the format are those of the `gguf` package. Its reader is not used
 arrays for every string, 11 s for a vocabulary of 150 000 tokens.
 """
 
+import hashlib
 import math
 import mmap
 import os
@@ -86,11 +87,13 @@ class GGUFFile:
     """A little-endian GGUF file of version 2 or 3, mapped read-only.
 
     path, size   where it is, and its bytes
+    stamp        size, dates of change and inode when it was opened: they change with its content
     magic        "GGUF", or "PWRI" for the sparse models of PowerInfer
     version      2 or 3
     metadata     key -> str, int, float, bool or a list of one of these
     value_types  key -> `ValueType`, what it takes to write the key again
     tensors      name -> `TensorInfo`, in the file's order
+    header       sha256 of all before the tensors' bytes
 
     Raises `GGUFError` for anything else. Bytes that are not UTF-8 survive in the metadata's texts
     as lone surrogates (`surrogateescape`): a vocabulary may hold parts of a character, and only
@@ -102,7 +105,8 @@ class GGUFFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._mapping: mmap.mmap | None = map_file(self.path)
+        self._mapping: mmap.mmap | None
+        self._mapping, self.stamp = map_file(self.path)
         try:
             cursor = Cursor(self._mapping, shown_path(self.path))
             self.size = cursor.size
@@ -113,6 +117,7 @@ class GGUFFile:
             self.metadata, self.value_types = read_keys(cursor, n_keys)
             alignment = read_alignment(cursor, self.metadata, self.value_types)
             self.tensors = read_tensors(cursor, n_tensors, alignment)
+            self._header_bytes = cursor.at
         except BaseException:
             self.close()
             raise
@@ -129,6 +134,24 @@ class GGUFFile:
             raise GGUFError(f"{shown_path(self.path)}: there is no tensor {shown(name)}")
         stored = np.frombuffer(self._mapping, np.uint8, info.n_bytes, info.offset)
         return stored.reshape(*info.dims[:-1], info.row_bytes)
+
+    def release(self, name: str) -> None:
+        """Let the tensor's pages go, where the system can: until it is read again, and then from
+        the file, it takes no memory of this process. Views of it stay valid."""
+        if self._mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        info = self.tensors[name]
+        first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # pages it has for itself
+        last = (info.offset + info.n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    @property
+    def header(self) -> str:
+        """sha256 of the metadata and the table of tensors as they are stored."""
+        if self._mapping is None:
+            raise GGUFError(f"{shown_path(self.path)}: the file was closed")
+        return hashlib.sha256(self._mapping[: self._header_bytes]).hexdigest()
 
     def close(self) -> None:
         """Release the mapping; views that are still in use keep it until the last one is gone."""
@@ -149,15 +172,17 @@ class GGUFFile:
         self.close()
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """The whole file, read-only."""
+def map_file(path: Path) -> tuple[mmap.mmap, tuple[int, ...]]:
+    """The whole file, read-only, and its stamp."""
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
             raise GGUFError(f"{shown_path(path)}: this is not a file")
         with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
+            found = os.fstat(file.fileno())
+            if not found.st_size:
                 raise GGUFError(f"{shown_path(path)}: the file is empty")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), stamp
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise GGUFError(f"{shown_path(path)}: cannot be read: {reason}") from None

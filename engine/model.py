@@ -16,10 +16,12 @@ from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
 from engine.models import llama
+from engine.packed_weights import Job, packed_weights
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
-from kernels.cpu.team import MOST_THREADS, Program, Team
+from kernels.cpu.team import MOST_THREADS, Team
+from kernels.kernel import NUMERICS
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 
@@ -32,7 +34,7 @@ class NumericalError(ArithmeticError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Whoever loads a model may watch: certification by trial, and weights by bytes packed."""
+    """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
 
     certified: Callable[[int, Certificate], None] | None = None
     packed: Callable[[int, int], None] | None = None
@@ -45,8 +47,13 @@ class Options:
     - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
     - `batch`: most tokens of one step; longer prompts go in chunks.
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
-    - `threads` 0 means one per physical core; `kv_format` is F32 or F16.
+    - `threads` 0 means one per physical core; `pinned`: each keeps to a core of its own.
+    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
+    - `numerics`: "exact" gives the same bits whatever the threads, batch or chunks of a prompt;
+      "fast" may round F32, F16 and BF16 weights and activations to bfloat16.
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
+    - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
+      that the next load maps them.
     """
 
     context: int = 0
@@ -54,9 +61,12 @@ class Options:
     sequences: int = 8
     outputs: int = 32
     threads: int = 0
+    pinned: bool = False
     kv_format: str = "F16"
+    numerics: str = "exact"
     strict: bool = False
     variant: str | None = None
+    keep_packed: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -70,6 +80,8 @@ class Options:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.kv_format not in FORMATS_OF_CACHE:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+        if self.numerics not in NUMERICS:
+            raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
 
 
 class Model:
@@ -107,14 +119,16 @@ class Model:
         self.cells = Cells(context, options.sequences)
         arrays = self._inputs()
         graph, logits = self._graph(arrays, context)
-        self.chooser = Chooser(Store(), options.strict, options.variant)
+        self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
         needs = dict.fromkeys(need(node) for node in graph.nodes)
         chosen = self.chooser.choose(list(needs), options.progress.certified)
         if any(kernel.activations == "int8" for kernel in chosen.values()):
             quantise = [Need("quantise_activations")]
             chosen |= self.chooser.choose(quantise, options.progress.certified)
         steps = with_kernels(graph, chosen)
-        self.team = self._resources.enter_context(Team(options.threads or physical_cores()))
+        self.team = self._resources.enter_context(
+            Team(options.threads or physical_cores(), options.pinned)
+        )
         self._pack(steps, arrays)
         self.plan = Plan(steps, arrays, self.limits, logits)
 
@@ -126,8 +140,8 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """Kernels that were refused, and why."""
-        return self.chooser.notes
+        """What is not as it should be: kernels that were refused, weights that were not kept."""
+        return self.chooser.notes + self._not_kept
 
     def _check_memory(self, context: int) -> None:
         layout = FORMATS[self.options.kv_format]
@@ -219,17 +233,17 @@ class Model:
         return llama.build(self.config, weights, graph_inputs, caches)
 
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
-        """Weights as the kernels stream them, one tensor after the other; then let go of the
-        file's own."""
-        jobs = {packed_name(s.weight, s.kernel): s for s in steps if s.weight}
-        total, done = sum(arrays[s.weight].nbytes for s in jobs.values()), 0
-        for name, step in jobs.items():
-            assert step.kernel.pack is not None
-            arrays[name], block = step.kernel.pack.job(arrays[step.weight])
-            self.team.run(Program([(step.kernel.pack.share, block)]))
-            done += arrays[step.weight].nbytes
-            if self.options.progress.packed:
-                self.options.progress.packed(done, total)
+        """Weights as the kernels stream them; then let go of the file's own."""
+        jobs = {
+            packed_name(s.weight, s.kernel): Job(s.weight, how)
+            for s in steps
+            if (how := s.kernel.pack)
+        }
+        options = self.options
+        packed, self._not_kept = packed_weights(
+            jobs, self.file, self.team, options.progress.packed, options.keep_packed
+        )
+        arrays |= packed
         used = {v.name for s in steps for v in s.node.arguments.values() if isinstance(v, Value)}
         for name in [name for name in arrays if name not in used]:
             del arrays[name]

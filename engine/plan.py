@@ -1,9 +1,10 @@
-"""A graph made ready: kernels chosen, every buffer placed in one arena, every argument block laid.
+"""A graph made ready: kernels chosen, calls put into stages, buffers placed in one arena, argument
+blocks laid.
 
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -11,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from engine.graph import Graph, Node, Value
+from engine.stages import Call, memory, stages
 from kernels.choose import Need
 from kernels.cpu.packing import CACHE_LINE, aligned
-from kernels.cpu.share import all_arguments, scalar_word
+from kernels.cpu.sequence import Entry, nothing, sequence
+from kernels.cpu.share import Share, Words, all_arguments, scalar_word
 from kernels.cpu.team import Program
 from kernels.kernel import Kernel
 from reference.op import DTYPES
 from reference.quantise_activations import BLOCK
+from reference.table import OPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
+SCRATCH = "scratch"  # the argument that is a kernel's own memory
 
 
 def need(node: Node) -> Need:
@@ -39,9 +44,13 @@ class Step:
     kernel: Kernel
     weight: str = ""
 
+    def shares(self) -> list[Share]:
+        """What runs: the kernel's share, and the one that follows if there is one."""
+        return [share for share in (self.kernel.share, self.kernel.then) if share]
+
     def reads(self) -> list[Value]:
         """The arrays its inputs are, as the kernel wants them."""
-        outputs = {argument.name for argument in self.kernel.spec.outputs}
+        outputs = {argument.name for argument in self.kernel.spec.outputs} | {SCRATCH}
         values = values_of(self).items()
         return [v for name, v in values if isinstance(v, Value) and name not in outputs]
 
@@ -99,31 +108,75 @@ def _quantised(x: Value) -> dict[str, Value]:
 
 
 def values_of(step: Step) -> dict[str, Value | float]:
-    """Arguments by the names of the kernel's own signature."""
-    names = {a.name for a in all_arguments(step.kernel.share.signature)}
+    """Arguments by the names of the signatures of the kernel's shares."""
+    names = {a.name for share in step.shares() for a in all_arguments(share.signature)}
     return {name: value for name, value in step.node.arguments.items() if name in names}
 
 
-def place(steps: list[Step], limits: Mapping[str, int], keep: Value) -> tuple[dict[str, int], int]:
+def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The op's named sizes in a step of these sizes, factors of products such as
+    kv_heads*head_dim among them."""
+    spec = OPS[node.op]
+    dims = [
+        (axis, sizes[dim] if isinstance(dim, str) else dim)
+        for argument in (*spec.inputs, *spec.outputs)
+        if isinstance(value := node.arguments.get(argument.name), Value)
+        for axis, dim in zip(argument.axes, value.dims, strict=True)
+    ]
+    shape: dict[str, int] = {}
+    for axis, size in dims:
+        if axis.isidentifier():
+            shape.setdefault(axis, size)
+    for axis, size in dims:
+        if "*" in axis:
+            unknown, known = axis.split("*")
+            shape.setdefault(unknown, size // shape[known])
+    return shape
+
+
+def with_scratch(step: Step, limits: Mapping[str, int]) -> Step:
+    """The step with the memory that its kernel wants for itself, enough for the largest sizes."""
+    if step.kernel.scratch is None:
+        return step
+    size = step.kernel.scratch(shape_of(step.node, limits))
+    scratch = Value(f"{step.node.label}.{SCRATCH}", "activation", "f32", (size,))
+    arguments = {**step.node.arguments, SCRATCH: scratch}
+    return replace(step, node=replace(step.node, arguments=arguments))
+
+
+def calls_of(steps: Sequence[Step]) -> list[Call]:
+    """What a team runs: each step's share, and the second share where its kernel has one."""
+    found = []
+    for i, step in enumerate(steps):
+        outputs = {argument.name for argument in step.kernel.spec.outputs} | {SCRATCH}
+        values = step.node.arguments.items()
+        writes = frozenset(memory(v) for n, v in values if isinstance(v, Value) and n in outputs)
+        splits = "" if step.kernel.then else step.kernel.splits
+        for share in step.shares():
+            names = [argument.name for argument in all_arguments(share.signature)]
+            arguments = {name: step.node.arguments[name] for name in names}
+            found.append(Call(i, share, arguments, writes, splits))
+    return found
+
+
+def place(
+    stages: Sequence[Sequence[Call]], limits: Mapping[str, int], keep: Value
+) -> tuple[dict[str, int], int]:
     """Offsets of the activations in the arena, and its size in bytes.
 
-    First fit by lifetime: memory is reused as soon as the last reader has run. Steps are barriers,
-    so a value read by step i frees its place for an output of step i + 1. `keep` lives to the end.
+    First fit by lifetime: memory is reused as soon as the last reader has run. Barriers stand
+    between stages only, so a value that stage i touches frees its place for values of stage i + 1.
+    `keep` lives to the end.
     """
-    last = {
-        value.name: i
-        for i, step in enumerate(steps)
-        for value in values_of(step).values()
-        if isinstance(value, Value)
-    }
-    last[keep.name] = len(steps)
+    last = {value.name: i for i, s in enumerate(stages) for call in s for value in call.values()}
+    last[keep.name] = len(stages)
     offsets: dict[str, int] = {}
-    live: list[tuple[int, int, int]] = []  # (begin, end, last step), sorted
+    live: list[tuple[int, int, int]] = []  # (begin, end, last stage), sorted
     size = 0
-    for i, step in enumerate(steps):
+    for i, stage in enumerate(stages):
         live = [block for block in live if block[2] >= i]
-        for value in values_of(step).values():
-            if not isinstance(value, Value) or value.kind != "activation" or value.name in offsets:
+        for value in (value for call in stage for value in call.values()):
+            if value.kind != "activation" or value.name in offsets:
                 continue
             wanted = -(-value.bytes(limits) // CACHE_LINE) * CACHE_LINE
             begin = 0
@@ -141,24 +194,44 @@ class Plan:
     """Steps laid out in memory, ready to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
+    `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
+    are the same calls, each for itself.
     """
 
     def __init__(
         self,
-        steps: list[Step],
+        steps: Sequence[Step],
         arrays: Mapping[str, Array],
         limits: Mapping[str, int],
         logits: Value,
     ) -> None:
-        self.steps, self.limits = steps, dict(limits)
-        self.offsets, self.arena_bytes = place(steps, limits, logits)
+        self.steps, self.limits = [with_scratch(step, limits) for step in steps], dict(limits)
+        self.stages = stages(calls_of(self.steps))
+        self.calls = [call for stage in self.stages for call in stage]
+        self.offsets, self.arena_bytes = place(self.stages, limits, logits)
         self.arena = aligned(self.arena_bytes)
         self._arrays = dict(arrays)
         self.inputs = arrays
         self._words, self._slots, starts = self._blocks()
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
-        self.program = Program(list(zip((s.kernel.share for s in steps), blocks, strict=True)))
+        self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
+        self.program = self._in_stages(self.entries)
         self.logits = self.array(logits)
+
+    def idle(self) -> Program:
+        """The program with shares that do nothing: what waking a team and its barriers cost."""
+        return self._in_stages((nothing, block) for _, block in self.entries)
+
+    def _in_stages(self, entries: Iterable[Entry]) -> Program:
+        """One entry for each stage, of one for each call."""
+        waiting, found, tables = iter(entries), list[Entry](), list[Words]()
+        for stage in self.stages:
+            alone, *more = [next(waiting) for _ in stage]
+            if more:
+                entry, calls = sequence([alone, *more])
+                tables.append(calls)
+            found.append(entry if more else alone)
+        return Program(found, tables)
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""
@@ -173,10 +246,9 @@ class Plan:
         words: list[int] = []
         slots: dict[str, list[int]] = {name: [] for name in self.limits}
         starts = [0]
-        for step in self.steps:
-            values = values_of(step)
-            for argument in all_arguments(step.kernel.share.signature):
-                value = values[argument.name]
+        for call in self.calls:
+            for argument in all_arguments(call.share.signature):
+                value = call.arguments[argument.name]
                 if not isinstance(value, Value):
                     words.append(scalar_word(argument, value))
                     continue

@@ -102,9 +102,8 @@ def stages(
     if kernel.scratch:
         shape = sizes(kernel.spec, inputs, kernel.format)
         values["scratch"] = np.empty(kernel.scratch(shape), np.float32)
-    for share in filter(None, (kernel.share, kernel.then)):
-        result.append((share, pack_words(share.signature, values), values))
-    return result
+    shares = filter(None, (kernel.share, kernel.then))
+    return result + [(share, pack_words(share.signature, values), values) for share in shares]
 
 
 def bind(kernel: Kernel, inputs: Arguments, outputs: Mapping[str, Array]) -> Run:

@@ -25,11 +25,17 @@ class Need:
     def __str__(self) -> str:
         return f"{self.op} {self.format}" if self.format else self.op
 
-    def candidates(self, variant: str | None = None) -> list[Kernel]:
+    def candidates(self, variant: str | None = None, numerics: str = "exact") -> list[Kernel]:
         """Kernels that could serve on this machine, best first; `variant` forces the choice where
-        the op has it."""
+        the op has it, `numerics` "fast" admits kernels that round more."""
         shape: Shape = dict(self.shape)
-        fits = [k for k in variants(self.op, self.format) if not k.missing() and k.takes(shape)]
+        fits = [
+            kernel
+            for kernel in variants(self.op, self.format)
+            if kernel.numerics in ("exact", numerics)
+            and not kernel.missing()
+            and kernel.takes(shape)
+        ]
         forced = [k for k in fits if k.variant == variant]
         return forced or fits
 
@@ -38,12 +44,14 @@ class Need:
 class Chooser:
     """Finds a certified kernel for every need, certifying what has no certificate yet.
 
-    In strict mode a failed certificate stops; else the next variant serves, and `notes` says so.
+    `numerics` "fast" admits kernels that round more than the default ones. In strict mode a failed
+    certificate stops; else the next variant serves, and `notes` says so.
     """
 
     store: Store
     strict: bool = False
     variant: str | None = None
+    numerics: str = "exact"
     notes: list[str] = field(default_factory=list)
 
     def choose(self, needs: Sequence[Need], progress: Progress | None = None) -> dict[Need, Kernel]:
@@ -54,7 +62,7 @@ class Chooser:
                 f"no kernel is a variant {self.variant!r}: {', '.join(known_variants)}"
             )
         chosen: dict[Need, Kernel] = {}
-        options = {need: need.candidates(self.variant) for need in needs}
+        options = {need: need.candidates(self.variant, self.numerics) for need in needs}
         while missing := [need for need in options if need not in chosen]:
             for need in missing:
                 if not options[need]:

@@ -2,8 +2,8 @@
 
 Outputs start as NaN between canaries, inputs are read-only and compared afterwards, and every case
 runs again with three threads' shares in reverse order, which must not change a bit. Kernels on
-quantised activations are judged twice: tightly against the product of those same activations, and
-against the float product with the quantisation step added.
+rounded activations are judged twice: tightly against the product of those same activations, and
+against the float product with the rounding step added.
 """
 
 from collections.abc import Callable, Mapping
@@ -114,20 +114,32 @@ def compare(
     """What a candidate made of these inputs, against the reference and the op's bound."""
     op = candidate.op
     with np.errstate(over="ignore", invalid="ignore"):
-        if candidate.activations == "int8":
-            q, scale, _ = quantise_activations(inputs["x"])
-            exact = {**inputs, "x": dequantise_activations(q, scale)}
-            expected = op.expected(exact)
-            tight = linear.quantised_bound(exact["x"], inputs)
-            verdict = _judged(case, outputs, expected, {"out": tight})
+        if candidate.activations != "float32":
+            exact, tight, step = ROUNDED[candidate.activations](inputs)
+            verdict = _judged(case, outputs, op.expected(exact), {"out": tight})
             if not verdict.passed:
                 return verdict
-            step = tight + linear.quantisation_step(scale, inputs)
-            quality = _judged(case, outputs, op.expected(inputs), {"out": step})
+            quality = _judged(case, outputs, op.expected(inputs), {"out": tight + step})
             return Verdict(case, verdict.worst, quality.nmse, quality.failure)
         expected = op.expected(inputs)
         bounds, also = op.bound(inputs, expected), op.also(inputs, expected)
         return _judged(case, outputs, expected, bounds, also)
+
+
+def _as_int8(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    q, scale, _ = quantise_activations(inputs["x"])
+    exact = {**inputs, "x": dequantise_activations(q, scale)}
+    tight = linear.quantised_bound(exact["x"], inputs)
+    return exact, tight, linear.quantisation_step(scale, inputs)
+
+
+def _as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    exact = linear.to_bf16(inputs)
+    return exact, linear.bf16_bound(exact), linear.bf16_step(inputs)
+
+
+# what a kernel rounds its inputs to: those inputs, its bound on them, and how far they are off
+ROUNDED = {"int8": _as_int8, "bf16": _as_bf16}
 
 
 def _judged(

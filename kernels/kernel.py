@@ -9,6 +9,8 @@ from kernels.provenance import cpu_features
 from reference.op import Op, Shape
 from reference.table import OPS
 
+NUMERICS = ("exact", "fast")
+
 
 def any_shape(shape: Shape) -> bool:
     return True
@@ -21,7 +23,8 @@ class Kernel:
     - `requires`: CPU features by LLVM's names; `takes(shape)`: the sizes it can do.
     - `pack`: how the op's weight, uint8 [rows, row_bytes], becomes the layout the share streams.
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
-      and the op quantise_activations has to run before it.
+      and the op quantise_activations has to run before it; "bf16": it rounds x and the weight.
+    - `numerics` "fast": no part of the default numerics, whose results agree bit for bit.
     - `in_place`: output by input, where the share updates the input's own memory.
     - `scratch(shape)`: float32 elements of the memory that the share's argument `scratch` is.
     - `then`: a second share, run once every thread is done with the first.
@@ -37,6 +40,7 @@ class Kernel:
     takes: Callable[[Shape], bool] = any_shape
     pack: Packing | None = None
     activations: str = "float32"
+    numerics: str = "exact"
     in_place: tuple[tuple[str, str], ...] = ()
     scratch: Callable[[Shape], int] | None = None
     then: Share | None = None
@@ -58,7 +62,7 @@ class Kernel:
         packed = repr(self.pack) if self.pack else ""
         scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
         then = self.then.fingerprint if self.then else ""
-        rest = (self.activations, self.in_place, scratch, then, self.splits)
+        rest = (self.activations, self.numerics, self.in_place, scratch, then, self.splits)
         return repr((sorted(self.requires), takes, packed, *rest))
 
     def missing(self) -> list[str]:

@@ -10,6 +10,7 @@ from kernels.cpu import (
     embedding,
     gated_activations,
     kv_write,
+    linear_bf16,
     linear_float,
     linear_int8,
     linear_scalar,
@@ -19,7 +20,7 @@ from kernels.cpu import (
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import PACKINGS
+from kernels.cpu.packing import BF16_PACKINGS, PACKINGS
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.share import Share
 from kernels.kernel import Kernel
@@ -27,12 +28,14 @@ from kernels.kernel import Kernel
 AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
 VNNI = AVX512 | {"avx512vnni"}
+BF16 = AVX512 | {"avx512bf16"}
 WRITES_CACHE = (("out", "before"),)
 
 
 def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of linear on packed weights, in each of its formats."""
-    return [Kernel("linear", variant, s, f, pack=PACKINGS[f], **rest) for f, s in shares.items()]
+    packings = BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
+    return [Kernel("linear", variant, s, f, pack=packings[f], **rest) for f, s in shares.items()]
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -40,6 +43,13 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("rms_norm", "generic", rms_norm.generic, splits="tokens"),
     Kernel("rms_norm", "scalar", rms_norm.scalar, splits="tokens"),
     Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
+    *linear(
+        "avx512_bf16",
+        linear_bf16.SHARES,
+        requires=BF16,
+        activations="bf16",
+        numerics="fast",
+    ),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512),
     *linear("generic", linear_float.GENERIC_SHARES),
     *linear("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, activations="int8"),

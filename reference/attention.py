@@ -6,6 +6,8 @@ token sees a range of one list. So causality, sliding windows, shared prefixes a
 mechanism, and where a cell lies never changes a result.
 """
 
+import math
+
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
@@ -14,6 +16,7 @@ from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_SCORE = 60.0  # of sum |q||k|; of the scores themselves some 20
+MERGED = 64  # cells: a kernel may add partial results of so many, or of more
 
 
 def attention(
@@ -110,6 +113,9 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     argument of exp by U * depth, depth being how far the score lies below the largest. So a weight
     is off by a factor of e^own and, through the sum that divides it, by the mean of the others'.
     Sums over cells add gamma(2 * cells + 8), and a weight too small for float32 may become zero.
+    A kernel may take MERGED cells or more at a time, below a maximum of their own, and then merge
+    what they give: the steps from maximum to maximum add up to the depth, but each is one more exp
+    in `own` and two more roundings in either sum. A quantised cache is exact: it is what it holds.
     """
     q, weight_format = inputs["q"], inputs["format"]
     keys = _rows(inputs["k"], q.shape[2], weight_format)
@@ -126,13 +132,15 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
         error += 3 * U * (np.abs(scores) + np.abs(bias))
         scores -= bias
         depth = scores.max(axis=1, keepdims=True) - scores
-        own = error + U * np.minimum(depth, 104) + EXP
+        merges = (len(cells) - 1) // MERGED
+        own = error + U * np.minimum(depth, 104) + EXP * (1 + merges)
         # the largest weights that these errors allow
         low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)
         weights = np.minimum(1, np.exp(-np.maximum(depth - own, 0)) / np.maximum(low, TINY))
         factor = np.expm1(np.minimum(own, 80))
         growth = factor + (weights * factor).sum(axis=1, keepdims=True)
-        growth = np.minimum(growth, 2 / np.maximum(weights, TINY)) + gamma(2 * len(cells) + 8)
+        growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
+        growth += gamma(2 * len(cells) + 4 * merges + 8)
         seen = _by_head(values[cells], q.shape[1])
         out[t] = np.einsum("hc,chd->hd", weights * growth + TINY, seen)
     return {"out": out + TINY * (1 + np.abs(expected["out"]))}
@@ -141,7 +149,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def complaint(inputs: Arguments) -> str:
     heads, head_dim = inputs["q"].shape[1:]
     layout = FORMATS[inputs["format"]]
-    kv_heads = inputs["k"].shape[1] // layout.row_bytes(head_dim)
+    kv_heads = inputs["k"].shape[1] // layout.block_bytes * layout.block // head_dim
     if not kv_heads or heads % kv_heads:
         return f"{heads} heads are no multiple of {kv_heads} kv_heads"
     sequences, capacity = inputs["lists"].shape
@@ -163,15 +171,16 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """heads is a multiple of kv_heads; there is a cell and a sequence."""
+    """heads is a multiple of kv_heads, rows are whole blocks; there is a cell and a sequence."""
     kv_heads = max(1, shape["kv_heads"])
+    whole = FORMATS[format or "F32"].block // math.gcd(FORMATS[format or "F32"].block, kv_heads)
     return {
         **shape,
         "kv_heads": kv_heads,
         "heads": -(-max(1, shape["heads"]) // kv_heads) * kv_heads,
         "capacity": max(1, shape["capacity"]),
         "sequences": max(1, shape["sequences"]),
-        "head_dim": max(1, shape["head_dim"]),
+        "head_dim": -(-max(1, shape["head_dim"]) // whole) * whole,
     }
 
 

@@ -5,11 +5,11 @@ import numpy as np
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
-FORMATS_OF_CACHE = ("F32", "F16")
+FORMATS_OF_CACHE = ("F32", "F16", "Q8_0", "Q4_0")
 
 
 def kv_write(x: Array, cells: Array, before: Array, format: str) -> Array:
-    """out = before, but row cells[t] holds x[t], encoded in `format`.
+    """out = before, but row cells[t] holds x[t], encoded in `format` (width is whole blocks).
 
     x float32 [tokens, width], cells int32 [tokens] (distinct), before uint8 [capacity, row_bytes]
     -> uint8, like before.
@@ -49,7 +49,10 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    return {**shape, "capacity": max(shape["capacity"], shape["tokens"])}
+    """A cell for every token, and rows of whole blocks."""
+    block = FORMATS[format or "F32"].block
+    width = -(-shape["width"] // block) * block
+    return {**shape, "capacity": max(shape["capacity"], shape["tokens"]), "width": width}
 
 
 OP = Op(

@@ -58,6 +58,36 @@ def quantisation_step(scale: Array, inputs: Arguments) -> Array:
     return linear(half_step, *_absolute(inputs))
 
 
+def to_bf16(inputs: Arguments) -> Arguments:
+    """x and the weight rounded to bfloat16, the latter as an F32 weight."""
+    bf16 = FORMATS["BF16"]
+    w = bf16.dequantise(bf16.quantise(FORMATS[inputs["format"]].dequantise(inputs["weight"])))
+    x = bf16.dequantise(bf16.quantise(inputs["x"]))
+    weight = w.astype(np.float32).view(np.uint8).reshape(len(w), -1)
+    return {"x": x, "weight": weight, "format": "F32"}
+
+
+def bf16_bound(inputs: Arguments) -> Array:
+    """For a kernel on bfloat16 numbers, against the product of those same numbers.
+
+    Products of two are exact in float32, sums round as in any order. The instructions take
+    subnormal inputs and results for zero: TINY for each sum, and TINY times the other factor for
+    each input. -> [tokens, out].
+    """
+    x = np.abs(inputs["x"]).astype(np.float64)
+    weight, float32 = _absolute(inputs)
+    w = FORMATS[float32].dequantise(weight).astype(np.float64)
+    flushed = TINY * (2 * x.shape[1] + x.sum(axis=1)[:, None] + w.sum(axis=1)[None])
+    return np.asarray(gamma(x.shape[1] + 1) * (x @ w.T) + flushed)
+
+
+def bf16_step(inputs: Arguments) -> Array:
+    """How far rounding x and the weight to bfloat16's eight bits may move the product.
+    -> [tokens, out]."""
+    magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
+    return np.asarray(((1 + 2.0**-8) ** 2 - 1) * magnitude + TINY * 2 * inputs["x"].shape[1])
+
+
 def _absolute(inputs: Arguments) -> tuple[Array, str]:
     """The weight's magnitudes, as an F32 weight."""
     w = FORMATS[inputs["format"]].dequantise(inputs["weight"])

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.parallel.shares import LONG, long
 from kernels.call import stages
 from kernels.cpu.share import arguments, pack_words, share
-from kernels.cpu.team import Program, Team
+from kernels.cpu.team import PARKED, Program, Team
 from kernels.table import find
 from reference.table import OPS
 
@@ -103,12 +104,30 @@ def test_idle_workers_sleep_and_wake():
         for runs in (1, 2):
             team.run(seen.program)
             seen.check(runs)
-            wait_until(lambda: team._state.sleepers == 2)
+            wait_until(lambda: team._state.sync[PARKED] == 2)
             busy = time.process_time()
             time.sleep(0.2)
             assert time.process_time() - busy < 0.1
         team.run(seen.program)
     seen.check(3)
+
+
+def test_one_program_at_a_time():
+    """Who wants to run a program while another runs is told so, and nothing of it is run."""
+    out, seen = np.zeros(2), Visits(2)
+    busy = Program([(long, pack_words(LONG, {"turns": 10**8, "out": out}))])
+    with Team(2) as team:
+        team.run(seen.program)
+        other = threading.Thread(target=team.run, args=(busy,))
+        other.start()
+        wait_until(team._running.locked)
+        with pytest.raises(RuntimeError, match="running another program"):
+            team.run(seen.program)
+        other.join()
+        seen.check(1)
+        team.run(seen.program)
+    seen.check(2)
+    assert (out > 0).all()
 
 
 def test_an_empty_program_does_nothing():

@@ -42,15 +42,15 @@ def model(
 
 
 def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """The first and the last step that touches each activation; the logits outlive the step."""
+    """The first and the last stage that touches each activation; the logits outlive all."""
     found: dict[str, tuple[int, int]] = {}
-    for i, step in enumerate(plan.steps):
-        for value in values_of(step).values():
-            if isinstance(value, Value) and value.kind == "activation":
+    for i, stage in enumerate(plan.stages):
+        for value in (value for call in stage for value in call.values()):
+            if value.kind == "activation":
                 first, _ = found.get(value.name, (i, i))
                 found[value.name] = first, i
     last = plan.steps[-1].output.name
-    found[last] = found[last][0], len(plan.steps)
+    found[last] = found[last][0], len(plan.stages)
     return found
 
 
@@ -68,7 +68,8 @@ def places(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def test_live_values_never_overlap(model: Model) -> None:
-    """Two values share bytes of the arena only if one is dead before the other is born."""
+    """Two values share bytes of the arena only if one is dead, and a barrier has followed, before
+    the other is born."""
     lives, where = lifetimes(model.plan), places(model.plan)
     assert lives.keys() == where.keys() == model.plan.offsets.keys()
     for a, b in combinations(lives, 2):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from conformance.llama.small_models import Small
 from engine.graph import Graph, Value
 from engine.model import Model, Options
-from engine.plan import Step, need, place, values_of, with_kernels
+from engine.plan import Step, calls_of, need, place, values_of, with_kernels
 from engine.shell.program import app
 from kernels.choose import Need
 from kernels.cpu.share import all_arguments
@@ -33,13 +33,13 @@ def model(folder: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
 
 
 def laid_out(model: Model) -> Iterator[tuple[Step, dict[str, list[int]]]]:
-    """Each step and the words of its block, by argument, read by the kernel's own signature."""
-    for step, block in zip(model.plan.steps, model.plan.program.blocks, strict=True):
+    """Each call's step and the words of its block, by argument, read by the share's signature."""
+    for call, (share, block) in zip(model.plan.calls, model.plan.entries, strict=True):
         words = iter(block.tolist())
-        arguments = all_arguments(step.kernel.share.signature)
+        arguments = all_arguments(share.signature)
         found = {a.name: [next(words) for _ in range(1 + len(a.axes))] for a in arguments}
         assert next(words, None) is None
-        yield step, found
+        yield model.plan.steps[call.step], found
 
 
 @pytest.mark.parametrize(("tokens", "outputs"), [(16, 4), (5, 2), (1, 0)])
@@ -48,7 +48,8 @@ def test_resize_sets_every_size(model: Model, tokens: int, outputs: int) -> None
     model.plan.resize(tokens=tokens, outputs=outputs)
     sizes = {"tokens": tokens, "outputs": outputs}
     for step, words in laid_out(model):
-        for name, value in values_of(step).items():
+        for name in words:
+            value = step.node.arguments[name]
             if not isinstance(value, Value):
                 assert words[name] == [np.float64(value).view(np.int64)]
                 continue
@@ -104,8 +105,10 @@ def silu_chain(length: int) -> tuple[Graph, list[Value]]:
 
 
 def placed(graph: Graph, keep: Value) -> tuple[dict[str, int], int]:
+    """Offsets and size with a barrier after every node."""
     chosen = {need(node): variants(node.op, node.format)[0] for node in graph.nodes}
-    return place(with_kernels(graph, chosen), {"tokens": 4}, keep)
+    stages = [[call] for call in calls_of(with_kernels(graph, chosen))]
+    return place(stages, {"tokens": 4}, keep)
 
 
 def test_first_fit_takes_turns() -> None:

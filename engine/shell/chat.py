@@ -20,6 +20,8 @@ def chat(
     min_p: o.MinP = 0.05,
     seed: o.Seed = None,
     kv: o.KvFormat = "F16",
+    numerics: o.Numerics = "exact",
+    pinned: o.Pinned = False,
     variant: o.Variant = None,
     strict: o.Strict = False,
 ) -> None:
@@ -34,7 +36,14 @@ def chat(
     )  # fmt: skip
     history = [{"role": "system", "content": system}] if system else []
     with loaded(
-        model, threads=threads, context=context, kv_format=kv, variant=variant, strict=strict
+        model,
+        threads=threads,
+        context=context,
+        kv_format=kv,
+        numerics=numerics,
+        pinned=pinned,
+        variant=variant,
+        strict=strict,
     ) as engine:
         while (line := _ask()) is not None:
             history.append({"role": "user", "content": line})

@@ -10,9 +10,16 @@ Context = Annotated[
     int, typer.Option("-c", "--context", help="Tokens of context; 0: the model's own.")
 ]
 Batch = Annotated[int, typer.Option("-b", "--batch", help="Most tokens of one step.")]
-KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32 or F16.")]
+KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32, F16, Q8_0 or Q4_0.")]
+Numerics = Annotated[
+    str, typer.Option(help="exact, or fast: float weights may be rounded to bfloat16.")
+]
+Pinned = Annotated[bool, typer.Option("--pinned", help="Keep each thread to a core of its own.")]
 Variant = Annotated[str | None, typer.Option(help="This variant alone, where an op has it.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop where a kernel fails its trial.")]
+KeepPacked = Annotated[
+    bool, typer.Option("--keep-packed", help="Keep packed weights on disk for the next load.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
 Seed = Annotated[

@@ -11,6 +11,7 @@ def plan(
     context: o.Context = 0,
     batch: o.Batch = 512,
     kv: o.KvFormat = "F16",
+    numerics: o.Numerics = "exact",
     variant: o.Variant = None,
     strict: o.Strict = False,
     as_json: o.Json = False,
@@ -21,11 +22,24 @@ def plan(
     from engine.shell.show import loaded, stdout
 
     with loaded(
-        model, threads=1, context=context, batch=batch, kv_format=kv, variant=variant, strict=strict
+        model,
+        threads=1,
+        context=context,
+        batch=batch,
+        kv_format=kv,
+        numerics=numerics,
+        variant=variant,
+        strict=strict,
     ) as engine:
         ready = engine.model.plan
+        stage = {
+            call.step: i
+            for i, calls in reversed(list(enumerate(ready.stages, 1)))
+            for call in calls
+        }
         rows: list[dict[str, Any]] = [
             {
+                "stage": stage[i],
                 "node": step.node.label,
                 "op": step.node.op,
                 "kernel": step.kernel.name,
@@ -33,18 +47,21 @@ def plan(
                 "output": " ".join(map(str, step.output.dims)),
                 "arena": ready.offsets.get(step.output.name),
             }
-            for step in ready.steps
+            for i, step in enumerate(ready.steps)
         ]
         if as_json:
             print(json.dumps({"nodes": rows, "arena_bytes": ready.arena_bytes}))
             return
-        table = Table("node", "kernel", "output", "arena offset", "reads")
+        table = Table("stage", "node", "kernel", "output", "arena offset", "reads")
         for row in rows:
             where = "" if row["arena"] is None else str(row["arena"])
-            table.add_row(row["node"], row["kernel"], row["output"], where, ", ".join(row["reads"]))
+            reads = ", ".join(row["reads"])
+            table.add_row(
+                str(row["stage"]), row["node"], row["kernel"], row["output"], where, reads
+            )
         console = stdout()
         console.print(table)
         console.print(
-            f"{len(rows)} nodes, arena of {ready.arena_bytes:,} bytes for"
+            f"{len(rows)} nodes in {len(ready.stages)} stages, arena of {ready.arena_bytes:,} bytes for"
             f" {ready.limits['tokens']} tokens, cache of {engine.model.cells.capacity} cells"
         )

@@ -40,8 +40,11 @@ def run(
         Path | None, typer.Option(help="Go on from this file if it exists; write it at the end.")
     ] = None,
     kv: o.KvFormat = "F16",
+    numerics: o.Numerics = "exact",
+    pinned: o.Pinned = False,
     variant: o.Variant = None,
     strict: o.Strict = False,
+    keep_packed: o.KeepPacked = False,
     as_json: o.Json = False,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
@@ -68,8 +71,8 @@ def run(
     if session is not None:
         check_place(session)
     with loaded(
-        model, threads=threads, context=context, batch=batch, kv_format=kv, variant=variant,
-        strict=strict,
+        model, threads=threads, context=context, batch=batch, kv_format=kv, numerics=numerics,
+        pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,
     ) as engine:  # fmt: skip
         resume = session is not None and session.exists()
         if resume:

@@ -1,12 +1,12 @@
-"""silu, gelu, relu and squared_relu on the CPU: elements are shared among threads."""
+"""silu, gelu, relu and squared_relu on the CPU: tokens are shared among threads."""
 
 import numpy as np
 from numba import njit
 
-from kernels.cpu.share import arguments, part, share
+from kernels.cpu.share import arguments, share
 from kernels.cpu.simd import add, div, f32x16, fma, mul, splat, sub, zero
 from kernels.cpu.simd_exp import exp
-from kernels.cpu.sweep import load_some, store_some
+from kernels.cpu.sweep import load_some, own_elements, store_some
 from reference.activations import OPS
 
 SIGNATURE = OPS[0].signature
@@ -33,7 +33,7 @@ def gelu_of(x):
 @share(SIGNATURE)
 def silu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
-    first, last = part(x.size, thread, n_threads)
+    first, last = own_elements(x, thread, n_threads)
     for i in range(first, last, 16):
         store_some(out, i, last, silu_of(load_some(x, i, last)))
 
@@ -41,7 +41,7 @@ def silu(block, thread, n_threads):
 @share(SIGNATURE)
 def gelu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
-    first, last = part(x.size, thread, n_threads)
+    first, last = own_elements(x, thread, n_threads)
     for i in range(first, last, 16):
         store_some(out, i, last, gelu_of(load_some(x, i, last)))
 
@@ -56,7 +56,7 @@ def relu_of(value):
 def relu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     source, target = x.ravel(), out.ravel()
-    first, last = part(x.size, thread, n_threads)
+    first, last = own_elements(x, thread, n_threads)
     for i in range(first, last):
         target[i] = relu_of(source[i])
 
@@ -65,7 +65,7 @@ def relu(block, thread, n_threads):
 def squared_relu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
     source, target = x.ravel(), out.ravel()
-    first, last = part(x.size, thread, n_threads)
+    first, last = own_elements(x, thread, n_threads)
     for i in range(first, last):
         value = relu_of(source[i])
         target[i] = value * value

@@ -1,4 +1,7 @@
-"""What threads need to meet: atomics, a pause, and calls through addresses."""
+"""What threads need to meet: atomics, a pause, and calls through addresses.
+
+All threads see the atomics of this file in one order (sequential consistency).
+"""
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -17,7 +20,7 @@ def atomic_add(typing, array, index, value):
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[0], values, I32)
-        return builder.atomic_rmw("add", pointer, values[2], "acq_rel")
+        return builder.atomic_rmw("add", pointer, values[2], "seq_cst")
 
     return types.int32(array, types.intp, types.int32), codegen
 
@@ -28,7 +31,7 @@ def atomic_load(typing, array, index):
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[0], values, I32)
-        return builder.load_atomic(pointer, "acquire", 4)
+        return builder.load_atomic(pointer, "seq_cst", 4)
 
     return types.int32(array, types.intp), codegen
 

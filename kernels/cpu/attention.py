@@ -1,143 +1,182 @@
-"""attention on the CPU: (token, head) pairs are dealt out among threads, one pair by one thread.
+"""attention on the CPU: flash attention (Dao et al., arXiv 2205.14135) in chunks of cells.
 
-- `generic`: flash attention (Dao et al., arXiv 2205.14135): sixteen cells at a time in portable
-  vectors, with a running maximum and sum, so that no scores are stored. Blocks count from the
-  first cell a token sees, so neither batch nor threads nor where a cell lies changes a bit.
-- `scalar`: two plain passes over the cells, for any head_dim and as the fallback.
+The heads that share a KV head, of a few neighbouring tokens, make a tile (attention_tile.py). A
+token's cells, counted from the first it sees, make chunks of CHUNK. Each gives a partial result,
+head_dim + 2 floats: the weighted sum of values, the highest score and the sum of weights. Chunks
+merge in order, whoever did them, so neither batch nor threads nor where a cell lies changes a bit.
+
+- With up to FEW tokens every chunk of a tile is an item of work, and its partial results wait in
+  `scratch` [tokens, heads, chunks of the capacity, head_dim + 2] for the second share to merge.
+- With more tokens a tile is an item, and chunks merge as they come.
+
+Items are dealt out in turns, those of most cells first.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats import TAGS, FormatTag, element
-from kernels.cpu.share import arguments, by_format, part
-from kernels.cpu.simd import (
-    Vector,
-    convert,
-    extract,
-    f16x16,
-    f32x16,
-    fma,
-    insert,
-    load,
-    max_lanes,
-    mul,
-    splat,
-    store,
-    sub,
-    sum_lanes,
-    zero,
+from kernels.cpu.attention_tile import (
+    BASES,
+    CHUNK,
+    DESK,
+    DIM_STRIDE,
+    MERGED,
+    QUERIES,
+    SIGNATURE,
+    SUM,
+    WIDEST,
+    attend,
+    bring_queries,
+    chunks_of,
+    finite,
 )
+from kernels.cpu.formats import TAGS, FormatTag
+from kernels.cpu.share import Share, arguments, by_format, part
+from kernels.cpu.simd import extract, f32x16, fma, load, mul, splat, store, zero
 from kernels.cpu.simd_exp import exp
-from reference.attention import OP
+from kernels.cpu.simd_shuffle import stack
+from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
-SIGNATURE = OP.signature
+FEW = 8  # tokens
+MERGE_SIGNATURE = (
+    "lists: i32[sequences capacity], spans: i32[tokens 3], scratch: f32[partials]"
+    " -> out: f32[tokens heads head_dim]"
+)
 
 
 def whole_vectors(shape: Shape) -> bool:
-    """What `generic` takes: a head_dim that is a multiple of sixteen."""
-    return shape["head_dim"] % 16 == 0
+    """What `generic` takes of float caches: a head_dim of whole vectors, up to the widest."""
+    return shape["head_dim"] % 16 == 0 and shape["head_dim"] <= WIDEST
+
+
+def whole_blocks(shape: Shape) -> bool:
+    """And of quantised ones: no block holds elements of two heads."""
+    return whole_vectors(shape) and shape["head_dim"] % 32 == 0
+
+
+def partials(shape: Shape) -> int:
+    """Floats of scratch."""
+    chunks = -(-shape["capacity"] // CHUNK)
+    return min(shape["tokens"], FEW) * shape["heads"] * chunks * (shape["head_dim"] + 2)
+
+
+@njit
+def copy(to, t, source, s, head_dim):
+    """A partial result from source[s:] to to[t:]."""
+    for d in range(0, head_dim, 16):
+        store(to, t + d, load(f32x16, source, s + d))
+    to[t + head_dim] = source[s + head_dim]
+    to[t + head_dim + 1] = source[s + head_dim + 1]
+
+
+@njit
+def merge(to, t, source, s, head_dim):
+    """Add the partial result at source[s:] to the one at to[t:]."""
+    high, higher = to[t + head_dim], source[s + head_dim]
+    highest = max(high, higher)
+    shrink = exp(splat(f32x16, high - finite(highest)))
+    shrink_source = exp(splat(f32x16, higher - finite(highest)))
+    for d in range(0, head_dim, 16):
+        before = mul(load(f32x16, to, t + d), shrink)
+        store(to, t + d, fma(load(f32x16, source, s + d), shrink_source, before))
+    total = to[t + head_dim + 1] * extract(shrink, 0)
+    to[t + head_dim] = highest
+    to[t + head_dim + 1] = total + source[s + head_dim + 1] * extract(shrink_source, 0)
+
+
+@njit
+def finish(out, o, cells, source, s, head_dim):
+    """The output at out[o:], from the partial result over all of a token's cells."""
+    inverse = splat(f32x16, np.float32(1) / source[s + head_dim + 1])
+    for d in range(0, head_dim, 16):
+        mean = mul(load(f32x16, source, s + d), inverse)
+        store(out, o + d, mean if cells > 0 else zero(f32x16))
 
 
 @njit(inline="always")
-def capped(score, softcap):
-    return softcap * math.tanh(score / softcap) if softcap != 0.0 else score
+def end_of_run(spans, first, last):
+    """The end of the tokens from `first` on whose cells begin alike."""
+    t = first + 1
+    while t < last and spans[t, 0] == spans[first, 0] and spans[t, 1] == spans[first, 1]:
+        t += 1
+    return t
 
 
-def flash(kind: Vector) -> Callable[..., None]:
-    element_bytes = 4 if kind == f32x16 else 2
+def flash(tag: FormatTag) -> Callable[..., None]:
+    layout = FORMATS[tag.name.removeprefix("format.")]
+    block_elements, block_bytes = layout.block, layout.block_bytes
 
     def generic(block, thread, n_threads):
-        (q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, out) = arguments(
-            block, SIGNATURE
-        )
+        q, k, _, lists, spans, _, _, _, _, _, scratch, out = arguments(block, SIGNATURE)
+        desk = stack(np.float32, DESK)
+        bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
-        row_bytes = k.shape[1]
-        group = heads * head_dim * element_bytes // row_bytes
-        for item in range(thread, tokens * heads, n_threads):
-            t, h = item // heads, item % heads
-            cells = lists[spans[t, 0]]
-            begin, end = spans[t, 1], spans[t, 2]
-            column = h // group * head_dim * element_bytes
-            query, sums = q[t, h], out[t, h]
-            slope, position = slopes[h], positions[t]
-            for d in range(0, head_dim, 16):
-                store(sums, d, zero(f32x16))
-            highest, total = np.float32(-np.inf), np.float32(0)
-            for first in range(begin, end, 16):
-                count = min(16, end - first)
-                scores = splat(f32x16, -np.inf)
-                for j in range(count):
-                    cell = cells[first + j]
-                    base = cell * row_bytes + column
-                    dot = zero(f32x16)
-                    for d in range(0, head_dim, 16):
-                        key = convert(f32x16, load(kind, k, base + d * element_bytes))
-                        dot = fma(load(f32x16, query, d), key, dot)
-                    score = capped(sum_lanes(dot) * scale, softcap)
-                    score -= slope * np.float32(position - cell_positions[cell])
-                    scores = insert(scores, j, score)
-                before, highest = highest, max(highest, max_lanes(scores))
-                shrink = extract(exp(splat(f32x16, before - highest)), 0)
-                powers = exp(sub(scores, splat(f32x16, highest)))
-                total = total * shrink + sum_lanes(powers)
-                for d in range(0, head_dim, 16):
-                    sum_ = mul(load(f32x16, sums, d), splat(f32x16, shrink))
-                    for j in range(count):
-                        base = cells[first + j] * row_bytes + column
-                        value = convert(f32x16, load(kind, v, base + d * element_bytes))
-                        sum_ = fma(splat(f32x16, extract(powers, j)), value, sum_)
-                    store(sums, d, sum_)
-            if end > begin:
-                inverse = splat(f32x16, np.float32(1) / total)
-                for d in range(0, head_dim, 16):
-                    store(sums, d, mul(load(f32x16, sums, d), inverse))
+        kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
+        head_bytes = head_dim // block_elements * block_bytes
+        group = heads // kv_heads
+        slices = (group + QUERIES - 1) // QUERIES  # of a group too large for a tile
+        width = (group + slices - 1) // slices  # heads of a tile
+        height = QUERIES // width  # tokens of a tile
+        tiles = (tokens + height - 1) // height
+        split, chunks = tokens <= FEW, chunks_of(lists.shape[1])
+        units = kv_heads * slices * tiles
+        for item in range(thread, units * (chunks if split else 1), n_threads):
+            unit = item % units
+            kv_head, piece = unit // tiles // slices, unit // tiles % slices
+            h0 = kv_head * group + piece * width
+            h1 = min(h0 + width, (kv_head + 1) * group)
+            column = kv_head * head_bytes
+            t1 = (tiles - 1 - unit % tiles) * height
+            last_token = min(t1 + height, tokens)
+            while t1 < last_token:
+                t0, t1 = t1, end_of_run(spans, t1, last_token)
+                first, last = 0, chunks_of(bring_queries(block, desk, t0, t1, h0, h1))
+                if split:
+                    first = item // units
+                    last = min(last, first + 1)
+                for chunk in range(first, last):
+                    attend(
+                        tag, block, desk, bases, places, t0, t1, h0, h1, column, head_bytes, chunk
+                    )
+                    for t in range(t0, t1):
+                        for h in range(h0, h1):
+                            row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
+                            if split:
+                                slot = ((t * heads + h) * chunks + chunk) * (head_dim + 2)
+                                copy(scratch, slot, desk, SUM + row, head_dim)
+                            elif chunk == 0:
+                                copy(desk, MERGED + row, desk, SUM + row, head_dim)
+                            elif spans[t, 2] - spans[t, 1] > chunk * CHUNK:
+                                merge(desk, MERGED + row, desk, SUM + row, head_dim)
+                if not split:
+                    for t in range(t0, t1):
+                        for h in range(h0, h1):
+                            row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
+                            cells = spans[t, 2] - spans[t, 1]
+                            finish(out, (t * heads + h) * head_dim, cells, desk, row, head_dim)
 
     return generic
 
 
-def plain(tag: FormatTag) -> Callable[..., None]:
-    element_bytes = 4 if tag == TAGS["F32"] else 2
-
-    def scalar(block, thread, n_threads):
-        (q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, out) = arguments(
-            block, SIGNATURE
-        )
-        tokens, heads, head_dim = q.shape
-        group = heads * head_dim * element_bytes // k.shape[1]
-        first, last = part(tokens * heads, thread, n_threads)
+def merge_chunks(block, thread, n_threads):
+    """The second share: what chunks of few tokens gave, merged."""
+    lists, spans, scratch, out = arguments(block, MERGE_SIGNATURE)
+    tokens, heads, head_dim = out.shape
+    chunks, step = chunks_of(lists.shape[1]), head_dim + 2
+    first, last = part(tokens * heads, thread, n_threads)
+    if tokens <= FEW:
         for item in range(first, last):
-            t, h = item // heads, item % heads
-            cells = lists[spans[t, 0]]
-            column = h // group * head_dim
-            highest, total = -np.inf, 0.0
-            for passes in range(2):  # find the largest score, then sum what exp makes of them
-                out[t, h, :] = 0
-                for j in range(spans[t, 1], spans[t, 2]):
-                    cell = cells[j]
-                    dot = 0.0
-                    for d in range(head_dim):
-                        dot += float(q[t, h, d]) * element(tag, k[cell], column + d)
-                    score = capped(dot * scale, softcap)
-                    score -= slopes[h] * (positions[t] - cell_positions[cell])
-                    if passes == 0:
-                        highest = max(highest, score)
-                    else:
-                        weight = math.exp(score - highest)
-                        total += weight
-                        for d in range(head_dim):
-                            out[t, h, d] += weight * element(tag, v[cell], column + d)
-            for d in range(head_dim):
-                if spans[t, 2] > spans[t, 1]:
-                    out[t, h, d] /= total
-
-    return scalar
+            cells = spans[item // heads, 2] - spans[item // heads, 1]
+            slot = item * chunks * step
+            for chunk in range(1, chunks_of(cells)):
+                merge(scratch, slot, scratch, slot + chunk * step, head_dim)
+            finish(out, item * head_dim, cells, scratch, slot, head_dim)
 
 
-FLASH_SHARES = by_format(flash, SIGNATURE, {"F32": f32x16, "F16": f16x16})
-SCALAR_SHARES = by_format(plain, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})
+SHARES = by_format(flash, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})
+TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}
+MERGE = Share(merge_chunks, MERGE_SIGNATURE)

@@ -1,11 +1,11 @@
-"""swiglu, geglu and reglu on the CPU: elements are shared among threads."""
+"""swiglu, geglu and reglu on the CPU: tokens are shared among threads."""
 
 import math
 
 from kernels.cpu.activations import gelu_of, relu_of, silu_of
-from kernels.cpu.share import arguments, part, share
+from kernels.cpu.share import arguments, share
 from kernels.cpu.simd import mul
-from kernels.cpu.sweep import load_some, store_some
+from kernels.cpu.sweep import load_some, own_elements, store_some
 from reference.gated_activations import OPS
 
 SIGNATURE = OPS[0].signature
@@ -14,7 +14,7 @@ SIGNATURE = OPS[0].signature
 @share(SIGNATURE)
 def swiglu(block, thread, n_threads):
     gate, up, out = arguments(block, SIGNATURE)
-    first, last = part(gate.size, thread, n_threads)
+    first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last, 16):
         activated = silu_of(load_some(gate, i, last))
         store_some(out, i, last, mul(activated, load_some(up, i, last)))
@@ -25,7 +25,7 @@ def swiglu_scalar(block, thread, n_threads):
     """The fallback, in plain loops and float64."""
     gate, up, out = arguments(block, SIGNATURE)
     gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
-    first, last = part(gate.size, thread, n_threads)
+    first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last):
         value = float(gates[i])
         target[i] = value / (1.0 + math.exp(-value)) * ups[i]
@@ -34,7 +34,7 @@ def swiglu_scalar(block, thread, n_threads):
 @share(SIGNATURE)
 def geglu(block, thread, n_threads):
     gate, up, out = arguments(block, SIGNATURE)
-    first, last = part(gate.size, thread, n_threads)
+    first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last, 16):
         activated = gelu_of(load_some(gate, i, last))
         store_some(out, i, last, mul(activated, load_some(up, i, last)))
@@ -44,6 +44,6 @@ def geglu(block, thread, n_threads):
 def reglu(block, thread, n_threads):
     gate, up, out = arguments(block, SIGNATURE)
     gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
-    first, last = part(gate.size, thread, n_threads)
+    first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last):
         target[i] = relu_of(gates[i]) * ups[i]

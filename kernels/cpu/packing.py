@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kernels.cpu.formats import TAGS, bits_of, element
 from kernels.cpu.linear import LANES
+from kernels.cpu.linear_bf16 import PADDED, rounded
 from kernels.cpu.linear_int8 import PAYLOAD
 from kernels.cpu.share import Share, Words, arguments, pack_words, part
 from kernels.cpu.simd import load, store
+from reference.formats import FORMATS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CACHE_LINE = 64
@@ -71,16 +74,42 @@ def blocks_packer(payload: int, flip: int) -> Callable[..., None]:
     return pack
 
 
+def pairs_packer(format: str) -> Callable[..., None]:
+    """[groups][pairs][16 lanes][2] bfloat16, the nearest to each element; zeros beyond rows, and
+    beyond hidden up to whole PADDED."""
+    tag, element_bytes = TAGS[format], FORMATS[format].block_bytes
+
+    def pack(block, thread, n_threads):
+        weight, out = arguments(block, BLOCKS)
+        rows, hidden = weight.shape[0], weight.shape[1] // element_bytes
+        width = (hidden + PADDED - 1) // PADDED * PADDED
+        first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
+        for group in range(first, last):
+            for lane in range(LANES):
+                row = group * LANES + lane
+                for k in range(width):
+                    at = (group * width + k // 2 * 2) * LANES + 2 * lane + k % 2
+                    value = np.float32(0)
+                    if row < rows and k < hidden:
+                        value = element(tag, weight[row], k)
+                    store(out, 2 * at, np.uint16(rounded(np.int64(bits_of(value)))))
+
+    return pack
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How a weight becomes what a kernel streams: a share, over elements of `word` bytes.
 
-    `lanes` rows travel together.
+    `lanes` rows travel together. Of a row each `unit` bytes, the last perhaps fewer, turn into
+    `becomes` bytes.
     """
 
     share: Share
     word: type
     lanes: int = LANES
+    unit: int = 1
+    becomes: int = 1
 
     def memory(self, weight: Array) -> Array:
         """For the packed weight: uninitialised uint8 [packed], on a cache line boundary."""
@@ -88,7 +117,8 @@ class Packing:
 
     def place(self, weight: Array, rows: int) -> int:
         """Where in the packed weight the groups begin that follow so many rows."""
-        return -(-rows // self.lanes) * self.lanes * int(weight.shape[1])
+        row_bytes = -(-weight.shape[1] // self.unit) * self.becomes
+        return -(-rows // self.lanes) * self.lanes * int(row_bytes)
 
     def block(self, weight: Array, packed: Array) -> Words:
         """What makes the share fill `packed`; both must outlive it.
@@ -133,4 +163,14 @@ PACKINGS: dict[str, Packing] = {
     "BF16": Packing(_words16, np.uint16),
     "Q8_0": Packing(_bytes, np.uint8),
     "Q4_0": Packing(_nibbles, np.uint8),
+}
+
+BF16_PACKINGS: dict[str, Packing] = {
+    name: Packing(
+        Share(pairs_packer(name), BLOCKS, name),
+        np.uint8,
+        unit=PADDED * FORMATS[name].block_bytes,
+        becomes=PADDED * 2,
+    )
+    for name in ("F32", "F16", "BF16")
 }

@@ -1,38 +1,102 @@
-"""quantise_activations on the CPU: (token, block) pairs are shared among threads."""
+"""quantise_activations on the CPU: tokens are shared among threads, a block is two vectors."""
 
 import math
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from kernels.cpu.share import arguments, part, share
+from kernels.cpu.simd import I32, call_llvm, f32x16, load, mul, splat, suffix
 from reference.quantise_activations import BLOCK, OP
 
 SIGNATURE = OP.signature
+I8, F32 = ir.IntType(8), ir.FloatType()
+
+
+@intrinsic
+def largest_magnitude(typing, a, b):
+    """The largest |lane| of two vectors; infinity or NaN if one is either.
+
+    Without their signs floats stand in the order of their bits, infinity above all numbers and NaN
+    above infinity.
+    """
+
+    def codegen(context, builder, signature, values):
+        words = ir.VectorType(I32, a.lanes)
+        unsigned = ir.Constant(words, [0x7FFFFFFF] * a.lanes)
+        x, y = (builder.and_(builder.bitcast(v, words), unsigned) for v in values)
+        larger = builder.select(builder.icmp_signed(">", x, y), x, y)
+        name = f"llvm.vector.reduce.smax.v{a.lanes}i32"
+        return builder.bitcast(call_llvm(builder, name, I32, [larger]), F32)
+
+    return types.float32(a, a), codegen
+
+
+@intrinsic
+def round_away(typing, v):
+    """The nearest whole numbers as int32 lanes, halves away from zero."""
+
+    def codegen(context, builder, signature, values):
+        half = ir.Constant(v.ir, [0.5] * v.lanes)
+        half = call_llvm(builder, f"llvm.copysign.{suffix(v)}", v.ir, [half, values[0]])
+        return builder.fptosi(builder.fadd(values[0], half), ir.VectorType(I32, v.lanes))
+
+    return v.of("i32")(v), codegen
+
+
+@intrinsic
+def store_bytes(typing, array, offset, v):
+    """array[offset:] = the int32 lanes as int8."""
+
+    def codegen(context, builder, signature, values):
+        narrow = builder.trunc(values[2], ir.VectorType(I8, v.lanes))
+        data: Any = context.make_array(array)(context, builder, values[0]).data
+        pointer = builder.bitcast(builder.gep(data, [values[1]]), narrow.type.as_pointer())
+        builder.store(narrow, pointer).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, v), codegen
+
+
+@intrinsic
+def sum_both(typing, a, b):
+    """The sum of all int32 lanes of two vectors."""
+
+    def codegen(context, builder, signature, values):
+        name = f"llvm.vector.reduce.add.v{a.lanes}i32"
+        return call_llvm(builder, name, I32, [builder.add(*values)])
+
+    return types.int32(a, a), codegen
+
+
+@njit(inline="always")
+def quantise_block(values, quants, begin):
+    """One block from flat element `begin` on; its scale and the sum of its quants."""
+    low, high = load(f32x16, values, begin), load(f32x16, values, begin + 16)
+    largest = largest_magnitude(low, high)
+    if not largest < np.inf:
+        for j in range(BLOCK):
+            quants[begin + j] = 0
+        return np.float32(np.nan), np.int32(0)
+    d = largest / np.float32(127)
+    inverse = np.float32(1) / d if d > 0 else np.float32(0)
+    if math.isinf(inverse):
+        inverse = np.float32(0)
+    factor = splat(f32x16, inverse)
+    q_low, q_high = round_away(mul(low, factor)), round_away(mul(high, factor))
+    store_bytes(quants, begin, q_low)
+    store_bytes(quants, begin + 16, q_high)
+    return d, sum_both(q_low, q_high)
 
 
 @share(SIGNATURE)
 def generic(block, thread, n_threads):
     x, q, scale, total = arguments(block, SIGNATURE)
     tokens, blocks = scale.shape
-    first, last = part(tokens * blocks, thread, n_threads)
-    for i in range(first, last):
-        t, b = i // blocks, i % blocks
-        values, quants = x[t, b * BLOCK : (b + 1) * BLOCK], q[t, b * BLOCK : (b + 1) * BLOCK]
-        largest = np.float32(0)
-        finite = True
-        for j in range(BLOCK):
-            magnitude = abs(values[j])
-            finite = finite and magnitude < np.inf
-            largest = max(largest, magnitude)
-        d = largest / np.float32(127)
-        inverse = np.float32(1) / d if d > 0 else np.float32(0)
-        if not finite or math.isinf(inverse):
-            inverse = np.float32(0)
-        count = np.int32(0)
-        for j in range(BLOCK):
-            scaled = values[j] * inverse if finite else np.float32(0)
-            rounded = np.int32(scaled + math.copysign(np.float32(0.5), scaled))
-            quants[j] = rounded
-            count += rounded
-        scale[t, b] = d if finite else np.float32(np.nan)
-        total[t, b] = count
+    values, quants, scales, totals = x.ravel(), q.ravel(), scale.ravel(), total.ravel()
+    first, last = part(tokens, thread, n_threads)
+    for b in range(first * blocks, last * blocks):
+        scales[b], totals[b] = quantise_block(values, quants, b * BLOCK)

@@ -8,7 +8,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from kernels.cpu.simd import I32, address_of, broadcast, call_llvm, f32x16, suffix
+from kernels.cpu.simd import I32, address_of, broadcast, call_llvm, suffix
 
 LINE = 64  # bytes of a cache line, and of the widest vector
 
@@ -56,35 +56,43 @@ EVEN_QUARTERS = [quarter + lane for quarter in (0, 8, 16, 24) for lane in range(
 ODD_QUARTERS = [lane + 4 for lane in EVEN_QUARTERS]
 
 
-@intrinsic
-def transpose16(typing, rows):
-    """The columns of sixteen rows of f32x16."""
+def _shuffles(masks: list[list[int]]) -> Any:
+    """The code of a 4x4 transposition: masks that part each of two pairs, then what those gave."""
 
     def codegen(context, builder, signature, values):
-        v = cgutils.unpack_tuple(builder, values[0])
-        quads: list[list[Any]] = []  # by four rows; vector i has columns i, 4 + i, 8 + i, 12 + i
-        for a, b, c, d in zip(v[::4], v[1::4], v[2::4], v[3::4], strict=True):
-            ab, cd = (
-                [_shuffle(builder, x, y, m) for m in (LOW, HIGH)] for x, y in ((a, b), (c, d))
-            )
-            quads.append(
-                [
-                    _shuffle(builder, ab[half], cd[half], mask)
-                    for half in (0, 1)
-                    for mask in (LOW_PAIRS, HIGH_PAIRS)
-                ]
-            )
-        columns: list[Any] = [None] * 16
-        for i in range(4):
-            a, b, c, d = (quad[i] for quad in quads)
-            for odd, mask in enumerate((EVEN_QUARTERS, ODD_QUARTERS)):
-                ab, cd = _shuffle(builder, a, b, mask), _shuffle(builder, c, d, mask)
-                columns[4 * odd + i] = _shuffle(builder, ab, cd, EVEN_QUARTERS)
-                columns[4 * (odd + 2) + i] = _shuffle(builder, ab, cd, ODD_QUARTERS)
-        return context.make_tuple(builder, signature.return_type, columns)
+        a, b, c, d = values
+        first, then = masks[:2], masks[2:]
+        halves = [(_shuffle(builder, a, b, m), _shuffle(builder, c, d, m)) for m in first]
+        vectors = [_shuffle(builder, *pair, mask) for pair in halves for mask in then]
+        return context.make_tuple(builder, signature.return_type, vectors)
 
-    result = types.UniTuple(f32x16, 16)
-    return (result(rows) if rows == result else None), codegen
+    return codegen
+
+
+@intrinsic
+def transpose_quarters(typing, a, b, c, d):
+    """Four rows of 4x4 squares, f32x16 each: every square transposed.
+
+    So vector i has elements i, 4 + i, 8 + i and 12 + i of each row, four rows side by side.
+    """
+    return types.UniTuple(a, 4)(a, a, a, a), _shuffles([LOW, HIGH, LOW_PAIRS, HIGH_PAIRS])
+
+
+@intrinsic
+def gather_quarters(typing, a, b, c, d):
+    """Four vectors of f32x16: vector i has quarter i of each of them.
+
+    Of vectors i that transpose_quarters gave, so columns i, 4 + i, 8 + i and 12 + i of 16 rows.
+    """
+    masks = [EVEN_QUARTERS, ODD_QUARTERS, EVEN_QUARTERS, ODD_QUARTERS]
+    code = _shuffles(masks)
+
+    def codegen(context, builder, signature, values):
+        vectors = cgutils.unpack_tuple(builder, code(context, builder, signature, values))
+        in_order = [vectors[i] for i in (0, 2, 1, 3)]
+        return context.make_tuple(builder, signature.return_type, in_order)
+
+    return types.UniTuple(a, 4)(a, a, a, a), codegen
 
 
 @intrinsic
@@ -147,16 +155,16 @@ def first_lanes(typing, v, count, rest):
 
 
 @intrinsic
-def fma_all(typing, sums, vectors, array, offset, stride):
-    """fma_rows with each of the vectors in turn, vector i times array[offset + i + r * stride]."""
+def fma_all(typing, sums, vectors, array, offset, step):
+    """Each of the vectors in turn added to sums[r], vector i times array[offset + i * step + r]."""
 
     def codegen(context, builder, signature, values):
         totals = cgutils.unpack_tuple(builder, values[0])
         data = context.make_array(array)(context, builder, values[2]).data
         for i, vector in enumerate(cgutils.unpack_tuple(builder, values[1])):
             for r, total in enumerate(totals):
-                step = builder.add(values[3].type(i), builder.mul(values[4], values[4].type(r)))
-                scalar = builder.load(builder.gep(data, [builder.add(values[3], step)]))
+                at = builder.add(builder.mul(values[4], values[4].type(i)), values[4].type(r))
+                scalar = builder.load(builder.gep(data, [builder.add(values[3], at)]))
                 product = [vector, broadcast(builder, sums.dtype, scalar), total]
                 name = f"llvm.fmuladd.{suffix(sums.dtype)}"
                 totals[r] = call_llvm(builder, name, vector.type, product)

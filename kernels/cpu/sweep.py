@@ -2,7 +2,16 @@
 
 from numba import njit
 
+from kernels.cpu.share import part
 from kernels.cpu.simd import f32x16, load, load_first, store, store_first
+
+
+@njit(inline="always")
+def own_elements(x, thread, n_threads):
+    """The flat range [first, last) of this thread's tokens in x [tokens, width]."""
+    tokens, width = x.shape
+    first, last = part(tokens, thread, n_threads)
+    return first * width, last * width
 
 
 @njit(inline="always")

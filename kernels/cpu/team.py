@@ -5,140 +5,183 @@ without the interpreter's lock. Between programs workers spin, then yield the co
 in Python until the next one. Thread 0 is the caller.
 """
 
+import ctypes
 import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from kernels.cpu.atomics import atomic_add, atomic_load, call_share, pause, word_at, yield_core
-from kernels.cpu.share import Share, Words, arguments, pack_words, share
+from kernels.cpu.cores import Pinned, allowed_cores, cores_to_pin
+from kernels.cpu.raised import listen, stop_listening
+from kernels.cpu.sequence import Entry
+from kernels.cpu.share import PROTOTYPE, Words, arguments, pack_words, share
 
-# words of `sync`, each on a cache line of its own
-ARRIVED, MET, POSTED, LEAVING = 0, 16, 32, 48
-SPINS, IDLE_YIELDS = 50, 20_000  # few spins: a machine with fewer cores than threads must go on
+# words of `sync`, each on a cache line of its own; from RAN on one for each thread
+ARRIVED, MET, POSTED, LEAVING, PARKED, RAN = 0, 16, 32, 48, 64, 80
+LINE = 16
+
+# words of `control`
+PROGRAM, ENTRIES, SPINS = 0, 1, 2
+
+PAUSES = 20  # at a barrier before the core is yielded, if each thread has one
+IDLE_YIELDS = 20_000
 
 MOST_THREADS = 256
-SIGNATURE = "control: u64[words], sync: i32[lines] -> out: i32[lines]"
+SIGNATURE = "control: u64[words], sync: i32[lines] -> "
 
 
 @njit
-def wait_past(sync, index, seen, patience):
+def wait_past(sync, index, seen, spins, yields):
     """Spin, then yield, until sync[index] differs from `seen`; False after so many yields."""
-    spins = 0
     while atomic_load(sync, index) == seen:
-        spins += 1
-        if spins < SPINS:
+        if spins > 0:
+            spins -= 1
             pause()
-        elif patience > 0 and spins > SPINS + patience:
+        elif yields == 0:
             return False
         else:
+            yields -= 1
             yield_core()
     return True
 
 
 @njit
-def barrier(sync, n_threads):
+def barrier(sync, spins, n_threads):
     """The last to arrive opens it for all; everything written before is seen after."""
     met = atomic_load(sync, MET)
     if atomic_add(sync, ARRIVED, np.int32(1)) == n_threads - 1:
         atomic_add(sync, ARRIVED, np.int32(-n_threads))
         atomic_add(sync, MET, np.int32(1))
     else:
-        wait_past(sync, MET, met, 0)
+        wait_past(sync, MET, met, spins, -1)
 
 
 @njit
-def run_entries(program, entries, sync, thread, n_threads):
-    for i in range(np.int64(entries)):
+def run_program(control, sync, thread, n_threads):
+    """Run this thread's part of control's program, and count it as run."""
+    program, spins = control[PROGRAM], np.int64(control[SPINS])
+    for i in range(np.int64(control[ENTRIES])):
         call_share(word_at(program, 2 * i), word_at(program, 2 * i + 1), thread, n_threads)
         if n_threads > 1:
-            barrier(sync, n_threads)
-
-
-@share(SIGNATURE)
-def post(block, thread, n_threads):
-    """Let the workers see control's program."""
-    _, sync, _ = arguments(block, SIGNATURE)
-    atomic_add(sync, POSTED, np.int32(1))
+            barrier(sync, spins, n_threads)
+    sync[RAN + LINE * thread] += np.int32(1)
 
 
 @share(SIGNATURE)
 def lead(block, thread, n_threads):
-    """Run thread 0's part of control's program."""
-    control, sync, _ = arguments(block, SIGNATURE)
-    run_entries(control[0], control[1], sync, thread, n_threads)
+    """Let the workers see control's program and run thread 0's part of it; but if any of them is
+    parked, return for the caller to wake them and to lead again."""
+    control, sync = arguments(block, SIGNATURE)
+    if atomic_load(sync, POSTED) == sync[RAN]:
+        atomic_add(sync, POSTED, np.int32(1))
+        if atomic_load(sync, PARKED) != 0:
+            return
+    run_program(control, sync, thread, n_threads)
 
 
 @share(SIGNATURE)
 def follow(block, thread, n_threads):
     """Run posted programs until none came for a while or the team is leaving.
 
-    control[2 + thread] is the number of the last program this thread has run.
+    Whoever is not in here counts as parked. A worker on its way out counts first and looks for a
+    post then, a leader posts first and counts then: one of the two sees the other.
     """
-    control, sync, _ = arguments(block, SIGNATURE)
-    while wait_past(sync, POSTED, np.int32(control[2 + thread]), IDLE_YIELDS):
+    control, sync = arguments(block, SIGNATURE)
+    atomic_add(sync, PARKED, np.int32(-1))
+    seen, spins = RAN + LINE * thread, np.int64(control[SPINS])
+    while wait_past(sync, POSTED, sync[seen], spins, IDLE_YIELDS):
         if atomic_load(sync, LEAVING) != 0:
-            return
-        control[2 + thread] += np.uint64(1)
-        run_entries(control[0], control[1], sync, thread, n_threads)
+            break
+        run_program(control, sync, thread, n_threads)
+    atomic_add(sync, PARKED, np.int32(1))
 
 
 class Program:
-    """Entries ready to run: (share, block) pairs. Blocks and what they point at stay alive."""
+    """Entries ready to run: (share, block) pairs. Blocks and what is `alive` with them stay."""
 
-    def __init__(self, entries: Sequence[tuple[Share, Words]]) -> None:
-        self.blocks = [block for _, block in entries]
+    def __init__(self, entries: Sequence[Entry], alive: object = None) -> None:
         pairs = [(share.address, block.ctypes.data) for share, block in entries]
         self.words = np.array(pairs, np.uint64).reshape(-1, 2)
+        self._alive = [block for _, block in entries], alive
+        self.address, self.entries = self.words.ctypes.data, len(pairs)
 
 
 class Team:
-    """`n_threads` threads, the caller being one; a context manager that lets them go."""
+    """`n_threads` threads, the caller being one; a context manager that lets them go.
 
-    def __init__(self, n_threads: int) -> None:
+    With `pinned` each thread keeps to a core of its own: workers always, the caller while it runs a
+    program.
+    """
+
+    def __init__(self, n_threads: int, pinned: bool = False) -> None:
         if not 1 <= n_threads <= MOST_THREADS:
             raise ValueError(f"threads: want 1 to {MOST_THREADS}, got {n_threads}")
-        self.n_threads = n_threads
-        self._process = os.getpid()
-        self._sync = np.zeros(64, np.int32)
-        self._control = np.zeros(2 + n_threads, np.uint64)
-        values: dict[str, Any] = {"control": self._control, "sync": self._sync, "out": self._sync}
-        self._block = pack_words(SIGNATURE, values)
-        for part in (post, lead, follow):
+        cores = cores_to_pin(n_threads) if pinned else []
+        seats: list[AbstractContextManager[None]] = [Pinned(core) for core in cores]
+        seats = seats or [nullcontext()] * n_threads
+        self.n_threads, self._seat = n_threads, seats[0]
+        self._state = state = _State.of(n_threads)
+        for part in (lead, follow):
             part.compile()  # before any thread needs it
-        self._state = _State(threading.Condition(), self._sync, self._control, self._block)
+        self._lead = partial(PROTOTYPE(lead.address), state.block.ctypes.data, 0, n_threads)
+        self._program, self._entries = _words(state.control, ctypes.c_uint64, PROGRAM, ENTRIES)
+        self._posted, self._ran = _words(state.sync, ctypes.c_int32, POSTED, RAN)
         self._running = threading.Lock()
         threads: list[threading.Thread] = []
-        self._finalizer = weakref.finalize(self, _leave, self._state, threads)
+        self._finalizer = weakref.finalize(self, _leave, state, threads)
         for i in range(1, n_threads):
-            arguments = (self._state, i, n_threads)
-            thread = threading.Thread(target=_worker, args=arguments, daemon=True)
-            thread.start()
+            arguments = (state, i, n_threads)
+            name = f"team thread {i}"
+            thread = threading.Thread(target=_worker, args=arguments, name=name, daemon=True)
+            with seats[i]:  # a thread keeps to where it was made
+                thread.start()
             threads.append(thread)
 
     def run(self, program: Program) -> None:
-        """Run every entry, on all threads; returns when all is done."""
+        """Run every entry, on all threads; returns when all is done.
+
+        What a share raises, on whichever thread, is raised here then: the first if there are more.
+        So is an interrupt (Ctrl-C), and the team goes on as before.
+        """
         if not self._finalizer.alive:
             raise RuntimeError("this team of threads has been closed")
-        if os.getpid() != self._process:
+        if os.getpid() != self._state.process:
             raise RuntimeError("a team of threads does not survive fork: load the engine again")
-        if not len(program.words):
+        if not program.entries:
             return  # without a barrier a slow worker might run what follows twice
-        if not self._running.acquire(blocking=False):
+        if self._running.locked():
             raise RuntimeError("this team of threads is running another program")
-        try:
-            self._control[0], self._control[1] = program.words.ctypes.data, len(program.words)
-            post(self._block)
-            if self._state.sleepers:  # read after posting: whoever sleeps later has seen the post
-                self._state.wake()
-            lead(self._block, 0, self.n_threads)
-        finally:
-            self._running.release()
+        with self._running, self._seat:
+            self._program.value, self._entries.value = program.address, program.entries
+            raised = self._state.raised
+            listen(raised)
+            try:
+                self._lead()
+                self._finish()
+            except BaseException:  # a signal's handler, between calls, while workers wait for us
+                self._finish()
+                raised.clear()
+                raise
+            finally:
+                stop_listening()
+            if raised:
+                error = raised[0]
+                raised.clear()
+                raise error
+
+    def _finish(self) -> None:
+        """Run what was posted, if it was not run."""
+        if self._posted.value != self._ran.value:
+            self._state.wake()
+            self._lead()
 
     def close(self) -> None:
         self._finalizer()
@@ -150,35 +193,55 @@ class Team:
         self.close()
 
 
-@dataclass(slots=True)
+def _words(array: Any, kind: Any, *positions: int) -> list[Any]:
+    """Words of an array as ctypes' scalars, which Python reads and writes faster than NumPy's."""
+    return [kind.from_buffer(array, array.itemsize * position) for position in positions]
+
+
+@dataclass(frozen=True, slots=True)
 class _State:
     """What workers share with the team, without keeping the team itself alive."""
 
-    parked: threading.Condition
     sync: Any
     control: Any
     block: Words
-    sleepers: int = 0
+    gates: list[Any]  # a worker's lock: it parks by acquiring it, and is woken by its release
+    raised: list[BaseException] = field(default_factory=list)
+    process: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def of(cls, n_threads: int) -> "_State":
+        sync, control = np.zeros(RAN + LINE * n_threads, np.int32), np.zeros(LINE, np.uint64)
+        sync[PARKED] = n_threads - 1
+        control[SPINS] = PAUSES if n_threads <= len(allowed_cores()) else 0
+        block = pack_words(SIGNATURE, {"control": control, "sync": sync})
+        return cls(sync, control, block, [threading.Lock() for _ in range(n_threads)])
 
     def wake(self) -> None:
-        with self.parked:
-            self.parked.notify_all()
+        """Open every gate; one that was open lets its worker look once more for nothing."""
+        for gate in self.gates:
+            if gate.locked():
+                gate.release()
+
+    def nothing_to_do(self, thread: int) -> bool:
+        posted, ran = self.sync[POSTED], self.sync[RAN + LINE * thread]
+        return bool(posted == ran and not self.sync[LEAVING])
 
 
 def _worker(state: _State, thread: int, n_threads: int) -> None:
-    while not state.sync[LEAVING]:
-        follow(state.block, thread, n_threads)
-        with state.parked:
-            state.sleepers += 1
-            while (
-                state.sync[POSTED] == np.int32(state.control[2 + thread])
-                and not state.sync[LEAVING]
-            ):
-                state.parked.wait()
-            state.sleepers -= 1
+    listen(state.raised)
+    try:
+        while not state.sync[LEAVING]:
+            follow(state.block, thread, n_threads)
+            while state.nothing_to_do(thread):
+                state.gates[thread].acquire()
+    finally:
+        stop_listening()
 
 
 def _leave(state: _State, threads: list[threading.Thread]) -> None:
+    if os.getpid() != state.process:
+        return  # a fork has no workers
     state.sync[LEAVING] = 1
     state.sync[POSTED] += 1
     state.wake()

@@ -1,0 +1,67 @@
+"""Pinned threads: one core each, and the caller's own again afterwards."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from conformance.parallel.shares import LONG, long
+from conformance.parallel.test_team import Visits, wait_until
+from kernels.cpu.cores import allowed_cores
+from kernels.cpu.share import pack_words
+from kernels.cpu.team import Program, Team
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="the system cannot pin threads"
+)
+CORES = allowed_cores()
+
+
+def test_each_thread_has_a_core_of_its_own():
+    """Workers always; the caller while its program runs, as another thread sees it."""
+    before = os.sched_getaffinity(0)
+    known = set(threading.enumerate())
+    program = Program([(long, pack_words(LONG, {"turns": 10**8, "out": np.zeros(len(CORES))}))])
+    caller, met = threading.main_thread().native_id, []
+
+    def watch():
+        wait_until(lambda: os.sched_getaffinity(caller) == {CORES[0]})
+        met.append(True)
+
+    with Team(len(CORES), pinned=True) as team:
+        workers = set(threading.enumerate()) - known
+        assert os.sched_getaffinity(0) == before
+        assert {frozenset(os.sched_getaffinity(w.native_id)) for w in workers} == {
+            frozenset({core}) for core in CORES[1:]
+        }
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        team.run(program)
+        watcher.join()
+    assert met
+    assert os.sched_getaffinity(0) == before
+
+
+def test_pinned_threads_run_programs():
+    """A pinned team does what any team does."""
+    seen = Visits(len(CORES))
+    with Team(len(CORES), pinned=True) as team:
+        for _ in range(30):
+            team.run(seen.program)
+    seen.check(30)
+
+
+def test_more_threads_than_cores_are_refused():
+    """There is no core for each, and the message has both numbers."""
+    wanted = len(CORES) + 1
+    with pytest.raises(ValueError, match=f"{wanted} want a core each, .* may use {len(CORES)}"):
+        Team(wanted, pinned=True)
+
+
+def test_systems_that_cannot_pin_say_so(monkeypatch):
+    """Where the system has no such call, asking for it is one plain error."""
+    monkeypatch.delattr(os, "sched_setaffinity")
+    with pytest.raises(OSError, match="cannot keep a thread to a core"):
+        Team(1, pinned=True)
+    Team(1).close()

@@ -1,0 +1,183 @@
+"""What goes wrong in a share reaches the caller, and an interrupt waits for the program's end."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import numba
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from conformance.parallel.shares import FAIL, fail
+from conformance.parallel.test_team import Visits, wait_until
+from kernels.cpu.share import PROTOTYPE, pack_words
+from kernels.cpu.team import PARKED, Program, Team
+
+each_thread = pytest.mark.parametrize(("n_threads", "who"), [(1, 0), (2, 0), (2, 1), (3, 2)])
+
+
+class Failing:
+    """A program whose first entry fails on one thread, or on all (-1)."""
+
+    def __init__(self, n_threads: int, who: int) -> None:
+        self.runs = np.zeros(n_threads, np.int64)
+        entry = fail, pack_words(FAIL, {"who": who, "runs": self.runs})
+        rest = fail, pack_words(FAIL, {"who": n_threads, "runs": self.runs})
+        self.program = Program([entry, rest])
+
+
+@pytest.fixture(autouse=True)
+def unheard(monkeypatch):
+    """Exceptions that nobody got."""
+    found = []
+    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    return found
+
+
+@each_thread
+def test_the_caller_gets_what_a_share_raises(n_threads, who, unheard):
+    """On whichever thread, as what it is; the rest of the program runs, and the team goes on."""
+    failing, seen = Failing(n_threads, who), Visits(n_threads)
+    with Team(n_threads) as team:
+        for times in (1, 2, 3):
+            with pytest.raises(ValueError, match="told to fail"):
+                team.run(failing.program)
+            assert failing.runs.sum() == times * (2 * n_threads - 1)
+            team.run(seen.program)
+    seen.check(3)
+    assert not unheard
+
+
+def test_one_of_several_is_raised():
+    """Where every thread raises, the caller gets one exception, once."""
+    failing, seen = Failing(3, -1), Visits(3)
+    with Team(3) as team:
+        with pytest.raises(ValueError, match="told to fail"):
+            team.run(failing.program)
+        assert_array_equal(failing.runs, 1)
+        team.run(seen.program)
+    seen.check(1)
+
+
+def test_each_team_has_its_own(unheard):
+    """Two teams at once: what a share of one raises is nothing to the other."""
+    failing, seen = Failing(2, 1), Visits(2)
+    with Team(2) as good, Team(2) as bad:
+        worker = threading.Thread(target=lambda: [good.run(seen.program) for _ in range(200)])
+        worker.start()
+        for _ in range(50):
+            with pytest.raises(ValueError, match="told to fail"):
+                bad.run(failing.program)
+        worker.join()
+    seen.check(200)
+    assert not unheard
+
+
+def test_others_are_left_to_the_hook_that_was_there(unheard):
+    """A callback that is no share, and an object that fails to die, go where they always went."""
+
+    def raises(block, thread, n_threads):
+        raise ValueError("not of the team")
+
+    class Stubborn:
+        def __del__(self):
+            raise ValueError("not of the team")
+
+    callback = numba.cfunc("void(uint64, int64, int64)")(raises)
+    seen = Visits(2)
+    with Team(2) as team:
+        team.run(seen.program)
+        PROTOTYPE(callback.address)(0, 0, 1)
+        Stubborn()
+        team.run(seen.program)
+    seen.check(2)
+    assert [str(args.exc_value) for args in unheard] == ["not of the team"] * 2
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import numpy as np
+from conformance.parallel.shares import LONG, long
+from conformance.parallel.test_team import Visits
+from kernels.cpu.share import pack_words
+from kernels.cpu.team import Program, Team
+
+done, seen = np.zeros(2), Visits(2)
+
+def program(turns):
+    return Program([(long, pack_words(LONG, {"turns": turns, "out": done}))])
+
+with Team(2) as team:
+    team.run(program(1))
+    started = time.perf_counter()
+    team.run(program(10**7))
+    turns = int(10**7 / (time.perf_counter() - started))  # about a second
+    done[:] = 0
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    started = time.perf_counter()
+    try:
+        team.run(program(turns))
+    except KeyboardInterrupt:
+        print("interrupted", *(done > 1), time.perf_counter() - started > 0.3)
+    team.run(seen.program)
+seen.check(1)
+print("went on")
+"""
+
+
+def test_ctrl_c_waits_for_the_program_and_no_longer():
+    """An interrupt in the middle of a long program is raised at its end, all threads done, and the
+    team is as good as new."""
+    program = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["interrupted True True True", "went on"]
+
+
+class Interrupting:
+    """A worker's gate that lets a signal through once, while the caller is about to open it."""
+
+    def __init__(self, gate):
+        self.gate, self.struck = gate, False
+
+    def locked(self):
+        if not self.struck:
+            self.struck = True
+            raise KeyboardInterrupt
+        return self.gate.locked()
+
+    def release(self):
+        self.gate.release()
+
+
+def test_an_interrupt_while_workers_are_woken():
+    """A program that some have begun is run to its end by all, once, before the interrupt goes
+    on."""
+    seen = Visits(3)
+    with Team(3) as team:
+        team.run(seen.program)
+        wait_until(lambda: team._state.sync[PARKED] == 2)
+        team._state.gates[1] = Interrupting(team._state.gates[1])
+        with pytest.raises(KeyboardInterrupt):
+            team.run(seen.program)
+        seen.check(2)
+        team.run(seen.program)
+    seen.check(3)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+def test_ctrl_c_ends_a_loop_of_programs():
+    """A signal that a worker receives is handled by the caller's next Python."""
+    seen, runs = Visits(2), 0
+    with Team(2) as team:
+        team.run(seen.program)
+        (worker,) = (t for t in threading.enumerate() if t.name.startswith("team"))
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            signal.pthread_kill(worker.ident, signal.SIGINT)
+            while True:
+                team.run(seen.program)
+                runs += 1
+    assert (seen.visits == seen.visits[0, 0]).all()
+    assert_array_equal(seen.early, 0)

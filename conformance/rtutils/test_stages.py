@@ -1,0 +1,246 @@
+"""Stages: a barrier wherever a thread needs what another has done, and nowhere else."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from conformance.llama.small_models import Small
+from engine.graph import Graph, Value
+from engine.model import Model, Options
+from engine.plan import Plan, calls_of, need, shape_of, with_kernels
+from engine.stages import stages
+from kernels.call import bind
+from kernels.cpu.share import arguments, part, share
+from kernels.cpu.team import Team
+from kernels.kernel import Kernel
+from kernels.table import variants
+from reference.op import Array, Shape
+
+THREADS = 3
+TWO_PASSES = (
+    "x: f32[tokens width], y: f32[tokens width], scratch: f32[elements] -> out: f32[tokens width]"
+)
+
+
+@pytest.fixture(params=["F32", "Q4_0"], scope="module")
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Model]:
+    path = Small(format=request.param, biases=True).write(tmp_path_factory.mktemp("s") / "s.gguf")
+    loaded = Model(path, Options(threads=1, context=64, batch=16, outputs=4))
+    yield loaded
+    loaded.close()
+
+
+def labels(graph: Graph) -> list[list[str]]:
+    """The nodes of each stage, by label, with the kernels that come first in the table."""
+    steps = with_kernels(graph, {need(n): variants(n.op, n.format)[0] for n in graph.nodes})
+    return [[steps[call.step].node.label for call in stage] for stage in stages(calls_of(steps))]
+
+
+def activation(name: str, *dims: int | str) -> Value:
+    return Value(name, "activation", "f32", dims)
+
+
+def weight(name: str, rows: int, width: int) -> Value:
+    return Value(name, "weight", "u8", (rows, width), "F32")
+
+
+def run_without_waiting(plan: Plan, rng: random.Random) -> None:
+    """Every stage with its threads as far apart as they can be: each does all of its calls before
+    another does any, or they go on at random."""
+    ready = iter(plan.entries)
+    for stage in plan.stages:
+        entries = [next(ready) for _ in stage]
+        turns = [thread for thread in range(THREADS) for _ in entries]
+        if rng.random() < 0.5:
+            rng.shuffle(turns)
+        else:
+            order = rng.sample(range(THREADS), THREADS)
+            turns = [order[thread] for thread in turns]
+        left = [iter(entries) for _ in range(THREADS)]
+        for thread in turns:
+            share, block = next(left[thread])
+            share(block, thread, THREADS)
+
+
+@pytest.mark.parametrize(("tokens", "outputs"), [(1, 1), (7, 3), (16, 4)])
+def test_threads_need_not_wait_within_a_stage(model: Model, tokens: int, outputs: int) -> None:
+    """However far a thread runs ahead of the others, up to the stage's end, no bit changes."""
+    model.cells.clear()
+    rows = range(outputs)
+    expected = model.step(range(tokens), range(tokens), [(0,)] * tokens, rows).copy()
+    for seed in range(30):
+        model.plan.arena[:] = 0xFF  # NaN: nothing is left of the run before
+        run_without_waiting(model.plan, random.Random(seed))
+        assert_array_equal(model.plan.logits[:outputs], expected)
+
+
+def test_a_block_has_ten_barriers_or_fewer(model: Model) -> None:
+    """Projections share a stage, and so does what is done to each token by itself."""
+    named = [[model.plan.steps[c.step].node.label for c in stage] for stage in model.plan.stages]
+    of_block = [stage for stage in named if any(label.startswith("blk.1.") for label in stage)]
+    assert len(of_block) <= 11  # the first of them belongs to the block before, too
+    (ropes,) = (stage for stage in named if "blk.1.q_rope" in stage)
+    assert {"blk.1.k_rope", "blk.1.k_cache_write", "blk.1.v_cache_write"} <= set(ropes)
+    (gate,) = (stage for stage in named if "blk.1.ffn_gate" in stage)
+    assert "blk.1.ffn_up" in gate
+    (last,) = (stage for stage in named if "rows" in stage)
+    assert not any(label.endswith("residual") for label in last)
+
+
+def test_independent_calls_share_a_stage() -> None:
+    """Two products of one input need no barrier, a product of a product does."""
+    graph = Graph()
+    x = Value("x", "input", "f32", ("tokens", 32))
+    a = graph("linear", "a", x=x, weight=weight("wa", 32, 32))
+    b = graph("linear", "b", x=x, weight=weight("wb", 32, 32))
+    graph("linear", "c", x=a, weight=weight("wc", 32, 32))
+    graph("add", "d", x=b, y=x)
+    assert labels(graph) == [["a", "b"], ["c", "d"]]
+
+
+def test_what_is_read_may_not_be_overwritten() -> None:
+    """A call that writes to what another thread may still read waits for it."""
+    graph = Graph()
+    x = activation("x", "tokens", 32)
+    graph("linear", "a", x=x, weight=weight("w", 32, 32))
+    graph("silu", "b", out=x, x=Value("y", "input", "f32", ("tokens", 32)))
+    graph("linear", "c", out=x, x=activation("a", "tokens", 32), weight=weight("w", 32, 32))
+    assert labels(graph) == [["a"], ["b"], ["c"]]
+
+
+def test_own_tokens_follow_without_a_barrier() -> None:
+    """A chain of calls that are split by tokens is one stage."""
+    graph = Graph()
+    x = Value("x", "input", "f32", ("tokens", 32))
+    h = graph("add", "a", x=x, y=x)
+    h = graph("rms_norm", "b", x=h, weight=Value("w", "weight", "f32", (32,)), eps=1e-5)
+    graph("silu", "c", x=h)
+    assert labels(graph) == [["a", "b", "c"]]
+
+
+def test_other_tokens_are_waited_for() -> None:
+    """Rows that are picked may be another thread's, though all is split by tokens: even where as
+    many are picked as there are tokens."""
+    for size in ("outputs", "tokens"):
+        graph = Graph()
+        h = graph("silu", "a", x=Value("x", "input", "f32", ("tokens", 32)))
+        rows = Value("rows", "input", "i32", (size,))
+        picked = graph("embedding", "b", tokens=rows, weight=h.as_weight())
+        graph("silu", "c", x=picked)
+        assert labels(graph) == [["a"], ["b", "c"]]
+
+
+def test_tokens_under_other_dimensions_are_waited_for() -> None:
+    """Where two calls divide a value by different sizes, a thread's part is not the same."""
+    graph = Graph()
+    h = graph("silu", "a", x=Value("x", "input", "f32", ("tokens", 32)))
+    graph("silu", "b", x=h.view("halves", 16))
+    assert labels(graph) == [["a"], ["b"]]
+
+
+@share(TWO_PASSES)
+def sums(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    """scratch = x + y, shared out from the end."""
+    x, y, scratch, _ = arguments(block, TWO_PASSES)
+    first, last = part(x.size, n_threads - 1 - thread, n_threads)
+    for i in range(first, last):
+        scratch[i] = x.ravel()[i] + y.ravel()[i]
+
+
+@share(TWO_PASSES)
+def copy(block, thread, n_threads):  # type: ignore[no-untyped-def]
+    """out = scratch, of which another thread has written this thread's part."""
+    x, _, scratch, out = arguments(block, TWO_PASSES)
+    first, last = part(x.size, thread, n_threads)
+    for i in range(first, last):
+        out.ravel()[i] = scratch[i]
+
+
+def elements(shape: Shape) -> int:
+    return shape["tokens"] * shape["width"]
+
+
+def two_pass_plan(splits: str = "") -> tuple[Plan, dict[str, Array]]:
+    """silu(x) + x in two passes, and a silu of that."""
+    graph = Graph()
+    x = Value("x", "input", "f32", ("tokens", 40))
+    h = graph("silu", "h", x=x)
+    total = graph("add", "sum", x=h, y=x)
+    last = graph("silu", "last", x=total)
+    chosen = {need(node): variants(node.op)[0] for node in graph.nodes}
+    kernel = Kernel("add", "passes", sums, scratch=elements, then=copy, splits=splits)
+    chosen[need(graph.nodes[1])] = kernel
+    arrays = {"x": np.random.default_rng(0).standard_normal((16, 40)).astype(np.float32)}
+    return Plan(with_kernels(graph, chosen), arrays, {"tokens": 16}, last), arrays
+
+
+@pytest.mark.parametrize("splits", ["", "tokens"])
+def test_second_shares_wait_for_the_first(splits: str) -> None:
+    """A kernel of two shares has a barrier between, and its own memory, which no one else has
+    meanwhile."""
+    plan, arrays = two_pass_plan(splits)
+    steps = [[call.step for call in stage] for stage in plan.stages]
+    assert steps == [[0], [1], [1], [2]]
+    assert [call.share for call in plan.calls[1:3]] == [sums, copy]
+    begins = sorted(plan.offsets[name] for name in ("h", "sum", "sum.scratch"))
+    assert all(a + 16 * 40 * 4 <= b for a, b in pairwise(begins))
+    assert plan.offsets["last"] < max(plan.offsets.values())  # in the place of what is dead
+
+    x = arrays["x"]
+    silu = variants("silu")[0]
+    for tokens in (16, 5):
+        plan.resize(tokens=tokens)
+        plan.arena[:] = 0xFF
+        with Team(THREADS) as team:
+            team.run(plan.program)
+        h, out = np.empty((tokens, 40), np.float32), np.empty((tokens, 40), np.float32)
+        run_one(silu, x[:tokens], h)
+        run_one(silu, h + x[:tokens], out)
+        assert_array_equal(plan.logits[:tokens], out)
+    assert "sum.scratch" not in [value.name for step in plan.steps for value in step.reads()]
+
+
+def run_one(kernel: Kernel, x: Array, out: Array) -> None:
+    bind(kernel, {"x": x}, {"out": out})()
+
+
+def test_scratch_is_asked_for_with_every_size(model: Model) -> None:
+    """Sizes that are only factors of a product are there, as they are at the limits."""
+    (step, *_) = (s for s in model.plan.steps if s.node.op == "attention")
+    shape = shape_of(step.node, model.limits)
+    config = model.config
+    assert {k: shape[k] for k in ("tokens", "heads", "kv_heads", "head_dim", "capacity")} == {
+        "tokens": 16,
+        "heads": config.heads,
+        "kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "capacity": 64,
+    }
+
+
+def test_an_idle_program_does_nothing_as_often(model: Model) -> None:
+    """It has the plan's stages, and neither reads nor writes."""
+    idle = model.plan.idle()
+    assert idle.entries == model.plan.program.entries == len(model.plan.stages)
+    model.plan.arena[:] = 0xA5
+    with Team(THREADS) as team:
+        for _ in range(3):
+            team.run(idle)
+    assert (model.plan.arena == 0xA5).all()
+
+
+def test_every_call_is_in_one_stage(model: Model) -> None:
+    """The stages together are the calls, and the calls are the steps' shares."""
+    plan = model.plan
+    assert [call for stage in plan.stages for call in stage] == plan.calls
+    shares = [(i, share) for i, step in enumerate(plan.steps) for share in step.shares()]
+    assert sorted([(c.step, c.share) for c in plan.calls], key=lambda c: c[0]) == shares
+    alone = [replace(call, splits="") for call in plan.calls]
+    assert len(stages(alone)) > len(plan.stages)

@@ -1,0 +1,195 @@
+"""Weights in the layouts that kernels stream, packed at load, and kept on disk where that is asked.
+
+A kept file belongs to one path of a model and is replaced when that model or a layout changes:
+
+    packed weights   each from a multiple of 4096 bytes
+    index            JSON: what was packed, how, and where it lies
+
+The index names the model's file (path, size, dates, inode, sha256 of its header) and the sources
+of all that packed it. It is written last, and only a file of the right length that ends with the
+very index this load would write is used. The weights' own bytes are not summed: that would take
+about as long as packing.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.gguf_file import GGUFFile
+from kernels.cpu.packing import Packing, aligned
+from kernels.cpu.team import Program, Team
+from kernels.provenance import cache_folder
+
+PIECE = 2**26  # bytes of the model's file that are packed at a time
+PAGE = 4096
+UNFINISHED = ".part"
+ABANDONED = 3600  # seconds without a write after which an unfinished file is nobody's
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Watch = Callable[[int, int], None] | None  # of bytes done and the total
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A tensor of the model's file, and how a kernel wants it."""
+
+    tensor: str
+    packing: Packing
+
+    @property
+    def layout(self) -> str:
+        """What decides about the packed bytes, apart from the tensor."""
+        return f"{self.tensor} {self.packing!r} {self.packing.share.fingerprint}"
+
+
+Jobs = Mapping[str, Job]  # by the names of the packed weights
+
+
+def packed_weights(
+    jobs: Jobs, file: GGUFFile, team: Team, watch: Watch, keep: bool
+) -> tuple[dict[str, Array], list[str]]:
+    """The packed weights by name, uint8 [packed], and notes: why they could not be kept.
+
+    With `keep` they are mapped from the file that an earlier load kept; if there is none, or not of
+    these jobs, they are packed and kept.
+    """
+    places = Places(jobs, file)
+    if not keep:
+        return pack(jobs, file, places, team, watch), []
+    kept = Kept(jobs, file, places)
+    if (found := kept.load()) is not None:
+        if watch:
+            watch(_total(jobs, file), _total(jobs, file))
+        return found, []
+    weights = pack(jobs, file, places, team, watch)
+    fault = kept.save(weights)
+    return weights, [fault] if fault else []
+
+
+class Places:
+    """Where the packed weights lie in one memory, so that it can be of huge pages, or one file.
+
+    begins, sizes   in bytes, by name; a weight begins on a page of its own
+    end             of the last page
+    """
+
+    def __init__(self, jobs: Jobs, file: GGUFFile) -> None:
+        self.begins: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        self.end = 0
+        for name, job in jobs.items():
+            weight = file.tensor(job.tensor)
+            self.begins[name], self.sizes[name] = self.end, job.packing.place(weight, len(weight))
+            self.end += -(-self.sizes[name] // PAGE) * PAGE
+
+    def views(self, memory: Array) -> dict[str, Array]:
+        """The weights in `memory`, uint8 [end or more]."""
+        return {
+            name: memory[begin : begin + self.sizes[name]] for name, begin in self.begins.items()
+        }
+
+
+def pack(
+    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch = None
+) -> dict[str, Array]:
+    """The weights, one after the other by all threads.
+
+    A piece of the file is let go as soon as it is packed, so that beside the packed weights no more
+    than a piece of the file is in memory.
+    """
+    weights = places.views(aligned(places.end))
+    done, total = 0, _total(jobs, file)
+    for name, job in jobs.items():
+        packing, weight = job.packing, file.tensor(job.tensor)
+        step = max(1, PIECE // (packing.lanes * weight.shape[1])) * packing.lanes
+        for first in range(0, len(weight), step):
+            rows = weight[first : first + step]
+            begin = packing.place(weight, first)
+            target = weights[name][begin : begin + packing.place(weight, len(rows))]
+            team.run(Program([(packing.share, packing.block(rows, target))]))
+            file.release(job.tensor)
+            done += rows.nbytes
+            if watch:
+                watch(done, total)
+    return weights
+
+
+def _total(jobs: Jobs, file: GGUFFile) -> int:
+    return sum(file.tensors[job.tensor].n_bytes for job in jobs.values())
+
+
+class Kept:
+    """The file of these jobs on disk, as it would have to be, at a `path` for each model's."""
+
+    def __init__(self, jobs: Jobs, file: GGUFFile, places: Places) -> None:
+        model = os.path.realpath(file.path)
+        name = hashlib.sha256(os.fsencode(model)).hexdigest()[:32]
+        self.path = cache_folder() / "packed" / f"{name}.packed"
+        self.places = places
+        index = {
+            "model": model,
+            "stamp": file.stamp,
+            "header": file.header,
+            "layouts": {name: job.layout for name, job in jobs.items()},
+            "begins": places.begins,
+            "sizes": places.sizes,
+        }
+        self.index = json.dumps(index).encode()
+
+    def load(self) -> dict[str, Array] | None:
+        """The weights, read-only, as views of the mapped file; None if it is not the one wanted."""
+        try:
+            with self.path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # there is none, or nothing in it
+            return None
+        end = self.places.end
+        if len(data) != end + len(self.index) or data[end:] != self.index:
+            return None
+        if hasattr(mmap, "MADV_WILLNEED"):
+            data.madvise(mmap.MADV_WILLNEED)
+        return self.places.views(np.frombuffer(data, np.uint8))
+
+    def save(self, weights: Mapping[str, Array]) -> str:
+        """Write the file aside and let it take the place of an older one; why not, if that fails.
+
+        A failure is none of the model's, which runs without.
+        """
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _clear_abandoned(folder)
+            with tempfile.NamedTemporaryFile(dir=folder, suffix=UNFINISHED, delete=False) as aside:
+                try:
+                    for name, begin in self.places.begins.items():
+                        aside.seek(begin)
+                        aside.write(weights[name].data)
+                    aside.seek(self.places.end)
+                    aside.write(self.index)
+                    aside.flush()
+                    os.fsync(aside.fileno())  # or a crash could leave zeros in a finished file
+                    Path(aside.name).replace(self.path)
+                except BaseException:
+                    Path(aside.name).unlink(missing_ok=True)
+                    raise
+        except OSError as error:
+            return f"packed weights cannot be kept in {folder}: {error.strerror or error}"
+        return ""
+
+
+def _clear_abandoned(folder: Path) -> None:
+    """What loads that were killed have left; others may be clearing too."""
+    for unfinished in folder.glob(f"*{UNFINISHED}"):
+        with suppress(FileNotFoundError):
+            if time.time() - unfinished.stat().st_mtime > ABANDONED:
+                unfinished.unlink()

@@ -1,0 +1,80 @@
+"""linear for F32, F16 and BF16 weights by products of bfloat16 pairs: variant `avx512_bf16`.
+
+Weights and activations are rounded to bfloat16, so this serves only where `numerics="fast"` asks
+for it; in exchange a vector unit does twice the work. Sums are float32 chains over pairs in order.
+
+Packed layout, a group of 16 rows after the other: [hidden / 2][16 lanes][2] bfloat16, zeros beyond
+rows, and beyond hidden up to whole PADDED (a tile of a matrix unit). A panel holds [hidden / 2]
+[tokens of the tile] pairs.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.linear import LANES, Blocking, product
+from kernels.cpu.share import Share, arguments
+from kernels.cpu.simd import bf16x32, f32x16, load
+from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.simd_x86 import dot2
+from kernels.cpu.tiles import load_rows, outer, store_rows, zeros
+
+SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
+STEP = 4 * LANES
+PADDED = 32  # elements
+BLOCKING = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
+
+pairs_outer = outer(dot2)
+
+
+@njit(inline="always")
+def rounded(bits):
+    """The bfloat16 nearest to a float32, both as their bits; a NaN stays one."""
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        return (bits >> 16) | 0x40
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF
+
+
+@njit
+def fill(token, size, arguments):
+    (x,), (panel,), first, unit, depth = arguments
+    target = panel[token * depth :]
+    hidden = x.shape[1]
+    for t in range(size):
+        source = x[first + token + t]
+        for k in range(depth):
+            at = 2 * (unit + k)
+            low = rounded(np.int64(source[at])) if at < hidden else 0
+            high = rounded(np.int64(source[at + 1])) if at + 1 < hidden else 0
+            target[k * size + t] = np.int32(low | (high << 16))
+
+
+def multiply(size: int) -> Callable[..., None]:
+    @njit
+    def tile(token, arguments):
+        (panel,), weight, at, depth, out, first, row, begin = arguments
+        valid = min(LANES, out.shape[1] - row)
+        sums = zeros(f32x16, size)
+        if not begin:
+            sums = load_rows(sums, out, first + token, row, valid)
+        for k in range(depth):
+            w = load(bf16x32, weight, at + k * STEP)
+            sums = pairs_outer(sums, w, panel, (token * depth) + k * size)
+        store_rows(sums, out, first + token, row, valid)
+
+    return tile
+
+
+many = product(BLOCKING, fill, multiply)
+SIZE = BLOCKING.size
+
+
+def avx512_bf16(block, thread, n_threads):
+    x, weight, out = arguments(block, SIGNATURE)
+    panel = stack(np.int32, SIZE)
+    bits, pairs = x.view(np.uint32), (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
+    many((bits,), (panel,), weight, STEP, pairs, out, thread, n_threads)
+
+
+SHARES = {name: Share(avx512_bf16, SIGNATURE) for name in ("F32", "F16", "BF16")}
