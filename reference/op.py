@@ -135,7 +135,8 @@ class Op:
     """One row of the table.
 
     - `reference(**inputs)` returns the output array, or a tuple in the order of the outputs.
-    - `axes` gives the awkward sizes of each named axis; `fit` turns any sizes into legal ones.
+    - `axes` gives the awkward sizes of each named axis; `fit` turns any sizes into legal ones;
+      `corners` are combinations that every trial includes.
     - `make(case)` gives the inputs of a case.
     - `bound(inputs, expected)` gives, per output, the largest |error| of a correct kernel,
       elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
@@ -158,6 +159,7 @@ class Op:
     formats: tuple[str, ...] = ()
     values: tuple[str, ...] = tuple(VALUES)
     fit: Callable[[Shape, str | None], Shape] = same_shape
+    corners: Sequence[Shape] = ()
     also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
     complaint: Callable[[Arguments], str] = none
     nan: str = "domain"
@@ -191,9 +193,10 @@ class Op:
         return Case(self.fit(full, format), values, seed, format)
 
     def quick_cases(self, format: str | None = None, count: int = 24) -> list[Case]:
-        """A fixed sample of the awkward sizes and value kinds, each kind at least once."""
+        """A fixed sample of the awkward sizes and value kinds, each kind at least once, and the
+        corners."""
         rng = np.random.default_rng(len(self.name))
-        return [
+        sampled = [
             self.case(
                 {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()},
                 self.values[i % len(self.values)],
@@ -201,4 +204,7 @@ class Op:
                 format,
             )
             for i in range(count)
+        ]
+        return sampled + [
+            self.case(corner, self.values[0], i, format) for i, corner in enumerate(self.corners)
         ]

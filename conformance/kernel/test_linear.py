@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import each, inputs_of, run
+from conformance.kernel.here import HERE, each, inputs_of, run
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
 
 HIDDEN, OUT = 256, 65
+CUTTING = [k for k in HERE if k.op == "linear" and k.variant != "scalar"]  # scalar cuts nothing
 
 
 def whole(kernel: Kernel, rng: np.random.Generator, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,5 +86,30 @@ def test_each_weight_meets_its_own_activation(kernel):
     weight = inputs_of(kernel, tokens=1, hidden=HIDDEN, out=OUT)["weight"]
     x = np.float32(127) * np.eye(HIDDEN, dtype=np.float32)
     columns = FORMATS[kernel.format].dequantise(weight).T
+    if kernel.activations == "bf16":
+        columns = FORMATS["BF16"].dequantise(FORMATS["BF16"].quantise(columns))
     out = run(kernel, x=x, weight=weight)
     np.testing.assert_allclose(out, 127 * columns, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kernel", CUTTING, ids=[kernel.name for kernel in CUTTING])
+@pytest.mark.parametrize("tokens", [47, 48, 49, 64, 65, 113])
+def test_where_a_kernel_cuts_changes_no_bit(kernel, tokens):
+    """More tokens than fit a panel, and a hidden longer than one, are what single tokens are."""
+    inputs = inputs_of(kernel, tokens=tokens, hidden=2144, out=33)
+    together = run(kernel, **inputs)
+    for t in (0, tokens // 2, tokens - 1):
+        one = {**inputs, "x": inputs["x"][t : t + 1]}
+        assert_array_equal(run(kernel, **one), together[t : t + 1])
+
+
+@pytest.mark.parametrize("format", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("tokens", [1, 3, 8, 33])
+def test_variants_agree_bit_for_bit(format, tokens):
+    """In the default numerics it does not matter which variant serves."""
+    variants = [k for k in CUTTING if (k.format, k.numerics) == (format, "exact")]
+    inputs = inputs_of(variants[0], tokens=tokens, hidden=HIDDEN, out=OUT)
+    expected = run(variants[0], **inputs)
+    assert len(variants) > 1 or not variants[0].requires
+    for kernel in variants[1:]:
+        assert_array_equal(run(kernel, **inputs), expected)

@@ -38,9 +38,7 @@ class Blocking:
         return self.tokens * self.units
 
 
-def product(
-    blocking: Blocking, fill: Callable[..., None], multiply: Callable[[int], Any]
-) -> Callable[..., None]:
+def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> Any:
     """The loops around
 
     - fill(token, size, (source, panel, first, unit, depth)), which lays `depth` units from `unit`

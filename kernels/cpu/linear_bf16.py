@@ -8,7 +8,7 @@ rows, and beyond hidden up to whole PADDED (a tile of a matrix unit). A panel ho
 [tokens of the tile] pairs.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -50,7 +50,7 @@ def fill(token, size, arguments):
             target[k * size + t] = np.int32(low | (high << 16))
 
 
-def multiply(size: int) -> Callable[..., None]:
+def multiply(size: int) -> Any:
     @njit
     def tile(token, arguments):
         (panel,), weight, at, depth, out, first, row, begin = arguments

@@ -6,6 +6,7 @@ A panel holds [hidden][tokens of the tile] activations.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -40,10 +41,10 @@ def fill(token, size, arguments):
             target[k * size + t] = source[k]
 
 
-def multiply(kind: Vector) -> Callable[[int], Callable[..., None]]:
+def multiply(kind: Vector) -> Callable[[int], Any]:
     step = LANES * kind.bits // kind.lanes // 8
 
-    def of_size(size: int) -> Callable[..., None]:
+    def of_size(size: int) -> Any:
         @njit
         def tile(token, arguments):
             (panel,), weight, at, depth, out, first, row, begin = arguments
@@ -61,7 +62,7 @@ def multiply(kind: Vector) -> Callable[[int], Callable[..., None]]:
     return of_size
 
 
-def single(kind: Vector) -> Callable[..., None]:
+def single(kind: Vector) -> Any:
     """One token: two groups of rows at once, since a chain of additions waits for each to end."""
     step = LANES * kind.bits // kind.lanes // 8
 

@@ -127,13 +127,13 @@ def block_of(meeting: Meeting, format: str) -> Any:
     return of_bytes if format == "Q8_0" else of_nibbles
 
 
-def multiply(meeting: Meeting, format: str) -> Callable[[int], Callable[..., None]]:
+def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
     lanes, words = meeting.lanes, 8 * meeting.words
     payload, step = LANES * PAYLOAD[format], LANES * (PAYLOAD[format] + 2)
     floats, halves, integers = (Vector(e, lanes) for e in ("f32", "f16", "i32"))
     block = block_of(meeting, format)
 
-    def of_size(size: int) -> Callable[..., None]:
+    def of_size(size: int) -> Any:
         @njit
         def tile(token, arguments):
             (q, scale, total), weight, at, depth, out, first, row, begin = arguments
@@ -155,7 +155,7 @@ def multiply(meeting: Meeting, format: str) -> Callable[[int], Callable[..., Non
     return of_size
 
 
-def fill(meeting: Meeting, format: str) -> Callable[..., None]:
+def fill(meeting: Meeting, format: str) -> Any:
     words = meeting.words
     taken_off = 0 if format in meeting.signed else -RAISED[format]
 
