@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.cases import BenchCase
 from bench.child import Child, ChildError
+from bench.contenders.contender import FAST, OURS
 from bench.ratio import Ratio, ratio
 from bench.results import Measurement, Run
 from bench.timing import Race
@@ -31,6 +32,7 @@ MANY = 8  # cases whose scatter says anything
 UNKNOWN = 1.1  # the factor between two runs where nothing tells how the machine changed
 OUTLIER = 7.0  # median deviations, almost five standard ones, that no case of many is off by chance
 A, B, AGAIN = "a", "b", "a again"
+MINE = (OURS, FAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ def _ours(run: Run) -> dict[tuple[Any, ...], Measurement]:
     return {
         m.key: m
         for m in run.measurements
-        if m.contender == "assay" and m.phase == "run" and len(m.samples) >= FEWEST
+        if m.contender in MINE and m.phase == "run" and len(m.samples) >= FEWEST
     }
 
 
@@ -245,12 +247,11 @@ def _halves(m: Measurement) -> float:
 
 def _drift(a: Run, b: Run) -> float:
     """How far the median peer is from itself."""
-    peers = {m.key: m.median for m in a.measurements if m.contender != "assay" and m.samples}
-    ratios = [
-        m.median / peers[m.key]
-        for m in b.measurements
-        if m.contender != "assay" and m.samples and m.key in peers
-    ]
+    before, after = (
+        {m.key: m.median for m in run.measurements if m.contender not in MINE and m.samples}
+        for run in (a, b)
+    )
+    ratios = [after[key] / before[key] for key in before.keys() & after.keys()]
     return math.exp(abs(math.log(median(ratios)))) if ratios else 1.0
 
 

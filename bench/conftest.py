@@ -18,11 +18,12 @@ from bench.engine_race import Field, Fields
 from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
+from bench.report import card
+from bench.report.markdown import table_lines
 from bench.results import Results, ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
 from bench.shell.profile import teller
 from bench.trees import TreeError, side
-from bench.trials import read_caches
 from engine.shell.show import progress_bar
 from kernels.cpu.team import Team
 
@@ -73,8 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
                 pass
     except (ResultsError, TreeError) as error:
         raise pytest.UsageError(str(error)) from None
-    unknown = Limits(read_caches(), (), (), "")  # enough for a run that does not measure
-    config.stash[RECORDER] = Recorder(plan.folder, now, unknown, going_on)
+    config.stash[RECORDER] = Recorder(plan.folder, now, Limits.unprobed(), going_on)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -109,6 +109,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
     if "engine_path" in metafunc.fixturenames:
         metafunc.parametrize("engine_path", plan.engine_models, ids=lambda path: path.stem)
+    if "figure_race" in metafunc.fixturenames:
+        names = [f"{path.stem} {name}" for path, name in plan.figure_races]
+        metafunc.parametrize("figure_race", plan.figure_races, ids=names)
     if "engine_test" in metafunc.fixturenames:
         tests = [
             (setup, test) for setup in plan.engine_setups for test in plan.engine_tests(setup[1])
@@ -190,6 +193,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     recorder = config.stash[RECORDER]
     if recorder.results is None:
         return
+    if found := card.figures(read(recorder.results.path)):
+        terminalreporter.section("speed card")
+        for line in table_lines(card.table(found)):
+            terminalreporter.line(line)
     terminalreporter.section("results")
     terminalreporter.line(f"{recorder.results.path}")
     if recorder.conditions.busy:

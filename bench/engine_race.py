@@ -4,12 +4,12 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.child import ChildError
-from bench.contenders.contender import CONTENDERS, Absent, Sample, Setup
-from bench.contenders.racer import OURS, Racer, enter
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Sample, Setup
+from bench.contenders.racer import Racer, enter
 from bench.engine_tests import EngineTest
 from bench.results import Measurement
 from bench.timing import Rule, Sampler, race
@@ -28,20 +28,20 @@ class Field:
     setup: Setup
     racers: list[Racer]
     absent: list[Absent]
-    last: dict[str, list[Sample]] = field(default_factory=dict)
+    last: dict[tuple[str, EngineTest], list[Sample]] = field(default_factory=dict)
 
-    def samplers(self, test: EngineTest) -> dict[str, Sampler]:
-        """A sampler for each racer, which also keeps the whole samples in `last`.
+    def samplers(self, *tests: EngineTest) -> dict[str, Sampler]:
+        """A sampler for each racer at each test, which also keeps the whole samples in `last`.
 
         A peer that dies on the way is absent from then on; one that takes far longer than ours
         sits out once it has a few samples. Both then give NaN.
         """
-        self.last = {racer.name: [] for racer in self.racers}
+        self.last = {(racer.name, test): [] for test in tests for racer in self.racers}
 
-        def sampler(racer: Racer) -> Sampler:
+        def sampler(racer: Racer, test: EngineTest) -> Sampler:
             def sample() -> float:
-                before = self.last.get(racer.name)
-                if before is None or (len(before) >= FEW and self._is_slow(before[-1])):
+                before = self.last.get((racer.name, test))
+                if before is None or (len(before) >= FEW and self._is_slow(test, before[-1])):
                     return math.nan
                 try:
                     taken = racer.sample(test)
@@ -55,37 +55,58 @@ class Field:
 
             return sample
 
-        return {racer.name: sampler(racer) for racer in self.racers}
+        return {
+            f"{racer.name} {test.name}": sampler(racer, test)
+            for test in tests
+            for racer in self.racers
+        }
 
-    def _is_slow(self, sample: Sample) -> bool:
-        ours = self.last[OURS]
+    def _is_slow(self, test: EngineTest, sample: Sample) -> bool:
+        ours = self.last[OURS, test]
         return bool(ours) and sample.seconds > max(PATIENCE, SLOW * ours[-1].seconds)
 
     def _lose(self, racer: Racer, reason: str) -> None:
         self.racers.remove(racer)
         self.absent.append(Absent(racer.name, reason))
-        del self.last[racer.name]
+        self.last = {key: taken for key, taken in self.last.items() if key[0] != racer.name}
 
     def run(
         self, test: EngineTest, rule: Rule, watch: Callable[[int], None] | None = None
     ) -> list[Measurement]:
         """The test by all, in turns."""
         race(self.samplers(test), rule, watch)
-        return self.measurements(test)
+        return self.measurements()
 
-    def measurements(self, test: EngineTest) -> list[Measurement]:
+    def measurements(self) -> list[Measurement]:
         """Rows of the samples in `last`, and one without samples for each who is absent."""
         rivals = secrets.token_hex(4)
         rows = []
-        for name, taken in self.last.items():
+        for (name, test), taken in self.last.items():
             rows.append(self._row(test, name, [s.seconds for s in taken], test.tokens, rivals))
             if test.kind == "batched":
                 tokens = {"prompt": test.prompt_tokens, "generation": test.generate_tokens}
                 for part, attribute in PARTS.items():
                     seconds = [getattr(s, attribute) for s in taken]
                     rows.append(self._row(test, name, seconds, tokens[part], rivals, part))
-        absent = (self._row(test, w.name, [], 0, rivals, note=w.reason) for w in self.absent)
+        tests = dict.fromkeys(test for _, test in self.last)
+        absent = (
+            self._row(test, w.name, [], 0, rivals, note=w.reason)
+            for test in tests
+            for w in self.absent
+        )
         return [*rows, *absent]
+
+    def gaps(self) -> list[Measurement]:
+        """How far the logits of fast numerics are from ours, after the same prompts."""
+        rows = []
+        for (name, test), taken in self.last.items():
+            pairs = zip(taken, self.last[OURS, test], strict=False)
+            checks = [(fast.check, ours.check) for fast, ours in pairs if name == FAST]
+            if test.kind == "pp" and checks:
+                apart = [fast.nmse(ours) for fast, ours in checks if fast and ours]
+                row = self._row(test, name, apart, test.tokens, "")
+                rows.append(replace(row, bench="gap", unit="NMSE"))
+        return rows
 
     def _row(
         self,
@@ -122,11 +143,14 @@ def field_of(
     """Open the model in every contender's own process; all end together."""
     ordered = [OURS, *(name for name in contenders if name != OURS)]
     with ExitStack() as stack:
-        racers, absent = [], []
+        racers: list[Racer] = []
+        absent: list[Absent] = []
         for name in ordered:
             entered = enter(name, model, setup)
             if isinstance(entered, Absent):
                 absent.append(entered)
+            elif name == FAST and entered.about["kernels"] == racers[0].about["kernels"]:
+                entered.close()  # no kernel of this model has a fast form: it is the same engine
             else:
                 racers.append(stack.enter_context(entered))
         yield Field(model, setup, racers, absent)

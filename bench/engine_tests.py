@@ -68,6 +68,11 @@ class EngineTest:
         return self.prompt_tokens + self.generate_tokens
 
     @property
+    def sequence(self) -> int:
+        """Tokens of its longest sequence."""
+        return self.depth + self.prompt + self.generate
+
+    @property
     def context(self) -> int:
         """Cells of the cache that the test fills."""
         return self.depth + self.tokens

@@ -20,12 +20,13 @@ KEYS = (
 )  # fmt: skip
 FACTS = (
     "tokens", "bytes", "operations", "limit", "limit_seconds", "limit_spread", "kernel", "checked",
-    "note",
+    "note", "unit",
 )  # fmt: skip
 
 
 def load(folder: Path | str | None = None) -> pd.DataFrame:
-    """Every sample of every run in a results folder: one row each, `seconds` with its keys.
+    """Every sample of every run in a results folder: one row each with its keys. `value` is in the
+    row's `unit`; `seconds` is the same where that is "s".
 
     Files that cannot be read are left out; `attrs["complaints"]` has a line for each.
     """
@@ -36,26 +37,28 @@ def load(folder: Path | str | None = None) -> pd.DataFrame:
 
 
 def of(runs: Sequence[Run]) -> pd.DataFrame:
-    """The samples of these runs; a measurement that is absent has one row without seconds."""
+    """The samples of these runs; a measurement that is absent has one row without a value."""
     rows: list[dict[str, Any]] = []
     for run in runs:
         about = {"run": run.run, "when": run.when}
         about |= {"commit": run.conditions.commit[:12], "device": run.conditions.device}
         for m in run.measurements:
             facts = about | {name: getattr(m, name) for name in KEYS[4:] + FACTS}
-            for i, seconds in enumerate(m.samples or (float("nan"),)):
-                rows.append(facts | {"sample": i, "seconds": seconds})
-    frame = pd.DataFrame(rows, columns=[*KEYS, *FACTS, "sample", "seconds"])
+            for i, value in enumerate(m.samples or (float("nan"),)):
+                rows.append(facts | {"sample": i, "value": value})
+    frame = pd.DataFrame(rows, columns=[*KEYS, *FACTS, "sample", "value"])
+    frame["seconds"] = frame["value"].where(frame["unit"] == "s")
     frame["when"] = pd.to_datetime(frame["when"])
     return frame
 
 
 def summary(samples: pd.DataFrame) -> pd.DataFrame:
     """One row a measurement: `samples` (their number), `median`, `mean`, `sd`, `low` and `high`
-    quartile in seconds, and the rates that its cost and tokens give at the median."""
+    quartile in its `unit`, and the rates that its cost and tokens give at the median, if that is
+    seconds."""
     keys, facts = list(KEYS), list(FACTS)
-    seconds = samples.groupby(keys + facts, sort=False, dropna=False)["seconds"]
-    table = seconds.agg(
+    values = samples.groupby(keys + facts, sort=False, dropna=False)["value"]
+    table = values.agg(
         samples="count",
         median="median",
         mean="mean",
@@ -63,7 +66,7 @@ def summary(samples: pd.DataFrame) -> pd.DataFrame:
         low=lambda s: s.quantile(0.25),
         high=lambda s: s.quantile(0.75),
     ).reset_index()
-    median = table["median"]
+    median = table["median"].where(table["unit"] == "s")
     table["gb_per_second"] = table["bytes"] / median / 1e9
     table["gflop_per_second"] = table["operations"] / median / 1e9
     table["tokens_per_second"] = table["tokens"] / median

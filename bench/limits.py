@@ -29,6 +29,9 @@ from reference.op import Cost
 ROUNDS = 8
 QUIET = 0.1  # of all CPUs' time, what others may take while limits are probed that are kept
 COLD_TURNS = 3  # samples a round of the largest working set, which counts most and is noisiest
+# Wider ones hold the products of narrower ones exactly, so kernels may use them for those.
+SERVES = {"f32": ("f32", "bf16", "int8"), "bf16": ("bf16", "int8"), "int8": ("int8",)}
+ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
 Progress = Callable[[int, int], None]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -52,7 +55,7 @@ class Bandwidth:
 class Peak:
     """Operations a second, a multiply-add being two.
 
-    `kind` is the arithmetic, "f32" or "int8"; `unit` is what reached it, e.g. "avx512_vnni".
+    `kind` is the arithmetic, "f32", "bf16" or "int8"; `unit` is what reached it, e.g. "amx".
     """
 
     kind: str
@@ -79,6 +82,11 @@ class Limits:
     bandwidths: tuple[Bandwidth, ...]
     peaks: tuple[Peak, ...]
     when: str
+
+    @classmethod
+    def unprobed(cls) -> "Limits":
+        """The caches alone: enough for whoever measures no limit."""
+        return cls(read_caches(), (), (), "")
 
     def last_level(self) -> int:
         """Bytes of the largest cache."""
@@ -232,8 +240,7 @@ def _limits(caches: tuple[Cache, ...], rates: Mapping[tuple[str, int, int], Floa
         if working_set:
             bandwidths.append(Bandwidth(name, threads, working_set, best, spread))
             continue
-        # float32 holds products of int8 exactly, so kernels may use it for them
-        for kind in dict.fromkeys((UNITS[name].arithmetic, "int8")):
+        for kind in SERVES[UNITS[name].arithmetic]:
             known = peaks.get((kind, threads))
             if known is None or known.operations_per_second < best:
                 peaks[kind, threads] = Peak(kind, name, threads, best, spread)

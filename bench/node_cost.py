@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.limits import Limit, Limits
+from bench.limits import ARITHMETIC, Limit, Limits
 from engine.graph import Node, Value
 from engine.plan import Step
 from reference.op import DTYPES, Argument, Cost
@@ -82,6 +82,6 @@ def bounds(
         working_set: int | None = round(cost.bytes)
         if part > cost.bytes * 2 / 3:
             working_set = round(total) if total <= limits.last_level() else None
-        arithmetic = "int8" if step.kernel.activations == "int8" else "f32"
+        arithmetic = ARITHMETIC[step.kernel.activations]
         found.append(limits.limit(cost, arithmetic, threads, working_set))
     return found

@@ -68,7 +68,7 @@ class Lab:
             "x": np.ones(BEYOND * self.limits.last_level() // 4, np.int32),
             "out": np.zeros(probe.STEP * self.team.n_threads, np.int32),
         }
-        self._sweep = Program([(probe.read, pack_words(probe.READ, self._swept))])
+        self._sweep = Program([(probe.READS["plain"], pack_words(probe.READ, self._swept))])
 
     def demand_feasible(self, work: Workload) -> None:
         """TooMuchError for what would not fit the memory or the patience."""

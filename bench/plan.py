@@ -9,6 +9,7 @@ import pytest
 from bench.cases import TOKENS, BenchCase, cases
 from bench.contenders.contender import CONTENDERS, Setup
 from bench.engine_tests import EngineTest
+from bench.figures import FULL, QUICK, Card
 from bench.results import results_folder
 from bench.shell.lists import names
 from bench.timing import Rule
@@ -115,6 +116,11 @@ class Plan:
         return Rule(cap_seconds=0.5 if self.quick else 2.0, most=50)
 
     @property
+    def figure_rule(self) -> Rule:
+        """For what is judged by a goal."""
+        return self.engine_rule if self.quick else Rule(least=7, cap_seconds=20.0, most=40)
+
+    @property
     def setup_rule(self) -> Rule:
         """For what takes seconds and happens once."""
         return Rule(least=1, most=1) if self.quick else Rule(least=5, most=5)
@@ -174,3 +180,13 @@ class Plan:
         return tests + [
             EngineTest("batched", prompt=pp // 4, generate=tg // 4, parallel=n) for n in BATCHES
         ]
+
+    @property
+    def card(self) -> Card:
+        """Small where nothing is measured, too."""
+        return FULL if self.measuring and not self.quick else QUICK
+
+    @property
+    def figure_races(self) -> list[tuple[Path, str]]:
+        """Every model's races by name, one model after the other."""
+        return [(model, name) for model in self.engine_models for name in self.card.races]

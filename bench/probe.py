@@ -61,35 +61,29 @@ def prefetch(typing, array, offset):
     return types.void(array, types.intp), codegen
 
 
-@share(READ)
-def read(block, thread, n_threads):
-    """Minus the sum of x, in STEP lanes a thread; a thread's part is read as `streams` at once."""
-    repeats, streams, x, out = arguments(block, READ)
-    first, last = part(x.size // STEP, thread, n_threads)
-    length = (last - first) // streams
-    sums = zero(WORDS)
-    for _ in range(repeats):
-        for i in range(first, first + length):
-            for s in range(streams):
-                sums = less(sums, load(WORDS, x, (i + s * length) * STEP))
-    store(out, thread * STEP, sums)
+def reading(ahead: int) -> Callable[..., None]:
+    """Reads that ask for memory so many elements ahead; 0 leaves that to the CPU."""
+
+    def read(block, thread, n_threads):
+        """Minus the sum of x, in STEP lanes a thread; its part is read as `streams` at once."""
+        repeats, streams, x, out = arguments(block, READ)
+        first, last = part(x.size // STEP, thread, n_threads)
+        length = (last - first) // streams
+        sums = zero(WORDS)
+        for _ in range(repeats):
+            for i in range(first, first + length):
+                for s in range(streams):
+                    start = (i + s * length) * STEP
+                    if ahead:
+                        for line in range(STEP // LINE):
+                            prefetch(x, start + ahead + line * LINE)
+                    sums = less(sums, load(WORDS, x, start))
+        store(out, thread * STEP, sums)
+
+    return read
 
 
-@share(READ)
-def read_ahead(block, thread, n_threads):
-    """The same with software prefetch."""
-    repeats, streams, x, out = arguments(block, READ)
-    first, last = part(x.size // STEP, thread, n_threads)
-    length = (last - first) // streams
-    sums = zero(WORDS)
-    for _ in range(repeats):
-        for i in range(first, first + length):
-            for s in range(streams):
-                start = (i + s * length) * STEP
-                for line in range(STEP // LINE):
-                    prefetch(x, start + AHEAD + line * LINE)
-                sums = less(sums, load(WORDS, x, start))
-    store(out, thread * STEP, sums)
+READS: dict[str, Share] = by_format(reading, READ, {"plain": 0, "ahead": AHEAD})
 
 
 @share(WRITE)
@@ -117,12 +111,17 @@ Step = Callable[[Any, Any, Any, Any], Any]  # builder, sums, x, y -> sums
 Emit = Callable[[Any, Any, Any, Any], None]  # builder, ones, sums, repeats: the whole loop
 
 
+# What an arithmetic multiplies, and adds up in: what memory is full of, and what is left there.
+ELEMENTS = {"f32": ("f4", "f4"), "bf16": ("u2", "f4"), "int8": ("u1", "u4")}
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A way to multiply and add: what it needs of the CPU and how its loop is written.
 
-    The loop reads `operand` from memory full of it. Every repeat raises each of the sums, 4 bytes
-    each and `sums` in number, by `raises`, and does `operations`, a multiply-add being two.
+    The loop reads `operand` from memory full of it, in the type that ELEMENTS says. Every repeat
+    raises each of the sums, 4 bytes each and `sums` in number, by `raises`, and does `operations`,
+    a multiply-add being two.
     """
 
     arithmetic: str
@@ -141,6 +140,7 @@ def hidden(builder: Any, value: Any) -> Any:
     return builder.call(ir.InlineAsm(kind, "", f"={register},0", True), [value])
 
 
+ONE_IN_BF16 = 0x3F80
 CHAINS = 12 if X86 else 24  # sums in flight: latency times units of the widest CPUs, or more
 
 
@@ -184,6 +184,18 @@ def fused(bits: int, *requires: str) -> Unit:
     return Unit("f32", frozenset(requires), chains(kind, step), 1.0, count, 1, 2 * count)
 
 
+def bf16_pairs(*requires: str) -> Unit:
+    """bfloat16 by vdpbf16ps: two products and their sum in one instruction, twice rounded."""
+    kind = _vector(ir.FloatType(), 16)
+
+    def step(builder: Any, sums: Any, x: Any, y: Any) -> Any:
+        factors = [builder.bitcast(v, _vector(I32, 16)) for v in (x, x)]
+        return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", kind, [sums, *factors])
+
+    count = CHAINS * 16
+    return Unit("bf16", frozenset(requires), chains(kind, step), ONE_IN_BF16, count, 2, 4 * count)
+
+
 def dots(bits: int, *requires: str) -> Unit:
     """int8 by vpdpbusd: four products and their sum in one instruction."""
     lanes = bits // 32
@@ -215,8 +227,8 @@ def pairs(bits: int, to_16: str, to_32: str, *requires: str) -> Unit:
     return Unit("int8", frozenset(requires), chains(kind, step), 1, count, 4, 8 * count)
 
 
-def tiles() -> Unit:
-    """int8 by AMX: four products of 16 x 64 by 64 x 16 bytes into four tiles."""
+def tiles(arithmetic: str, product: str, operand: int, depth: int) -> Unit:
+    """AMX: four products of 16 x `depth` by `depth` x 16 elements, in 64 bytes, to four tiles."""
     size, void = 1024, ir.VoidType()
     config = bytearray(64)
     config[0] = 1
@@ -237,13 +249,13 @@ def tiles() -> Unit:
             amx("tileloadd64", I8(tile), source, I64(64))
         with cgutils.for_range(builder, repeats):
             for tile, left, right in ((0, 4, 6), (1, 4, 7), (2, 5, 6), (3, 5, 7)):
-                amx("tdpbssd", I8(tile), I8(left), I8(right))
+                amx(product, I8(tile), I8(left), I8(right))
         for tile in range(4):
             amx("tilestored64", I8(tile), builder.gep(sums, [I64(tile * size)]), I64(64))
         amx("tilerelease")
 
-    requires = frozenset({"amx-int8", "amx-tile"})
-    return Unit("int8", requires, emit, 1, 4 * size // 4, 64, 2 * 4 * 16 * 16 * 64)
+    requires = frozenset({f"amx-{arithmetic}", "amx-tile"})
+    return Unit(arithmetic, requires, emit, operand, size, depth, 2 * 4 * 16 * 16 * depth)
 
 
 UNITS: dict[str, Unit] = {
@@ -254,7 +266,9 @@ UNITS: dict[str, Unit] = {
     "avx512": pairs(512, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512", "avx512bw"),
     "avx_vnni": dots(256, "avxvnni"),
     "avx512_vnni": dots(512, "avx512vnni"),
-    "amx": tiles(),
+    "avx512_bf16": bf16_pairs("avx512bf16"),
+    "amx": tiles("int8", "tdpbssd", 1, 64),
+    "amx_bf16": tiles("bf16", "tdpbf16ps", ONE_IN_BF16, 32),
 }
 
 PEAK = "repeats: i64, ones: u8[bytes] -> sums: u8[threads bytes]"
@@ -296,8 +310,9 @@ def available() -> dict[str, Unit]:
     """The units of this machine that a process may use."""
     features = cpu_features()
     found = {name: unit for name, unit in UNITS.items() if unit.requires <= features}
-    if "amx" in found and not may_use_tiles():
-        del found["amx"]
+    tiled = {name for name in found if name.startswith("amx")}
+    if tiled and not may_use_tiles():
+        return {name: unit for name, unit in found.items() if name not in tiled}
     return found
 
 

@@ -1,8 +1,9 @@
 """Where the time of a step goes: seconds, GB/s and share of the machine's limit, node by node.
 
-The plan's own entries run on the engine's own team, with a time stamp after each (bench/clock.py).
-Taking turns with it, the step runs as the engine runs it, without stamps: what its nodes leave of
-that is the remainder, which is Python before and after, and waking the team.
+The plan's own entries run on the engine's own team, with a time stamp after each (bench/clock.py),
+so each node is a stage of its own. Taking turns with it, the step runs as the engine runs it,
+without stamps: what its nodes leave of that is the remainder. It is Python before and after and
+waking the team, less the barriers that nodes of one stage save, so it may be negative.
 """
 
 import time
@@ -164,12 +165,8 @@ def profile(
     if watch:
         watch(0)
     ids = np.random.default_rng(0).integers(model.config.vocab, size=depth + tokens).tolist()
-    stamped = Stamped(
-        [
-            (step.kernel.share, block)
-            for step, block in zip(model.plan.steps, model.plan.program.blocks, strict=True)
-        ]
-    )
+    calls = model.plan.calls
+    stamped = Stamped(model.plan.entries)
     laps: list[Seconds] = []
     bare: list[Seconds] = []
 
@@ -203,7 +200,9 @@ def profile(
     finally:
         engine.reset()
     stamp = float(np.median(bare))
-    taken = np.maximum(TICK, np.array(laps) - stamp)  # [repeats, nodes]
+    taken = np.zeros((len(laps), len(model.plan.steps)))  # [repeats, nodes]
+    for call, lap in zip(calls, (np.array(laps) - stamp).T, strict=True):
+        taken[:, call.step] += np.maximum(TICK, lap)
     each = np.median(taken, axis=0)
     steps, threads = model.plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
@@ -232,14 +231,20 @@ def profile(
         samples=tuple(samples),
         nodes=tuple(nodes),
         interruptions=float(np.median(taken.sum(axis=1)) - each.sum()),
-        overhead_seconds=stamp * len(steps),
+        overhead_seconds=stamp * len(calls),
     )
 
 
 def measurements(found: Profile) -> list[Measurement]:
     """The profile as results: the step, each of its nodes, and what is in no node."""
     bound = _together([node.bound for node in found.nodes if node.bound])
-    row = partial(Measurement, bench="node", model=found.model, threads=found.threads)
+    row = partial(
+        Measurement,
+        bench="node",
+        model=found.model,
+        threads=found.threads,
+        phase="run" if found.tokens == 1 else "prompt",
+    )
     rows = [
         row(
             test="step",

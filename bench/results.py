@@ -28,10 +28,11 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured and every sample of it, in seconds.
+    """What was measured and every sample of it, in seconds unless `unit` says otherwise.
 
-    - `bench`: "op", "engine", "start" or "node"; `test`: the op's name, or e.g. "pp512".
-    - `phase`: "run", or one of "compile", "certify", "pack", "load".
+    - `bench`: "op", "engine", "start" or "node"; of the speed card (bench/figures.py) "stream",
+      "scaling", "memory", "gap" or "empty step". `test`: the op's name, or e.g. "pp512".
+    - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.
     - `bytes`, `operations`: what must move and be done at least; `limit` names the binding limit
@@ -39,6 +40,7 @@ class Measurement:
     - `checked`: how many of the samples had their outputs checked.
     - `rivals`: a word that measurements share if they took turns in one race.
     - `note`: why it is doubtful, rejected or absent; a measurement without samples is absent.
+    - `unit`: of the samples: "s", "B" for bytes of memory, "NMSE" for how far logits are apart.
     """
 
     bench: str
@@ -63,6 +65,7 @@ class Measurement:
     checked: int = 0
     rivals: str = ""
     note: str = ""
+    unit: str = "s"
 
     @property
     def median(self) -> float:
@@ -218,7 +221,7 @@ def read(path: Path) -> Run:
 def _measurement(data: dict[str, Any]) -> Measurement:
     samples = data.pop("samples")
     if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
-        raise ValueError("samples are seconds, finite and not negative")
+        raise ValueError("samples are finite and not negative")
     return _checked(Measurement(**data, samples=tuple(map(float, samples))))
 
 

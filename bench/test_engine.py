@@ -1,18 +1,12 @@
 """The engine and its peers in turns: loading, prompts, generation, batches, the first token."""
 
-import time
 from dataclasses import fields
 
 import pytest
 
 from bench.benchmarking import measure
 from bench.contenders.start import Start, cold_start, start
-from bench.profile import measurements, profile
 from bench.results import Measurement
-from bench.timing import Rule
-from engine import Engine
-
-DEPTH = 128
 
 
 def test_engine(benchmark, plan, recorder, engine_field, engine_test):
@@ -22,31 +16,7 @@ def test_engine(benchmark, plan, recorder, engine_field, engine_test):
     for taken in engine_field.last.values():
         assert all(sample.check is not None or engine_test.kind == "load" for sample in taken)
     if plan.measuring:
-        recorder.add(*engine_field.measurements(engine_test))
-
-
-def test_step(benchmark, plan, recorder, lab, engine_path):
-    """A decode step takes this long; with the clock read after every node it gives the same."""
-    with Engine.load(engine_path, threads=plan.threads) as engine:
-        model = engine.model
-        model.evaluate(range(DEPTH), 0)
-
-        def step():
-            model.cells.remove(0, DEPTH)
-            started = time.perf_counter()
-            model.step([0], [DEPTH], [(0,)], [0])
-            return time.perf_counter() - started
-
-        benchmark.group = "step"
-        measure(benchmark, {"assay": step}, plan.engine_rule)
-        if not plan.measuring:
-            profile(engine, depth=DEPTH, rule=Rule(least=1, most=1))
-            return
-        found = profile(engine, depth=DEPTH, rule=plan.engine_rule, limits=lab.limits)
-        if found.rejected() and lab.probe_again():
-            recorder.raise_limits(lab.limits)
-            found = profile(engine, depth=DEPTH, rule=plan.engine_rule, limits=lab.limits)
-    recorder.add(*measurements(found))
+        recorder.add(*engine_field.measurements())
 
 
 @pytest.mark.parametrize("cache", ["warm", "cold"])

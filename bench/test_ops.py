@@ -40,10 +40,12 @@ def test_op(benchmark, lab, plan, recorder, peers, case, cache):
     rivals = secrets.token_hex(4) if raced else ""
 
     def rows():
-        found = [run.measurement(taken, name, rivals) for name, taken in samples.items()]
+        taken = [run.measurement(some, name, rivals) for name, some in samples.items()]
         missing = matmul.absent() if raced else ()
-        return found + [run.measurement((), name, rivals, why) for name, why in missing]
+        return taken + [run.measurement((), name, rivals, why) for name, why in missing]
 
-    if any(row.impossible for row in rows()) and lab.probe_again():
+    found = rows()
+    if any(row.impossible for row in found) and lab.probe_again():
         recorder.raise_limits(lab.limits)
-    recorder.add(*rows())
+        found = rows()
+    recorder.add(*found)

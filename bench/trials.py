@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.probe import LINE, PEAKS, STEP, available, copy, read, read_ahead, triad
+from bench.probe import ELEMENTS, LINE, PEAKS, READS, STEP, available, copy, triad
 from engine.model import physical_cores
 from kernels.cpu.share import Share, pack_words
 from kernels.cpu.team import Program, Team
@@ -18,7 +18,7 @@ from kernels.cpu.team import Program, Team
 PAGE = 1024  # elements of a page of memory
 SMALLEST = 16 << 10  # bytes of a thread's smallest working set: half of a small L1d
 SAMPLE_SECONDS = 0.01
-MOST_REPEATS = (1 << 24) - 1  # float32 counts exactly up to here
+COUNTED = (1 << 24) - 1  # float32 counts exactly up to here
 ODD = np.nextafter(np.float32(1), np.float32(2))  # as an integer odd: any lost load shows in a sum
 STREAMS = 4
 MOST_BYTES = 512 << 20  # of a working set
@@ -87,6 +87,7 @@ class Trial:
     watched: Any
     expected: Callable[[int], float]
     repeats: int = 1
+    most_repeats: int = COUNTED
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -107,9 +108,9 @@ class Trial:
 
     def calibrate(self, team: Team) -> None:
         """Choose the repeats that make a sample last long enough."""
-        while (seconds := self.seconds(team)) < SAMPLE_SECONDS and self.repeats < MOST_REPEATS:
+        while (seconds := self.seconds(team)) < SAMPLE_SECONDS and self.repeats < self.most_repeats:
             growth = min(100.0, max(1.25, 1.1 * SAMPLE_SECONDS / max(seconds, 1e-9)))
-            self.repeats = min(math.ceil(self.repeats * growth), MOST_REPEATS)
+            self.repeats = min(math.ceil(self.repeats * growth), self.most_repeats)
 
     def rate(self, team: Team) -> float:
         """Bytes or operations a second."""
@@ -127,9 +128,9 @@ class Arena:
 
     def trials(self, threads: int, working_set: int, cached: bool) -> list[Trial]:
         """Every way to move this working set on so many threads."""
-        reads = [(read, 1), (read, STREAMS)]
-        if not cached:  # prefetching costs issue slots where there is no latency to hide
-            reads += [(read_ahead, 1), (read_ahead, STREAMS)]
+        # prefetching costs issue slots where there is no latency to hide
+        ways = ("plain",) if cached else ("plain", "ahead")
+        reads = [(READS[way], streams) for way in ways for streams in (1, STREAMS)]
         n = _elements(working_set, threads)
         x, sums = self.data[:n].view(np.int32), np.zeros(threads * STEP, np.int32)
         taken_off = partial(_counted, -int(ODD.view(np.uint32)) * (n // (threads * STEP)))
@@ -182,14 +183,14 @@ def peak_trials(threads: int) -> list[Trial]:
     """Every unit of this machine on so many threads."""
     trials = []
     for name, unit in available().items():
-        kind = np.dtype(np.float32 if unit.arithmetic == "f32" else np.uint32)
-        ones = np.full(1024, unit.operand, np.float32 if unit.arithmetic == "f32" else np.uint8)
+        element, kind = map(np.dtype, ELEMENTS[unit.arithmetic])
+        ones = np.full(4096 // element.itemsize, unit.operand, element)
         sums = np.zeros((threads, 4 * unit.sums), np.uint8)
         trials.append(
             Trial(
                 name, threads, 0, PEAKS[name], {"ones": ones.view(np.uint8), "sums": sums},
                 unit.operations * threads, sums.view(kind),
-                partial(_counted, unit.raises),
+                partial(_counted, unit.raises), most_repeats=COUNTED // unit.raises,
             )
         )  # fmt: skip
     return trials

@@ -12,7 +12,6 @@ from bench.child import serve
 from bench.contenders.session import settle
 from bench.limits import Limits
 from bench.op_run import Lab, OpRun
-from bench.trials import read_caches
 from bench.workload import Workload
 from kernels.certificates import Key
 from kernels.cpu.team import Team
@@ -23,7 +22,7 @@ class Worker:
     """Holds the case that is being sampled."""
 
     def __init__(self, threads: int) -> None:
-        self._lab = Lab(Team(threads), Limits(read_caches(), (), (), ""))
+        self._lab = Lab(Team(threads), Limits.unprobed())
         self._run: OpRun | None = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:

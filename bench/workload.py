@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from bench.cases import BenchCase, Sizes
+from bench.limits import ARITHMETIC
 from kernels.judge import Candidate, compare
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op
@@ -104,7 +105,7 @@ class Workload:
     @property
     def arithmetic(self) -> str:
         """Which of the machine's peaks holds for it."""
-        return "int8" if self.bench.kernel.activations == "int8" else "f32"
+        return ARITHMETIC[self.bench.kernel.activations]
 
     def inputs(self) -> Arguments:
         op = self.bench.kernel.spec

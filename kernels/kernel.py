@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernels.cpu import amx
 from kernels.cpu.packing import Packing
 from kernels.cpu.share import Share
 from kernels.provenance import cpu_features
@@ -67,4 +68,7 @@ class Kernel:
 
     def missing(self) -> list[str]:
         """What this machine lacks for it."""
-        return sorted(self.requires - cpu_features())
+        lacking = self.requires - cpu_features()
+        if not lacking and self.requires & amx.FEATURES and not amx.request():
+            return ["the system's permission to use amx-tile"]
+        return sorted(lacking)

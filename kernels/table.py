@@ -10,6 +10,8 @@ from kernels.cpu import (
     embedding,
     gated_activations,
     kv_write,
+    linear_amx,
+    linear_amx_bf16,
     linear_bf16,
     linear_float,
     linear_int8,
@@ -29,6 +31,8 @@ AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
 VNNI = AVX512 | {"avx512vnni"}
 BF16 = AVX512 | {"avx512bf16"}
+AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
+AMX_BF16 = AVX512 | {"amx-tile", "amx-bf16"}
 WRITES_CACHE = (("out", "before"),)
 
 
@@ -44,6 +48,13 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("rms_norm", "scalar", rms_norm.scalar, splits="tokens"),
     Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
     *linear(
+        "amx",
+        linear_amx_bf16.SHARES,
+        requires=AMX_BF16,
+        activations="bf16",
+        numerics="fast",
+    ),
+    *linear(
         "avx512_bf16",
         linear_bf16.SHARES,
         requires=BF16,
@@ -52,6 +63,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512),
     *linear("generic", linear_float.GENERIC_SHARES),
+    *linear("amx", linear_amx.SHARES, requires=AMX_INT8, activations="int8"),
     *linear("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, activations="int8"),
     *linear("avx2", linear_int8.AVX2_SHARES, requires=AVX2, activations="int8"),
     *linear("generic", linear_int8.GENERIC_SHARES, activations="int8"),

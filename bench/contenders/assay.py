@@ -1,8 +1,9 @@
 """Assay's own engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ class Assay:
     """The model behind certified kernels, as `assay run` has it."""
 
     exact = True
+    options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, model: Path, setup: Setup) -> None:
         self._engine = Engine.load(
@@ -24,6 +26,7 @@ class Assay:
             kv_format=setup.kv_format,
             sequences=setup.sequences,
             outputs=setup.sequences,
+            **self.options,
         )
         self.vocab = self._engine.model.config.vocab
         self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
@@ -64,3 +67,10 @@ class Assay:
 
     def close(self) -> None:
         self._engine.close()
+
+
+class AssayFast(Assay):
+    """The same with numerics that may depend on how a prompt is cut."""
+
+    exact = False
+    options: ClassVar[Mapping[str, Any]] = {"numerics": "fast"}

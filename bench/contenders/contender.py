@@ -108,8 +108,11 @@ class Entry:
     environment: Mapping[str, str]
 
 
+OURS = "assay"
+FAST = "assay fast"  # with numerics="fast": ours as well, where its kernels differ at all
 CONTENDERS = {
-    "assay": Entry("bench.contenders.assay:Assay", {}, {}),
+    OURS: Entry("bench.contenders.assay:Assay", {}, {}),
+    FAST: Entry("bench.contenders.assay:AssayFast", {}, {}),
     "llama.cpp": Entry(
         "bench.contenders.llama_cpp:LlamaCpp", {"llama_cpp": "llama-cpp-python"}, {}
     ),

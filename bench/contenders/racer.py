@@ -5,10 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.child import Child, ChildError
-from bench.contenders.contender import CONTENDERS, Absent, Check, Sample, Setup, present
+from bench.contenders.contender import CONTENDERS, OURS, Absent, Check, Sample, Setup, present
 from bench.engine_tests import EngineTest
-
-OURS = "assay"
 
 
 class Racer:

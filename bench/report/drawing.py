@@ -21,6 +21,7 @@ SERIES = {f"s{i}": f"#f0f0{i:02x}" for i in range(8)}
 # One colour and marker for one name throughout the report.
 NAMES = {
     "assay": ("s0", "o"),
+    "assay fast": ("s5", "v"),
     "llama.cpp": ("s1", "s"),
     "transformers": ("s2", "^"),
     "numpy": ("s3", "D"),
@@ -73,7 +74,7 @@ def look(name: str, position: int = 0) -> tuple[str, str]:
 
 def label(name: str) -> str:
     """A contender as it is written."""
-    return "Assay" if name == "assay" else name
+    return {"assay": "Assay", "assay fast": "Assay, fast"}.get(name, name)
 
 
 def drawn(

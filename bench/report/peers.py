@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bench.contenders.contender import FAST
 from bench.report.drawing import label
 from bench.report.lookup import (
     BATCHED,
@@ -44,7 +45,7 @@ def section(run: Run) -> Section:
         for plot in _plot(kind, title, [d for d in main_duels(found) if d.rated.kind == kind])
     ]
     who = peers(m for duel in found for m in duel.sides.values())
-    raced = {who for duel in found for who, m in duel.sides.items() if m.samples}
+    raced = {who for duel in found for who, m in duel.sides.items() if m.samples} - {FAST}
     rows = []
     for duel in found:
         row = [
@@ -56,7 +57,7 @@ def section(run: Run) -> Section:
         rows.append(tuple(row))
     columns = ["Model", "Test", "Threads", "Assay"]
     for peer in who:
-        columns += [peer, f"Assay ÷ {peer}"] if peer in raced else [peer]
+        columns += [peer, f"Assay ÷ {peer}"] if peer in raced else [label(peer)]
     caption = "Tokens a second, by model and test"
     table = Table("peers", caption, tuple(columns), tuple(rows), top=16)
     return Section(
@@ -138,7 +139,7 @@ def _memory_share(run: Run, duel: Duel) -> float:
         m
         for m in present(run.measurements)
         if (m.bench, m.test, engine_model(m.model)) == ("node", "step", duel.model)
-        and m.threads == duel.threads
+        and (m.phase, m.threads) == ("run", duel.threads)
     ]
     for m in (duel.ours, *steps):
         if m.share and m.limit.startswith("memory"):

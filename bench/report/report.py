@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from bench.report import about, certified, history, ops, peers, steps
+from bench.report import about, card, certified, history, ops, peers, steps
 from bench.report.certified import Standings
 from bench.report.lookup import possible
 from bench.report.table import Report, Section
@@ -24,6 +24,7 @@ def report(
     full, run = run, possible(run)
     makers: tuple[Callable[[], Section], ...] = (
         lambda: headline(run),
+        lambda: card.section(run),
         lambda: peers.section(run),
         lambda: ops.roofline_section(run),
         lambda: ops.matmul_section(run),

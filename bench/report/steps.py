@@ -13,29 +13,30 @@ MODELS = 4  # in the plot
 
 
 def section(run: Run) -> Section:
-    """By op and by node, with what is in none of them."""
-    steps: dict[tuple[str, int], list[Measurement]] = {}
-    for m in present(run.measurements):
-        if m.bench == "node":
-            steps.setdefault((engine_model(m.model), m.threads), []).append(m)
+    """By op and by node, with what is in none of them; steps of a prompt by op alone."""
+    steps, prompts = (of_phase(run, phase) for phase in ("run", "prompt"))
     drawn: dict[str, dict[str, dict[str, Mark]]] = {}
     sums: list[Row] = []
     nodes: list[Row] = []
     for (model, threads), ms in steps.items():
-        whole = _whole(ms)
+        seconds = whole(ms)
         parts = _by_op(ms)
-        shares = {name: sum(m.median for m in some) / whole for name, some in parts.items()}
-        drawn[f"{model}, {time(whole).text} a step"] = _marks(shares)
-        sums += [_sum(model, threads, name, some, whole) for name, some in parts.items()]
+        shares = {name: sum(m.median for m in some) / seconds for name, some in parts.items()}
+        drawn[f"{model}, {time(seconds).text} a step"] = _marks(shares)
+        sums += [_sum(model, threads, name, some, seconds) for name, some in parts.items()]
         nodes += [
-            _node(model, threads, m, whole)
+            _node(model, threads, m, seconds)
             for m in sorted(ms, key=lambda m: -m.median)
             if m.test not in (WHOLE, REST)
         ]
-    if not sums:
-        return Section("steps", "A decode step, node by node", LEAD)
+    in_prompts: list[Row] = [
+        _sum(model, threads, name, some, whole(ms))
+        for (model, threads), ms in prompts.items()
+        for name, some in _by_op(ms).items()
+    ]
     few = dict(list(drawn.items())[:MODELS])
-    plot = bars("plot-steps", "Share of a decode step, by op", few, "% of the step")
+    caption = "Share of a decode step, by op"
+    plots = (bars("plot-steps", caption, few, "% of the step"),) if few else ()
     columns = (
         "Model", "Threads", "Op", "Nodes", "Time", "Of step", "GB/s", "GFLOP/s", "Of limit",
     )  # fmt: skip
@@ -43,9 +44,22 @@ def section(run: Run) -> Section:
     tables = (
         Table("step-ops", "By op and format, the longest first", columns, tuple(sums), top=14),
         Table("step-nodes", "By node, the longest first", of_nodes, tuple(nodes), top=8),
+        Table("step-prompt", "A step of a prompt, by op", columns, tuple(in_prompts), top=14),
     )
-    shown = tuple(table.on_threads() for table in tables)
-    return Section("steps", "A decode step, node by node", LEAD, (plot,), shown)
+    shown = tuple(table.on_threads() for table in tables if table.rows)
+    return Section("steps", "A decode step, node by node", LEAD, plots, shown)
+
+
+Steps = dict[tuple[str, int], list[Measurement]]
+
+
+def of_phase(run: Run, phase: str) -> Steps:
+    """The nodes of every profiled step of this phase, by model and threads."""
+    found: Steps = {}
+    for m in present(run.measurements):
+        if (m.bench, m.phase) == ("node", phase):
+            found.setdefault((engine_model(m.model), m.threads), []).append(m)
+    return found
 
 
 LEAD = (
@@ -55,7 +69,7 @@ LEAD = (
 )
 
 
-def _whole(ms: list[Measurement]) -> float:
+def whole(ms: list[Measurement]) -> float:
     """Seconds of the step; the sum of its parts where it was not measured as one."""
     steps = [m.median for m in ms if m.test == WHOLE]
     return steps[0] if steps else sum(m.median for m in ms)

@@ -75,6 +75,7 @@ def bench(
         numbers(parallel, "--npl", least=1),
     )
     path, before = resolve(model), conditions()
+    _demand_context(path, tests)
     if before.busy:
         stderr.print(f"note: {before.busy}", style="yellow", highlight=False)
     kept: Results | None = None
@@ -109,6 +110,19 @@ def bench(
     stdout().print(table(rows))
     for who in {row.contender: row for row in rows if not row.samples}.values():
         stdout().print(f"{who.contender} is absent: {who.note}", highlight=False, soft_wrap=True)
+
+
+def _demand_context(path: Path, tests: "Sequence[EngineTest]") -> None:
+    """ValueError for a test that asks more of the model than it was made for."""
+    from engine.config import ModelConfig
+    from engine.gguf_file import GGUFFile
+
+    with GGUFFile(path) as file:
+        context = ModelConfig.from_metadata(file.metadata, 0).context
+    if long := [test for test in tests if test.sequence > context]:
+        raise ValueError(
+            f"{path}: its context is {context} tokens, {long[0].name} wants {long[0].sequence}"
+        )
 
 
 def _tests(
@@ -158,7 +172,7 @@ def table(rows: "Sequence[Measurement]") -> "Table":
     """One row a test and contender; how many times as fast Assay is as each peer."""
     from rich.table import Table
 
-    from bench.contenders.racer import OURS
+    from bench.contenders.contender import OURS
     from bench.ratio import ratio
 
     found = Table("test", "threads", "by", "tokens/s", "sd", "median", "Assay is", pad_edge=False)

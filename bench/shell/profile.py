@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from bench.profile import Profile, Work
+    from bench.results import Measurement
 
 WIDE = 100  # columns from which there is room for more space between them
 REDRAW_SECONDS = 0.25
@@ -42,6 +43,7 @@ def profile(
     """Print where the time of a step goes: a decode of one token, or a prompt."""
     from bench import profile as room
     from bench.conditions import conditions
+    from bench.empty_step import empty_steps
     from bench.limits import limits
     from engine.shell.show import loaded, progress_bar, stdout
 
@@ -63,8 +65,10 @@ def profile(
         found = room.profile(
             engine, prompt or 1, before, limits=machine, watch=teller(bar, "profiling: repeats")
         )
+        empty = empty_steps(engine.model)
     if as_json:
-        print(json.dumps(as_dict(found) | {"busy": busy}))
+        nothing = {"empty_step_seconds": {row.threads: row.median for row in empty}}
+        print(json.dumps(as_dict(found) | nothing | {"busy": busy}))
         return
     console = stdout()
     console.print(title(found), highlight=False)
@@ -74,7 +78,7 @@ def profile(
     if nodes:
         console.print()
         console.print(table(found, [(node.node, 0, node) for node in found.nodes], gap))
-    for line in notes(found, busy):
+    for line in (of_nothing(empty), *notes(found, busy)):
         console.print(line, highlight=False)
 
 
@@ -171,6 +175,13 @@ def share(work: "Work") -> str:
     if work.share is None:
         return ""
     return f"{100 * work.share:3.0f}%{'!' if work.rejected else ''} {work.limit}"
+
+
+def of_nothing(empty: "Sequence[Measurement]") -> str:
+    """What the step costs without its nodes."""
+    calls, stages = (words.partition("=")[2] for words in empty[0].shape.split(","))
+    times = ", ".join(f"{1e6 * row.median:.1f} us on {row.threads}" for row in empty)
+    return f"an empty step of {calls} calls in {stages} stages takes {times} threads"
 
 
 def notes(found: "Profile", busy: str) -> list[str]:

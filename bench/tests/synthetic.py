@@ -207,6 +207,51 @@ def nodes() -> Iterator[Measurement]:
     yield replace(about, test="remainder", samples=maker.samples(0.06 * total))
 
 
+def of_the_card(maker: Maker, model: str) -> Iterator[Measurement]:
+    """All that makes a speed card: the model's rate is 10 tokens/s, and llama.cpp's 8."""
+    race = {"bench": "engine", "model": f"{model}.gguf", "threads": THREADS}
+    speeds = {  # by test: tokens, and the tokens/s of Assay, of it with fast numerics, of llama.cpp
+        "tg128": (128, 10, 10, 8),
+        "pp512": (512, 100, 200, 40),
+        "tg32 @ d128": (32, 10, 10, 8),
+        "tg32 @ d4096": (32, 9, 9, 6),
+        "pp32+tg32 x1 generation": (32, 10, 10, 8),
+        "pp32+tg32 x8 generation": (256, 50, 50, 32),
+    }
+    for test, (tokens, *rates) in speeds.items():
+        for who, rate in zip(("assay", "assay fast", "llama.cpp"), rates, strict=True):
+            some = race | {"test": test, "tokens": tokens, "rivals": f"{model} {test[:9]}"}
+            yield Measurement(**some, contender=who, samples=maker.samples(tokens / rate, 15))
+    yield from beside_the_races(maker, model)
+
+
+def beside_the_races(maker: Maker, model: str) -> Iterator[Measurement]:
+    """Threads, streams, memory, gap, empty steps, and the nodes of a prompt."""
+    about: dict[str, Any] = {"model": f"{model}.gguf", "threads": THREADS}
+    for threads, seconds in ((2, 5.0), (1, 9.5)):
+        some = about | {"threads": threads, "tokens": 512, "rivals": f"{model} threads"}
+        yield Measurement("scaling", "pp512", **some, samples=maker.samples(seconds, 15))
+    for test, seconds in (("step", 0.025), ("linear nodes", 0.02 / 0.9)):
+        limit = {"bytes": 6e8, "limit": "memory read", "limit_seconds": 0.02}
+        yield Measurement("stream", test, **about, **limit, samples=maker.samples(seconds, 15))
+    held = {"shape": "file=620000000,cache=23000000", "unit": "B"}
+    yield Measurement("memory", "load, pp512", **about, **held, samples=(938.7e6,) * 3)
+    gap = about | {"contender": "assay fast", "unit": "NMSE"}
+    yield Measurement("gap", "pp512", **gap, samples=maker.samples(1e-6))
+    for threads in (1, 2):
+        some = about | {"threads": threads, "shape": "calls=300,stages=100"}
+        samples = maker.samples(threads * 1e-5)
+        yield Measurement("empty step", "empty step", **some, samples=samples)
+    nodes = {"linear": 0.7, "quantise_activations": 0.1, "attention": 0.15, "swiglu": 0.02}
+    step = about | {"bench": "node", "phase": "prompt"}
+    for op, seconds in nodes.items():
+        did = {"operations": 1.4e12, "limit": "int8", "limit_seconds": 0.5}
+        done = did if op == "linear" else {}
+        yield Measurement(**step, test=op, shape=f"blk.0.{op}", samples=(seconds,) * 5, **done)
+    yield Measurement(**step, test="step", tokens=512, samples=(1.0,) * 5)
+    yield Measurement(**step, test="remainder", samples=(0.03,))
+
+
 def write_run(
     folder: Path,
     when: str = "2026-11-21T10:00:00+00:00",
@@ -219,7 +264,8 @@ def write_run(
     """A whole run as the benchmarks would have written it at that time."""
     maker = Maker(seed, pace)
     results = Results(folder, replace(CONDITIONS, commit=commit, **conditions), LIMITS.to_json())
-    results.add(*ops(maker), *engine(maker), *nodes())
+    card = beside_the_races(maker, "tinyllama-q4_0")
+    results.add(*ops(maker), *engine(maker), *nodes(), *card)
     first, rest = results.path.read_text().split("\n", 1)
     results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
     return results.path

@@ -37,6 +37,18 @@ def test_one_row_a_sample(folder):
     assert absent.seconds.isna().all()
 
 
+def test_memory_is_no_duration(tmp_path):
+    """What is in bytes has a value and its unit, no seconds, and no rate."""
+    row = Measurement("memory", "load", samples=(3e6, 5e6), unit="B", bytes=1e6, tokens=4)
+    Results(tmp_path, CONDITIONS, LIMITS.to_json()).add(row)
+    frame = frames.load(tmp_path)
+    assert tuple(frame.value) == row.samples
+    assert frame.seconds.isna().all()
+    (found,) = frames.summary(frame).itertuples()
+    assert (found.median, found.unit, found.samples) == (4e6, "B", 2)
+    assert np.isnan([found.tokens_per_second, found.gb_per_second]).all()
+
+
 def test_every_row_has_its_keys(folder):
     """Run, commit, device and all that a measurement says stand in each of its rows."""
     frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
@@ -58,7 +70,10 @@ def test_summary_agrees_with_the_measurements(tmp_path):
     assert len(table) == len(
         {(m.key, m.model, m.rivals, m.limit_seconds) for m in run.measurements}
     )
-    columns = ["test", "contender", "variant", "format", "shape", "model", "cache", "phase"]
+    columns = [
+        "bench", "test", "contender", "variant", "format", "shape", "model", "threads", "cache",
+        "phase",
+    ]  # fmt: skip
     by_key = {tuple(row): i for i, row in enumerate(table[columns].itertuples(index=False))}
     for m in run.measurements:
         row = table.iloc[by_key[tuple(getattr(m, name) for name in columns)]]
@@ -104,5 +119,5 @@ def test_runs_do_not_mix(folder):
 def test_no_runs_have_no_rows():
     """Of nothing there is an empty frame with all its columns, and an empty summary."""
     frame = frames.of([])
-    assert list(frame.columns) == [*frames.KEYS, *frames.FACTS, "sample", "seconds"]
+    assert list(frame.columns) == [*frames.KEYS, *frames.FACTS, "sample", "value", "seconds"]
     assert not len(frames.summary(frame))

@@ -259,12 +259,16 @@ def test_units_are_made_of_the_instructions_they_name(tmp_path):
     """Each unit's loop holds its instruction, on a CPU that has them all."""
     program = (
         "from bench.probe import PEAKS\n"
-        "for name, word in (('amx', 'tdpbssd'), ('amx', 'ldtilecfg'), ('avx512_vnni', 'vpdpbusd'),"
+        "for name, word in (('amx', 'tdpbssd'), ('amx', 'ldtilecfg'), ('amx_bf16', 'tdpbf16ps'),"
+        " ('avx512_bf16', 'vdpbf16ps'), ('avx512_vnni', 'vpdpbusd'),"
         " ('avx_vnni', 'vpdpbusd'), ('avx2', 'vpmaddubsw'), ('avx512', 'vpmaddubsw'),"
         " ('fma', 'vfmadd'), ('avx2 fma', 'vfmadd'), ('avx512 fma', 'vfmadd')):\n"
         "    assert word in PEAKS[name].compiled._library.get_asm_str(), (name, word)\n"
     )
-    features = "avx avx2 fma avx512f avx512bw avx512vl avx512vnni avxvnni amx-tile amx-int8"
+    features = (
+        "avx avx2 fma avx512f avx512bw avx512vl avx512vnni avx512bf16 avxvnni"
+        " amx-tile amx-int8 amx-bf16"
+    )
     environment = {
         "ASSAY_CACHE": str(tmp_path),
         "NUMBA_CPU_NAME": "sapphirerapids",
@@ -287,6 +291,12 @@ def test_progress_ends_at_its_total(here):
     done, totals = zip(*here[1], strict=True)
     assert list(done) == sorted(done)
     assert set(totals) == {done[-1]}
+
+
+def test_wider_arithmetic_serves_the_narrower(here):
+    """What multiplies float32 may multiply bfloat16 and int8 as well, so those are no slower."""
+    f32, bf16, int8 = (here[0].peak(k, 1).operations_per_second for k in ("f32", "bf16", "int8"))
+    assert f32 <= bf16 <= int8
 
 
 def test_a_cache_is_no_slower_than_memory(here):

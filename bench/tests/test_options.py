@@ -99,7 +99,7 @@ NONSENSE = {
     "many threads": (("--threads", "100000"), "--threads is 0 to 256, got 100000"),
     "patience": (("--most-seconds", "-1"), "--most-seconds is above 0, got -1"),
     "no patience": (("--most-seconds", "0"), "--most-seconds is above 0, got 0"),
-    "a peer": (("--peers", "gpt"), "no peer is called 'gpt': assay, llama.cpp"),
+    "a peer": (("--peers", "gpt"), "no peer is called 'gpt': assay, assay fast"),
     "a base": (("--compare", "nonsense"), "nonsense: no stored run, commit or variant"),
     "a run": (("--benchmark", "--compare", "{bad}"), "bad.toml: line 1 is no result"),
     "no run": (("--compare", ""), ": no stored run, commit or variant"),

@@ -2,6 +2,7 @@
 the whole."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -55,9 +56,7 @@ def found(engine: Engine) -> Profile:
 
 
 def stamped(engine: Engine) -> Stamped:
-    plan = engine.model.plan
-    shares = (step.kernel.share for step in plan.steps)
-    return Stamped(list(zip(shares, plan.program.blocks, strict=True)))
+    return Stamped(engine.model.plan.entries)
 
 
 @pytest.mark.parametrize("tokens", [1, 7])
@@ -210,6 +209,7 @@ def test_json_has_every_figure(shell: Callable[..., str]) -> None:
     parts = sum(node["seconds"] for node in told["nodes"]) + told["remainder_seconds"]
     assert parts == pytest.approx(told["step_seconds"])
     assert sum(op["calls"] for op in told["ops"]) == len(told["nodes"])
+    assert 0 < told["empty_step_seconds"]["1"] < told["step_seconds"]
     assert {
         "op", "kernel", "seconds", "bytes", "operations", "gb_per_second", "gflop_per_second",
         "limit", "share_of_limit", "share_of_step", "rejected",
@@ -221,6 +221,9 @@ def test_the_table_tells_what_is_wrong(shell: Callable[..., str]) -> None:
     sound, wrong = shell(), shell("--nodes", machine=limits(1e3))
     assert "!" not in sound
     assert "in no node" in sound
+    assert re.search(
+        r"an empty step of \d+ calls in \d+ stages takes [\d.]+ us on 1 threads", sound
+    )
     assert "blk.0.attn_q" not in sound
     assert "blk.0.attn_q" in wrong
     assert "%! L2 read" in wrong

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.ratio import Ratio, ratio
+from bench.ratio import Ratio, quotient, ratio
 
 RUNS = 100
 TOGETHER = 5  # rounds that a disturbance lasts
@@ -43,6 +43,18 @@ def test_interval_holds_the_truth_where_disturbances_last():
             held[together] += found.low <= 1 <= found.high
     assert held[TOGETHER] / RUNS >= 0.83  # eight blocks are few
     assert held[1] < held[TOGETHER] - 0.15 * RUNS
+
+
+def test_a_quotient_holds_the_truth():
+    """Two races, 1.2 and 1.5 apart, each on a machine that drifts: the quotient is 0.8."""
+    rng = np.random.default_rng(5)
+    found = [
+        quotient(in_turns(rng, 40, 1.2), in_turns(rng, 40, 1.5), together=TOGETHER)
+        for _ in range(RUNS)
+    ]
+    held = sum(one.low <= 0.8 <= one.high for one in found)
+    assert 0.83 <= held / RUNS <= 1.0  # eight blocks a race are few
+    assert np.median([one.value for one in found]) == pytest.approx(0.8, rel=0.01)
 
 
 def test_no_difference_is_seldom_significant():

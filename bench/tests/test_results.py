@@ -24,7 +24,7 @@ FULL = Measurement(
     shape="tokens=1,hidden=32,out=64", model="tinyllama-1.1b, „Löwe\u2028\n", threads=2,
     cache="cold", phase="run", samples=(0.1 + 0.2, 1e-9, 3.0, 0.0), tokens=7, bytes=1.5,
     operations=2.5, limit="memory read", limit_seconds=0.25, limit_spread=0.125, kernel="abc",
-    checked=3, rivals="r1", note="a note",
+    checked=3, rivals="r1", note="a note", unit="NMSE",
 )  # fmt: skip
 PLAIN = Measurement("op", "add", samples=(1.0, 2.0, 4.0))
 
@@ -258,7 +258,7 @@ def test_faster_than_the_machine_is_impossible():
 def test_the_key_is_what_makes_runs_comparable():
     """Samples, costs and the machine's limits do not tell cases apart; what was run does."""
     same = ("samples", "tokens", "bytes", "operations", "limit", "limit_seconds", "limit_spread",
-            "kernel", "checked", "rivals", "note", "model")  # fmt: skip
+            "kernel", "checked", "rivals", "note", "unit", "model")  # fmt: skip
     for name, value in asdict(FULL).items():
         other = replace(FULL, **{name: (9.0,) if name == "samples" else value * 2})
         assert (other.key == FULL.key) == (name in same), name

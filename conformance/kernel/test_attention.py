@@ -8,10 +8,19 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from conformance.kernel.here import each, inputs_of, run
 from kernels.call import ShapeError, call
+from kernels.cpu.attention import FEW
+from kernels.cpu.attention_sums import CHUNK
+from kernels.judge import Candidate, compare
 from kernels.kernel import Kernel
+from reference.attention import MERGED
 from reference.formats import FORMATS
+from reference.op import Case
 
 HEAD_DIM, CELLS = 32, 30
+LONG = 3 * CHUNK + 5
+UNIT = 127  # a value that every format holds exactly
+
+some_and_many = pytest.mark.parametrize("capacity", [CELLS, LONG])
 
 
 def scene(kernel: Kernel, seed: int = 0, **shape: int) -> dict[str, Any]:
@@ -24,14 +33,19 @@ def scene(kernel: Kernel, seed: int = 0, **shape: int) -> dict[str, Any]:
 
 
 def weighing(kernel: Kernel, cells: int = CELLS) -> dict[str, Any]:
-    """One token over cells in order whose values are unit vectors: its output is its weights."""
+    """One token over cells in order, each with one value: its output is UNIT times its weights."""
     inputs = scene(kernel, tokens=1, heads=1, kv_heads=1, sequences=1, alibi=0)
-    values = np.eye(CELLS, HEAD_DIM, dtype=np.float32)
+    values = UNIT * np.eye(CELLS, HEAD_DIM, dtype=np.float32)
     inputs["v"] = FORMATS[kernel.format].quantise(values)
     inputs["lists"] = np.arange(CELLS, dtype=np.int32)[None]
     inputs["spans"] = np.array([[0, 0, cells]], np.int32)
     inputs["positions"] = np.array([cells - 1], np.int32)
     return inputs
+
+
+def weights_of(kernel: Kernel, **inputs: Any) -> np.ndarray:
+    """The weights that the one token of `weighing` gives to its cells."""
+    return run(kernel, **inputs)[0, 0] / UNIT
 
 
 @each("attention")
@@ -48,10 +62,11 @@ def test_cells_out_of_sight_never_matter(kernel):
 
 
 @each("attention")
-def test_where_a_cell_lies_changes_no_bit(kernel):
+@some_and_many
+def test_where_a_cell_lies_changes_no_bit(kernel, capacity):
     """Moving cells about the cache, lists following, gives the same bits."""
-    inputs = scene(kernel, 1)
-    moved = np.random.default_rng(2).permutation(CELLS)  # new place -> old place
+    inputs = scene(kernel, 1, capacity=capacity)
+    moved = np.random.default_rng(2).permutation(capacity)  # new place -> old place
     places = np.argsort(moved).astype(np.int32)
     elsewhere = {name: inputs[name][moved] for name in ("k", "v", "cell_positions")}
     elsewhere["lists"] = places[inputs["lists"]]
@@ -59,13 +74,34 @@ def test_where_a_cell_lies_changes_no_bit(kernel):
 
 
 @each("attention")
-def test_a_token_attends_alone(kernel):
-    """Tokens in a batch get what they get one by one, bit for bit."""
-    inputs = scene(kernel, 3)
+@pytest.mark.parametrize(("tokens", "capacity"), [(5, CELLS), (FEW, LONG), (FEW + 1, LONG)])
+@pytest.mark.parametrize("alike", [True, False], ids=["one-prompt", "any-spans"])
+def test_a_token_attends_alone(kernel, tokens, capacity, alike):
+    """Tokens in a batch get what they get one by one, bit for bit, over however many chunks."""
+    inputs = scene(kernel, 3, tokens=tokens, capacity=capacity)
+    if alike:  # the last tokens of one sequence, just beyond a chunk
+        ends = np.arange(tokens) + 2 * CHUNK - 2 if capacity == LONG else np.arange(tokens) + 14
+        inputs["spans"] = np.array([[1, 3, 3 + end] for end in ends], np.int32)
     together = run(kernel, **inputs)
-    for t in range(5):
+    for t in range(tokens):
         one = {name: inputs[name][t : t + 1] for name in ("q", "spans", "positions")}
         assert_array_equal(run(kernel, **{**inputs, **one}), together[t : t + 1])
+
+
+@each("attention")
+@pytest.mark.parametrize("tokens", [1, FEW + 2], ids=["few", "many"])
+@pytest.mark.parametrize("cells", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, LONG])
+def test_chunks_merge_within_the_bound(kernel, cells, tokens):
+    """At and around every end of a chunk the result is the reference's, within its bound."""
+    inputs = scene(kernel, 8, tokens=tokens, heads=2, kv_heads=1, capacity=LONG)
+    inputs["spans"][:, 1:] = [[max(0, cells - t) // 3 * (t % 2), cells - t] for t in range(tokens)]
+    verdict = compare(Candidate.of(kernel), Case({}), inputs, {"out": run(kernel, **inputs)})
+    assert verdict.passed, verdict.failure
+
+
+def test_the_bound_allows_these_chunks():
+    """Chunks are no smaller than what the reference's bound was derived for."""
+    assert CHUNK >= MERGED
 
 
 @each("attention")
@@ -99,12 +135,13 @@ def test_no_cells_give_zero(kernel):
 
 
 @each("attention")
-def test_a_window_is_a_cache_without_the_rest(kernel):
+@some_and_many
+def test_a_window_is_a_cache_without_the_rest(kernel, capacity):
     """A span that begins later is the same as a list that never held what came before."""
-    inputs = scene(kernel, 6)
-    inputs["spans"] = np.array([[0, 11, 28]] * 5, np.int32)
+    inputs = scene(kernel, 6, capacity=capacity)
+    inputs["spans"] = np.array([[0, 11, capacity - 2]] * 5, np.int32)
     shorter = {"lists": np.roll(inputs["lists"], -11, axis=1)}
-    shorter["spans"] = np.array([[0, 0, 17]] * 5, np.int32)
+    shorter["spans"] = np.array([[0, 0, capacity - 13]] * 5, np.int32)
     assert_array_equal(run(kernel, **{**inputs, **shorter}), run(kernel, **inputs))
 
 
@@ -124,9 +161,9 @@ def test_outputs_are_averages(kernel):
 @pytest.mark.parametrize("cells", [1, 16, 17, CELLS])
 def test_a_scale_of_zero_is_the_mean(kernel, cells):
     """With nothing to compare, every seen cell counts alike and the weights sum to one."""
-    out = run(kernel, **{**weighing(kernel, cells), "scale": 0.0})[0, 0]
-    assert_allclose(out[:cells], 1 / cells, rtol=1e-6)
-    assert_array_equal(out[cells:], 0)
+    weights = weights_of(kernel, **{**weighing(kernel, cells), "scale": 0.0})
+    assert_allclose(weights[:cells], 1 / cells, rtol=1e-6)
+    assert_array_equal(weights[cells:], 0)
 
 
 @each("attention")
@@ -134,7 +171,7 @@ def test_alibi_weights_fall_with_distance(kernel):
     """Among equal keys, each position further away weighs exp(-slope) times as much."""
     slope = 0.25
     inputs = {**weighing(kernel), "scale": 0.0, "slopes": np.array([slope], np.float32)}
-    weights = run(kernel, **inputs)[0, 0, :CELLS]
+    weights = weights_of(kernel, **inputs)[:CELLS]
     assert (np.diff(weights) > 0).all()
     assert_allclose(weights[:-1] / weights[1:], np.exp(-slope), rtol=1e-5)
 
@@ -143,7 +180,7 @@ def test_alibi_weights_fall_with_distance(kernel):
 def test_a_softcap_bounds_the_odds(kernel):
     """With scores capped at 1 no cell outweighs another by more than e^2, however extreme."""
     inputs = {**weighing(kernel), "scale": 1e4, "softcap": 1.0}
-    weights = run(kernel, **inputs)[0, 0, :CELLS]
+    weights = weights_of(kernel, **inputs)[:CELLS]
     assert weights.max() / weights.min() == pytest.approx(np.exp(2), rel=1e-5)
 
 
@@ -151,7 +188,7 @@ def test_a_softcap_bounds_the_odds(kernel):
 def test_huge_scores_do_not_overflow(kernel):
     """Scores far beyond exp's range pick the best cell."""
     inputs = {**weighing(kernel), "scale": 1e4}
-    weights = run(kernel, **inputs)[0, 0, :CELLS]
+    weights = weights_of(kernel, **inputs)[:CELLS]
     keys = FORMATS[kernel.format].dequantise(inputs["k"])
     assert weights[np.argmax(keys @ inputs["q"][0, 0])] == 1
 
@@ -159,8 +196,8 @@ def test_huge_scores_do_not_overflow(kernel):
 @each("attention")
 def test_the_plain_call_knows_its_own_format(kernel):
     """`call` needs no word of the format that the kernel's name says, and refuses another."""
-    inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=16)
+    inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=32)
     given = {name: value for name, value in inputs.items() if name != "format"}
     assert_array_equal(call(kernel, given)["out"], run(kernel, **inputs))
-    with pytest.raises(ShapeError, match="got format Q4_0"):
-        call(kernel, {**given, "format": "Q4_0"})
+    with pytest.raises(ShapeError, match="got format BF16"):
+        call(kernel, {**given, "format": "BF16"})

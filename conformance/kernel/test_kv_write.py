@@ -15,13 +15,23 @@ def test_other_cells_keep_every_bit(kernel):
     assert_array_equal(run(kernel, **inputs)[others], inputs["before"][others])
 
 
-@each("kv_write")
+@each("kv_write", formats=("F32", "F16"))
 def test_what_was_written_is_read(kernel):
     """A cell holds its token as the format rounds it, by NumPy's own cast."""
     inputs = inputs_of(kernel, tokens=7, capacity=40, width=33, values="spiky")
     read = FORMATS[kernel.format].dequantise(run(kernel, **inputs)[inputs["cells"]])
     kind = {"F32": np.float32, "F16": np.float16}[kernel.format]
     assert_array_equal(read, inputs["x"].astype(kind).astype(np.float32))
+
+
+@each("kv_write", formats=("Q8_0", "Q4_0"))
+def test_what_was_written_is_read_to_a_step(kernel):
+    """A quantised cell holds its token to a part of each block's largest, which sets the step."""
+    inputs = inputs_of(kernel, tokens=7, capacity=40, width=64, values="spiky")
+    read = FORMATS[kernel.format].dequantise(run(kernel, **inputs)[inputs["cells"]])
+    largest = np.abs(inputs["x"].reshape(7, 2, 32)).max(axis=2, keepdims=True)
+    part = {"Q8_0": 0.5 / 127, "Q4_0": 1 / 8}[kernel.format] + 2.0**-11  # of float16, the scale's
+    assert (np.abs(read - inputs["x"]).reshape(7, 2, 32) <= 1.001 * part * largest).all()
 
 
 @each("kv_write")

@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 from kernels.cpu import simd
 from kernels.cpu.simd import (
     Vector,
+    bf16x16,
     bf16x32,
     convert,
     extract,
@@ -30,6 +31,7 @@ from kernels.cpu.simd import (
     low_nibbles,
     max_lanes,
     maximum,
+    prefetch,
     splat,
     store,
     store_first,
@@ -38,6 +40,7 @@ from kernels.cpu.simd import (
 )
 from kernels.cpu.simd_exp import exp
 from kernels.provenance import cpu_features
+from reference.formats.floats import encode_bf16
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SPECIAL = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38], np.float32)
@@ -169,6 +172,15 @@ def test_float32_narrows_to_the_nearest_even_float16():
         same_numbers(out, x.astype(np.float16))
 
 
+def test_float32_narrows_to_the_nearest_even_bfloat16():
+    """Bit for bit as the format BF16 does: every upper half, with lower ones about the midpoint."""
+    lower = np.uint32([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    x = (ALL_16_BITS.astype(np.uint32)[:, None] << 16 | lower).view(np.float32).ravel()
+    for source, target in ((f32x32, bf16x32), (f32x16, bf16x16)):
+        out = converted(source, target, x, np.uint16)
+        assert_array_equal(out, encode_bf16(x).view(np.uint16))
+
+
 def test_bytes_and_integers_become_floats_and_back():
     """int8 and int32 widen exactly; float32 becomes int32 toward zero."""
     every = np.arange(-128, 128).astype(np.int8)
@@ -228,6 +240,21 @@ def test_loads_and_stores_need_no_alignment():
         copy(source, target, offset)
         assert_array_equal(target[offset : offset + 64], source[offset : offset + 64])
         assert target.sum() == source[offset : offset + 64].sum()
+
+
+@pytest.mark.parametrize("locality", [0, 1, 2, 3])
+def test_prefetching_changes_nothing(locality):
+    """A hint of any locality at any address, far outside the array too, is only that."""
+
+    @njit
+    def hint(array):
+        for offset in (0, len(array) - 1, len(array), -1, 2**46):
+            prefetch(array, offset, locality)
+        return array.sum()
+
+    assert hint(np.arange(7, dtype=np.float32)) == 21
+    (code,) = hint.inspect_llvm().values()
+    assert f"i32 0, i32 {locality}, i32 1)" in code
 
 
 def test_lanes_can_be_set_and_read():

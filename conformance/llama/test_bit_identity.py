@@ -1,7 +1,7 @@
 """The same answer every way: whatever the threads, chunks, batches and cells, not a bit differs.
 
-Every weight format with both cache formats, and head sizes that flash attention serves as well as
-those that fall to the scalar kernel.
+Every weight format with both float formats of the cache, and head sizes that flash attention serves
+as well as those that fall to the scalar kernel; quantised caches with float and quantised weights.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,11 @@ class Subject:
         return Model(self.path, Options(**{**self.options, **options}))
 
 
-SUBJECTS = list(product(FORMATS, ("F32", "F16"), (16, 24)))
-ATTENTION = {16: "generic", 24: "scalar"}
+SUBJECTS = [
+    *product(FORMATS, ("F32", "F16"), (16, 24)),
+    *product(("F16", "Q4_0"), ("Q8_0", "Q4_0"), (32,)),  # whole blocks, as the fast kernel wants
+]
+ATTENTION = {16: "generic", 24: "scalar", 32: "generic"}
 
 
 @pytest.fixture(

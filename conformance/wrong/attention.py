@@ -6,7 +6,8 @@ import numpy as np
 
 from conformance.wrong.wrong import Wrong, computing
 from reference.attention import attention
-from reference.kv_write import kv_write
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE, kv_write
 from reference.op import Array
 from reference.rope import rope_neox, rope_norm, rotation
 
@@ -64,10 +65,9 @@ def keys_as_values(**inputs: Any) -> Array:
 
 def heads_taken_in_turns(**inputs: Any) -> Array:
     """Query head h reads KV head h % kv_heads."""
-    q, k = inputs["q"], inputs["k"]
+    q, layout = inputs["q"], FORMATS[inputs["format"]]
     heads, head_dim = q.shape[1:]
-    element_bytes = 4 if inputs["format"] == "F32" else 2
-    kv_heads = k.shape[1] // (head_dim * element_bytes)
+    kv_heads = inputs["k"].shape[1] // layout.block_bytes * layout.block // head_dim
     order = np.argsort(np.arange(heads) % kv_heads, kind="stable")
     turns = {"q": q[:, order], "slopes": inputs["slopes"][order]}
     return attention(**{**inputs, **turns})[:, np.argsort(order)]
@@ -76,8 +76,7 @@ def heads_taken_in_turns(**inputs: Any) -> Array:
 def without_max(**inputs: Any) -> Array:
     """exp(score) in float32 as it comes: weights by attention over each cell alone."""
     q, lists = inputs["q"], inputs["lists"]
-    dtype = {"F32": np.float32, "F16": np.float16}[inputs["format"]]
-    k, v = (inputs[name].view(dtype).astype(np.float32) for name in ("k", "v"))
+    k, v = (FORMATS[inputs["format"]].dequantise(inputs[name]) for name in ("k", "v"))
     out = np.zeros(q.shape)
     for t, (sequence, begin, end) in enumerate(inputs["spans"]):
         cells = lists[sequence, begin:end]
@@ -87,6 +86,26 @@ def without_max(**inputs: Any) -> Array:
             powers = np.exp(np.float32(inputs["scale"]) * (keys[:, g] @ q[t, h]))
             out[t, h] = powers @ values[:, g] / powers.sum() if len(cells) else 0
     return out
+
+
+def halves_averaged(**inputs: Any) -> Array:
+    """Each half of a token's cells attended to alone, the two averaged: no merging of sums."""
+    middle = inputs["spans"].sum(axis=1, where=[False, True, True]) // 2
+    first, last = inputs["spans"].copy(), inputs["spans"].copy()
+    first[:, 2] = last[:, 1] = middle
+    parts = [attention(**{**inputs, "spans": spans}) for spans in (first, last)]
+    return (parts[0] + parts[1]) / 2
+
+
+def scales_of_the_first_block(**inputs: Any) -> Array:
+    """Every block of a quantised row with the first one's scale."""
+    step = FORMATS[inputs["format"]].block_bytes
+    stale = {}
+    for name in ("k", "v"):
+        blocks = inputs[name].reshape(len(inputs[name]), -1, step).copy()
+        blocks[:, :, :2] = blocks[:, :1, :2]
+        stale[name] = blocks.reshape(inputs[name].shape)
+    return attention(**{**inputs, **stale})
 
 
 def norm_as_neox(x: Array, rotation: Array) -> Array:
@@ -144,6 +163,17 @@ def rounded_toward_zero(x: Array, cells: Array, before: Array, format: str) -> A
     return out
 
 
+def steps_rounded_down(x: Array, cells: Array, before: Array, format: str) -> Array:
+    """Q8_0 whose steps are floor(x / d): the scale is right, half of the values are one off."""
+    out = kv_write(x, cells, before, format)
+    blocks = out[cells].reshape(-1, 34)
+    largest = np.abs(x.reshape(-1, 32)).max(axis=1, keepdims=True, initial=0)
+    steps = np.floor(x.reshape(-1, 32) * (127 / np.maximum(largest, 1e-30)))
+    blocks[:, 2:] = steps.astype(np.int8).view(np.uint8)
+    out[cells] = blocks.reshape(len(cells), -1)
+    return out
+
+
 def last_token_lost(x: Array, cells: Array, before: Array, format: str) -> Array:
     return kv_write(x[:-1], cells[:-1], before, format)
 
@@ -151,7 +181,7 @@ def last_token_lost(x: Array, cells: Array, before: Array, format: str) -> Array
 BUGS = (
     *(
         Wrong("attention", bug.__name__.replace("_", "-"), computing(bug), kind)
-        for kind in ("F32", "F16")
+        for kind in FORMATS_OF_CACHE
         for bug in (
             sees_the_future,
             misses_itself,
@@ -165,7 +195,12 @@ BUGS = (
             keys_as_values,
             heads_taken_in_turns,
             without_max,
+            halves_averaged,
         )
+    ),
+    *(
+        Wrong("attention", "first-block's-scale", computing(scales_of_the_first_block), kind)
+        for kind in ("Q8_0", "Q4_0")
     ),
     Wrong("rope_norm", "pairs-of-neox", computing(norm_as_neox)),
     Wrong("rope_neox", "pairs-of-norm", computing(neox_as_norm)),
@@ -180,4 +215,6 @@ BUGS = (
     Wrong("kv_write", "cells-in-order", computing(into_cells_in_order), "F32"),
     Wrong("kv_write", "rounded-toward-zero", computing(rounded_toward_zero), "F16"),
     Wrong("kv_write", "last-token-lost", computing(last_token_lost), "F32"),
+    Wrong("kv_write", "steps-rounded-down", computing(steps_rounded_down), "Q8_0"),
+    Wrong("kv_write", "next-cell", computing(into_the_next_cell), "Q4_0"),
 )

@@ -17,21 +17,8 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
-from kernels.cpu.attention_tile import (
-    BASES,
-    CHUNK,
-    DESK,
-    DIM_STRIDE,
-    MERGED,
-    QUERIES,
-    SIGNATURE,
-    SUM,
-    WIDEST,
-    attend,
-    bring_queries,
-    chunks_of,
-    finite,
-)
+from kernels.cpu.attention_sums import BASES, CHUNK, DESK, DIM_STRIDE, MERGED, QUERIES, SUM, WIDEST
+from kernels.cpu.attention_tile import SIGNATURE, attend, bring_queries, chunks_of, finite
 from kernels.cpu.formats import TAGS, FormatTag
 from kernels.cpu.share import Share, arguments, by_format, part
 from kernels.cpu.simd import extract, f32x16, fma, load, mul, splat, store, zero
@@ -116,7 +103,6 @@ def flash(tag: FormatTag) -> Callable[..., None]:
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
         kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
-        head_bytes = head_dim // block_elements * block_bytes
         group = heads // kv_heads
         slices = (group + QUERIES - 1) // QUERIES  # of a group too large for a tile
         width = (group + slices - 1) // slices  # heads of a tile
@@ -129,7 +115,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
             kv_head, piece = unit // tiles // slices, unit // tiles % slices
             h0 = kv_head * group + piece * width
             h1 = min(h0 + width, (kv_head + 1) * group)
-            column = kv_head * head_bytes
+            column = kv_head * (head_dim // block_elements * block_bytes)
             t1 = (tiles - 1 - unit % tiles) * height
             last_token = min(t1 + height, tokens)
             while t1 < last_token:
@@ -139,9 +125,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                     first = item // units
                     last = min(last, first + 1)
                 for chunk in range(first, last):
-                    attend(
-                        tag, block, desk, bases, places, t0, t1, h0, h1, column, head_bytes, chunk
-                    )
+                    attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk)
                     for t in range(t0, t1):
                         for h in range(h0, h1):
                             row = ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE

@@ -13,11 +13,10 @@ from kernels.cpu.simd import (
     load,
     low_nibbles,
     mul,
-    prefetch,
     splat,
     sub,
 )
-from kernels.cpu.simd_shuffle import LINE, transpose_quarters
+from kernels.cpu.simd_shuffle import transpose_quarters
 from reference.formats import FORMATS
 
 i8x16 = Vector("i8", 16)
@@ -60,7 +59,11 @@ def start_of(tag, d):
 def _start_of(tag, d):
     layout = FORMATS[tag.instance_type.name.removeprefix("format.")]
     elements, size = layout.block, layout.block_bytes
-    return lambda tag, d: d // elements * size
+
+    def start(tag, d):
+        return d // elements * size
+
+    return start
 
 
 def line_begins(tag, d):
@@ -71,7 +74,11 @@ def line_begins(tag, d):
 @overload(line_begins, inline="always")
 def _line_begins(tag, d):
     step = 16 if tag.instance_type.name == "format.F32" else 32
-    return lambda tag, d: d % step == 0
+
+    def begins(tag, d):
+        return d % step == 0
+
+    return begins
 
 
 @njit(inline="always")
@@ -83,10 +90,3 @@ def four_rows(tag, data, bases, first, d):
         sixteen(tag, data, load(int64, bases, first + 2), d),
         sixteen(tag, data, load(int64, bases, first + 3), d),
     )
-
-
-@njit(inline="always")
-def ask(data, base, count):
-    """Bring `count` bytes at data[base:] nearer, which need not exist."""
-    for byte in range(0, count, LINE):
-        prefetch(data, base + byte, 3)

@@ -1,4 +1,4 @@
-"""Vectors by the dozen: sixteen transposed at once, one from each of several rows, and the stack."""
+"""Vectors by several: rows transposed, loaded, added to and stored; and arrays on the stack."""
 
 from typing import Any
 

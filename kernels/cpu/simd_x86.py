@@ -1,10 +1,9 @@
 """Vector instructions that only x86-64 has; each names the CPU feature it needs."""
 
 from llvmlite import ir
-from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.simd import I32, Vector, address_of, bf16x32, broadcast, call_llvm
+from kernels.cpu.simd import I32, bf16x32, call_llvm
 
 I16 = ir.IntType(16)
 
@@ -17,44 +16,6 @@ def to_unsigned(typing, v):
         return builder.xor(values[0], ir.Constant(v.ir, [-128] * v.lanes))
 
     return v(v), codegen
-
-
-@intrinsic
-def absolute(typing, v):
-    """Each signed byte's size, unsigned: that of -128 is 128."""
-
-    def codegen(context, builder, signature, values):
-        negative = builder.icmp_signed("<", values[0], ir.Constant(v.ir, None))
-        return builder.select(negative, builder.neg(values[0]), values[0])
-
-    return v(v), codegen
-
-
-@intrinsic
-def with_sign_of(typing, v, sign):
-    """i8x32: v where `sign` is positive, 0 where it is 0, -v where it is negative (AVX2).
-
-    So absolute(w) times with_sign_of(x, w) is w times x. -(-128) wraps to -128.
-    """
-
-    def codegen(context, builder, signature, values):
-        return call_llvm(builder, "llvm.x86.avx2.psign.b", v.ir, list(values))
-
-    return v(v, v), codegen
-
-
-@intrinsic
-def splat4(typing, kind, array, offset):
-    """The vector of type `kind` that repeats the four bytes at array[offset:]."""
-    result = kind.instance_type
-    words = Vector("i32", result.bits // 32)
-
-    def codegen(context, builder, signature, values):
-        word = builder.load(address_of(context, builder, array, values[1:], I32))
-        word.align = 1
-        return builder.bitcast(broadcast(builder, words, word), result.ir)
-
-    return result(kind, array, types.intp), codegen
 
 
 @intrinsic

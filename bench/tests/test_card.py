@@ -1,0 +1,227 @@
+"""The speed card: figures that are what the rows say, judged by goals that can be missed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import engine_race
+from bench.contenders.contender import FAST, OURS, Check, Sample, Setup
+from bench.contenders.racer import Racer
+from bench.empty_step import empty_steps
+from bench.engine_race import Field, field_of
+from bench.engine_tests import EngineTest
+from bench.figures import FULL, QUICK, streams
+from bench.memory import held, peak
+from bench.profile import profile
+from bench.ratio import Ratio
+from bench.report import card
+from bench.report.card import Figure, figures
+from bench.report.markdown import table_lines
+from bench.results import Measurement, Run
+from bench.targets import TARGETS, Target, target
+from bench.tests.synthetic import CONDITIONS, LIMITS, Maker, of_the_card
+from bench.tests.test_profile import limits
+from bench.timing import Rule
+from engine import Engine
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+
+SMALL = "story-draft-q8_0"
+PAIR = (EngineTest("tg", generate=2), EngineTest("tg", generate=4))
+RATIOS = {  # of the rows that `of_the_card` draws
+    "tg128 ÷ llama.cpp": 1.25,
+    "pp512 ÷ llama.cpp": 2.5,
+    "pp512 fast ÷ llama.cpp": 5.0,
+    "tg32 @ d4096 ÷ d128, ÷ the same of llama.cpp": 1.2,
+    "8 sequences ÷ 1": 5.0,
+    "8 sequences ÷ 1, llama.cpp": 4.0,
+    "pp512 on 2 threads ÷ 1": 1.9,
+    "weights streamed ÷ memory read": 0.8,
+    "weights streamed ÷ memory read, linear nodes alone": 0.9,
+    "peak memory ÷ (file + cache + 400 MB)": 0.9,
+}
+
+
+def run_of(*rows: Measurement) -> Run:
+    return Run("r", "2026-11-21T10:00:00+00:00", CONDITIONS, LIMITS.to_json(), rows)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Measurement]:
+    return list(of_the_card(Maker(3), "tinyllama-q4_0"))
+
+
+def test_figures_are_the_ratios_of_the_rows(rows: list[Measurement]) -> None:
+    """Every figure is found under its name, is the rows' ratio and lies in its interval."""
+    found = {figure.name: figure.ratio for figure in figures(run_of(*rows))}
+    assert found.keys() >= RATIOS.keys()
+    for name, value in RATIOS.items():
+        assert found[name].value == pytest.approx(value, rel=0.03), name
+        assert found[name].low <= found[name].value <= found[name].high
+        assert found[name].high - found[name].low < 0.2 * value
+
+
+def test_every_goal_has_a_figure() -> None:
+    """No goal is of a figure that no run can have, or of a test that the card does not take."""
+    for goal in TARGETS:
+        model = f"{goal.model}-{goal.format.lower() or 'q8_0'}"
+        run = run_of(*of_the_card(Maker(4), model))
+        judged = [figure.target for figure in figures(run)]
+        assert goal in judged, goal
+
+
+@pytest.mark.parametrize(
+    ("model", "format", "goal"),
+    [("tinyllama-f16", "F16", 1.05), ("tinyllama-q4_0", "Q4_0", 1.3), ("story-q8_0", "Q8_0", 1.0),
+     ("tinyllama-q6_k", "Q6_K", None), ("llama-2-7b-f16", "F16", None)],
+)  # fmt: skip
+def test_goals_are_of_a_model_and_a_format(model: str, format: str, goal: float | None) -> None:
+    """A goal is looked up by figure, model and format, and need not be there."""
+    found = target("tg128 ÷ llama.cpp", model, format)
+    assert (found and found.goal) == goal
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "verdict"),
+    [(1.3, False, "pass"), (1.01, False, "pass, open"), (0.99, False, "miss by 1%, open"),
+     (0.8, False, "miss by 20%"), (0.8, True, "pass"), (1.3, True, "miss by 30%")],
+)  # fmt: skip
+def test_verdicts(value: float, most: bool, verdict: str) -> None:
+    """A figure passes at its goal; where its interval holds the goal, the verdict says so."""
+    interval = Ratio(value, value - 0.05, value + 0.05)
+    figure = Figure("m", "f", interval, Target("f", 1.0, most=most))
+    (line,) = table_lines(card.table([figure]))[2:]
+    assert line.endswith(f"| {verdict} |")
+    assert ("≤ 1" if most else "≥ 1") in line
+
+
+def test_without_a_peer_there_is_no_comparison(rows: list[Measurement]) -> None:
+    """Figures against llama.cpp want its samples; those of our own do not."""
+    mine = [
+        row if row.contender != "llama.cpp" else replace(row, samples=(), note="not installed")
+        for row in rows
+    ]
+    names = [figure.name for figure in figures(run_of(*mine))]
+    assert not any("llama.cpp" in name for name in names)
+    assert {"8 sequences ÷ 1", "pp512 on 2 threads ÷ 1"} <= set(names)
+
+
+def test_what_stands_behind_is_told(rows: list[Measurement]) -> None:
+    """TOP/s, the shares of a prompt's step, memory and empty steps have their lines."""
+    lines = "\n".join(table_lines(card.behind(run_of(*rows))))
+    for words in (
+        "| Linear nodes of pp512 | 2.0",
+        "linear nodes 70%, quantising 10%, attention 15%, the rest 5",
+        "MB, of which file 620, cache 23.0 |",
+        "An empty step: 300 calls in 100 stages",
+        "on 1 thread, ",
+        "on 2 threads |",
+        "Fast numerics' logits after pp512 | NMSE 1",
+        "What Assay keeps at depth 4,096 | 9",
+    ):
+        assert words in lines, words
+
+
+@pytest.mark.parametrize("taken", [FULL, QUICK])
+def test_the_setup_holds_every_race(taken: Any) -> None:
+    """One set-up has room for all races, so that their processes are started once."""
+    setup = taken.setup(2)
+    for tests in taken.races.values():
+        for test in tests:
+            assert test.context <= setup.context
+            assert test.parallel <= setup.sequences
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine.load(SMALL, threads=2, context=96) as loaded:
+        yield loaded
+
+
+def test_streams_are_of_the_weights(engine: Engine) -> None:
+    """The bytes are those of the file's matrices that a token reads whole; the linear nodes take
+    less than the step."""
+    found = profile(engine, depth=9, rule=Rule(least=5, error=1.0, cap_seconds=0.2))
+    step, linear = streams(engine.model, found, limits())
+    with GGUFFile(resolve(SMALL)) as file:
+        names = [n for n, tensor in file.tensors.items() if len(tensor.dims) == 2]
+        if "output.weight" in names:
+            names.remove("token_embd.weight")
+        weights = sum(file.tensor(name).nbytes for name in names)
+    assert step.bytes == linear.bytes == weights
+    assert step.samples == found.samples
+    assert len(linear.samples) == len(found.nodes[0].samples)
+    assert linear.median < sum(node.seconds for node in found.nodes)
+    assert step.limit_seconds == pytest.approx(weights / 1e12)  # what the L2 of `limits` gives
+
+
+def test_an_empty_step_does_nothing(engine: Engine) -> None:
+    """Its logits are not written; it is timed on every number of threads up to the engine's."""
+    model = engine.model
+    model.step([1], [0], [(0,)], [0])
+    model.plan.logits[:] = np.nan
+    found = empty_steps(model)
+    assert np.isnan(model.plan.logits).all()
+    assert [row.threads for row in found] == [1, 2]
+    assert all(0 < seconds < 1 for row in found for seconds in row.samples)
+    assert found[0].shape == f"calls={len(model.plan.calls)},stages={len(model.plan.stages)}"
+
+
+def test_memory_is_that_of_the_process() -> None:
+    """The peak holds Python, the file and a cache that grows with the context."""
+    some, more = (held(resolve(SMALL), Setup(1, context=n), 8) for n in (64, 65536))
+    assert some.file == resolve(SMALL).stat().st_size
+    assert more.cache == 1024 * some.cache
+    assert some.peak > 2e7
+    assert more.peak > some.peak - 5e6
+
+
+def test_a_system_that_tells_no_peak(tmp_path: Path) -> None:
+    """The peak is read in bytes; where it is not told, one line says so."""
+    status = tmp_path / "status"
+    status.write_text("Name: x\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n")
+    assert peak(status) == 2 << 20
+    status.write_text("Name: x\n")
+    with pytest.raises(ValueError, match=r"status: no VmHWM in it"):
+        peak(status)
+
+
+def test_two_tests_in_one_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows share a race, and fast numerics that change no kernel take no part."""
+
+    def same(name: str, *about: Any) -> Racer:
+        racer = Racer(OURS, *about)
+        racer.name = name
+        return racer
+
+    monkeypatch.setattr(engine_race, "enter", same)
+    with field_of(resolve(SMALL), Setup(1, context=32, batch=8), (OURS, FAST)) as field:
+        assert [racer.name for racer in field.racers] == [OURS]
+        assert not field.absent
+        samplers = field.samplers(*PAIR)
+        assert list(samplers) == ["assay tg2", "assay tg4"]
+        for sampler in samplers.values():
+            assert sampler() > 0
+        rows = field.measurements()
+    assert [(row.test, row.tokens, len(row.samples)) for row in rows] == [
+        ("tg2", 2, 1), ("tg4", 4, 1),
+    ]  # fmt: skip
+    assert len({row.rivals for row in rows}) == 1
+
+
+def test_gaps_are_of_the_same_tokens() -> None:
+    """Sample by sample the logits of fast numerics are compared with ours; of prompts alone."""
+    prompt = EngineTest("pp", prompt=4)
+
+    def samples(*ends: float) -> list[Sample]:
+        return [Sample(1.0, check=Check(0, (end, 1.0, 3.0))) for end in ends]
+
+    taken = {(OURS, prompt): samples(0, 0), (FAST, prompt): samples(0, 1)}
+    taken |= {(FAST, PAIR[0]): samples(2), (OURS, PAIR[0]): samples(0)}
+    (row,) = Field(Path("m.gguf"), Setup(1, 8), [], [], taken).gaps()
+    assert (row.bench, row.test, row.contender, row.unit) == ("gap", "pp4", FAST, "NMSE")
+    assert row.samples == (0.0, pytest.approx(1 / 3 / np.var([0, 1, 3])))

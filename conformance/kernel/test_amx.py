@@ -1,0 +1,330 @@
+"""AMX tiles: the emulation against NumPy, the hardware against the emulation where there is any."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from numba import njit
+from numba.core.errors import TypingError
+from numpy.testing import assert_array_equal
+
+from conformance.kernel.elsewhere import python_for
+from kernels.cpu import amx
+from kernels.cpu.amx import (
+    AMX,
+    EMULATED,
+    FULL,
+    configure,
+    release,
+    request,
+    tile_config,
+    tile_dot_bf16,
+    tile_dot_i8,
+    tile_dot_u8_i8,
+    tile_load,
+    tile_state,
+    tile_store,
+    tile_zero,
+)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SIZES = [(1, 1, 1), (2, 3, 5), (5, 16, 1), (16, 1, 7), (7, 15, 16), (16, 16, 16)]
+X86 = llvm.get_process_triple().startswith("x86_64")
+
+
+@cache
+def product(tag: Any, operation: Any) -> Callable[..., None]:
+    """c += a b of one tile each, given a row's bytes of each array."""
+
+    @njit
+    def multiply(config, a, a_stride, b, b_stride, c, c_stride):
+        state = tile_state(tag)
+        configure(tag, state, config)
+        tile_load(tag, state, 3, c, 0, c_stride)
+        tile_load(tag, state, 0, a, 1, a_stride)
+        tile_load(tag, state, 7, b, 0, b_stride)
+        operation(tag, state, 3, 0, 7)
+        tile_store(tag, state, 3, c, 0, c_stride)
+        release(tag, state)
+
+    return multiply
+
+
+def operands(kind: str, rows: int, columns: int, depth: int, seed: int) -> tuple[Array, ...]:
+    """a [rows, k], b [k, columns] and what c starts from, all with extremes among them."""
+    rng = np.random.default_rng(seed)
+    if kind == "bf16":
+        k, shapes = 2 * depth, ((rows, 2 * depth), (2 * depth, columns), (rows, columns))
+        tiny = [0, -0.0, 2.0**-127, -(2.0**-130), 2.0**-126, 2.0**-70, 3e38, -3e38, np.inf, np.nan]
+        a, b, c = (rng.standard_normal(s) * 2.0 ** rng.integers(-9, 9, s) for s in shapes)
+        for x in (a, b, c):
+            odd = rng.random(x.shape) < (1 / 64 if seed else 0)
+            x[odd] = rng.choice(tiny, odd.sum())
+        halves = [x.astype(np.float32).view(np.uint32) >> 16 for x in (a, b)]
+        return *(h.astype(np.uint16) for h in halves), c.astype(np.float32)
+    k, first = 4 * depth, np.uint8 if kind == "u8" else np.int8
+    limits = np.iinfo(first)
+    a = rng.integers(limits.min, limits.max, (rows, k), first, endpoint=True)
+    b = rng.integers(-128, 128, (k, columns)).astype(np.int8)
+    if seed:
+        a[:], b[:] = limits.min or limits.max, -128
+    c = rng.integers(-(2**31), 2**31, (rows, columns)).astype(np.int32)
+    return a, b, c
+
+
+def by_tiles(tag: Any, operation: Any, a: Array, b: Array, c: Array) -> Array:
+    """c + a b, with rows further apart than they are long."""
+    group = 4 // a.itemsize
+    depth, columns = a.shape[1] // group, b.shape[1]
+    wide_a = np.full((len(a), a.shape[1] + 9), 77, a.dtype)
+    wide_a[:, 1 : 1 + a.shape[1]] = a  # the kernel starts at element 1
+    wide_b = np.full((depth, group * columns + 5), 77, b.dtype)
+    pairs = b.reshape(depth, group, columns).transpose(0, 2, 1)
+    wide_b[:, : group * columns] = pairs.reshape(depth, -1)
+    wide_c = np.full((len(a), columns + 3), 77, c.dtype)
+    wide_c[:, :columns] = c
+    shapes = [(1, 4)] * 8
+    shapes[3], shapes[0] = (len(a), 4 * columns), (len(a), 4 * depth)
+    shapes[7] = depth, 4 * columns
+    stride_a, stride_b, stride_c = (x.strides[0] for x in (wide_a, wide_b, wide_c))
+    run = product(tag, operation)
+    run(tile_config(*shapes), wide_a, stride_a, wide_b, stride_b, wide_c, stride_c)
+    assert_array_equal(wide_c[:, columns:], 77)
+    return wide_c[:, :columns]
+
+
+def flush(x: Array) -> Array:
+    """Subnormal numbers as zeros of their sign."""
+    return np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x)
+
+
+def bf16_product(a: Array, b: Array, c: Array) -> Array:
+    """What the manual says of TDPBF16PS: two chains of fused steps, their sum added to c."""
+    x, y = (flush((v.astype(np.uint32) << 16).view(np.float32)).astype(np.float64) for v in (a, b))
+    chains = np.zeros((2, *c.shape), np.float32)
+    with np.errstate(all="ignore"):
+        for k in range(a.shape[1]):
+            step = np.outer(x[:, k], y[k]) + chains[k % 2]
+            chains[k % 2] = flush(step.astype(np.float32))
+        return flush(flush(c) + flush(chains[0] + chains[1]))
+
+
+def same_numbers(got: Array, want: Array) -> None:
+    """Equal bits, except that any NaN is as good as another."""
+    number = ~np.isnan(want)
+    assert_array_equal(np.isnan(got), ~number)
+    assert_array_equal(got[number].view(np.uint32), want[number].view(np.uint32))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("kind", "operation"), [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8)])
+def test_emulated_products_of_bytes_are_exact(kind: str, operation: Any, size: Any, seed: int):
+    """Modulo 2^32, for random and for the largest products, and nothing beside c is written."""
+    a, b, c = operands(kind, *size, seed)
+    want = (c + a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+    assert_array_equal(by_tiles(EMULATED, operation, a, b, c), want)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_emulated_products_of_bfloat16_round_as_the_manual_says(size: Any, seed: int):
+    """Bit for bit, among infinities, NaN and subnormal numbers too (from seed 1 on)."""
+    a, b, c = operands("bf16", *size, seed)
+    same_numbers(by_tiles(EMULATED, tile_dot_bf16, a, b, c), bf16_product(a, b, c))
+
+
+LEAST = 2.0**-126  # the smallest normal number
+
+
+@pytest.mark.parametrize(
+    ("products", "c", "want"),
+    [
+        pytest.param([LEAST / 2, 0, LEAST, 0], 0, LEAST, id="even"),
+        pytest.param([0, LEAST / 2, 0, LEAST], 0, LEAST, id="odd"),
+        pytest.param([1.5 * LEAST, -LEAST, 0, 0], LEAST, LEAST, id="their sum"),
+        pytest.param([1.5 * LEAST, 0, 0, 0], LEAST / 2, 1.5 * LEAST, id="c"),
+        pytest.param([1.5 * LEAST, 0, 0, 0], -LEAST, 0, id="the result"),
+    ],
+)
+def test_every_step_of_a_bfloat16_product_flushes(products: list[float], c: float, want: float):
+    """A subnormal number met on the way counts as zero, wherever that is."""
+    half = np.float32(2.0**-63)
+    a, b = np.float32([products]) * (1 / half), np.full((4, 1), half)
+    a, b = ((x.view(np.uint32) >> 16).astype(np.uint16) for x in (a, b))
+    out = by_tiles(EMULATED, tile_dot_bf16, a, b, np.float32([[c]]))
+    same_numbers(out, np.float32([[want]]))
+
+
+@njit
+def turn(source, target):
+    """Eight tiles at once: each keeps its own, and what is cleared is zero."""
+    state = tile_state(EMULATED)
+    configure(EMULATED, state, FULL)
+    tile_load(EMULATED, state, 0, source, 0 * 256, 64)
+    tile_load(EMULATED, state, 1, source, 1 * 256, 64)
+    tile_load(EMULATED, state, 2, source, 2 * 256, 64)
+    tile_load(EMULATED, state, 3, source, 3 * 256, 64)
+    tile_load(EMULATED, state, 4, source, 4 * 256, 64)
+    tile_load(EMULATED, state, 5, source, 5 * 256, 64)
+    tile_load(EMULATED, state, 6, source, 6 * 256, 64)
+    tile_load(EMULATED, state, 7, source, 7 * 256, 64)
+    tile_zero(EMULATED, state, 2)
+    tile_store(EMULATED, state, 0, target, 7 * 256, 64)
+    tile_store(EMULATED, state, 1, target, 6 * 256, 64)
+    tile_store(EMULATED, state, 2, target, 5 * 256, 64)
+    tile_store(EMULATED, state, 3, target, 4 * 256, 64)
+    tile_store(EMULATED, state, 4, target, 3 * 256, 64)
+    tile_store(EMULATED, state, 5, target, 2 * 256, 64)
+    tile_store(EMULATED, state, 6, target, 1 * 256, 64)
+    tile_store(EMULATED, state, 7, target, 0 * 256, 64)
+    release(EMULATED, state)
+
+
+def test_there_are_eight_tiles():
+    """Each is its own memory."""
+    source = np.arange(2048, dtype=np.int32).reshape(8, 256)
+    target = np.full_like(source, -1)
+    turn(source, target)
+    source[2] = 0
+    assert_array_equal(target, source[::-1])
+
+
+def config_with(position: int, value: int) -> Array:
+    config = FULL.copy()
+    config[position] = value
+    return config
+
+
+@njit
+def multiply_all(config, early, late, out):
+    """Zeros to `out` by way of a product, with something amiss where it is asked for."""
+    state = tile_state(EMULATED)
+    if not early:
+        configure(EMULATED, state, config)
+    tile_zero(EMULATED, state, 0)
+    tile_zero(EMULATED, state, 1)
+    tile_zero(EMULATED, state, 2)
+    tile_dot_i8(EMULATED, state, 0, 1, 2)
+    if late:
+        release(EMULATED, state)
+    tile_store(EMULATED, state, 0, out, 0, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "early", "late"),
+    [
+        pytest.param(FULL, True, False, id="not configured"),
+        pytest.param(FULL, False, True, id="released"),
+        pytest.param(config_with(0, 2), False, False, id="palette"),
+        pytest.param(config_with(5, 1), False, False, id="reserved byte"),
+        pytest.param(config_with(48 + 6, 17), False, False, id="17 rows"),
+        pytest.param(config_with(16 + 12, 65), False, False, id="65 bytes"),
+        pytest.param(config_with(16 + 13, 1), False, False, id="320 bytes"),
+        pytest.param(config_with(48 + 6, 0), False, False, id="bytes of no rows"),
+        pytest.param(config_with(48 + 0, 15), False, False, id="rows of c"),
+        pytest.param(config_with(48 + 2, 15), False, False, id="rows of b"),
+        pytest.param(config_with(16 + 2, 60), False, False, id="bytes of a"),
+        pytest.param(config_with(16 + 4, 60), False, False, id="bytes of b"),
+        pytest.param(tile_config((16, 62), (16, 64), (16, 62)), False, False, id="not by fours"),
+        pytest.param(tile_config((16, 64), (16, 64)), False, False, id="no third tile"),
+    ],
+)
+def test_where_the_hardware_would_fault_nothing_is_stored(config: Array, early: bool, late: bool):
+    """So an emulated kernel that would crash leaves its output as it was, and is seen."""
+    out = np.full((16, 16), 77, np.int32)
+    multiply_all(FULL, False, False, out)
+    assert_array_equal(out, 0)
+    out[:] = 77
+    multiply_all(config, early, late, out)
+    assert_array_equal(out, 77)
+
+
+def test_tiles_are_different_literals():
+    """A tile that is not one of eight, or twice in a product, is an error when compiled."""
+
+    def with_tiles(c: int, a: int, b: int) -> Callable[..., None]:
+        @njit
+        def multiply():
+            tile_dot_i8(EMULATED, tile_state(EMULATED), c, a, b)
+
+        return multiply
+
+    with_tiles(0, 1, 2)()
+    for wrong in ((0, 0, 1), (0, 1, 1), (0, 1, 8), (-1, 0, 1)):
+        with pytest.raises(TypingError, match="want different literals from 0 to 7"):
+            with_tiles(*wrong)()
+
+    @njit
+    def any_tile(t):
+        tile_zero(EMULATED, tile_state(EMULATED), t)
+
+    with pytest.raises(TypingError, match="want different literals from 0 to 7"):
+        any_tile(3)
+
+
+def test_wrong_shapes_are_refused():
+    """tile_config names the tile that is too large, or that there are too many."""
+    with pytest.raises(ValueError, match=r"tile 1: 17 rows of 64 bytes, want at most 16 of 64"):
+        tile_config((16, 64), (17, 64))
+    with pytest.raises(ValueError, match="9 tiles, and there are 8"):
+        tile_config(*[(1, 4)] * 9)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has to be asked")
+def test_permission_is_what_linux_says(monkeypatch: pytest.MonkeyPatch):
+    """Asked where the CPU is said to have AMX, it agrees with the flags it lists."""
+    flags = Path("/proc/cpuinfo").read_text()
+    monkeypatch.setattr(amx, "cpu_features", lambda: amx.FEATURES)
+    assert request.__wrapped__() == ("amx_tile" in flags)
+    monkeypatch.setattr(amx, "cpu_features", lambda: amx.FEATURES - {"amx-int8"})
+    assert not request.__wrapped__()
+
+
+@pytest.mark.skipif(not request(), reason="this CPU lacks AMX, or Linux does not permit it")
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8), ("bf16", tile_dot_bf16)],
+    ids=["i8", "u8", "bf16"],
+)
+def test_the_hardware_does_what_the_emulation_does(kind: str, operation: Any):
+    """Bit for bit, but for a NaN's payload."""
+    for size, seed in itertools.product(SIZES, range(4)):
+        a, b, c = operands(kind, *size, seed)
+        hardware, emulated = (by_tiles(tag, operation, a, b, c) for tag in (AMX, EMULATED))
+        if kind == "bf16":
+            same_numbers(hardware, emulated)
+        else:
+            assert_array_equal(hardware, emulated)
+
+
+ASSEMBLY = """
+from conformance.kernel.test_amx import product
+from kernels.cpu.amx import AMX, tile_dot_bf16, tile_dot_i8, tile_dot_u8_i8
+for operation in (tile_dot_i8, tile_dot_u8_i8, tile_dot_bf16):
+    kernel = product(AMX, operation)
+    kernel.compile("void(u1[::1], i1[:,::1], i8, i1[:,::1], i8, i4[:,::1], i8)")
+    print(*kernel.inspect_asm().values())
+"""
+
+
+@pytest.mark.skipif(not X86, reason="this is no x86-64")
+def test_the_hardware_form_is_the_instructions():
+    """For a CPU with AMX, whatever this one has: each operation is its instruction, in order."""
+    text = python_for("sapphirerapids", amx.FEATURES, ASSEMBLY)
+    wanted = ["tileloadd", "tilestored", "tdp", "ldtilecfg", "tilerelease"]
+    lines = [line.split("#")[0].split() for line in text.splitlines()]
+    found = [line for line in lines if line and line[0].startswith(tuple(wanted))]
+    products = [line for line in found if line[0].startswith("tdp")]
+    assert products == [
+        [name, "%tmm7,", "%tmm0,", "%tmm3"] for name in ("tdpbssd", "tdpbusd", "tdpbf16ps")
+    ]
+    once = ["ldtilecfg", *["tileloadd"] * 3, "tdp", "tilestored", "tilerelease"]
+    names = ["tdp" if line in products else line[0] for line in found]
+    assert names == once * 3

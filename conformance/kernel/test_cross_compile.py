@@ -1,0 +1,141 @@
+"""Kernels that ask nothing of the CPU, compiled for aarch64: what would run there.
+
+Not all: those that a model spends its time in, and that vectors of their own are written for. The
+rest goes through LLVM's vectoriser alone, whose code for aarch64 is no concern of ours.
+"""
+
+import json
+
+import pytest
+
+from conformance.kernel.elsewhere import assembly, called, python_for
+from kernels.table import KERNELS
+
+AARCH64 = "aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod,+fullfp16,+lse"
+X86_64 = "x86_64-unknown-linux-gnu", "x86-64"
+OPS = (
+    "linear",
+    "attention",
+    "kv_write",
+    "rms_norm",
+    "rope_norm",
+    "quantise_activations",
+    "swiglu",
+)
+EVERYWHERE = [k.name for k in KERNELS if k.op in OPS and k.variant == "generic"]
+
+# Numba as it would be on an aarch64 machine, stopped before it links or runs what it compiled.
+CODE = """
+import json, sys
+import llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+llvm.get_process_triple = lambda: sys.argv[1]
+
+from numba.core.caching import Cache
+from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
+optimise, last = CPUCodeLibrary._optimize_final_module, []
+
+def recorded(library):
+    optimise(library)
+    last[:] = [str(library._final_module)]
+
+CPUCodeLibrary._optimize_final_module = recorded
+JITCodeLibrary._finalize_specific = lambda library: None
+JITCodeLibrary.get_pointer_to_function = lambda library, name: 0
+JITCPUCodegen.set_env = lambda *_: None
+Cache.save_overload = lambda *_: None
+
+from kernels.table import find
+found = {name: [] for name in sys.argv[2:]}
+for name, texts in found.items():
+    kernel = find(name)
+    for share in filter(None, (kernel.share, kernel.then)):
+        share.compile()
+        texts += last
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The shares of these kernels, as optimised LLVM IR for aarch64."""
+    triple, cpu, features = AARCH64
+    cache = tmp_path_factory.mktemp("cache")
+    names = features.replace("+", "").split(",")
+    return json.loads(python_for(cpu, names, CODE, triple, *EVERYWHERE, ASSAY_CACHE=str(cache)))
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_kernels_for_every_cpu_compile_for_aarch64(code: dict[str, list[str]], name: str):
+    """None calls an instruction of x86 or a conversion routine; linear multiplies in NEON.
+
+    A compiler's own routines begin with two underscores, e.g. __extendhfsf2 for float16; libm's
+    and Numba's do not.
+    """
+    assert code[name]
+    for share in code[name]:
+        assert "llvm.x86" not in share
+        text = assembly(share, *AARCH64)
+        assert not [function for function in called(text) if function.startswith("__")]
+        if name.startswith("linear/cpu/generic"):
+            assert "\tfmla\tv" in text
+        if name == "linear/cpu/generic/F16":
+            assert "\tfcvtl\tv" in text
+
+
+def widening(kind: str) -> str:
+    """IR of float16 made wider."""
+    return f"""
+define <8 x {kind}> @widen(<8 x half> %v) {{
+  %r = fpext <8 x half> %v to <8 x {kind}>
+  ret <8 x {kind}> %r
+}}
+"""
+
+
+def test_a_missing_conversion_would_be_seen():
+    """Where a machine calls a routine for float16, its name is what the test above looks for."""
+    assert "__extendhfsf2" in called(assembly(widening("float"), *X86_64))
+    assert "__extendhftf2" in called(assembly(widening("fp128"), *AARCH64))
+    assert not called(assembly(widening("float"), *AARCH64))
+    assert "\tfcvtl\tv" in assembly(widening("float"), *AARCH64)
+
+
+DOT = """
+declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
+define i32 @dot(<16 x i8> %a, <16 x i8> %b) {
+  %x = sext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %products = mul <16 x i32> %x, %y
+  %sum = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %products)
+  ret i32 %sum
+}
+"""
+
+DOT4 = """
+declare <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)
+define <4 x i32> @dot4(<4 x i32> %sums, <16 x i8> %a, <16 x i8> %b) {
+  %r = call <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32> %sums, <16 x i8> %a,
+                                                          <16 x i8> %b)
+  ret <4 x i32> %r
+}
+"""
+
+
+def instructions(text: str) -> list[str]:
+    lines = [line.split()[0] for line in text.splitlines() if line.startswith("\t")]
+    return [word for word in lines if not word.startswith(".")]
+
+
+def test_what_becomes_sdot():
+    """A dot of whole vectors, in portable IR, and the intrinsic of four bytes a lane.
+
+    Four bytes a lane in portable IR do not (seen with LLVM 22): shuffles of every fourth byte
+    become a long chain of moves. `llvm.vector.partial.reduce.add` does, but which products meet in
+    a lane is not defined: without i8mm, unsigned by signed bytes meet otherwise. So a variant for
+    aarch64 with a row a lane needs the intrinsic, as x86 has its own.
+    """
+    assert "sdot" in instructions(assembly(DOT, *AARCH64))
+    assert instructions(assembly(DOT4, *AARCH64))[0] == "sdot"
+    assert "sdot" not in instructions(assembly(DOT, AARCH64[0], "generic"))

@@ -1,0 +1,163 @@
+"""linear on AMX tiles: the same kernels on emulated tiles, before the judge and beside vectors."""
+
+import itertools
+import re
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from conformance.kernel.elsewhere import called, python_for
+from conformance.kernel.here import HERE, inputs_of, run
+from kernels.call import call
+from kernels.cpu import linear_amx, linear_amx_bf16
+from kernels.cpu.packing import BF16_PACKINGS, PACKINGS
+from kernels.cpu.share import pack_words
+from kernels.guard import at_page_end
+from kernels.judge import Candidate, judge
+from kernels.kernel import Kernel
+from kernels.table import AMX_BF16, AMX_INT8
+from reference.formats import FORMATS
+
+INT8 = [
+    Kernel("linear", "amx", share, f, pack=PACKINGS[f], activations="int8")
+    for f, share in linear_amx.EMULATED_SHARES.items()
+]
+BF16 = [
+    Kernel("linear", "amx", share, f, pack=BF16_PACKINGS[f], activations="bf16", numerics="fast")
+    for f, share in linear_amx_bf16.EMULATED_SHARES.items()
+]
+TOKENS, FEWEST = linear_amx.TOKENS, linear_amx.FEWEST
+X86 = llvm.get_process_triple().startswith("x86_64")
+
+each_kernel = pytest.mark.parametrize("kernel", INT8 + BF16, ids=lambda k: k.format)
+
+
+@each_kernel
+def test_no_case_is_beyond_the_bound(kernel: Kernel):
+    """All that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
+    candidate = Candidate.of(kernel)
+    for case in kernel.spec.quick_cases(kernel.format):
+        verdict = judge(candidate, case, guarded=True)
+        assert verdict.passed, f"{case.describe()}: {verdict.failure}"
+
+
+# Around the tile's 16 tokens, a panel's end, and what a panel holds of hidden.
+SHAPES = [
+    *({"tokens": t, "hidden": 96, "out": 33} for t in (FEWEST, FEWEST + 1, 15, 16, 17, 32, 33, 49)),
+    {"tokens": 20, "hidden": 32 * 65, "out": 17},
+    {"tokens": TOKENS + 17, "hidden": 32 * 33, "out": 17},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.format)
+def test_bits_are_those_of_vectors(kernel: Kernel, shape: Any):
+    """With the best variant of vectors that this machine has."""
+    alike = ("linear", kernel.format, "int8")
+    vectors = next(
+        k for k in HERE if (k.op, k.format, k.activations) == alike and k.variant != "amx"
+    )
+    for values in ("normal", "large"):
+        inputs = inputs_of(kernel, values=values, **shape)
+        assert call(kernel, inputs)["out"].tobytes() == call(vectors, inputs)["out"].tobytes()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each_kernel
+def test_a_batch_is_its_tokens_one_by_one(kernel: Kernel, shape: Any):
+    """Wherever the panel is cut, each token gets the same bits."""
+    inputs = inputs_of(kernel, **shape)
+    together = run(kernel, **inputs)
+    picked = {0, FEWEST, 15, 16, 31, 32, TOKENS - 1, TOKENS, shape["tokens"] - 1}
+    for t in picked & set(range(shape["tokens"])):
+        alone = run(kernel, **{**inputs, "x": inputs["x"][t : t + 1]})
+        assert_array_equal(alone.view(np.uint32), together[t : t + 1].view(np.uint32))
+
+
+@pytest.mark.parametrize("hidden", [1, 31, 32, 33, 65])
+@pytest.mark.parametrize("kernel", BF16, ids=lambda k: k.format)
+def test_elements_beyond_hidden_are_nothing(kernel: Kernel, hidden: int):
+    """A row that ends inside a tile is as good as one with zeros up to its end."""
+    layout, inputs = FORMATS[kernel.format], inputs_of(kernel, tokens=5, hidden=hidden, out=17)
+    wide = -hidden % 32
+    x = np.pad(inputs["x"], [(0, 0), (0, wide)])
+    weight = np.pad(inputs["weight"], [(0, 0), (0, wide * layout.block_bytes)])
+    assert_array_equal(run(kernel, x=x, weight=weight), run(kernel, **inputs))
+
+
+@each_kernel
+def test_nothing_beyond_the_packed_weight_is_read(kernel: Kernel):
+    """Its last byte may be the last there is."""
+    for tokens, out in itertools.product((1, FEWEST + 1), (1, 16, 17)):
+        inputs = inputs_of(kernel, tokens=tokens, hidden=96, out=out)
+        values = {
+            "x": inputs["x"],
+            "q": np.ones((tokens, 96), np.int8),
+            "scale": np.ones((tokens, 3), np.float32),
+            "total": np.full((tokens, 3), 32, np.int32),
+            "weight": at_page_end(kernel.pack(inputs["weight"])),
+            "out": np.full((tokens, out), np.nan, np.float32),
+        }
+        kernel.share(pack_words(kernel.share.signature, values))
+        assert np.isfinite(values["out"]).all()
+
+
+def test_a_process_without_permission_lacks_amx(monkeypatch: pytest.MonkeyPatch):
+    """A kernel may run where its features are, and where the system lets tiles be used."""
+    kernel = Kernel("linear", "amx", linear_amx.SHARES["Q8_0"], "Q8_0", requires=AMX_INT8)
+    monkeypatch.setattr("kernels.kernel.cpu_features", lambda: AMX_INT8 - {"amx-tile"})
+    assert kernel.missing() == ["amx-tile"]
+    monkeypatch.setattr("kernels.kernel.cpu_features", lambda: AMX_INT8 | AMX_BF16)
+    for granted, missing in ((True, []), (False, ["the system's permission to use amx-tile"])):
+        monkeypatch.setattr("kernels.cpu.amx.request", lambda granted=granted: granted)
+        assert kernel.missing() == missing
+
+
+ASSEMBLY = """
+from kernels.cpu import linear_amx, linear_amx_bf16
+for share in (linear_amx.SHARES["Q8_0"], linear_amx_bf16.SHARES["F32"]):
+    print(share.compiled._library.get_asm_str())
+"""
+
+
+def innermost(text: str, word: str) -> list[list[str]]:
+    """The instructions of each loop without branches inside, as names, that have `word`."""
+    loops, body, label = [], [], ""
+    for line in text.splitlines():
+        if found := re.match(r"(\.?\w+):", line):
+            label, body = found[1], []
+        elif found := re.match(r"\t([a-z]\w*)(?:\t([^#]*))?", line):
+            body.append(found[1])
+            if found[1].startswith("j"):
+                if (found[2] or "").strip() == label:
+                    loops.append(body)
+                label, body = "", []
+    return [loop for loop in loops if any(name.startswith(word) for name in loop)]
+
+
+@pytest.mark.skipif(not X86, reason="this is no x86-64")
+def test_inner_loops_are_tiles(tmp_path: Any):
+    """For a CPU with AMX, whatever this one has.
+
+    Two blocks of bytes take three vector instructions for each of sixteen tokens, and fewer moves
+    than tokens. Pairs take a tile load for each product where there are two tiles of tokens, else
+    three for two, and no vectors.
+    """
+    features = AMX_INT8 | AMX_BF16 | {"f16c"}
+    text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
+    assert not [f for f in called(text) if f.startswith("__")]
+
+    (bytes_,) = innermost(text, "tdpbssd")
+    names = ("tdpbssd", "tileloadd", "tilestored", "vcvtdq2ps", "vmulps", "vfmadd", "vcvtph2ps")
+    counts = [sum(name.startswith(n) for name in bytes_) for n in names]
+    assert counts == [2, 4, 2, 32, 32, 32, 2]
+    assert sum(name.startswith("vmov") for name in bytes_) < 16
+    assert not [name for name in bytes_ if name.startswith("call")]
+
+    pairs = innermost(text, "tdpbf16ps")
+    counted = ((p.count("tdpbf16ps"), p.count("tileloadd")) for p in pairs)
+    assert {(loads * 4) // products for products, loads in counted} == {4, 6}
+    assert not [name for p in pairs for name in p if name.startswith(("v", "call", "tilestored"))]

@@ -1,0 +1,331 @@
+"""Loading: no weight is in memory twice, and packed weights on disk are used only if right."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.llama.small_models import Small
+from conformance.llama.spelling import Spelling
+from engine import packed_weights
+from engine.gguf_file import GGUFFile
+from engine.model import Model, Options, Progress
+from engine.models import llama
+from engine.packed_weights import Job, Kept, Places, pack
+from kernels.cpu.packing import PACKINGS, Packing
+from kernels.cpu.team import Team
+from kernels.provenance import cache_folder
+from kernels.table import KERNELS
+from reference.formats import FORMATS
+from reference.op import Array
+from reference.transformer import Weight
+
+MB = 2**20
+PROMPT = [1, 5, 9, 2, 33]
+
+# Loads a model and prints its highest memory then and after a step, and its cache's size.
+PEAKS = """
+import json, sys
+from pathlib import Path
+from engine.model import Model, Options
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+model = Model(sys.argv[1], Options(threads=2, context=256))
+loaded = peak()
+model.evaluate([1, 2, 3], 0)
+print(json.dumps([loaded, peak(), sum(cache.nbytes for cache in model.caches.values())]))
+"""
+
+# Loads a model and prints its logits and notes; what it keeps may get no longer than told.
+LOGITS = """
+import json, resource, sys
+from engine.model import Model, Options
+from engine.packed_weights import Kept
+
+save = Kept.save
+
+def limited(*arguments):
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
+    try:
+        return save(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+if len(sys.argv) > 2:
+    Kept.save = limited
+model = Model(sys.argv[1], Options(threads=1, context=64, keep_packed=True))
+notes = [note for note in model.notes if "packed" in note]
+print(json.dumps([model.evaluate([1, 5, 9, 2, 33], 0).tobytes().hex(), notes]))
+"""
+
+
+def child(program: str, *arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process: "subprocess.Popen[str]") -> Any:
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+# Memory.
+
+
+class Zeros(Small):
+    """The same tensors with nothing in them, which takes no time to make."""
+
+    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
+        dims = llama.expected_tensors(self)  # type: ignore[arg-type]
+        row_bytes = FORMATS[self.format].row_bytes
+        matrices = {
+            name: Weight(np.zeros((d[0], row_bytes(d[1])), np.uint8), self.format)
+            for name, d in dims.items()
+            if len(d) == 2
+        }
+        return matrices, {name: np.zeros(d, np.float32) for name, d in dims.items() if len(d) == 1}
+
+
+LARGE = {
+    "many tensors": Zeros(blocks=12, hidden=2048, ffn=8192, tied=True, format="Q8_0"),
+    "one tensor": Zeros(blocks=1, hidden=8192, vocab=76_000, tied=True, format="Q8_0"),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE.keys())
+def test_no_weight_is_in_memory_twice(large: Small, tmp_path: Path) -> None:
+    """The file, the cache and 400 MB, half of which Python and Numba take, are enough."""
+    path = large.write(tmp_path / "large.gguf")
+    try:
+        size = path.stat().st_size
+        loaded, run, cache = answer(child(PEAKS, path))
+    finally:
+        path.unlink()
+    assert size > 600 * MB  # two copies would go far beyond the limit
+    assert size / 2 < loaded <= size + cache + 400 * MB
+    assert run <= size + cache + 400 * MB
+
+
+# Pieces.
+
+
+LAYOUTS = {f"{k.format} by {k.pack.share.name}": (k.format, k.pack) for k in KERNELS if k.pack}
+
+
+@pytest.mark.parametrize(("format", "packing"), LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_pieces_make_the_same_weight(
+    format: str, packing: Packing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Small(vocab=101, format=format).write(tmp_path / "small.gguf")
+    with GGUFFile(path) as file, Team(2) as team:
+        weight = file.tensor("token_embd.weight")
+        before = weight.tobytes()
+        whole = packing(weight)
+        steps: list[tuple[int, int]] = []
+        monkeypatch.setattr(packed_weights, "PIECE", 2 * packing.lanes * weight.shape[1])
+        jobs = {"packed": Job("token_embd.weight", packing)}
+        pieces = pack(jobs, file, Places(jobs, file), team, lambda *step: steps.append(step))
+        assert pieces["packed"].tobytes() == whole.tobytes()
+        assert [done for done, _ in steps] == [
+            min(rows, 101) * weight.shape[1]
+            for rows in range(2 * packing.lanes, 101 + 2 * packing.lanes, 2 * packing.lanes)
+        ]
+        assert {total for _, total in steps} == {len(before)}
+        assert weight.tobytes() == before  # its pages came back from the file
+
+
+# Packed weights that are kept.
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small model, whose kernels are certified from now on."""
+    path = Small(format="Q8_0").write(tmp_path_factory.mktemp("loading") / "small.gguf")
+    Model(path, Options(threads=1)).close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def path(original: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The model, and a cache folder of the test's own, with the certificates of the usual one."""
+    usual, own = cache_folder().absolute(), tmp_path / "cache"
+    own.mkdir()
+    for name in ("certificates.jsonl", "compiled"):
+        (own / name).symlink_to(usual / name)
+    monkeypatch.setenv("ASSAY_CACHE", str(own))
+    path = tmp_path / "small.gguf"
+    path.write_bytes(original)
+    return path
+
+
+@pytest.fixture
+def folder(path: Path) -> Path:
+    return path.parent / "cache" / "packed"
+
+
+class Loaded:
+    """What came of a load: logits, whether weights were packed, and the notes."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        steps: list[tuple[int, int]] = []
+        progress = Progress(packed=lambda *step: steps.append(step))
+        model = Model(path, Options(threads=1, context=64, progress=progress, **options))
+        self.logits = model.evaluate(PROMPT, 0).tobytes()
+        self.notes = [note for note in model.notes if "packed" in note]  # none of kernels
+        weights = [a for name, a in model.plan.inputs.items() if "@" in name]
+        self.packed = len(steps) > 1
+        assert weights
+        assert steps[-1][0] == steps[-1][1]
+        assert {array.flags.writeable for array in weights} == {self.packed}
+        model.close()
+
+
+def test_nothing_is_kept_unless_asked(path: Path, folder: Path) -> None:
+    assert Loaded(path).packed
+    assert not folder.exists()
+
+
+def test_second_load_maps(path: Path, folder: Path) -> None:
+    plain, first, second = Loaded(path), *(Loaded(path, keep_packed=True) for _ in range(2))
+    assert (first.packed, second.packed) == (True, False)
+    assert plain.logits == first.logits == second.logits
+    assert first.notes == second.notes == []
+    (kept,) = folder.iterdir()
+    assert kept.stat().st_size > sum(a.nbytes for a in Small(format="Q8_0").tensors()[1].values())
+
+
+def spoil(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def run(path: Path) -> None:
+        data = path.read_bytes()
+        path.unlink()  # writing to it would also change what is mapped
+        path.write_bytes(change(data))
+
+    return run
+
+
+SPOILERS: dict[str, Callable[[Path], None]] = {
+    "empty": spoil(lambda data: data[:0]),
+    "a byte short": spoil(lambda data: data[:-1]),
+    "half": spoil(lambda data: data[: len(data) // 2]),
+    "a page lost": spoil(lambda data: data[4096:]),
+    "a byte more": spoil(lambda data: data + b"}"),
+    "another index": spoil(lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]),
+    "zeros": spoil(lambda data: bytes(len(data))),
+    "foreign": spoil(lambda data: b"\x7fELF" + os.urandom(len(data) - 4)),
+}
+
+
+@pytest.mark.parametrize("spoiler", SPOILERS.values(), ids=SPOILERS.keys())
+def test_damaged_file_is_replaced(
+    spoiler: Callable[[Path], None], path: Path, folder: Path
+) -> None:
+    good = Loaded(path, keep_packed=True)
+    (kept,) = folder.iterdir()
+    data = kept.read_bytes()
+    spoiler(kept)
+    again = Loaded(path, keep_packed=True)
+    assert again.packed
+    assert again.logits == good.logits
+    assert list(folder.iterdir()) == [kept]
+    assert kept.read_bytes() == data
+    assert not Loaded(path, keep_packed=True).packed
+
+
+def test_changed_model_is_packed_anew(path: Path, folder: Path) -> None:
+    """Even one of the same size, in the same place, that claims to be as old."""
+    old = Loaded(path, keep_packed=True)
+    dates = path.stat()
+    other = Small(format="Q8_0", seed=1).write(path.with_name("other.gguf")).read_bytes()
+    assert len(other) == dates.st_size
+    with path.open("r+b") as file:
+        file.write(other)
+    os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    new = Loaded(path, keep_packed=True)
+    assert new.packed
+    assert new.logits == Loaded(path).logits != old.logits
+    assert len(list(folder.iterdir())) == 1
+    assert not Loaded(path, keep_packed=True).packed
+
+
+def test_two_models_are_kept_apart(path: Path, folder: Path) -> None:
+    other = Small(format="Q8_0", seed=1).write(path.with_name("other.gguf"))
+    logits = [Loaded(p, keep_packed=True).logits for p in (path, other)]
+    again = [Loaded(p, keep_packed=True) for p in (path, other)]
+    assert [load.packed for load in again] == [False, False]
+    assert [load.logits for load in again] == logits
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_other_layouts_are_not_taken(path: Path) -> None:
+    """Not even one that packs the same tensor into as many bytes."""
+    with GGUFFile(path) as file, Team(1) as team:
+        kinds = [{"packed": Job("output.weight", PACKINGS[name])} for name in ("Q8_0", "F16")]
+        keeps = [Kept(jobs, file, Places(jobs, file)) for jobs in kinds]
+        assert keeps[0].save(pack(kinds[0], file, keeps[0].places, team)) == ""
+        assert [kept.load() is None for kept in keeps] == [False, True]
+        assert keeps[1].save(pack(kinds[1], file, keeps[1].places, team)) == ""
+        assert [kept.load() is None for kept in keeps] == [True, False]
+
+
+def test_processes_at_once_do_not_clash(path: Path, folder: Path) -> None:
+    logits = Loaded(path).logits.hex()
+    processes = [child(LOGITS, path) for _ in range(4)]
+    assert [answer(process) for process in processes] == [[logits, []]] * 4
+    assert [kept.suffix for kept in folder.iterdir()] == [".packed"]
+    kept = Loaded(path, keep_packed=True)
+    assert not kept.packed
+    assert kept.logits.hex() == logits
+
+
+def test_folder_that_cannot_be_written_is_a_note(path: Path, folder: Path) -> None:
+    folder.write_text("not a folder")
+    load = Loaded(path, keep_packed=True)
+    assert load.logits == Loaded(path).logits
+    assert load.notes == [f"packed weights cannot be kept in {folder}: File exists"]
+
+
+def test_full_disk_is_a_note(path: Path, folder: Path) -> None:
+    """Files may have 64 KB, less than the weights: what was written of them is removed."""
+    logits, notes = answer(child(LOGITS, path, 2**16))
+    assert logits == Loaded(path).logits.hex()
+    assert notes == [f"packed weights cannot be kept in {folder}: File too large"]
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_killed_load_left_is_removed(path: Path, folder: Path) -> None:
+    folder.mkdir()
+    for name, age in (("old.part", 7200), ("new.part", 60)):
+        (folder / name).write_bytes(b"half a weight")
+        os.utime(folder / name, (time.time() - age,) * 2)
+    Loaded(path, keep_packed=True)
+    assert {left.suffix for left in folder.iterdir()} == {".part", ".packed"}
+    assert not (folder / "old.part").exists()
+
+
+def test_program_keeps_them_too(path: Path, folder: Path) -> None:
+    Spelling(format="Q8_0").write(path)
+    command = [
+        Path(sys.executable).with_name("assay"),
+        "run",
+        path,
+        "-p",
+        "a",
+        "-n",
+        "1",
+        "-t",
+        "1",
+    ]
+    subprocess.run([*command, "--keep-packed"], check=True, capture_output=True, timeout=120)
+    assert len(list(folder.iterdir())) == 1
