@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from kernels.cpu.simd import f32x16, load, store, zeros
+from kernels.cpu.simd import f32x16, load, store
 from kernels.cpu.simd_shuffle import (
     first_lanes,
     fma_rows,
@@ -15,6 +15,7 @@ from kernels.cpu.simd_shuffle import (
     store_rows,
     transpose_quarters,
 )
+from kernels.cpu.tiles import zeros
 
 
 @njit

@@ -14,7 +14,8 @@ from typing import Any
 from numba import njit
 
 from kernels.cpu.share import part
-from kernels.cpu.tiles import in_tiles
+from kernels.cpu.simd import f32x16
+from kernels.cpu.tiles import in_tiles, load_rows, store_rows, zeros
 
 LANES = 16
 
@@ -77,6 +78,28 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
                     multiply_all(0, count, (panel, weight, at, deep, out, first, row, unit == 0))
 
     return run
+
+
+def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
+    """`multiply` for sums that are one chain over units: load_weights(weight, at) of the group
+    meets a word of activations of each token by `meet`, an outer step."""
+
+    def of_size(size: int) -> Any:
+        @njit
+        def tile(token, arguments):
+            (panel,), weight, at, depth, out, first, row, begin = arguments
+            valid = min(LANES, out.shape[1] - row)
+            sums = zeros(f32x16, size)
+            if not begin:
+                sums = load_rows(sums, out, first + token, row, valid)
+            for k in range(depth):
+                w = load_weights(weight, at + k * step)
+                sums = meet(sums, w, panel, token * depth + k * size)
+            store_rows(sums, out, first + token, row, valid)
+
+        return tile
+
+    return of_size
 
 
 def named(kernel: Callable[..., None], variant: str) -> Callable[..., None]:

@@ -8,24 +8,20 @@ rows, and beyond hidden up to whole PADDED (a tile of a matrix unit). A panel ho
 [tokens of the tile] pairs.
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-from kernels.cpu.linear import LANES, Blocking, product
+from kernels.cpu.linear import LANES, Blocking, chains, product
 from kernels.cpu.share import Share, arguments
-from kernels.cpu.simd import bf16x32, f32x16, load
+from kernels.cpu.simd import bf16x32, load
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.simd_x86 import dot2
-from kernels.cpu.tiles import load_rows, outer, store_rows, zeros
+from kernels.cpu.tiles import outer
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 STEP = 4 * LANES
 PADDED = 32  # elements
 BLOCKING = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
-
-pairs_outer = outer(dot2)
 
 
 @njit(inline="always")
@@ -50,31 +46,20 @@ def fill(token, size, arguments):
             target[k * size + t] = np.int32(low | (high << 16))
 
 
-def multiply(size: int) -> Any:
-    @njit
-    def tile(token, arguments):
-        (panel,), weight, at, depth, out, first, row, begin = arguments
-        valid = min(LANES, out.shape[1] - row)
-        sums = zeros(f32x16, size)
-        if not begin:
-            sums = load_rows(sums, out, first + token, row, valid)
-        for k in range(depth):
-            w = load(bf16x32, weight, at + k * STEP)
-            sums = pairs_outer(sums, w, panel, (token * depth) + k * size)
-        store_rows(sums, out, first + token, row, valid)
-
-    return tile
+@njit(inline="always")
+def pairs(weight, at):
+    return load(bf16x32, weight, at)
 
 
-many = product(BLOCKING, fill, multiply)
+many = product(BLOCKING, fill, chains(pairs, STEP, outer(dot2)))
 SIZE = BLOCKING.size
 
 
 def avx512_bf16(block, thread, n_threads):
     x, weight, out = arguments(block, SIGNATURE)
     panel = stack(np.int32, SIZE)
-    bits, pairs = x.view(np.uint32), (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
-    many((bits,), (panel,), weight, STEP, pairs, out, thread, n_threads)
+    bits, units = x.view(np.uint32), (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
+    many((bits,), (panel,), weight, STEP, units, out, thread, n_threads)
 
 
 SHARES = {name: Share(avx512_bf16, SIGNATURE) for name in ("F32", "F16", "BF16")}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.linear import LANES, Blocking, named, product
+from kernels.cpu.linear import LANES, Blocking, chains, named, product
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import (
     Vector,
@@ -28,7 +28,7 @@ from kernels.cpu.simd import (
 from kernels.cpu.simd_shuffle import gather_quarters, stack, transpose_quarters
 from kernels.cpu.simd_shuffle import load_rows as load_from
 from kernels.cpu.simd_shuffle import store_rows as store_from
-from kernels.cpu.tiles import fma_outer, load_rows, store_rows, zeros
+from kernels.cpu.tiles import fma_outer, zeros
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 
@@ -63,25 +63,12 @@ def transposed(x, token, unit, depth, panel):
     return depth // 16 * 16
 
 
-def multiply(kind: Vector) -> Callable[[int], Any]:
-    step = LANES * kind.bits // kind.lanes // 8
+def widened(kind: Vector) -> Any:
+    @njit(inline="always")
+    def load_weights(weight, at):
+        return convert(f32x16, load(kind, weight, at))
 
-    def of_size(size: int) -> Any:
-        @njit
-        def tile(token, arguments):
-            (panel,), weight, at, depth, out, first, row, begin = arguments
-            valid = min(LANES, out.shape[1] - row)
-            sums = zeros(f32x16, size)
-            if not begin:
-                sums = load_rows(sums, out, first + token, row, valid)
-            for k in range(depth):
-                w = convert(f32x16, load(kind, weight, at + k * step))
-                sums = fma_outer(sums, w, panel, (token * depth) + k * size)
-            store_rows(sums, out, first + token, row, valid)
-
-        return tile
-
-    return of_size
+    return load_weights
 
 
 def single(kind: Vector) -> Any:
@@ -108,7 +95,8 @@ def single(kind: Vector) -> Any:
 
 def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[..., None]:
     size, step = blocking.size, LANES * kind.bits // kind.lanes // 8
-    one, many = single(kind), product(blocking, fill, multiply(kind))
+    multiply = chains(widened(kind), step, fma_outer)
+    one, many = single(kind), product(blocking, fill, multiply)
 
     def kernel(block, thread, n_threads):
         x, weight, out = arguments(block, SIGNATURE)

@@ -212,34 +212,6 @@ def fma(typing, a, b, c):
     return a(a, a, a), codegen
 
 
-@intrinsic(prefer_literal=True)
-def zeros(typing, kind, count):
-    """`count` vectors of zeros, as a tuple: sums that stay in registers."""
-    result = types.UniTuple(kind.instance_type, count.literal_value)
-
-    def codegen(context, builder, signature, values):
-        return ir.Constant(context.get_value_type(result), None)
-
-    return result(kind, count), codegen
-
-
-@intrinsic
-def fma_outer(typing, sums, v, array, offset):
-    """The tuple of sums[t] + v * array[offset + t]."""
-
-    def codegen(context, builder, signature, values):
-        result = values[0]
-        data = context.make_array(array)(context, builder, values[2]).data
-        for t in range(sums.count):
-            scalar = builder.load(builder.gep(data, [builder.add(values[3], values[3].type(t))]))
-            product = [values[1], broadcast(builder, v, scalar), builder.extract_value(result, t)]
-            total = call_llvm(builder, f"llvm.fmuladd.{suffix(v)}", v.ir, product)
-            result = builder.insert_value(result, total, t)
-        return result
-
-    return sums(sums, v, array, types.intp), codegen
-
-
 @intrinsic
 def maximum(typing, a, b):
     """The larger of a and b, lane by lane; b where either is NaN."""
