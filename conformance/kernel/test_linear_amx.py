@@ -48,6 +48,7 @@ def test_no_case_is_beyond_the_bound(kernel: Kernel):
 SHAPES = [
     *({"tokens": t, "hidden": 96, "out": 33} for t in (FEWEST, FEWEST + 1, 15, 16, 17, 32, 33, 49)),
     {"tokens": 20, "hidden": 32 * 65, "out": 17},
+    {"tokens": 17, "hidden": 32 * 513, "out": 17},
     {"tokens": TOKENS + 17, "hidden": 32 * 33, "out": 17},
 ]
 

@@ -1,4 +1,4 @@
-"""`numerics="fast"`: float weights and activations rounded to bfloat16, only where it is asked for."""
+"""`numerics="fast"`: floats rounded to bfloat16, only where that is asked for."""
 
 import numpy as np
 import pytest

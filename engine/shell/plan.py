@@ -62,6 +62,6 @@ def plan(
         console = stdout()
         console.print(table)
         console.print(
-            f"{len(rows)} nodes in {len(ready.stages)} stages, arena of {ready.arena_bytes:,} bytes for"
-            f" {ready.limits['tokens']} tokens, cache of {engine.model.cells.capacity} cells"
+            f"{len(rows)} nodes in {len(ready.stages)} stages, arena of {ready.arena_bytes:,} bytes"
+            f" for {ready.limits['tokens']} tokens, cache of {engine.model.cells.capacity} cells"
         )
