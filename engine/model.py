@@ -145,7 +145,13 @@ class Model:
 
     def _check_memory(self, context: int) -> None:
         layout = FORMATS[self.options.kv_format]
-        row = layout.row_bytes(self.config.kv_heads * self.config.head_dim)
+        width = self.config.kv_heads * self.config.head_dim
+        if width % layout.block:
+            raise ModelError(
+                f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
+                " a cell holds of this model are no whole number of them"
+            )
+        row = layout.row_bytes(width)
         wanted = 2 * self.config.blocks * context * row + 4 * self.options.sequences * context
         free = psutil.virtual_memory().available
         if wanted > free:

@@ -12,7 +12,12 @@ from llama_cpp._ggml import libggml
 
 from bench.contenders.contender import Array, Setup
 
-CACHES = {"F32": llama_cpp.GGML_TYPE_F32, "F16": llama_cpp.GGML_TYPE_F16}
+CACHES = {
+    "F32": llama_cpp.GGML_TYPE_F32,
+    "F16": llama_cpp.GGML_TYPE_F16,
+    "Q8_0": llama_cpp.GGML_TYPE_Q8_0,
+    "Q4_0": llama_cpp.GGML_TYPE_Q4_0,
+}
 CPU = 0  # ggml's GGML_BACKEND_DEVICE_TYPE_CPU
 POLL = 50  # llama-bench's: how long idle threads look out for work, of 100
 

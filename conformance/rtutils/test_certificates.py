@@ -233,7 +233,7 @@ def certified(copy: Copy, patience: float, *names: str) -> dict[str, str]:
 def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
     """Q4_0's offset of 8 changed to 7 does not get past its trial."""
     copy = Copy(tmp_path)
-    copy.edit("kernels/cpu/linear.py", "splat(f32x32, 8.0)", "splat(f32x32, 7.0)")
+    copy.edit("kernels/cpu/linear_int8.py", '"Q4_0": 8}', '"Q4_0": 7}')
     failures = certified(copy, 120, LINEAR.name)
     assert "off by" in failures["linear"]
     assert "again: assay op linear --variant generic --format Q4_0" in failures["linear"]
@@ -261,4 +261,4 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
 
 def test_trials_leave_the_sources_alone():
     """Copies of the rooms are copies: the checkout still holds what was edited there."""
-    assert "splat(f32x32, 8.0)" in (ROOT / "kernels/cpu/linear.py").read_text()
+    assert '"Q4_0": 8}' in (ROOT / "kernels/cpu/linear_int8.py").read_text()

@@ -81,11 +81,12 @@ def test_threads_need_not_wait_within_a_stage(model: Model, tokens: int, outputs
         assert_array_equal(model.plan.logits[:outputs], expected)
 
 
-def test_a_block_has_ten_barriers_or_fewer(model: Model) -> None:
-    """Projections share a stage, and so does what is done to each token by itself."""
+def test_a_block_has_eleven_barriers_or_fewer(model: Model) -> None:
+    """Projections share a stage, and so does what is done to each token by itself; attention has
+    two, its parts and what joins them."""
     named = [[model.plan.steps[c.step].node.label for c in stage] for stage in model.plan.stages]
     of_block = [stage for stage in named if any(label.startswith("blk.1.") for label in stage)]
-    assert len(of_block) <= 11  # the first of them belongs to the block before, too
+    assert len(of_block) <= 12  # the first of them belongs to the block before, too
     (ropes,) = (stage for stage in named if "blk.1.q_rope" in stage)
     assert {"blk.1.k_rope", "blk.1.k_cache_write", "blk.1.v_cache_write"} <= set(ropes)
     (gate,) = (stage for stage in named if "blk.1.ffn_gate" in stage)

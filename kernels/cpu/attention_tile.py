@@ -150,10 +150,10 @@ def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
                 store(desk, at + d, zero(f32x16))
             desk[at + head_dim], desk[at + head_dim + 1] = highest, total
     for c in range(0, most, STAGED):
-        staged = min(STAGED, most - c)
+        staged = _within(most - c, STAGED)
         common = _within(fewest - c, staged)
         first_values(tag, v, bases, desk, head_dim, rows, c, common)
-        values(desk, head_dim, first_rows(rows), rows, c, c - c, common)
+        values(desk, head_dim, first_rows(rows), rows, c, np.int64(0), common)
         for j in range(common, staged):  # what only some of the tokens see
             for d in range(0, head_dim, 16):
                 store(desk, VALUE + j * head_dim + d, sixteen(tag, v, bases[c + j], d))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.linear import LANES, Blocking, named, product
+from kernels.cpu.linear import AHEAD, LANES, LINE, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
     Vector,
@@ -29,6 +29,7 @@ from kernels.cpu.simd import (
     load,
     low_nibbles,
     odd_bytes,
+    prefetch,
 )
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.simd_x86 import dot4, dot4_of_signed, dot4_of_small, to_unsigned
@@ -145,6 +146,9 @@ def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
                 for b in range(depth):
                     base, where = at + b * step, token * depth + b * size
                     w = convert(floats, load(halves, weight, base + payload + 2 * lane))
+                    if size > 1:
+                        for line in range(AHEAD, AHEAD + step, LINE):
+                            prefetch(weight, base + line, 3)
                     dots = splats(integers, size, total, where)
                     dots = block(dots, weight, base + 4 * lane, q, where * words, size)
                     sums = add_scaled(sums, dots, w, scale, where)

@@ -152,22 +152,3 @@ def first_lanes(typing, v, count, rest):
         return builder.select(builder.icmp_signed("<", index, limit), values[0], values[2])
 
     return v(v, types.intp, v), codegen
-
-
-@intrinsic
-def fma_all(typing, sums, vectors, array, offset, step):
-    """Each of the vectors in turn added to sums[r], vector i times array[offset + i * step + r]."""
-
-    def codegen(context, builder, signature, values):
-        totals = cgutils.unpack_tuple(builder, values[0])
-        data = context.make_array(array)(context, builder, values[2]).data
-        for i, vector in enumerate(cgutils.unpack_tuple(builder, values[1])):
-            for r, total in enumerate(totals):
-                at = builder.add(builder.mul(values[4], values[4].type(i)), values[4].type(r))
-                scalar = builder.load(builder.gep(data, [builder.add(values[3], at)]))
-                product = [vector, broadcast(builder, sums.dtype, scalar), total]
-                name = f"llvm.fmuladd.{suffix(sums.dtype)}"
-                totals[r] = call_llvm(builder, name, vector.type, product)
-        return context.make_tuple(builder, sums, totals)
-
-    return sums(sums, vectors, array, types.intp, types.intp), codegen
