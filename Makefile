@@ -10,7 +10,7 @@ TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
-.PHONY: bench bench-quick report browser
+.PHONY: bench bench-quick card report browser
 .PHONY: lint types check goldens mutants clean
 
 demo: $(VENV)/.installed
@@ -36,9 +36,12 @@ test-peers: $(VENV)/.installed-peers
 peer-goldens: $(VENV)/.installed-peers
 	$(BIN)/python -m conformance.llama.peers.make
 
-# Measures; `report` makes a page of the last run.
+# Measures; `card` the engine's figures against their goals; `report` makes a page of the last run.
 bench: $(VENV)/.installed-dev
 	$(BIN)/pytest bench/ --benchmark
+
+card: $(VENV)/.installed-dev
+	$(BIN)/pytest bench/test_figures.py --benchmark
 
 bench-quick: $(VENV)/.installed-dev
 	$(BIN)/pytest bench/ --benchmark --quick

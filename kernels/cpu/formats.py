@@ -7,9 +7,8 @@ must be fast stream packed layouts of their own.
 import math
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import models, overload, register_model
 
 from kernels.cpu.simd import bf16x1, convert, extract, f16x1, f32x1, load, splat, store
 
@@ -36,16 +35,6 @@ def half_at(data, offset):
 def put_half(data, offset, value):
     """float32 to float16, nearest even, at a byte offset."""
     store(data, offset, convert(f16x1, splat(f32x1, value)))
-
-
-@intrinsic
-def bits_of(typing, value):
-    """The bits of a float32 as uint32."""
-
-    def codegen(context, builder, signature, values):
-        return builder.bitcast(values[0], ir.IntType(32))
-
-    return types.uint32(types.float32), codegen
 
 
 def element(tag, data, i):
@@ -94,10 +83,7 @@ def _encode(tag, x, data):
 
     def bf16(tag, x, data):
         for i in range(len(x)):
-            bits = np.int64(bits_of(x[i]))
-            rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-            upper = bits >> 16 | 64 if math.isnan(x[i]) else rounded
-            data[2 * i], data[2 * i + 1] = upper & 255, upper >> 8 & 255
+            store(data, 2 * i, convert(bf16x1, splat(f32x1, x[i])))
 
     def q8_0(tag, x, data):
         for b in range(len(x) // 32):

@@ -13,37 +13,31 @@ from numba import njit
 
 from kernels.cpu.linear import LANES, Blocking, chains, product
 from kernels.cpu.share import Share, arguments
-from kernels.cpu.simd import bf16x32, load
+from kernels.cpu.simd import bf16x16, bf16x32, convert, f32x16, load, load_first, store
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.simd_x86 import dot2
 from kernels.cpu.tiles import outer
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 STEP = 4 * LANES
+PAIRS = LANES // 2  # of sixteen elements
 PADDED = 32  # elements
 BLOCKING = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
-
-
-@njit(inline="always")
-def rounded(bits):
-    """The bfloat16 nearest to a float32, both as their bits; a NaN stays one."""
-    if bits & 0x7FFFFFFF > 0x7F800000:
-        return (bits >> 16) | 0x40
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF
 
 
 @njit
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
-    target = panel[token * depth :]
+    target, words = panel[token * depth :], stack(np.int32, PAIRS)
     hidden = x.shape[1]
     for t in range(size):
-        source = x[first + token + t]
-        for k in range(depth):
+        row = first + token + t
+        for k in range(0, depth, PAIRS):
             at = 2 * (unit + k)
-            low = rounded(np.int64(source[at])) if at < hidden else 0
-            high = rounded(np.int64(source[at + 1])) if at + 1 < hidden else 0
-            target[k * size + t] = np.int32(low | (high << 16))
+            left = max(0, min(LANES, hidden - at))
+            store(words, 0, convert(bf16x16, load_first(f32x16, x, row * hidden + at, left)))
+            for j in range(min(PAIRS, depth - k)):
+                target[(k + j) * size + t] = words[j]
 
 
 @njit(inline="always")
@@ -58,8 +52,8 @@ SIZE = BLOCKING.size
 def avx512_bf16(block, thread, n_threads):
     x, weight, out = arguments(block, SIGNATURE)
     panel = stack(np.int32, SIZE)
-    bits, units = x.view(np.uint32), (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
-    many((bits,), (panel,), weight, STEP, units, out, thread, n_threads)
+    units = (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
+    many((x,), (panel,), weight, STEP, units, out, thread, n_threads)
 
 
 SHARES = {name: Share(avx512_bf16, SIGNATURE) for name in ("F32", "F16", "BF16")}

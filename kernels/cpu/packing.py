@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from kernels.cpu.formats import TAGS, bits_of, element
+from kernels.cpu.formats import TAGS, element
 from kernels.cpu.linear import LANES
-from kernels.cpu.linear_bf16 import PADDED, rounded
+from kernels.cpu.linear_bf16 import PADDED
 from kernels.cpu.linear_int8 import PAYLOAD
 from kernels.cpu.share import Share, Words, arguments, pack_words, part
-from kernels.cpu.simd import load, store
+from kernels.cpu.simd import bf16x1, convert, f32x1, load, splat, store
 from reference.formats import FORMATS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -92,7 +92,7 @@ def pairs_packer(format: str) -> Callable[..., None]:
                     value = np.float32(0)
                     if row < rows and k < hidden:
                         value = element(tag, weight[row], k)
-                    store(out, 2 * at, np.uint16(rounded(np.int64(bits_of(value)))))
+                    store(out, 2 * at, convert(bf16x1, splat(f32x1, value)))
 
     return pack
 

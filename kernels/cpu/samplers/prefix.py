@@ -10,12 +10,14 @@ until the result replaces them.
 import math
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers
-from kernels.cpu.samplers.scratch import bits_of, stack
 from kernels.cpu.share import arguments, share
 from kernels.cpu.simd import f32x16, max_lanes, splat, sum_lanes
+from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.sweep import store_some
 from reference.samplers import mirostat
 from reference.samplers import top_k as top_k_op
@@ -30,6 +32,16 @@ MIROSTAT_V1 = mirostat.SIGNATURE
 BINS = 2048
 CONSIDERED = 100  # tokens to which mirostat_v1 fits Zipf's exponent
 FLATTEST = 2.0**-20
+
+
+@intrinsic
+def bits_of(typing, value):
+    """The bits of a float32 as an int32."""
+
+    def codegen(context, builder, signature, values):
+        return builder.bitcast(values[0], ir.IntType(32))
+
+    return types.int32(types.float32), codegen
 
 
 @njit(inline="always")
@@ -68,7 +80,7 @@ def keeper(key, most):
     def crossing(logits, weights, top, centre, target):
         """The key at which the weight of larger ones is below target and with its own is not,
         and what the larger ones leave of the target. If all weigh less, a key below any."""
-        bins = stack(BINS)
+        bins = stack(np.float64, BINS)
         prefix, above = 0, 0.0
         for shift, width in ((21, 11), (10, 11), (0, 10)):
             least = max(prefix << (shift + width), key_of(GONE) + 1)
@@ -176,7 +188,7 @@ def typical(block, thread, n_threads):
 def mirostat_v1(block, thread, n_threads):
     logits, mu, out = arguments(block, MIROSTAT_V1)
     if thread == 0:
-        best = stack(CONSIDERED)
+        best = stack(np.float64, CONSIDERED)
         keep_largest(logits, CONSIDERED, out)
         count = 0
         for i in range(logits.size):
