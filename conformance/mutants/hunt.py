@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.kernel.here import HERE
 from conformance.mutants.mutate import Mutant, mutants
 from conformance.rooms import ROOT, Copy
 from kernels.kernel import Kernel
 from kernels.provenance import closure
-from kernels.table import KERNELS
 
 PATIENCE = 30.0  # seconds for one kernel's trial, after which a mutant counts as killed
 
@@ -39,13 +39,13 @@ def modules_of(kernel: Kernel) -> set[str]:
 def touched(file: str) -> list[str]:
     """Names of this machine's kernels that a change of the file may break, the nearest first."""
     module = file.removesuffix(".py").replace("/", ".")
-    kernels = [k for k in KERNELS if not k.missing() and module in modules_of(k)]
+    kernels = [k for k in HERE if module in modules_of(k)]
     return [k.name for k in sorted(kernels, key=lambda k: k.share.function.__module__ != module)]
 
 
 def all_mutants(origin: Path = ROOT) -> list[Mutant]:
-    """Every mutant of every source that is part of a kernel, in the rooms under `origin`."""
-    modules = sorted(set().union(*(modules_of(k) for k in KERNELS)))
+    """Every mutant of every source of this machine's kernels, in the rooms under `origin`."""
+    modules = sorted(set().union(*(modules_of(k) for k in HERE)))
     files = [f"{name.replace('.', '/')}.py" for name in modules]
     present = [f for f in files if (origin / f).exists()]
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
