@@ -36,12 +36,13 @@ test-peers: $(VENV)/.installed-peers
 peer-goldens: $(VENV)/.installed-peers
 	$(BIN)/python -m conformance.llama.peers.make
 
-# Measures; `card` the engine's figures against their goals; `report` makes a page of the last run.
+# Measures; `card` the engine's figures against their goals (MODELS: files, by default what is
+# embedded); `report` makes a page of the last run.
 bench: $(VENV)/.installed-dev
 	$(BIN)/pytest bench/ --benchmark
 
 card: $(VENV)/.installed-dev
-	$(BIN)/pytest bench/test_figures.py --benchmark
+	$(BIN)/pytest bench/test_figures.py --benchmark $(foreach m,$(MODELS),--engine-model $(m))
 
 bench-quick: $(VENV)/.installed-dev
 	$(BIN)/pytest bench/ --benchmark --quick

@@ -193,9 +193,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     recorder = config.stash[RECORDER]
     if recorder.results is None:
         return
-    if found := card.figures(read(recorder.results.path)):
+    run = read(recorder.results.path)
+    if found := card.figures(run):
         terminalreporter.section("speed card")
-        for line in table_lines(card.table(found)):
+        for line in table_lines(card.table(found, card.unmeasured(run, found))):
             terminalreporter.line(line)
     terminalreporter.section("results")
     terminalreporter.line(f"{recorder.results.path}")

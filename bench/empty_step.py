@@ -7,11 +7,12 @@ from engine.model import Model
 from kernels.cpu.team import Program, Team
 
 SAMPLES = 9
-STEPS = 200  # a sample: the mean of so many
+STEPS = 200  # a sample: the mean of so many,
+SECONDS = 0.05  # or of those that fit in here: threads that share a core are slow to meet
 
 
 def empty_steps(model: Model) -> list[Measurement]:
-    """Seconds of a step whose shares do nothing, on one thread and on more, up to the model's."""
+    """Seconds of a step whose shares do nothing, on one thread and on all of the model's."""
     plan = model.plan
     program = plan.idle()
     return [
@@ -23,7 +24,7 @@ def empty_steps(model: Model) -> list[Measurement]:
             threads=threads,
             samples=_samples(program, threads),
         )
-        for threads in range(1, model.team.n_threads + 1)
+        for threads in sorted({1, model.team.n_threads})
     ]
 
 
@@ -31,8 +32,11 @@ def _samples(program: Program, threads: int) -> tuple[float, ...]:
     samples = []
     with Team(threads) as team:
         for _ in range(SAMPLES):
-            started = time.perf_counter()
-            for _ in range(STEPS):
+            started = now = time.perf_counter()
+            steps = 0
+            while steps < STEPS and now < started + SECONDS:
                 team.run(program)
-            samples.append((time.perf_counter() - started) / STEPS)
+                steps += 1
+                now = time.perf_counter()
+            samples.append((now - started) / steps)
     return tuple(samples)

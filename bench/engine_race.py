@@ -140,7 +140,11 @@ class Field:
 def field_of(
     model: Path, setup: Setup, contenders: Sequence[str] = tuple(CONTENDERS)
 ) -> Iterator[Field]:
-    """Open the model in every contender's own process; all end together."""
+    """Open the model in every contender's own process; all end together.
+
+    Fast numerics of a model without fast kernels are the same engine once more: left out, and
+    absent where they were asked for by name instead of among all.
+    """
     ordered = [OURS, *(name for name in contenders if name != OURS)]
     with ExitStack() as stack:
         racers: list[Racer] = []
@@ -150,7 +154,9 @@ def field_of(
             if isinstance(entered, Absent):
                 absent.append(entered)
             elif name == FAST and entered.about["kernels"] == racers[0].about["kernels"]:
-                entered.close()  # no kernel of this model has a fast form: it is the same engine
+                entered.close()
+                if set(contenders) != set(CONTENDERS):
+                    absent.append(Absent(FAST, "no kernel of this model has a fast form"))
             else:
                 racers.append(stack.enter_context(entered))
         yield Field(model, setup, racers, absent)
@@ -167,6 +173,7 @@ class Fields:
     def of(self, model: Path, setup: Setup) -> Field:
         if self._open is None or (self._open.model, self._open.setup) != (model, setup):
             self._stack.close()
+            self._open = None  # whatever happens to the next one
             self._open = self._stack.enter_context(field_of(model, setup, self._contenders))
         return self._open
 

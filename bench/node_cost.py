@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.limits import ARITHMETIC, Limit, Limits
 from engine.graph import Node, Value
-from engine.plan import Step
+from engine.plan import Step, shape_of
 from reference.op import DTYPES, Argument, Cost
 from reference.table import OPS
 
@@ -23,25 +23,6 @@ def cost_of(node: Node, sizes: Mapping[str, int], depth: int) -> Cost:
     seen = {**shape, "capacity": depth + tokens}
     met = {**shape, "tokens": 1, "capacity": tokens * depth + tokens * (tokens + 1) // 2}
     return Cost(cost(seen, node.format).bytes, cost(met, node.format).operations)
-
-
-def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The op's named sizes in a step, from the node's arguments and outputs."""
-    dims = [
-        (axis, sizes[dim] if isinstance(dim, str) else dim)
-        for argument, value in _arrays(node)
-        if value
-        for axis, dim in zip(argument.axes, value.dims, strict=True)
-    ]
-    shape: dict[str, int] = {}
-    for axis, size in dims:
-        if axis.isidentifier():
-            shape.setdefault(axis, size)
-    for axis, size in dims:  # kv_heads*head_dim gives kv_heads, once head_dim is known
-        if "*" in axis:
-            unknown, known = axis.split("*")
-            shape.setdefault(unknown, size // shape[known])
-    return shape
 
 
 def _arrays(node: Node) -> list[tuple[Argument, Value | None]]:

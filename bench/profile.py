@@ -71,8 +71,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTime(Work):
-    """One node of a step; its seconds hold its barrier, as in the engine. `seconds` is the median
-    of `samples`."""
+    """One node of a step; its seconds, the median of `samples`, hold a barrier of its own, which in
+    the engine the nodes of a stage share."""
 
     node: str
     samples: tuple[float, ...]

@@ -101,12 +101,16 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """A line for people: linear/cpu/generic/Q4_0 tokens=1,… cold."""
+        """A line for people: linear/cpu/generic/Q4_0 tokens=1,… cold; of the speed card's rows
+        pp512 model.gguf scaling threads=2."""
         name = "/".join(filter(None, (self.test, self.target, self.variant, self.format)))
         where = self.shape or self.model
         phase = "" if self.phase == "run" else self.phase
         who = "" if self.contender == "assay" else f"({self.contender})"
-        return " ".join(filter(None, (name, where, self.cache, phase, who)))
+        words = [name, where, self.cache, phase, who]
+        if self.bench not in ("op", "engine", "node"):
+            words += [self.model if self.shape else "", self.bench, f"threads={self.threads}"]
+        return " ".join(filter(None, words))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "measurement", **asdict(self)}

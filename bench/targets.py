@@ -2,7 +2,7 @@
 
 A figure is a ratio, named as the card names it (bench/report/card.py). Models are of random weights
 in TinyLlama-1.1B's shape, from `data.random_model`, but for the embedded one, where overhead
-decides; they are known by the first word of their file's name.
+decides; they are known by their file's name without its format, tinyllama-q4_0 as tinyllama.
 """
 
 from dataclasses import dataclass
@@ -33,19 +33,17 @@ TARGETS = (
     Target("tg32 @ d4096 ÷ d128, ÷ the same of llama.cpp", 1.0),
     Target("8 sequences ÷ 1", 4.0),
     Target("pp512 on 2 threads ÷ 1", 1.8),
-    Target("weights streamed ÷ memory read", 0.85, format="Q8_0"),
-    Target("weights streamed ÷ memory read", 0.85, format="Q4_0"),
+    Target("weights streamed ÷ memory bandwidth", 0.85, format="Q8_0"),
+    Target("weights streamed ÷ memory bandwidth", 0.85, format="Q4_0"),
     Target("peak memory ÷ (file + cache + 400 MB)", 1.0, most=True),
 )
 
 
+def targets(model: str, format: str) -> list[Target]:
+    """The goals of a model, by its name without the format, in a format."""
+    return [t for t in TARGETS if t.model == model and t.format in ("", format)]
+
+
 def target(figure: str, model: str, format: str) -> Target | None:
     """The goal of a model's figure, if it has one."""
-    return next(
-        (
-            t
-            for t in TARGETS
-            if t.figure == figure and model.startswith(t.model) and t.format in ("", format)
-        ),
-        None,
-    )
+    return next((t for t in targets(model, format) if t.figure == figure), None)

@@ -16,7 +16,7 @@ from bench.contenders.racer import Racer
 from bench.empty_step import empty_steps
 from bench.engine_race import Fields
 from bench.figures import streams
-from bench.memory import Held, held
+from bench.memory import STATUS, Held, held
 from bench.op_run import Lab
 from bench.plan import Plan
 from bench.profile import Profile, measurements, profile
@@ -88,6 +88,7 @@ def test_threads(
             )
 
 
+@pytest.mark.skipif(not STATUS.exists(), reason="this system tells no process's peak")
 def test_memory(
     benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder, engine_path: Path
 ) -> None:
@@ -125,11 +126,12 @@ def test_steps(
     give the same. A step of nodes that do nothing is timed as well."""
     rule = plan.engine_rule if plan.measuring else ONCE
     known = lab.limits if plan.measuring else None
-    with Engine.load(engine_path, threads=plan.threads) as engine:
+    prompt = plan.card.prompt.prompt
+    with Engine.load(engine_path, threads=plan.threads, context=max(DEPTH + 1, prompt)) as engine:
 
         def profiles() -> tuple[Profile, Profile]:
             decode = profile(engine, 1, DEPTH, rule, known)
-            return decode, profile(engine, plan.card.prompt.prompt, 0, rule, known)
+            return decode, profile(engine, prompt, 0, rule, known)
 
         benchmark.group = f"{engine_path.stem} step"
         measure(benchmark, {OURS: _decode(engine)}, rule)

@@ -49,8 +49,8 @@ class Options:
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
     - `threads` 0 means one per physical core; `pinned`: each keeps to a core of its own.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
-    - `numerics`: "exact" gives the same bits whatever the threads, batch or chunks of a prompt;
-      "fast" may round F32, F16 and BF16 weights and activations to bfloat16.
+    - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
+      "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.

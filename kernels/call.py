@@ -91,7 +91,7 @@ def stages(
     for output, source in kernel.in_place:
         values[output][...] = values[source]
     if kernel.pack:
-        values["weight"] = kernel.pack(values["weight"])
+        values["weight"] = kernel.pack(values["weight"], 3)
     if kernel.activations == "int8":
         x = values["x"]
         values["q"] = np.empty(x.shape, np.int8)
@@ -101,7 +101,7 @@ def stages(
         result.append((quantise, pack_words(quantise.signature, values), values))
     if kernel.scratch:
         shape = sizes(kernel.spec, inputs, kernel.format)
-        values["scratch"] = np.empty(kernel.scratch(shape), np.float32)
+        values["scratch"] = np.full(kernel.scratch(shape), np.nan, np.float32)
     shares = filter(None, (kernel.share, kernel.then))
     return result + [(share, pack_words(share.signature, values), values) for share in shares]
 

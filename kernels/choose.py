@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Progress, certify
-from kernels.kernel import Kernel
+from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, variants
 from reference.op import Shape
 
@@ -61,6 +61,8 @@ class Chooser:
             raise UncertifiedError(
                 f"no kernel is a variant {self.variant!r}: {', '.join(known_variants)}"
             )
+        if self.numerics not in NUMERICS:
+            raise UncertifiedError(f"no numerics are {self.numerics!r}: {', '.join(NUMERICS)}")
         chosen: dict[Need, Kernel] = {}
         options = {need: need.candidates(self.variant, self.numerics) for need in needs}
         while missing := [need for need in options if need not in chosen]:

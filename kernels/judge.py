@@ -44,13 +44,14 @@ class Candidate:
     op: Op
     bind: Callable[[Arguments, Mapping[str, Array]], Run]
     activations: str = "float32"
+    splits: str = ""
 
     @classmethod
     def of(cls, kernel: Kernel) -> "Candidate":
         def bound(inputs: Arguments, outputs: Mapping[str, Array]) -> Run:
             return bind(kernel, inputs, outputs)
 
-        return cls(kernel.name, kernel.spec, bound, kernel.activations)
+        return cls(kernel.name, kernel.spec, bound, kernel.activations, kernel.splits)
 
 
 def judge(candidate: Candidate, case: Case, guarded: bool = False) -> Verdict:
@@ -81,6 +82,8 @@ def judge(candidate: Candidate, case: Case, guarded: bool = False) -> Verdict:
     for name in first:
         if not _same_bits(first[name], again[name]):
             return Verdict(case, np.inf, np.inf, f"{name} differs between one thread and three")
+    if candidate.splits and (strayed := _strays(candidate, case, inputs, first)):
+        return Verdict(case, np.inf, np.inf, strayed)
     return compare(candidate, case, inputs, first)
 
 
@@ -102,6 +105,35 @@ def _run(
         if np.any(buffer[:MARGIN] != CANARY) or np.any(buffer[-MARGIN:] != CANARY):
             return outputs, f"{name} was written outside its bounds"
     return outputs, ""
+
+
+def _strays(candidate: Candidate, case: Case, inputs: Arguments, whole: dict[str, Array]) -> str:
+    """What a thread had to do with tokens that are not its own, whose outputs it must leave alone
+    and whose inputs must not matter: no barrier stands between kernels that keep to this."""
+    op, tokens = candidate.op, case.shape["tokens"]
+    for thread in range(3):
+        own = slice(tokens * thread // 3, tokens * (thread + 1) // 3)
+        others = np.ones(tokens, bool)
+        others[own] = False
+        spoilt = dict(inputs)
+        for argument in op.inputs:
+            if argument.axes[:1] == ("tokens",) and argument.dtype == "f32":
+                spoilt[argument.name] = np.where(
+                    others.reshape(-1, *[1] * (len(argument.axes) - 1)),
+                    np.float32(np.nan),
+                    inputs[argument.name],
+                )
+        outputs, broken = _run(candidate, case, spoilt, 3, (thread,))
+        if broken:
+            return broken
+        for output in op.outputs:
+            if output.axes[:1] == ("tokens",):
+                got = outputs[output.name]
+                if not _same_bits(got[own], whole[output.name][own]):
+                    return f"{output.name}: a thread's own tokens depend on others'"
+                if (got[others].view(np.uint8) != 0xFF).any():
+                    return f"{output.name}: a thread wrote to tokens of others"
+    return ""
 
 
 def _same_bits(a: Array, b: Array) -> bool:

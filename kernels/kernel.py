@@ -25,7 +25,7 @@ class Kernel:
     - `pack`: how the op's weight, uint8 [rows, row_bytes], becomes the layout the share streams.
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
       and the op quantise_activations has to run before it; "bf16": it rounds x and the weight.
-    - `numerics` "fast": no part of the default numerics, whose results agree bit for bit.
+    - `numerics` "fast": it rounds more than the default numerics do, and serves where asked for.
     - `in_place`: output by input, where the share updates the input's own memory.
     - `scratch(shape)`: float32 elements of the memory that the share's argument `scratch` is.
     - `then`: a second share, run once every thread is done with the first.

@@ -184,6 +184,10 @@ def fit(shape: Shape, format: str | None) -> Shape:
     }
 
 
+def _plain(**sizes: int) -> Shape:
+    return {"sequences": 1, "windowed": 0, "alibi": 0, "softcapped": 0, **sizes}
+
+
 OP = Op(
     name="attention",
     reference=attention,
@@ -209,6 +213,12 @@ OP = Op(
     cost=cost,
     formats=FORMATS_OF_CACHE,
     fit=fit,
+    # more tokens than have their chunks dealt out, and over three of them; groups beyond a tile
+    corners=(
+        _plain(tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=600, alibi=1),
+        _plain(tokens=11, heads=33, kv_heads=1, head_dim=256, capacity=290, softcapped=1),
+        _plain(tokens=2, heads=33, kv_heads=1, head_dim=256, capacity=600),
+    ),
     complaint=complaint,
     nan="token",
 )

@@ -70,7 +70,6 @@ class Assay:
 
 
 class AssayFast(Assay):
-    """The same with numerics that may depend on how a prompt is cut."""
+    """The same, float weights and what they multiply rounded to bfloat16."""
 
-    exact = False
     options: ClassVar[Mapping[str, Any]] = {"numerics": "fast"}

@@ -11,7 +11,7 @@ from bench.report.lookup import engine_model, family, present, sizes
 from bench.report.steps import WHOLE, of_phase, whole
 from bench.report.table import Cell, Row, Section, Table, digits, duration, percent, plural, text
 from bench.results import Measurement, Run
-from bench.targets import Target, target
+from bench.targets import Target, target, targets
 
 PEER = "llama.cpp"
 ALLOWANCE = 400e6  # bytes beside the file and the cache
@@ -78,11 +78,17 @@ def figures(run: Run) -> list[Figure]:
     """All that this run has, by model."""
     found = []
     for model, rows in models(run).items():
-        stored = family(model)[1]
         for card in (FULL, QUICK):
             for name, value in _figures(rows, card):
-                found.append(Figure(model, name, value, target(name, model, stored)))
+                found.append(Figure(model, name, value, target(name, *family(model))))
     return found
+
+
+def unmeasured(run: Run, found: Sequence[Figure]) -> list[tuple[str, Target]]:
+    """Goals of the run's models that no figure is judged by."""
+    judged = {(figure.model, figure.target) for figure in found}
+    goals = [(model, goal) for model in models(run) for goal in targets(*family(model))]
+    return [goal for goal in goals if goal not in judged]
 
 
 def _figures(rows: Rows, card: Card) -> Iterator[tuple[str, Ratio]]:
@@ -117,7 +123,8 @@ def _in_turns(a: Measurement, b: Measurement) -> Ratio:
 def _of_the_machine(rows: Rows) -> Iterator[tuple[str, Ratio]]:
     for test, said in zip(STREAMS, ("", ", linear nodes alone"), strict=True):
         if m := rows.get("stream", test):
-            name = f"weights streamed ÷ {m.limit}{said}"
+            level = m.limit.split()[0]  # without the kind of access that was the fastest
+            name = f"weights streamed ÷ {level} bandwidth{said}"
             yield name, ratio([m.limit_seconds], m.samples)
     for m in rows.of("memory"):
         allowed = sum(sizes(m).values()) + ALLOWANCE
@@ -125,20 +132,29 @@ def _of_the_machine(rows: Rows) -> Iterator[tuple[str, Ratio]]:
         yield name, ratio(m.samples, [allowed])
 
 
-def table(found: Sequence[Figure]) -> Table:
-    """Those with a goal first, each model's together."""
-    rows: list[Row] = []
-    for figure in sorted(found, key=lambda f: f.target is None):
-        goal, verdict = text(""), text("")
-        if figure.target:
-            sign = "≤" if figure.target.most else "≥"
-            goal = Cell(f"{sign} {figure.target.goal:g}", figure.target.goal)
-            verdict = _verdict(figure, figure.target.goal)
+def table(found: Sequence[Figure], missing: Sequence[tuple[str, Target]] = ()) -> Table:
+    """Those with a goal first, each model's together; then goals without a figure."""
+    judged: list[Row] = []
+    others: list[Row] = []
+    for figure in found:
         interval = f"[{figure.ratio.low:.2f}, {figure.ratio.high:.2f}]"
         value = Cell(f"{figure.ratio.value:.2f} {interval}", figure.ratio.value)
-        rows.append((text(figure.model), text(figure.name), value, goal, verdict))
+        begin = text(figure.model), text(figure.name), value
+        if figure.target:
+            verdict = _verdict(figure, figure.target.goal)
+            judged.append((*begin, _goal(figure.target), verdict))
+        else:
+            others.append((*begin, text(""), text("")))
+    nothing = text(""), text("not measured")
+    for model, goal in missing:
+        judged.append((text(model), text(goal.figure), nothing[0], _goal(goal), nothing[1]))
+    rows = (*judged, *others)
     columns = ("Model", "Figure", "Measured", "Goal", "Verdict")
-    return Table("card", "Figures against their goals", columns, tuple(rows), top=len(rows))
+    return Table("card", "Figures against their goals", columns, rows, top=len(rows))
+
+
+def _goal(goal: Target) -> Cell:
+    return Cell(f"{'≤' if goal.most else '≥'} {goal.goal:g}", goal.goal)
 
 
 def _verdict(figure: Figure, goal: float) -> Cell:
@@ -210,7 +226,8 @@ def _prompt(run: Run, model: str, threads: int) -> Iterator[tuple[str, str]]:
 
 def section(run: Run) -> Section:
     found = figures(run)
-    tables = [table(found)] if found else []
+    missing = unmeasured(run, found)
+    tables = [table(found, missing)] if found or missing else []
     more = behind(run)
     tables += [more] if more.rows else []
     return Section("card", "Goals", LEAD, tables=tuple(tables))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bench.contenders.contender import OURS
 from bench.ratio import Ratio, ratio
 from bench.report.plots import Mark
 from bench.results import Measurement, Run
 
-OURS = "assay"
 BATCHED = re.compile(r"pp(\d+)\+tg(\d+) x(\d+)(?: (prompt|generation))?")
 _RATED = re.compile(r"(pp|tg)(\d+)(?: @ d(\d+))?")
 _FORMAT = re.compile(r"(.+?)[-._]((?:iq|q)\d\w*|b?f16|f32)", re.IGNORECASE)

@@ -179,9 +179,13 @@ def share(work: "Work") -> str:
 
 def of_nothing(empty: "Sequence[Measurement]") -> str:
     """What the step costs without its nodes."""
+    from bench.report.table import plural
+
     calls, stages = (words.partition("=")[2] for words in empty[0].shape.split(","))
-    times = ", ".join(f"{1e6 * row.median:.1f} us on {row.threads}" for row in empty)
-    return f"an empty step of {calls} calls in {stages} stages takes {times} threads"
+    times = ", ".join(
+        f"{1e6 * row.median:.1f} us on {plural(row.threads, 'thread')}" for row in empty
+    )
+    return f"an empty step of {calls} calls in {stages} stages takes {times}"
 
 
 def notes(found: "Profile", busy: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The speed card: figures that are what the rows say, judged by goals that can be missed."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import engine_race
-from bench.contenders.contender import FAST, OURS, Check, Sample, Setup
+from bench import empty_step, engine_race
+from bench.contenders.contender import FAST, OURS, Absent, Check, Sample, Setup
 from bench.contenders.racer import Racer
 from bench.empty_step import empty_steps
 from bench.engine_race import Field, field_of
@@ -40,8 +41,8 @@ RATIOS = {  # of the rows that `of_the_card` draws
     "8 sequences ÷ 1": 5.0,
     "8 sequences ÷ 1, llama.cpp": 4.0,
     "pp512 on 2 threads ÷ 1": 1.9,
-    "weights streamed ÷ memory read": 0.8,
-    "weights streamed ÷ memory read, linear nodes alone": 0.9,
+    "weights streamed ÷ memory bandwidth": 0.8,
+    "weights streamed ÷ memory bandwidth, linear nodes alone": 0.9,
     "peak memory ÷ (file + cache + 400 MB)": 0.9,
 }
 
@@ -76,13 +77,35 @@ def test_every_goal_has_a_figure() -> None:
 
 @pytest.mark.parametrize(
     ("model", "format", "goal"),
-    [("tinyllama-f16", "F16", 1.05), ("tinyllama-q4_0", "Q4_0", 1.3), ("story-q8_0", "Q8_0", 1.0),
-     ("tinyllama-q6_k", "Q6_K", None), ("llama-2-7b-f16", "F16", None)],
+    [("tinyllama", "F16", 1.05), ("tinyllama", "Q4_0", 1.3), ("story", "Q8_0", 1.0),
+     ("story-draft", "Q8_0", None), ("tinyllama", "Q6_K", None), ("llama-2-7b", "F16", None)],
 )  # fmt: skip
 def test_goals_are_of_a_model_and_a_format(model: str, format: str, goal: float | None) -> None:
     """A goal is looked up by figure, model and format, and need not be there."""
     found = target("tg128 ÷ llama.cpp", model, format)
     assert (found and found.goal) == goal
+
+
+def test_goals_without_a_figure_are_told(rows: list[Measurement]) -> None:
+    """A goal whose figure a run lacks is a row of the table; another format's goals are none."""
+    run = run_of(*(row for row in rows if row.bench != "memory"))
+    found = figures(run)
+    missing = card.unmeasured(run, found)
+    assert [(model, goal.figure) for model, goal in missing] == [
+        ("tinyllama-q4_0", "peak memory ÷ (file + cache + 400 MB)")
+    ]
+    lines = table_lines(card.table(found, missing))
+    assert (
+        "| tinyllama-q4_0 | peak memory ÷ (file + cache + 400 MB) |  | ≤ 1 | not measured |"
+        in lines
+    )
+
+
+def test_a_figure_has_one_name(rows: list[Measurement]) -> None:
+    """Whichever way of reading was fastest on the machine."""
+    other = [replace(m, limit="memory copy") if m.bench == "stream" else m for m in rows]
+    names = [[figure.name for figure in figures(run_of(*some))] for some in (rows, other)]
+    assert names[0] == names[1]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +183,7 @@ def test_streams_are_of_the_weights(engine: Engine) -> None:
 
 
 def test_an_empty_step_does_nothing(engine: Engine) -> None:
-    """Its logits are not written; it is timed on every number of threads up to the engine's."""
+    """Its logits are not written; it is timed on one thread and on all of the engine's."""
     model = engine.model
     model.step([1], [0], [(0,)], [0])
     model.plan.logits[:] = np.nan
@@ -169,6 +192,21 @@ def test_an_empty_step_does_nothing(engine: Engine) -> None:
     assert [row.threads for row in found] == [1, 2]
     assert all(0 < seconds < 1 for row in found for seconds in row.samples)
     assert found[0].shape == f"calls={len(model.plan.calls)},stages={len(model.plan.stages)}"
+
+
+def test_slow_empty_steps_are_few(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where threads are slow to meet, a sample is of the steps that fit into its time."""
+    runs = 0
+
+    def slow(*_: object) -> None:
+        nonlocal runs
+        runs += 1
+        time.sleep(0.02)
+
+    monkeypatch.setattr(empty_step.Team, "run", slow)
+    found = empty_steps(engine.model)
+    assert runs <= 3 * sum(len(row.samples) for row in found)
+    assert all(seconds >= 0.02 for row in found for seconds in row.samples)
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="this system tells no process's peak")
@@ -197,7 +235,7 @@ def test_a_system_that_tells_no_peak(tmp_path: Path) -> None:
 
 
 def test_two_tests_in_one_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their rows share a race, and fast numerics that change no kernel take no part."""
+    """Their rows share a race, and fast numerics that change no kernel are absent."""
 
     def same(name: str, *about: Any) -> Racer:
         racer = Racer(OURS, *about)
@@ -207,14 +245,14 @@ def test_two_tests_in_one_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_race, "enter", same)
     with field_of(resolve(SMALL), Setup(1, context=32, batch=8), (OURS, FAST)) as field:
         assert [racer.name for racer in field.racers] == [OURS]
-        assert not field.absent
+        assert field.absent == [Absent(FAST, "no kernel of this model has a fast form")]
         samplers = field.samplers(*PAIR)
         assert list(samplers) == ["assay tg2", "assay tg4"]
         for sampler in samplers.values():
             assert sampler() > 0
         rows = field.measurements()
     assert [(row.test, row.tokens, len(row.samples)) for row in rows] == [
-        ("tg2", 2, 1), ("tg4", 4, 1),
+        ("tg2", 2, 1), ("tg4", 4, 1), ("tg2", 0, 0), ("tg4", 0, 0),
     ]  # fmt: skip
     assert len({row.rivals for row in rows}) == 1
 

@@ -262,6 +262,28 @@ def test_what_only_one_run_has_is_listed():
     assert not stored(a, few).rows
 
 
+def test_only_seconds_are_compared():
+    """Twice the memory, or logits twice as far apart, are no slowdown; a stream is timed as a step
+    already."""
+    steps = Measurement("scaling", "pp512", model="m.gguf", threads=2, samples=(1.0, 1.1, 1.2))
+    others = (
+        replace(steps, bench="memory", unit="B"),
+        replace(steps, bench="gap", contender="assay fast", unit="NMSE"),
+        replace(steps, bench="stream", test="step"),
+    )
+    twice = [replace(row, samples=tuple(2 * s for s in row.samples)) for row in others]
+    a, b = (replace(stored_run(1), measurements=(steps, *rows)) for rows in (others, twice))
+    found = stored(a, b)
+    assert [row.title for row in found.rows] == ["pp512 m.gguf scaling threads=2"]
+    assert not found.unmatched
+
+
+def test_numbers_of_threads_are_told_apart():
+    """Rows of one prompt on one thread and on two have titles of their own."""
+    row = Measurement("scaling", "pp512", model="m.gguf", threads=1)
+    assert row.title != replace(row, threads=2).title
+
+
 # A real repository
 
 

@@ -213,6 +213,9 @@ def _peer(request: pytest.FixtureRequest) -> Iterator[Racer]:
         yield racer
 
 
+NEAR = {"assay fast": 1e-2}  # three bits fewer than F16 has, squared, on tokens of no text
+
+
 def test_peers_do_the_same_work(peer: Racer, assay: Racer) -> None:
     """On the same tokens a peer's last logits are near ours, whatever either has run before."""
     for number, test in enumerate((*EVERY, *reversed(EVERY)), 100):
@@ -222,7 +225,7 @@ def test_peers_do_the_same_work(peer: Racer, assay: Racer) -> None:
             continue
         assert theirs.check is not None
         assert ours.check is not None
-        assert theirs.check.nmse(ours.check) < 1e-3
+        assert theirs.check.nmse(ours.check) < NEAR.get(peer.name, 1e-3)
 
 
 def test_waiting_peers_use_no_cpu(peer: Racer) -> None:

@@ -222,7 +222,7 @@ def test_the_table_tells_what_is_wrong(shell: Callable[..., str]) -> None:
     assert "!" not in sound
     assert "in no node" in sound
     assert re.search(
-        r"an empty step of \d+ calls in \d+ stages takes [\d.]+ us on 1 threads", sound
+        r"an empty step of \d+ calls in \d+ stages takes [\d.]+ us on 1 thread\b", sound
     )
     assert "blk.0.attn_q" not in sound
     assert "blk.0.attn_q" in wrong

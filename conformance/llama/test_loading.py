@@ -27,7 +27,7 @@ from reference.formats import FORMATS
 from reference.op import Array
 from reference.transformer import Weight
 
-MB = 2**20
+MB = 10**6
 PROMPT = [1, 5, 9, 2, 33]
 
 # Loads a model and prints its highest memory then and after a step, and its cache's size.

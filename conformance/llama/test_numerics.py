@@ -9,8 +9,8 @@ from engine.config import ModelError
 
 FAST = [kernel for kernel in HERE if kernel.numerics == "fast"]
 TEXT = "Once upon a time there was a little girl. She had a red ball."
-# eight bits of each factor: 2^-9 of a product at most and a third of its square on average; some
-# fifty products one after another (four linear layers a block) each add theirs to the residual
+# an estimate, not a bound: rounding to eight bits is off by 2^-9 at most, by a third of its square
+# on average, in both factors of each product, and what some fifty linear layers make of it adds up
 GAP = 50 * 2 * (2.0**-9) ** 2 / 3
 
 

@@ -144,6 +144,13 @@ def test_saved_again_is_the_same_file(other: Engine, saved: Path, tmp_path: Path
     assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
 
 
+def test_cells_of_a_failed_step_are_not_saved(engine: Engine, saved: Path, tmp_path: Path) -> None:
+    """Cells beyond the tokens held, as a step leaves that was cut off, are no part of the file."""
+    engine.model.cells.place([len(engine.held)], [(0,)])
+    save(engine, tmp_path / "again.session")
+    assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
+
+
 def test_other_models_are_refused(saved: Path, model: Path, tmp_path: Path) -> None:
     """A session goes on with the model that made it, wherever its file lies, and with no other."""
     copy = shutil.copy(model, tmp_path / "copy.gguf")

@@ -1,12 +1,15 @@
 """The judge is judged: it must reject every wrong kernel, and accept the reference itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from conformance.wrong.null import null_kernels
 from conformance.wrong.table import PLANTED
 from conformance.wrong.wrong import Wrong, computing
-from kernels.judge import judge
+from kernels.judge import Candidate, judge
+from kernels.table import find
 from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.table import OPS
 
@@ -63,3 +66,13 @@ def test_the_judge_reports_where_and_how_far():
     assert verdict.failure.startswith("out[1, 2] is 1, expected 0: off by 1, bound 1.18e-38")
     assert verdict.failure.endswith("1 of 62 wrong")
     assert verdict.worst > 1
+
+
+def test_a_thread_that_strays_from_its_tokens_is_found() -> None:
+    """A kernel that shares rows and says that it shares tokens is right on one thread and on three,
+    and rejected: the engine would leave out a barrier that it needs."""
+    kernel = find("linear/cpu/generic/F32")
+    honest = Candidate.of(kernel)
+    case = kernel.spec.case({"tokens": 7, "hidden": 64, "out": 96}, format="F32")
+    assert judge(honest, case).passed
+    assert "tokens" in judge(replace(honest, splits="tokens"), case).failure

@@ -50,7 +50,7 @@ def request() -> bool:
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return False
-    if not cpu_features() >= FEATURES:
+    if "amx-tile" not in cpu_features():
         return False
     words = map(ctypes.c_long, (ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))
     return bool(ctypes.CDLL(None).syscall(*words) == 0)

@@ -109,8 +109,11 @@ def flash(tag: FormatTag) -> Callable[..., None]:
         height = QUERIES // width  # tokens of a tile
         tiles = (tokens + height - 1) // height
         split, chunks = tokens <= FEW, chunks_of(lists.shape[1])
+        most = np.int64(0)  # cells that one of few tokens sees
+        for t in range(tokens if split else 0):
+            most = max(most, spans[t, 2] - spans[t, 1])
         units = kv_heads * slices * tiles
-        for item in range(thread, units * (chunks if split else 1), n_threads):
+        for item in range(thread, units * (chunks_of(most) if split else 1), n_threads):
             unit = item % units
             kv_head, piece = unit // tiles // slices, unit // tiles % slices
             h0 = kv_head * group + piece * width

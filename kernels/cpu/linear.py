@@ -4,7 +4,7 @@ Sixteen rows of the weight travel together, one row a lane; groups of rows are s
 threads. The activations of some tokens are laid side by side in a panel on the stack, and a tile
 of them meets a group of rows in registers. Every output is one chain of fused multiply-adds over
 hidden in order (block by block for quantised weights): cutting rows, tokens or hidden elsewhere
-changes no bit, so every variant of a format in the default numerics gives the same.
+changes no bit, so every variant in the default numerics but the fallback `scalar` gives the same.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from numba import njit
 
 from kernels.cpu.share import part
 from kernels.cpu.simd import f32x16, prefetch
-from kernels.cpu.tiles import in_tiles, load_rows, store_rows, zeros
+from kernels.cpu.tiles import in_tiles, load_tile, store_tile, zeros
 
 LANES = 16
 LINE = 64  # bytes of a cache line
@@ -95,13 +95,13 @@ def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
             valid = min(LANES, out.shape[1] - row)
             sums = zeros(f32x16, size)
             if not begin:
-                sums = load_rows(sums, out, first + token, row, valid)
+                sums = load_tile(sums, out, first + token, row, valid)
             for k in range(depth):
                 if size > 1:
                     prefetch(weight, at + k * step + AHEAD, 3)
                 w = load_weights(weight, at + k * step)
                 sums = meet(sums, w, panel, token * depth + k * size)
-            store_rows(sums, out, first + token, row, valid)
+            store_tile(sums, out, first + token, row, valid)
 
         return tile
 

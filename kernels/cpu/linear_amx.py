@@ -8,7 +8,7 @@ linear_int8.py, so the bits are too.
 By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
 memory, and vectors scale them: 3 instructions for each token, 2 a cycle, so 24 cycles set the pace.
 Two blocks are under way at once, for one to be scaled while the other waits for its dots. For
-FEWEST tokens and less, vectors alone are faster.
+FEW tokens or fewer, vectors alone are faster.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ BLOCK = 32  # bytes of a token
 TOKENS = 256  # of a panel: what meets weights before the next ones have to come from memory
 PANEL = 512  # units of sixteen tokens: at most half a megabyte, in the second level of cache
 DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level
-FEWEST = 4
+FEW = 4
 
 # Dots, then activations and weights, of two blocks.
 CONFIG = tile_config(*[(ROWS, ROW)] * 2, *[(ROWS, BLOCK), (BLOCK // 4, ROW)] * 2)
@@ -208,8 +208,11 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
 
     def kernel(block, thread, n_threads):
         q, scale, _total, weight, out = arguments(block, SIGNATURE)
-        if out.shape[0] <= FEWEST:
+        if out.shape[0] <= FEW:
             few(block, thread, n_threads)
+            return
+        rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
+        if rows[0] == rows[1]:
             return
         panel = (
             stack(np.int8, activations),
@@ -218,7 +221,6 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
             stack(np.int32, dots),
             stack(np.float32, C),
         )
-        rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         state = tile_state(tag)
         configure(tag, state, CONFIG)
         many(state, (q, scale), panel, weight, scale.shape[1], out, rows)

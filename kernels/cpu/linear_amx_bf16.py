@@ -112,8 +112,10 @@ def bf16_kernel(tag: Any) -> Callable[..., None]:
 
     def kernel(block, thread, n_threads):
         x, weight, out = arguments(block, SIGNATURE)
-        panel = stack(np.uint16, activations), stack(np.float32, sums)
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
+        if rows[0] == rows[1]:
+            return
+        panel = stack(np.uint16, activations), stack(np.float32, sums)
         state = tile_state(tag)
         configure(tag, state, FULL)
         many(state, (x,), panel, weight, (x.shape[1] + PADDED - 1) // PADDED, out, rows)

@@ -56,4 +56,4 @@ def avx512_bf16(block, thread, n_threads):
     many((x,), (panel,), weight, STEP, units, out, thread, n_threads)
 
 
-SHARES = {name: Share(avx512_bf16, SIGNATURE) for name in ("F32", "F16", "BF16")}
+SHARES = dict.fromkeys(("F32", "F16", "BF16"), Share(avx512_bf16, SIGNATURE))

@@ -25,9 +25,13 @@ from kernels.cpu.simd import (
     store_first,
     zero,
 )
-from kernels.cpu.simd_shuffle import gather_quarters, stack, transpose_quarters
-from kernels.cpu.simd_shuffle import load_rows as load_from
-from kernels.cpu.simd_shuffle import store_rows as store_from
+from kernels.cpu.simd_shuffle import (
+    gather_quarters,
+    load_rows,
+    stack,
+    store_rows,
+    transpose_quarters,
+)
 from kernels.cpu.tiles import fma_outer, zeros
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
@@ -51,15 +55,15 @@ def transposed(x, token, unit, depth, panel):
     like = zeros(f32x16, 4)
     for k in range(0, depth - 15, 16):
         at = token * hidden + unit + k
-        a = transpose_quarters(*load_from(like, x, at, hidden))
-        b = transpose_quarters(*load_from(like, x, at + 4 * hidden, hidden))
-        c = transpose_quarters(*load_from(like, x, at + 8 * hidden, hidden))
-        d = transpose_quarters(*load_from(like, x, at + 12 * hidden, hidden))
+        a = transpose_quarters(*load_rows(like, x, at, hidden))
+        b = transpose_quarters(*load_rows(like, x, at + 4 * hidden, hidden))
+        c = transpose_quarters(*load_rows(like, x, at + 8 * hidden, hidden))
+        d = transpose_quarters(*load_rows(like, x, at + 12 * hidden, hidden))
         at = 16 * k
-        store_from(panel, at, 64, gather_quarters(a[0], b[0], c[0], d[0]))
-        store_from(panel, at + 16, 64, gather_quarters(a[1], b[1], c[1], d[1]))
-        store_from(panel, at + 32, 64, gather_quarters(a[2], b[2], c[2], d[2]))
-        store_from(panel, at + 48, 64, gather_quarters(a[3], b[3], c[3], d[3]))
+        store_rows(panel, at, 64, gather_quarters(a[0], b[0], c[0], d[0]))
+        store_rows(panel, at + 16, 64, gather_quarters(a[1], b[1], c[1], d[1]))
+        store_rows(panel, at + 32, 64, gather_quarters(a[2], b[2], c[2], d[2]))
+        store_rows(panel, at + 48, 64, gather_quarters(a[3], b[3], c[3], d[3]))
     return depth // 16 * 16
 
 

@@ -33,7 +33,7 @@ from kernels.cpu.simd import (
 )
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.simd_x86 import dot4, dot4_of_signed, dot4_of_small, to_unsigned
-from kernels.cpu.tiles import add_scaled, load_rows, outer, splats, store_rows, zeros
+from kernels.cpu.tiles import add_scaled, load_tile, outer, splats, store_tile, zeros
 
 SIGNATURE = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
@@ -142,7 +142,7 @@ def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
                 valid = min(lanes, out.shape[1] - row - lane)
                 sums = zeros(floats, size)
                 if not begin:
-                    sums = load_rows(sums, out, first + token, row + lane, valid)
+                    sums = load_tile(sums, out, first + token, row + lane, valid)
                 for b in range(depth):
                     base, where = at + b * step, token * depth + b * size
                     w = convert(floats, load(halves, weight, base + payload + 2 * lane))
@@ -152,7 +152,7 @@ def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
                     dots = splats(integers, size, total, where)
                     dots = block(dots, weight, base + 4 * lane, q, where * words, size)
                     sums = add_scaled(sums, dots, w, scale, where)
-                store_rows(sums, out, first + token, row + lane, valid)
+                store_tile(sums, out, first + token, row + lane, valid)
 
         return tile
 

@@ -1,5 +1,5 @@
-"""Weights as the kernels stream them: 16 rows together, one row a lane (layouts: linear_float.py
-and linear_int8.py). Groups of rows are shared among threads."""
+"""Weights as the kernels stream them: 16 rows together, one row a lane (layouts: linear_float.py,
+linear_int8.py and linear_bf16.py). Groups of rows are shared among threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,10 +138,12 @@ class Packing:
         packed = self.memory(weight)
         return packed, self.block(weight, packed)
 
-    def __call__(self, weight: Array) -> Array:
-        """The packed weight, made by this thread alone."""
+    def __call__(self, weight: Array, n_threads: int = 1) -> Array:
+        """The packed weight, made by this thread alone in the shares of so many."""
         packed, block = self.job(weight)
-        self.share(block)
+        packed.fill(0xFF)
+        for thread in reversed(range(n_threads)):
+            self.share(block, thread, n_threads)
         return packed
 
 

@@ -109,7 +109,7 @@ def store(typing, array, offset, value):
     return types.void(array, types.intp, value), codegen
 
 
-def _first_lanes(builder: Any, lanes: int, count: Any) -> Any:
+def first_lanes_mask(builder: Any, lanes: int, count: Any) -> Any:
     """The mask of the first `count` lanes."""
     index = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
     limit = broadcast(builder, Vector("i32", lanes), builder.trunc(count, I32))
@@ -123,7 +123,7 @@ def load_first(typing, kind, array, offset, count):
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[1], values[1:], result.ir)
-        mask = _first_lanes(builder, result.lanes, values[3])
+        mask = first_lanes_mask(builder, result.lanes, values[3])
         zero = ir.Constant(result.ir, None)
         name = f"llvm.masked.load.{suffix(result)}.p0"
         return call_llvm(builder, name, result.ir, [pointer, I32(1), mask, zero])
@@ -137,7 +137,7 @@ def store_first(typing, array, offset, value, count):
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[0], values, value.ir)
-        mask = _first_lanes(builder, value.lanes, values[3])
+        mask = first_lanes_mask(builder, value.lanes, values[3])
         name = f"llvm.masked.store.{suffix(value)}.p0"
         call_llvm(builder, name, ir.VoidType(), [values[2], pointer, I32(1), mask])
         return context.get_dummy_value()

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.simd import I32, Vector, broadcast, call_llvm, suffix
+from kernels.cpu.simd import I32, Vector, broadcast, call_llvm, first_lanes_mask, suffix
 
 
 def scalars(context: Any, builder: Any, array: Any, values: Any, count: int) -> list[Any]:
@@ -120,20 +120,14 @@ def _rows(context: Any, builder: Any, out: Any, values: Any, kind: Vector, count
     return found
 
 
-def _mask(builder: Any, lanes: int, valid: Any) -> Any:
-    index = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
-    limit = broadcast(builder, Vector("i32", lanes), builder.trunc(valid, I32))
-    return builder.icmp_signed("<", index, limit)
-
-
 @intrinsic
-def load_rows(typing, sums, out, token, row, valid):
+def load_tile(typing, sums, out, token, row, valid):
     """A tile like `sums` of out[token + t, row : row + valid], further lanes zero."""
     kind = sums.dtype
 
     def codegen(context, builder, signature, values):
         tile = values[0]
-        mask, zero = _mask(builder, kind.lanes, values[4]), ir.Constant(kind.ir, None)
+        mask, zero = first_lanes_mask(builder, kind.lanes, values[4]), ir.Constant(kind.ir, None)
         name = f"llvm.masked.load.{suffix(kind)}.p0"
         rows = _rows(context, builder, out, values[1:4], kind, sums.count)
         for t, pointer in enumerate(rows):
@@ -145,12 +139,12 @@ def load_rows(typing, sums, out, token, row, valid):
 
 
 @intrinsic
-def store_rows(typing, sums, out, token, row, valid):
+def store_tile(typing, sums, out, token, row, valid):
     """out[token + t, row : row + valid] = sums[t] for each t."""
     kind = sums.dtype
 
     def codegen(context, builder, signature, values):
-        mask = _mask(builder, kind.lanes, values[4])
+        mask = first_lanes_mask(builder, kind.lanes, values[4])
         name = f"llvm.masked.store.{suffix(kind)}.p0"
         rows = _rows(context, builder, out, values[1:4], kind, sums.count)
         for t, pointer in enumerate(rows):
