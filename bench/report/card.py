@@ -145,9 +145,9 @@ def table(found: Sequence[Figure], missing: Sequence[tuple[str, Target]] = ()) -
             judged.append((*begin, _goal(figure.target), verdict))
         else:
             others.append((*begin, text(""), text("")))
-    nothing = text(""), text("not measured")
     for model, goal in missing:
-        judged.append((text(model), text(goal.figure), nothing[0], _goal(goal), nothing[1]))
+        begin = text(model), text(goal.figure), text("")
+        judged.append((*begin, _goal(goal), text("not measured")))
     rows = (*judged, *others)
     columns = ("Model", "Figure", "Measured", "Goal", "Verdict")
     return Table("card", "Figures against their goals", columns, rows, top=len(rows))

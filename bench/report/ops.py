@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from bench.contenders.contender import OURS
 from bench.limits import Limits
 from bench.ratio import ratio
 from bench.report.lookup import (
-    OURS,
     gflops,
     gigabytes,
     kernel,

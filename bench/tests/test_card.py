@@ -94,11 +94,8 @@ def test_goals_without_a_figure_are_told(rows: list[Measurement]) -> None:
     assert [(model, goal.figure) for model, goal in missing] == [
         ("tinyllama-q4_0", "peak memory ÷ (file + cache + 400 MB)")
     ]
-    lines = table_lines(card.table(found, missing))
-    assert (
-        "| tinyllama-q4_0 | peak memory ÷ (file + cache + 400 MB) |  | ≤ 1 | not measured |"
-        in lines
-    )
+    (line,) = [row for row in table_lines(card.table(found, missing)) if "peak memory" in row]
+    assert [cell.strip() for cell in line.split("|")[3:6]] == ["—", "≤ 1", "not measured"]
 
 
 def test_a_figure_has_one_name(rows: list[Measurement]) -> None:

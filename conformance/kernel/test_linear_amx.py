@@ -29,7 +29,7 @@ BF16 = [
     Kernel("linear", "amx", share, f, pack=BF16_PACKINGS[f], activations="bf16", numerics="fast")
     for f, share in linear_amx_bf16.EMULATED_SHARES.items()
 ]
-TOKENS, FEW = linear_amx.TOKENS, linear_amx.FEW
+TOKENS, ALONE = linear_amx.TOKENS, linear_amx.ALONE
 X86 = llvm.get_process_triple().startswith("x86_64")
 
 each_kernel = pytest.mark.parametrize("kernel", INT8 + BF16, ids=lambda k: k.format)
@@ -46,7 +46,7 @@ def test_no_case_is_beyond_the_bound(kernel: Kernel):
 
 # Around the tile's 16 tokens, a panel's end, and what a panel holds of hidden.
 SHAPES = [
-    *({"tokens": t, "hidden": 96, "out": 33} for t in (FEW, FEW + 1, 15, 16, 17, 32, 33, 49)),
+    *({"tokens": t, "hidden": 96, "out": 33} for t in (ALONE, ALONE + 1, 15, 16, 17, 32, 33, 49)),
     {"tokens": 20, "hidden": 32 * 65, "out": 17},
     {"tokens": 17, "hidden": 32 * 513, "out": 17},
     {"tokens": TOKENS + 17, "hidden": 32 * 33, "out": 17},
@@ -72,7 +72,7 @@ def test_a_batch_is_its_tokens_one_by_one(kernel: Kernel, shape: Any):
     """Wherever the panel is cut, each token gets the same bits."""
     inputs = inputs_of(kernel, **shape)
     together = run(kernel, **inputs)
-    picked = {0, FEW, 15, 16, 31, 32, TOKENS - 1, TOKENS, shape["tokens"] - 1}
+    picked = {0, ALONE, 15, 16, 31, 32, TOKENS - 1, TOKENS, shape["tokens"] - 1}
     for t in picked & set(range(shape["tokens"])):
         alone = run(kernel, **{**inputs, "x": inputs["x"][t : t + 1]})
         assert_array_equal(alone.view(np.uint32), together[t : t + 1].view(np.uint32))
@@ -92,7 +92,7 @@ def test_elements_beyond_hidden_are_nothing(kernel: Kernel, hidden: int):
 @each_kernel
 def test_nothing_beyond_the_packed_weight_is_read(kernel: Kernel):
     """Its last byte may be the last there is."""
-    for tokens, out in itertools.product((1, FEW + 1), (1, 16, 17)):
+    for tokens, out in itertools.product((1, ALONE + 1), (1, 16, 17)):
         inputs = inputs_of(kernel, tokens=tokens, hidden=96, out=out)
         values = {
             "x": inputs["x"],

@@ -8,7 +8,7 @@ linear_int8.py, so the bits are too.
 By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
 memory, and vectors scale them: 3 instructions for each token, 2 a cycle, so 24 cycles set the pace.
 Two blocks are under way at once, for one to be scaled while the other waits for its dots. For
-FEW tokens or fewer, vectors alone are faster.
+ALONE tokens or fewer, vectors alone are faster.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ BLOCK = 32  # bytes of a token
 TOKENS = 256  # of a panel: what meets weights before the next ones have to come from memory
 PANEL = 512  # units of sixteen tokens: at most half a megabyte, in the second level of cache
 DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level
-FEW = 4
+ALONE = 4
 
 # Dots, then activations and weights, of two blocks.
 CONFIG = tile_config(*[(ROWS, ROW)] * 2, *[(ROWS, BLOCK), (BLOCK // 4, ROW)] * 2)
@@ -208,7 +208,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
 
     def kernel(block, thread, n_threads):
         q, scale, _total, weight, out = arguments(block, SIGNATURE)
-        if out.shape[0] <= FEW:
+        if out.shape[0] <= ALONE:
             few(block, thread, n_threads)
             return
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
