@@ -150,7 +150,7 @@ def test_steps(
 def _decode(engine: Engine) -> Sampler:
     """A step of one token after DEPTH others."""
     model = engine.model
-    model.evaluate(range(DEPTH), 0)
+    model.evaluate([0] * DEPTH, 0)
 
     def step() -> float:
         model.cells.remove(0, DEPTH)
