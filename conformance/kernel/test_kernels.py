@@ -1,7 +1,5 @@
 """Every kernel that this machine can run, before the judge, on cases that Hypothesis looks for."""
 
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -14,7 +12,6 @@ from kernels.call import ShapeError, bind, empty_outputs
 from kernels.certificates import Store
 from kernels.judge import Candidate, Verdict, judge, replay
 from kernels.kernel import Kernel
-from kernels.table import find
 from kernels.trial import certificate_of
 from reference.op import Case, Op
 from reference.table import OPS
@@ -129,18 +126,3 @@ def test_replay_commands_name_the_whole_case():
         "assay op linear --variant scalar --format Q4_0 --shape tokens=2,hidden=64,out=5"
         " --values spiky --seed 7"
     )
-
-
-def test_what_is_compiled_once_is_found_by_every_process():
-    """A kernel that closes over compiled functions comes from disk in another process, too."""
-    names = ["linear/cpu/generic/F16", "linear/cpu/generic/Q4_0", "attention/cpu/scalar/F16"]
-    for name in names:
-        find(name).share.compile()
-    program = (
-        "import sys; from kernels.table import find\n"
-        "print(*(find(name).share.compiled.cache_hits for name in sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *names], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["1"] * len(names)

@@ -10,16 +10,13 @@ import ctypes
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache
-from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
 from kernels.provenance import cache_folder, fingerprint
@@ -28,7 +25,6 @@ from reference.op import DTYPES, Argument, parse_signature
 Words = np.ndarray[Any, np.dtype[np.int64]]
 PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64)
 I64 = ir.IntType(64)
-C_ARGUMENTS = types.uint64, types.int64, types.int64
 
 
 def numba_type(argument: Argument) -> types.Type:
@@ -110,33 +106,10 @@ def part(count, thread, n_threads):
     return count * thread // n_threads, count * (thread + 1) // n_threads
 
 
-def described(value: Any) -> str:
-    """What a function closes over, in words that are the same in every process."""
-    function = getattr(value, "py_func", getattr(value, "_defn", value))
-    if not isinstance(function, FunctionType):
-        return repr(value)
-    cells = [described(cell.cell_contents) for cell in function.__closure__ or ()]
-    return f"{function.__qualname__}: {function.__code__.co_code.hex()} over {cells}"
-
-
-class _Cache(FunctionCache):
-    """Numba's cache on disk, but compiled functions and intrinsics in a closure are known by what
-    they do. Numba pickles them with a random number, and would find nothing in another process."""
-
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return sig, codegen.magic_tuple(), described(self._py_func)
-
-
-class _Compiled(CFunc):
-    def enable_caching(self) -> None:
-        self._cache = _Cache(self._pyfunc)  # type: ignore[attr-defined]
-
-
 class Share:
     """A kernel's work share: compiled when first needed, kept on disk by its fingerprint.
 
-    The function may close over tags (types) that specialise it, one share a weight format, and over
-    compiled functions.
+    The function may close over tags (types) that specialise it, one share a weight format.
     """
 
     def __init__(self, function: Callable[..., None], signature: str, format: str = "") -> None:
@@ -158,11 +131,8 @@ class Share:
         # Numba's own cache looks at one file's date only: a folder a fingerprint covers the rest
         before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(self._folder())
         try:
-            options = {"nopython": True, "error_model": "numpy", "nogil": True}
-            compiled = _Compiled(self.function, (C_ARGUMENTS, types.void), {}, options)
-            compiled.enable_caching()
-            compiled.compile()
-            return compiled
+            options = {"cache": True, "nopython": True, "error_model": "numpy", "nogil": True}
+            return cfunc("void(uint64, int64, int64)", **options)(self.function)
         finally:
             numba.config.CACHE_DIR = before
 
