@@ -15,15 +15,17 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import compile_c
 from kernels.provenance import cache_folder, fingerprint
 from reference.op import DTYPES, Argument, parse_signature
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64)
+C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 I64 = ir.IntType(64)
 
 
@@ -109,7 +111,7 @@ def part(count, thread, n_threads):
 class Share:
     """A kernel's work share: compiled when first needed, kept on disk by its fingerprint.
 
-    The function may close over tags (types) that specialise it, one share a weight format.
+    The function may close over tags (types) and compiled functions that specialise it.
     """
 
     def __init__(self, function: Callable[..., None], signature: str, format: str = "") -> None:
@@ -131,8 +133,8 @@ class Share:
         # Numba's own cache looks at one file's date only: a folder a fingerprint covers the rest
         before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(self._folder())
         try:
-            options = {"cache": True, "nopython": True, "error_model": "numpy", "nogil": True}
-            return cfunc("void(uint64, int64, int64)", **options)(self.function)
+            options = {"nopython": True, "error_model": "numpy", "nogil": True}
+            return compile_c(self.function, C_SIGNATURE, options)
         finally:
             numba.config.CACHE_DIR = before
 

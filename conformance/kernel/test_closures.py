@@ -1,0 +1,56 @@
+"""Compiled closures on disk: found again by every process, and never taken for one another."""
+
+import numpy as np
+import pytest
+from numba import njit
+
+from conformance.rooms import Copy
+from kernels.cpu.closures import identity
+
+COMPILE = "import sys; from kernels.table import find\nfind(sys.argv[1]).share.compile()"
+TRY = """
+import sys
+from kernels.table import find
+from kernels.trial import quick
+for name in sys.argv[1:]:
+    certificate = quick(find(name))
+    print(certificate.passed, find(name).share.compiled.cache_hits)
+"""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("linear/cpu/generic/F16", "linear/cpu/generic/BF16"),
+        ("kv_write/cpu/generic/F32", "kv_write/cpu/generic/Q8_0"),
+    ],
+    ids=["of functions", "of tags"],
+)
+def test_what_processes_compiled_apart_works_together(tmp_path, names):
+    """Two closures of one function, each compiled in a process of its own, in a third one: both
+    come from disk, and each is still what it was."""
+    copy = Copy(tmp_path)
+    for name in names:
+        copy.python(COMPILE, name)
+    assert copy.python(TRY, *names).split() == ["True", "1"] * 2
+
+
+def made(factor, inner=None):
+    @njit
+    def scaled(x):
+        return factor * (inner(x) if inner else x)
+
+    return scaled
+
+
+def test_identity_tells_closures_apart():
+    """By their numbers and by the functions they close over, however deep; not by their address."""
+    names = [identity(made(f, made(g)).py_func) for f in (2, 3) for g in (2, 3)]
+    assert len(set(names)) == 4
+    assert names[0] == identity(made(2, made(2)).py_func)
+
+
+@pytest.mark.parametrize("value", [object(), np.zeros(5000)], ids=["an object", "a long array"])
+def test_what_has_no_lasting_name_is_refused(value):
+    with pytest.raises(TypeError, match="what is it in another process"):
+        identity(made(value).py_func)

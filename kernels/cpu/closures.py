@@ -1,0 +1,80 @@
+"""Compiled functions that close over other compiled functions, kept on disk.
+
+Numba tells two closures of one function apart by a number that starts anew in every process, and
+joins what has equal names when it loads from disk: closures that different processes compiled would
+be taken for one another. It also keys what it keeps by the pickled closure, which for a compiled
+function holds a random number, so that another process would find nothing. Here a closure's name
+says what it closes over, and the name is the key.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from inspect import getclosurevars
+from types import FunctionType
+from typing import Any
+
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+from numba.core.dispatcher import Dispatcher
+
+
+def _python(value: Any) -> FunctionType | None:
+    """The Python function that a compiled function or an intrinsic was made of, or that it is."""
+    found = getattr(value, "py_func", getattr(value, "_defn", value))
+    return found if isinstance(found, FunctionType) else None
+
+
+@cache
+def identity(function: FunctionType) -> str:
+    """The function's qualified name and what it closes over, the same in every process."""
+    cells = [f"{name} = {_told(v)}" for name, v in getclosurevars(function).nonlocals.items()]
+    if not cells:
+        return function.__qualname__
+    digest = hashlib.sha256("\n".join(cells).encode()).hexdigest()
+    return f"{function.__qualname__}[{digest[:16]}]"
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_told, value))})"
+    function = _python(value)
+    if function:
+        line = function.__code__.co_firstlineno
+        return f"{function.__module__}:{line} {identity(function)}"
+    told = repr(value)
+    if " at 0x" in told or "..." in told:
+        raise TypeError(f"a compiled function closes over {told}: what is it in another process?")
+    return told
+
+
+def _compiled_with(function: FunctionType, seen: set[FunctionType]) -> Iterator[FunctionType]:
+    """The function and all the compiled ones that it calls, directly or not."""
+    if function not in seen:
+        seen.add(function)
+        yield function
+        named = getclosurevars(function)
+        for value in (*named.nonlocals.values(), *named.globals.values()):
+            for called in value if isinstance(value, tuple) else (value,):
+                if isinstance(called, Dispatcher):
+                    yield from _compiled_with(called.py_func, seen)
+
+
+def compile_c(function: Any, signature: Any, options: dict[str, Any]) -> CFunc:
+    """A C function of this Numba signature, compiled now or before, by whatever process."""
+    for called in [*_compiled_with(function, set())]:
+        called.__qualname__ = identity(called)
+    compiled = _Compiled(function, (signature.args, signature.return_type), {}, options)
+    compiled.enable_caching()
+    compiled.compile()
+    return compiled
+
+
+class _Cache(FunctionCache):
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        return signature, codegen.magic_tuple()  # the file is the function's, by its name
+
+
+class _Compiled(CFunc):
+    def enable_caching(self) -> None:
+        self._cache = _Cache(self._pyfunc)  # type: ignore[attr-defined]
