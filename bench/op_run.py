@@ -33,6 +33,7 @@ COPIES_BYTES = 2**28
 SAMPLE_SECONDS = 1e-3  # of work: starting a program costs a few microseconds
 PROBES = 3  # in a run, at most
 TRIES = 3  # calls that tell how long one takes
+TELLING = 1e5  # bytes or operations: a smaller call is mostly its start, and foretells nothing
 ENTRIES = 4096  # in a program, at most
 CHECK_EVERY = 7  # samples, beginning with the first; odd, so that all of the SETS get their turn
 
@@ -85,6 +86,8 @@ class Lab:
 
     def learn(self, work: Workload, seconds: float) -> None:
         """Remember the kernel's best pace."""
+        if _amount(work) < TELLING:
+            return
         name, pace = work.bench.kernel.name, seconds / _amount(work)
         self._pace[name] = min(self._pace.get(name, pace), pace)
 
