@@ -21,7 +21,7 @@ import psutil
 from bench.probe import UNITS
 from bench.trials import Arena, peak_trials, read_caches, working_sets
 from bench.trials import Cache as Cache
-from engine.model import physical_cores
+from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
 from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
 from reference.op import Cost

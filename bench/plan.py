@@ -17,7 +17,7 @@ from data import shapes
 from engine.config import ModelConfig
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
-from engine.model import physical_cores
+from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import MOST_THREADS
 from kernels.kernel import Kernel
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.probe import ELEMENTS, LINE, PEAKS, READS, STEP, available, copy, triad
-from engine.model import physical_cores
+from kernels.cpu.cores import physical_cores
 from kernels.cpu.share import Share, pack_words
 from kernels.cpu.team import Program, Team
 

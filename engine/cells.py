@@ -61,6 +61,12 @@ class Cells:
                 self._enter(sequence, int(cell), position)
         return cells
 
+    def take_back(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
+        """Undo `place`."""
+        for position, owners in zip(positions, sequences, strict=True):
+            for sequence in owners:
+                self.remove(sequence, position, position + 1)
+
     def _demand_vacant(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
         """No token stands at a position that one of its sequences has already."""
         seen: set[tuple[int, int]] = set()

@@ -1,6 +1,5 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from engine.packed_weights import Job, packed_weights
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
+from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import MOST_THREADS, Team
 from kernels.kernel import NUMERICS
 from reference.formats import FORMATS
@@ -296,15 +296,21 @@ class Model:
         if bad := [row for row in wanted if not 0 <= row < count]:
             raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
         cells = self.cells.place(positions, sequences)
-        arrays = self.plan.inputs
-        arrays["tokens"][:count] = tokens
-        arrays["positions"][:count] = positions
-        arrays["cells"][:count] = cells
-        arrays["spans"][:count] = self.cells.spans(positions, sequences)
-        arrays["rows"][:outputs] = wanted
-        self.plan.resize(tokens=count, outputs=outputs)
-        self.team.run(self.plan.program)
-        logits = self.plan.logits[:outputs]
+        try:
+            arrays = self.plan.inputs
+            arrays["tokens"][:count] = tokens
+            arrays["positions"][:count] = positions
+            arrays["cells"][:count] = cells
+            arrays["spans"][:count] = self.cells.spans(positions, sequences)
+            arrays["rows"][:outputs] = wanted
+            self.plan.resize(tokens=count, outputs=outputs)
+            self.team.run(self.plan.program)
+            return self._finite(self.plan.logits[:outputs], positions, wanted)
+        except BaseException:  # Ctrl-C too: what was not computed to its end is not held
+            self.cells.take_back(positions, sequences)
+            raise
+
+    def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:
         if not np.isfinite(logits.sum()) and not np.isfinite(logits).all():
             row, token = np.argwhere(~np.isfinite(logits))[0]
             raise NumericalError(
@@ -339,13 +345,6 @@ class Model:
             if each:
                 each(logits)
         return np.asarray(logits[-1])
-
-
-def physical_cores() -> int:
-    """Cores this process may run on, hyper-threads not counted."""
-    available = getattr(os, "sched_getaffinity", None)
-    allowed = len(available(0)) if available else os.cpu_count() or 1
-    return max(1, min(int(psutil.cpu_count(logical=False) or allowed), allowed))
 
 
 def _word(array: Array) -> str:

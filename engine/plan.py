@@ -14,9 +14,10 @@ import numpy as np
 from engine.graph import Graph, Node, Value
 from engine.stages import Call, memory, stages
 from kernels.choose import Need
-from kernels.cpu.packing import CACHE_LINE, aligned
+from kernels.cpu.packing import aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
 from kernels.cpu.share import Share, Words, all_arguments, scalar_word
+from kernels.cpu.simd import CACHE_LINE
 from kernels.cpu.team import Program
 from kernels.kernel import Kernel
 from reference.op import DTYPES

@@ -58,8 +58,8 @@ def bench(
     from bench.results import Results, results_folder
     from bench.timing import Rule
     from engine.embedded import resolve
-    from engine.model import physical_cores
     from engine.shell.show import progress_bar, stderr, stdout
+    from kernels.cpu.cores import physical_cores
 
     if repeats < 1:
         raise typer.BadParameter(f"--repetitions is at least 1, got {repeats}")

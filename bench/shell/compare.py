@@ -120,8 +120,8 @@ def _measure(
     everything: bool,
 ) -> "Comparison":
     from bench.compare import measured
-    from engine.model import physical_cores
     from engine.shell.show import progress_bar
+    from kernels.cpu.cores import physical_cores
 
     with progress_bar() as bar:
         task = bar.add_task("measuring in turns", total=None)

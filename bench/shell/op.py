@@ -39,8 +39,8 @@ def op(
     """
     from bench.alone import alone
     from bench.conditions import conditions
-    from engine.model import physical_cores
     from engine.shell.show import progress_bar, stderr, stdout
+    from kernels.cpu.cores import physical_cores
     from kernels.cpu.team import Team
     from kernels.table import variants
     from reference.table import OPS

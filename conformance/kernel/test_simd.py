@@ -18,9 +18,7 @@ from kernels.cpu.simd import (
     convert,
     extract,
     f16x16,
-    f16x32,
     f32x16,
-    f32x32,
     fma,
     high_nibbles,
     i8x32,
@@ -42,6 +40,7 @@ from kernels.cpu.simd_exp import exp
 from kernels.provenance import cpu_features
 from reference.formats.floats import encode_bf16
 
+f16x32, f32x32 = Vector("f16", 32), Vector("f32", 32)
 Array = np.ndarray[Any, np.dtype[Any]]
 SPECIAL = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38], np.float32)
 ALL_16_BITS = np.arange(65536, dtype=np.uint16)

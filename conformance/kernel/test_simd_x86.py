@@ -15,7 +15,6 @@ from kernels.cpu.simd_x86 import (
     dot4,
     dot4_of_signed,
     dot4_of_small,
-    to_bf16,
     to_unsigned,
 )
 from kernels.provenance import cpu_features
@@ -176,20 +175,3 @@ def test_dots_of_two_bfloat16_round_odd_before_even(exponents: int):
     number = ~np.isnan(want)
     assert_array_equal(np.isnan(out), ~number)
     assert_array_equal(out[number].view(np.uint32), want[number].view(np.uint32))
-
-
-@needs({"avx512bf16"})
-def test_float32_narrows_to_bfloat16_without_subnormals():
-    """As the format BF16 does, but that subnormal numbers are zeros; low lanes come first."""
-
-    @njit
-    def sweep(x, out):
-        for i in range(0, len(x), 32):
-            store(out, i, to_bf16(load(f32x16, x, i), load(f32x16, x, i + 16)))
-
-    upper = np.arange(65536, dtype=np.uint32) << 16
-    lower = np.uint32([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
-    x = (upper[:, None] | lower).view(np.float32).ravel()
-    out = np.empty(x.size, np.uint16)
-    sweep(x, out)
-    assert_array_equal(out, encode_bf16(flush(x)).view(np.uint16))

@@ -254,6 +254,22 @@ def test_bound_rejects_wrong_models(spoil: Callable[[Small], Array]) -> None:
     assert nmse > most_nmse
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_step_that_fails_leaves_no_cells(error: type[BaseException], tmp_path: Path) -> None:
+    """What was not computed to its end is not held, and the same step can be run again."""
+    small = Small()
+    model = Model(small.write(tmp_path / "small.gguf"), Options(threads=1, context=32))
+    tokens = prompt(small)
+    before = model.evaluate(tokens[:7], 0).copy()
+    with patch.object(model.team, "run", side_effect=error), pytest.raises(error):
+        model.evaluate(tokens[7:], 7)
+    assert model.cells.positions_of(0).tolist() == list(range(7))
+    model.evaluate(tokens[7:], 7)
+    model.cells.clear()
+    assert np.array_equal(model.evaluate(tokens[:7], 0), before)
+    model.close()
+
+
 def test_rope_divisors_are_read(tmp_path: Path) -> None:
     """Linear scaling in the metadata gives the model with slower frequencies."""
     small = Small()

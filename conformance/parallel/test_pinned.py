@@ -8,6 +8,7 @@ import pytest
 
 from conformance.parallel.shares import LONG, long
 from conformance.parallel.test_team import Visits, wait_until
+from kernels.cpu import cores
 from kernels.cpu.cores import allowed_cores
 from kernels.cpu.share import pack_words
 from kernels.cpu.team import Program, Team
@@ -50,6 +51,17 @@ def test_pinned_threads_run_programs():
         for _ in range(30):
             team.run(seen.program)
     seen.check(30)
+
+
+def test_hyper_threads_come_last(tmp_path, monkeypatch):
+    """As many physical cores as there are, before any second thread of one."""
+    for core, told in enumerate(["0,2", "1,3", "0,2", "1,3", "4-5", "4-5"]):
+        folder = tmp_path / f"cpu{core}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(told + "\n")
+    monkeypatch.setattr(cores, "CPUS", tmp_path)
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 4, 5, 9])
+    assert cores.cores_to_pin(6) == [0, 1, 4, 9, 2, 5]
 
 
 def test_more_threads_than_cores_are_refused():

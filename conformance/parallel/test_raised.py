@@ -137,14 +137,14 @@ def test_ctrl_c_waits_for_the_program_and_no_longer():
 
 
 class Interrupting:
-    """A worker's gate that lets a signal through once, while the caller is about to open it."""
+    """A worker's gate that lets signals through, while the caller is about to open it."""
 
-    def __init__(self, gate):
-        self.gate, self.struck = gate, False
+    def __init__(self, gate, signals):
+        self.gate, self.signals = gate, signals
 
     def locked(self):
-        if not self.struck:
-            self.struck = True
+        if self.signals:
+            self.signals -= 1
             raise KeyboardInterrupt
         return self.gate.locked()
 
@@ -159,12 +159,26 @@ def test_an_interrupt_while_workers_are_woken():
     with Team(3) as team:
         team.run(seen.program)
         wait_until(lambda: team._state.sync[PARKED] == 2)
-        team._state.gates[1] = Interrupting(team._state.gates[1])
+        team._state.gates[1] = Interrupting(team._state.gates[1], 1)
         with pytest.raises(KeyboardInterrupt):
             team.run(seen.program)
         seen.check(2)
         team.run(seen.program)
     seen.check(3)
+
+
+def test_impatient_interrupts():
+    """A second interrupt, before what was posted has run, lets go; the next run ends it first."""
+    seen, other = Visits(3), Visits(3)
+    with Team(3) as team:
+        team.run(seen.program)
+        wait_until(lambda: team._state.sync[PARKED] == 2)
+        team._state.gates[1] = Interrupting(team._state.gates[1], 2)
+        with pytest.raises(KeyboardInterrupt):
+            team.run(seen.program)
+        team.run(other.program)
+        seen.check(2)
+        other.check(1)
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")

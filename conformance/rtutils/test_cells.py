@@ -46,6 +46,16 @@ class AgainstDicts(RuleBasedStateMachine):
         for owner in owners:
             self.plain[owner] |= dict(zip(positions, placed, strict=True))
 
+    @rule(start=st.integers(0, 30), count=st.integers(0, 6), owners=st.sets(sequence, min_size=1))
+    def place_and_take_back(self, start: int, count: int, owners: set[int]) -> None:
+        """Nothing is left of tokens taken back, wherever they stood."""
+        taken = set().union(*(self.plain[s] for s in owners))
+        positions = [p for p in range(start, start + count) if p not in taken]
+        if len(positions) <= self.cells.free:
+            placed = positions, [sorted(owners)] * len(positions)
+            self.cells.place(*placed)
+            self.cells.take_back(*placed)
+
     @precondition(lambda self: any(self.plain))
     @rule(data=st.data())
     def place_twice(self, data: st.DataObject) -> None:

@@ -18,7 +18,6 @@ from kernels.cpu.simd import f32x16, prefetch
 from kernels.cpu.tiles import in_tiles, load_tile, store_tile, zeros
 
 LANES = 16
-LINE = 64  # bytes of a cache line
 # How far ahead weights are asked for, in bytes, where several tokens meet them. A single token's
 # stream is regular enough for the hardware, and loses a seventh by asking.
 AHEAD = 2048

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.linear import AHEAD, LANES, LINE, Blocking, named, product
+from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
+    CACHE_LINE,
     Vector,
     convert,
     dot_pairs,
@@ -147,7 +148,7 @@ def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
                     base, where = at + b * step, token * depth + b * size
                     w = convert(floats, load(halves, weight, base + payload + 2 * lane))
                     if size > 1:
-                        for line in range(AHEAD, AHEAD + step, LINE):
+                        for line in range(AHEAD, AHEAD + step, CACHE_LINE):
                             prefetch(weight, base + line, 3)
                     dots = splats(integers, size, total, where)
                     dots = block(dots, weight, base + 4 * lane, q, where * words, size)

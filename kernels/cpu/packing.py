@@ -13,11 +13,10 @@ from kernels.cpu.linear import LANES
 from kernels.cpu.linear_bf16 import PADDED
 from kernels.cpu.linear_int8 import PAYLOAD
 from kernels.cpu.share import Share, Words, arguments, pack_words, part
-from kernels.cpu.simd import bf16x1, convert, f32x1, load, splat, store
+from kernels.cpu.simd import CACHE_LINE, bf16x1, convert, f32x1, load, splat, store
 from reference.formats import FORMATS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-CACHE_LINE = 64
 TILE = 128
 
 WORDS16 = "weight: u16[rows hidden] -> out: u16[packed]"

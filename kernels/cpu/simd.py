@@ -16,6 +16,7 @@ from numba.extending import intrinsic, models, register_model
 from kernels.provenance import cpu_features
 
 I32 = ir.IntType(32)
+CACHE_LINE = 64  # bytes, and those of the widest vector
 ELEMENTS: dict[str, ir.Type] = {
     "f32": ir.FloatType(), "f16": ir.HalfType(), "bf16": ir.IntType(16),
     "i8": ir.IntType(8), "i16": ir.IntType(16), "i32": I32,
@@ -52,7 +53,7 @@ class _VectorModel(models.PrimitiveModel):
 
 f32x16, f16x16, bf16x16, i32x16 = (Vector(e, 16) for e in ("f32", "f16", "bf16", "i32"))
 i32x8, i8x64 = Vector("i32", 8), Vector("i8", 64)
-f32x32, f16x32, bf16x32, i8x32 = (Vector(e, 32) for e in ("f32", "f16", "bf16", "i8"))
+bf16x32, i8x32 = Vector("bf16", 32), Vector("i8", 32)
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
 
 

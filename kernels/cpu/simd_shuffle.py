@@ -8,9 +8,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from kernels.cpu.simd import I32, address_of, broadcast, call_llvm, suffix
-
-LINE = 64  # bytes of a cache line, and of the widest vector
+from kernels.cpu.simd import CACHE_LINE, I32, address_of, broadcast, call_llvm, suffix
 
 
 @intrinsic(prefer_literal=True)
@@ -28,7 +26,7 @@ def stack(typing, dtype, count):
         size = context.get_abi_sizeof(element)
         with builder.goto_entry_block():  # once, and not zeroed as Numba's own alloca_once does
             memory = builder.alloca(ir.ArrayType(element, count.literal_value))
-        memory.align = LINE
+        memory.align = CACHE_LINE
         view = context.make_array(result)(context, builder)
         populate_array(
             view,

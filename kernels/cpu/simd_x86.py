@@ -3,7 +3,7 @@
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from kernels.cpu.simd import I32, bf16x32, call_llvm
+from kernels.cpu.simd import I32, call_llvm
 
 I16 = ir.IntType(16)
 
@@ -83,17 +83,3 @@ def dot2(typing, sums, a, b):
         return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums.ir, pairs)
 
     return sums(sums, a, b), codegen
-
-
-@intrinsic
-def to_bf16(typing, low, high):
-    """The lanes of two f32x16 as bf16x32, nearest even; a NaN stays one (AVX-512 BF16).
-
-    Subnormal numbers become zero, where convert() of simd.py keeps them.
-    """
-
-    def codegen(context, builder, signature, values):
-        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        return call_llvm(builder, name, bf16x32.ir, [values[1], values[0]])
-
-    return bf16x32(low, high), codegen

@@ -135,6 +135,7 @@ class Team:
         self._program, self._entries = _words(state.control, ctypes.c_uint64, PROGRAM, ENTRIES)
         self._posted, self._ran = _words(state.sync, ctypes.c_int32, POSTED, RAN)
         self._running = threading.Lock()
+        self._last: Program | None = None  # its arrays stay while a worker might be in it
         threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _leave, state, threads)
         for i in range(1, n_threads):
@@ -160,22 +161,22 @@ class Team:
         if self._running.locked():
             raise RuntimeError("this team of threads is running another program")
         with self._running, self._seat:
-            self._program.value, self._entries.value = program.address, program.entries
             raised = self._state.raised
             listen(raised)
             try:
+                self._finish()  # what two interrupts in a row have left
+                raised.clear()
+                self._last = program
+                self._program.value, self._entries.value = program.address, program.entries
                 self._lead()
                 self._finish()
             except BaseException:  # a signal's handler, between calls, while workers wait for us
                 self._finish()
-                raised.clear()
                 raise
             finally:
                 stop_listening()
             if raised:
-                error = raised[0]
-                raised.clear()
-                raise error
+                raise raised.pop(0)
 
     def _finish(self) -> None:
         """Run what was posted, if it was not run."""
@@ -185,6 +186,7 @@ class Team:
 
     def close(self) -> None:
         self._finalizer()
+        self._last = None
 
     def __enter__(self) -> "Team":
         return self
