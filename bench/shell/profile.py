@@ -36,6 +36,7 @@ def profile(
     threads: o.Threads = 0,
     context: o.Context = 0,
     kv: o.KvFormat = "F16",
+    numerics: o.Numerics = "exact",
     variant: o.Variant = None,
     strict: o.Strict = False,
     as_json: o.Json = False,
@@ -55,7 +56,7 @@ def profile(
         engine = stack.enter_context(
             loaded(
                 model, threads=threads, context=context, batch=max(512, prompt), kv_format=kv,
-                variant=variant, strict=strict,
+                numerics=numerics, variant=variant, strict=strict,
             )
         )  # fmt: skip
         bar = progress_bar()

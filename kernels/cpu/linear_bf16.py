@@ -14,13 +14,13 @@ from numba import njit
 from kernels.cpu.linear import LANES, Blocking, chains, product
 from kernels.cpu.share import Share, arguments
 from kernels.cpu.simd import bf16x16, bf16x32, convert, f32x16, load, load_first, store
-from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.simd_shuffle import stack, transpose
 from kernels.cpu.simd_x86 import dot2
 from kernels.cpu.tiles import outer
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 STEP = 4 * LANES
-PAIRS = LANES // 2  # of sixteen elements
+SQUARE = LANES * LANES
 PADDED = 32  # elements
 BLOCKING = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
 
@@ -28,16 +28,22 @@ BLOCKING = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
 @njit
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
-    target, words = panel[token * depth :], stack(np.int32, PAIRS)
+    target, words = panel[token * depth :], stack(np.int32, SQUARE)
     hidden = x.shape[1]
-    for t in range(size):
-        row = first + token + t
-        for k in range(0, depth, PAIRS):
-            at = 2 * (unit + k)
-            left = max(0, min(LANES, hidden - at))
-            store(words, 0, convert(bf16x16, load_first(f32x16, x, row * hidden + at, left)))
-            for j in range(min(PAIRS, depth - k)):
-                target[(k + j) * size + t] = words[j]
+    for k in range(0, depth, LANES):
+        for t in range(size):
+            begin = (first + token + t) * hidden
+            for half in range(2):
+                at = 2 * (unit + k) + half * LANES
+                left = max(0, min(LANES, hidden - at))
+                pairs = convert(bf16x16, load_first(f32x16, x, begin + at, left))
+                store(words, t * LANES + half * LANES // 2, pairs)
+        if size == LANES and k + LANES <= depth:
+            transpose(words, 0, LANES, target, k * LANES)
+        else:
+            for j in range(min(LANES, depth - k)):
+                for t in range(size):
+                    target[(k + j) * size + t] = words[t * LANES + j]
 
 
 @njit(inline="always")

@@ -25,14 +25,8 @@ from kernels.cpu.simd import (
     store_first,
     zero,
 )
-from kernels.cpu.simd_shuffle import (
-    gather_quarters,
-    load_rows,
-    stack,
-    store_rows,
-    transpose_quarters,
-)
-from kernels.cpu.tiles import fma_outer, zeros
+from kernels.cpu.simd_shuffle import stack, transpose
+from kernels.cpu.tiles import fma_outer
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 
@@ -40,31 +34,15 @@ SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 @njit
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
-    target = panel[token * depth :]
-    done = transposed(x, first + token, unit, depth, target) if size == 16 else 0
+    target, hidden, done = panel[token * depth :], x.shape[1], 0
+    if size == LANES:
+        done = depth // LANES * LANES
+        for k in range(0, done, LANES):
+            transpose(x, (first + token) * hidden + unit + k, hidden, target, LANES * k)
     for t in range(size):
         source = x[first + token + t, unit:]
         for k in range(done, depth):
             target[k * size + t] = source[k]
-
-
-@njit
-def transposed(x, token, unit, depth, panel):
-    """Lay sixteen tokens side by side, sixteen elements at a time; how many elements were laid."""
-    hidden = x.shape[1]
-    like = zeros(f32x16, 4)
-    for k in range(0, depth - 15, 16):
-        at = token * hidden + unit + k
-        a = transpose_quarters(*load_rows(like, x, at, hidden))
-        b = transpose_quarters(*load_rows(like, x, at + 4 * hidden, hidden))
-        c = transpose_quarters(*load_rows(like, x, at + 8 * hidden, hidden))
-        d = transpose_quarters(*load_rows(like, x, at + 12 * hidden, hidden))
-        at = 16 * k
-        store_rows(panel, at, 64, gather_quarters(a[0], b[0], c[0], d[0]))
-        store_rows(panel, at + 16, 64, gather_quarters(a[1], b[1], c[1], d[1]))
-        store_rows(panel, at + 32, 64, gather_quarters(a[2], b[2], c[2], d[2]))
-        store_rows(panel, at + 48, 64, gather_quarters(a[3], b[3], c[3], d[3]))
-    return depth // 16 * 16
 
 
 def widened(kind: Vector) -> Any:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from kernels.cpu.simd import CACHE_LINE, I32, address_of, broadcast, call_llvm, suffix
+from kernels.cpu.simd import CACHE_LINE, I32, address_of, broadcast, call_llvm, f32x16, suffix
+from kernels.cpu.tiles import zeros
 
 
 @intrinsic(prefer_literal=True)
@@ -150,3 +151,18 @@ def first_lanes(typing, v, count, rest):
         return builder.select(builder.icmp_signed("<", index, limit), values[0], values[2])
 
     return v(v, types.intp, v), codegen
+
+
+@njit
+def transpose(source, offset, stride, target, start):
+    """Sixteen rows of sixteen words of four bytes, `stride` elements apart from source[offset:] on:
+    their columns one after the other to target[start:]."""
+    like = zeros(f32x16, 4)
+    a = transpose_quarters(*load_rows(like, source, offset, stride))
+    b = transpose_quarters(*load_rows(like, source, offset + 4 * stride, stride))
+    c = transpose_quarters(*load_rows(like, source, offset + 8 * stride, stride))
+    d = transpose_quarters(*load_rows(like, source, offset + 12 * stride, stride))
+    store_rows(target, start, 64, gather_quarters(a[0], b[0], c[0], d[0]))
+    store_rows(target, start + 16, 64, gather_quarters(a[1], b[1], c[1], d[1]))
+    store_rows(target, start + 32, 64, gather_quarters(a[2], b[2], c[2], d[2]))
+    store_rows(target, start + 48, 64, gather_quarters(a[3], b[3], c[3], d[3]))
