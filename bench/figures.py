@@ -4,20 +4,31 @@
 makes it of a run's rows.
 """
 
-from collections.abc import Sequence
+import secrets
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from bench.contenders.contender import Setup
+from bench.contenders.contender import OURS, Setup
 from bench.engine_tests import EngineTest
 from bench.limits import Limits
 from bench.node_cost import cost_of, stored_bytes
+from bench.probe import READ, READS, STEP
 from bench.profile import Profile
 from bench.results import Measurement
+from bench.timing import Sampler
+from engine.graph import Value
 from engine.model import Model
+from kernels.cpu.sequence import sequence
+from kernels.cpu.share import pack_words
+from kernels.cpu.team import Program
 
-STREAMS = ("step", "linear nodes")  # of which a decode streams its weights
+Array = np.ndarray[Any, np.dtype[Any]]
+STEP_STREAM, LINEAR_STREAM = "step", "linear nodes"  # of which a decode streams its weights
+READING = "reading"  # who reads the weights and nothing else, in turns with a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +83,39 @@ FULL = _card(512, 128, 32, (128, 4096), 8)
 QUICK = _card(24, 4, 3, (8, 40), 3)
 
 
-def streams(model: Model, found: Profile, limits: Limits) -> list[Measurement]:
-    """Bytes of weights over the time of a decode step, and over that of its linear nodes alone,
-    against the fastest that the machine reads as many."""
+def streamed(model: Model) -> list[Array]:
+    """The linear nodes' weights, as their kernels stream them."""
+    linear = [
+        step.node.arguments["weight"] for step in model.plan.steps if step.node.op == "linear"
+    ]
+    return [model.plan.array(weight) for weight in linear if isinstance(weight, Value)]
+
+
+def reading(model: Model) -> Sampler:
+    """All threads read the weights that a decode step streams, and do nothing else: seconds."""
+    weights = streamed(model)
+    sums = np.zeros(STEP * model.team.n_threads, np.int32)
+    blocks = [
+        pack_words(READ, {"repeats": 1, "streams": 1, "x": flat, "out": sums})
+        for flat in (weight.reshape(-1).view(np.int32) for weight in weights)
+    ]
+    entry, calls = sequence([(READS["plain"], block) for block in blocks])
+    program = Program([entry], (blocks, calls, weights, sums))
+
+    def read() -> float:
+        started = time.perf_counter()
+        model.team.run(program)
+        return time.perf_counter() - started
+
+    return read
+
+
+def streams(
+    model: Model, found: Profile, limits: Limits, turns: Mapping[str, Sequence[float]]
+) -> list[Measurement]:
+    """Bytes of weights over the time of a decode step, over that of reading them alone, which took
+    turns with it, and over that of the step's linear nodes; and the fastest that the machine was
+    ever seen to read as many."""
     sizes, depth = {"tokens": found.tokens, "outputs": 1}, found.context - found.tokens
     weights = sum(
         stored_bytes(step.node, sizes, cost_of(step.node, sizes, depth))
@@ -84,11 +125,13 @@ def streams(model: Model, found: Profile, limits: Limits) -> list[Measurement]:
     working_set = round(weights) if weights <= limits.last_level() else None
     moved = limits.bandwidth(found.threads, working_set)
     linear = np.sum([node.samples for node in found.nodes if node.op == "linear"], axis=0)
-    samples: Sequence[Sequence[float]] = (found.samples, linear.tolist())
+    rivals = secrets.token_hex(4)
+    samples = [(STEP_STREAM, by, taken, rivals) for by, taken in turns.items()]
     return [
         Measurement(
             bench="stream",
             test=test,
+            contender=by,
             model=found.model,
             threads=found.threads,
             samples=tuple(taken),
@@ -96,6 +139,7 @@ def streams(model: Model, found: Profile, limits: Limits) -> list[Measurement]:
             limit=f"{limits.level(found.threads, working_set)} {moved.kind}",
             limit_seconds=weights / moved.bytes_per_second,
             limit_spread=moved.spread,
+            rivals=together,
         )
-        for test, taken in zip(STREAMS, samples, strict=True)
+        for test, by, taken, together in (*samples, (LINEAR_STREAM, OURS, linear.tolist(), ""))
     ]

@@ -15,7 +15,7 @@ from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
 from bench.empty_step import empty_steps
 from bench.engine_race import Fields
-from bench.figures import streams
+from bench.figures import READING, reading, streams
 from bench.memory import STATUS, Held, held
 from bench.op_run import Lab
 from bench.plan import Plan
@@ -122,8 +122,8 @@ def test_memory(
 def test_steps(
     benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder, lab: Lab, engine_path: Path
 ) -> None:
-    """A decode step takes this long; with the clock read after every node it and a prompt's step
-    give the same. A step of nodes that do nothing is timed as well."""
+    """A decode step takes this long, and reading its weights, in turns; with the clock read after
+    every node it and a prompt's step give the same. A step that does nothing is timed as well."""
     rule = plan.engine_rule if plan.measuring else ONCE
     known = lab.limits if plan.measuring else None
     prompt = plan.card.prompt.prompt
@@ -134,7 +134,7 @@ def test_steps(
             return decode, profile(engine, prompt, 0, rule, known)
 
         benchmark.group = f"{engine_path.stem} step"
-        measure(benchmark, {OURS: _decode(engine)}, rule)
+        taken = measure(benchmark, {OURS: _decode(engine), READING: reading(engine.model)}, rule)
         found = profiles()
         if not plan.measuring:
             return
@@ -142,7 +142,8 @@ def test_steps(
             recorder.raise_limits(lab.limits)
             known = lab.limits
             found = profiles()
-        recorder.add(*streams(engine.model, found[0], lab.limits), *empty_steps(engine.model))
+        recorder.add(*streams(engine.model, found[0], lab.limits, taken))
+        recorder.add(*empty_steps(engine.model))
     for one in found:
         recorder.add(*measurements(one))
 

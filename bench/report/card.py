@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.contenders.contender import FAST, OURS
-from bench.figures import FULL, QUICK, STREAMS, Card
+from bench.figures import FULL, LINEAR_STREAM, QUICK, READING, STEP_STREAM, Card
 from bench.ratio import Ratio, quotient, ratio
 from bench.report.drawing import label
 from bench.report.lookup import engine_model, family, present, sizes
@@ -121,11 +121,9 @@ def _in_turns(a: Measurement, b: Measurement) -> Ratio:
 
 
 def _of_the_machine(rows: Rows) -> Iterator[tuple[str, Ratio]]:
-    for test, said in zip(STREAMS, ("", ", linear nodes alone"), strict=True):
-        if m := rows.get("stream", test):
-            level = m.limit.split()[0]  # without the kind of access that was the fastest
-            name = f"weights streamed ÷ {level} bandwidth{said}"
-            yield name, ratio([m.limit_seconds], m.samples)
+    step, alone = (rows.get("stream", STEP_STREAM, by) for by in (OURS, READING))
+    if step and alone:
+        yield "weights streamed ÷ reading them alone", _in_turns(alone, step)
     for m in rows.of("memory"):
         allowed = sum(sizes(m).values()) + ALLOWANCE
         name = f"peak memory ÷ (file + cache + {ALLOWANCE / 1e6:.0f} MB)"
@@ -179,10 +177,11 @@ def behind(run: Run) -> Table:
 
 
 def _rates(rows: Rows) -> Iterator[tuple[str, str]]:
-    for test in STREAMS:
-        if m := rows.get("stream", test):
-            speed = digits(m.bytes / m.median / 1e9)
-            yield f"Weights streamed by a decode's {test}", f"{speed} GB/s ({m.limit})"
+    for test, by in ((STEP_STREAM, OURS), (LINEAR_STREAM, OURS), (STEP_STREAM, READING)):
+        if m := rows.get("stream", test, by):
+            speeds = (digits(m.bytes / seconds / 1e9) for seconds in (m.median, m.limit_seconds))
+            who = "by reading them alone, in turns" if by == READING else f"by a decode's {test}"
+            yield f"Weights streamed {who}", "{} GB/s; at best {} ({})".format(*speeds, m.limit)
     for by in (OURS, PEER):
         pair = rows.speed(FULL.deep.name, by, by, FULL.shallow.name)
         if pair:
