@@ -41,19 +41,11 @@ def peak(status: Path = STATUS) -> int:
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    from engine import Engine
+    from bench.contenders.assay import loaded
 
     setup, prompt = Setup(**question["setup"]), int(question["prompt"])
     path = Path(question["model"])
-    with Engine.load(
-        path,
-        threads=setup.threads,
-        context=setup.context,
-        batch=setup.batch,
-        kv_format=setup.kv_format,
-        sequences=setup.sequences,
-        outputs=setup.sequences,
-    ) as engine:
+    with loaded(path, setup) as engine:
         model = engine.model
         tokens = np.random.default_rng(0).integers(model.config.vocab, size=prompt + 1).tolist()
         model.evaluate(tokens[:-1], 0)

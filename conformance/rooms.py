@@ -4,10 +4,22 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("reference", "kernels")
+
+
+def python(folder: Path, environment: Mapping[str, str], program: str, *arguments: str) -> str:
+    """What the program prints, run in this folder; an error there is one here."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder, env=environment, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"exit {done.returncode}\n{done.stderr}")
+    return done.stdout
 
 
 class Copy:
@@ -33,15 +45,5 @@ class Copy:
         return {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def python(self, program: str, *arguments: str) -> str:
-        """What the program prints; an error here is an error there."""
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            cwd=self.folder,
-            env=self.environment(),
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"exit {done.returncode}\n{done.stderr}")
-        return done.stdout
+        """What the program prints that finds the rooms here."""
+        return python(self.folder, self.environment(), program, *arguments)

@@ -16,7 +16,7 @@ from engine.stages import Call, memory, stages
 from kernels.choose import Need
 from kernels.cpu.packing import aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
-from kernels.cpu.share import Share, Words, all_arguments, scalar_word
+from kernels.cpu.share import Words, all_arguments, scalar_word
 from kernels.cpu.simd import CACHE_LINE
 from kernels.cpu.team import Program
 from kernels.kernel import Kernel
@@ -44,10 +44,6 @@ class Step:
     node: Node
     kernel: Kernel
     weight: str = ""
-
-    def shares(self) -> list[Share]:
-        """What runs: the kernel's share, and the one that follows if there is one."""
-        return [share for share in (self.kernel.share, self.kernel.then) if share]
 
     def reads(self) -> list[Value]:
         """The arrays its inputs are, as the kernel wants them."""
@@ -110,7 +106,7 @@ def _quantised(x: Value) -> dict[str, Value]:
 
 def values_of(step: Step) -> dict[str, Value | float]:
     """Arguments by the names of the signatures of the kernel's shares."""
-    names = {a.name for share in step.shares() for a in all_arguments(share.signature)}
+    names = {a.name for share in step.kernel.shares for a in all_arguments(share.signature)}
     return {name: value for name, value in step.node.arguments.items() if name in names}
 
 
@@ -153,7 +149,7 @@ def calls_of(steps: Sequence[Step]) -> list[Call]:
         values = step.node.arguments.items()
         writes = frozenset(memory(v) for n, v in values if isinstance(v, Value) and n in outputs)
         splits = "" if step.kernel.then else step.kernel.splits
-        for share in step.shares():
+        for share in step.kernel.shares:
             names = [argument.name for argument in all_arguments(share.signature)]
             arguments = {name: step.node.arguments[name] for name in names}
             found.append(Call(i, share, arguments, writes, splits))

@@ -102,8 +102,8 @@ def stages(
     if kernel.scratch:
         shape = sizes(kernel.spec, inputs, kernel.format)
         values["scratch"] = np.full(kernel.scratch(shape), np.nan, np.float32)
-    shares = filter(None, (kernel.share, kernel.then))
-    return result + [(share, pack_words(share.signature, values), values) for share in shares]
+    called = [(share, pack_words(share.signature, values), values) for share in kernel.shares]
+    return result + called
 
 
 def bind(kernel: Kernel, inputs: Arguments, outputs: Mapping[str, Array]) -> Run:

@@ -57,6 +57,11 @@ class Kernel:
         """E.g. linear/cpu/generic/Q4_0: what certificates and messages say."""
         return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
 
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What runs, one after the other: the kernel's share, and the one that follows if any."""
+        return (self.share, self.then) if self.then else (self.share,)
+
     def conditions(self) -> str:
         """All else that its row says, for the certificate."""
         takes = f"{self.takes.__module__}.{self.takes.__qualname__}"

@@ -11,6 +11,20 @@ from bench.contenders.contender import Array, Setup
 from engine import Engine, SamplingParams
 
 
+def loaded(model: Path, setup: Setup, **options: Any) -> Engine:
+    """The model as a set-up wants it."""
+    return Engine.load(
+        model,
+        threads=setup.threads,
+        context=setup.context,
+        batch=setup.batch,
+        kv_format=setup.kv_format,
+        sequences=setup.sequences,
+        outputs=setup.sequences,
+        **options,
+    )
+
+
 class Assay:
     """The model behind certified kernels, as `assay run` has it."""
 
@@ -18,16 +32,7 @@ class Assay:
     options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, model: Path, setup: Setup) -> None:
-        self._engine = Engine.load(
-            model,
-            threads=setup.threads,
-            context=setup.context,
-            batch=setup.batch,
-            kv_format=setup.kv_format,
-            sequences=setup.sequences,
-            outputs=setup.sequences,
-            **self.options,
-        )
+        self._engine = loaded(model, setup, **self.options)
         self.vocab = self._engine.model.config.vocab
         self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 

@@ -2,14 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Collection
 from functools import cache
 
 import llvmlite.binding as llvm
 
-from conformance.rooms import ROOT
+from conformance.rooms import ROOT, python
 
 
 def python_for(
@@ -20,17 +18,7 @@ def python_for(
         "NUMBA_CPU_NAME": cpu,
         "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in sorted(features)),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **setting, **variables},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"exit {done.returncode}\n{done.stderr}")
-    return done.stdout
+    return python(ROOT, {**os.environ, **setting, **variables}, program, *arguments)
 
 
 @cache

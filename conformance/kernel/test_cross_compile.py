@@ -50,7 +50,7 @@ from kernels.table import find
 found = {name: [] for name in sys.argv[2:]}
 for name, texts in found.items():
     kernel = find(name)
-    for share in filter(None, (kernel.share, kernel.then)):
+    for share in kernel.shares:
         share.compile()
         texts += last
 json.dump(found, sys.stdout)

@@ -241,7 +241,7 @@ def test_every_call_is_in_one_stage(model: Model) -> None:
     """The stages together are the calls, and the calls are the steps' shares."""
     plan = model.plan
     assert [call for stage in plan.stages for call in stage] == plan.calls
-    shares = [(i, share) for i, step in enumerate(plan.steps) for share in step.shares()]
+    shares = [(i, share) for i, step in enumerate(plan.steps) for share in step.kernel.shares]
     assert sorted([(c.step, c.share) for c in plan.calls], key=lambda c: c[0]) == shares
     alone = [replace(call, splits="") for call in plan.calls]
     assert len(stages(alone)) > len(plan.stages)

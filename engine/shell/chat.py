@@ -22,6 +22,7 @@ def chat(
     kv: o.KvFormat = "F16",
     numerics: o.Numerics = "exact",
     pinned: o.Pinned = False,
+    keep_packed: o.KeepPacked = False,
     variant: o.Variant = None,
     strict: o.Strict = False,
 ) -> None:
@@ -42,6 +43,7 @@ def chat(
         kv_format=kv,
         numerics=numerics,
         pinned=pinned,
+        keep_packed=keep_packed,
         variant=variant,
         strict=strict,
     ) as engine:

@@ -1,0 +1,135 @@
+"""Where linear's tiles cross over: the time of a token by how many come together and by how many of
+them a kernel keeps in registers at once.
+
+`python -m bench.crossover Q4_0 F16` prints a table for each format, of this machine's fastest exact
+kernel; its blocking is to be what wins here (docs/decisions/010-register-tiles.md).
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from bench.cases import BenchCase
+from bench.limits import limits
+from bench.op_run import Lab, OpRun
+from bench.timing import Rule, race
+from bench.workload import Workload
+from engine.shell.show import stdout
+from kernels.cpu import linear_float, linear_int8
+from kernels.cpu.cores import physical_cores
+from kernels.cpu.linear import Blocking
+from kernels.cpu.share import Share
+from kernels.cpu.team import Team
+from kernels.kernel import Kernel
+from kernels.table import variants
+
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
+SHAPE = {"hidden": 2048, "out": 5632}  # TinyLlama's gate
+RULE = Rule(least=5, most=15, error=0.01, cap_seconds=0.5)
+MEETINGS = {
+    "generic": linear_int8.GENERIC,
+    "avx2": linear_int8.AVX2,
+    "avx512_vnni": linear_int8.AVX512_VNNI,
+}
+BLOCKINGS = {"generic": linear_float.GENERIC, "avx512": linear_float.AVX512}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A kernel, its blocking, and what makes its share of another."""
+
+    kernel: Kernel
+    blocking: Blocking
+    make: Callable[[Blocking], Share]
+
+    @classmethod
+    def best(cls, format: str) -> "Tiled":
+        """The first that runs here and has tiles of vectors."""
+        for kernel in variants("linear", format):
+            name = kernel.variant
+            if kernel.missing() or kernel.numerics != "exact":
+                continue
+            if kernel.activations == "int8" and name in MEETINGS:
+                return cls(kernel, MEETINGS[name].blocking, _of_int8(name, format))
+            if kernel.activations == "float32" and name in BLOCKINGS:
+                return cls(kernel, BLOCKINGS[name], _of_floats(name, format))
+        raise ValueError(f"no kernel of linear in {format} has tiles here")
+
+    def widths(self) -> dict[int, Kernel]:
+        """The kernel with tiles of so many tokens at most, by that number."""
+        found = {}
+        for i, width in enumerate(self.blocking.tiles):
+            share = self.make(replace(self.blocking, tiles=self.blocking.tiles[i:]))
+            found[width] = replace(self.kernel, variant=f"of {width}", share=share)
+        return dict(reversed(found.items()))
+
+
+def _of_int8(name: str, format: str) -> Callable[[Blocking], Share]:
+    def make(blocking: Blocking) -> Share:
+        meeting = replace(MEETINGS[name], blocking=blocking)
+        kernel = linear_int8.int8_kernel(meeting, f"tiles of {blocking.tiles[0]}", format)
+        return Share(kernel, linear_int8.SIGNATURE, format)
+
+    return make
+
+
+def _of_floats(name: str, format: str) -> Callable[[Blocking], Share]:
+    def make(blocking: Blocking) -> Share:
+        kind = linear_float.KINDS[format]
+        kernel = linear_float.float_kernel(blocking, f"tiles of {blocking.tiles[0]}", kind)
+        return Share(kernel, linear_float.SIGNATURE, format)
+
+    return make
+
+
+def crossover(format: str, lab: Lab, tell: Callable[[], None]) -> dict[int, dict[int, float]]:
+    """Seconds a token, by tokens and by the widest tile, from weights beyond the caches."""
+    widths = Tiled.best(format).widths()
+    found: dict[int, dict[int, float]] = {}
+    for tokens in TOKENS:
+        runs = {}
+        for width, kernel in widths.items():
+            if width <= tokens:
+                work = Workload.of(BenchCase(kernel, {"tokens": tokens, **SHAPE}, ()))
+                runs[str(width)] = OpRun(lab, work, "cold")
+        samples = race(runs, RULE)
+        found[tokens] = {int(w): float(np.median(s)) / tokens for w, s in samples.items()}
+        tell()
+    return found
+
+
+def table(format: str, found: dict[int, dict[int, float]]) -> Table:
+    """In microseconds a token; the fastest of a row stands out."""
+    widths = sorted({width for row in found.values() for width in row})
+    result = Table(title=f"linear {format}, us a token", box=None)
+    result.add_column("tokens", justify="right")
+    for width in widths:
+        result.add_column(f"tiles of {width}", justify="right")
+    for tokens, row in found.items():
+        best = min(row.values())
+        cells = [
+            Text(f"{1e6 * row[w]:.1f}", "bold" if row[w] == best else "") if w in row else Text("")
+            for w in widths
+        ]
+        result.add_row(str(tokens), *cells)
+    return result
+
+
+def main() -> None:
+    formats = sys.argv[1:] or ["F16", "Q8_0", "Q4_0"]
+    threads = physical_cores()
+    with Team(threads) as team, Progress(transient=True) as bar:
+        lab = Lab(team, limits([threads]))
+        task = bar.add_task("racing tiles", total=len(formats) * len(TOKENS))
+        tables = [table(f, crossover(f, lab, lambda: bar.advance(task))) for f in formats]
+    for one in tables:
+        stdout().print(one)
+
+
+if __name__ == "__main__":
+    main()
