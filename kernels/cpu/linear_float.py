@@ -54,15 +54,18 @@ def widened(kind: Vector) -> Any:
 
 
 def single(kind: Vector) -> Any:
-    """One token: two groups of rows at once, since a chain of additions waits for each to end."""
+    """One token: two groups of rows at once, since a chain of additions waits for each to end. They
+    are of the two halves of a thread's groups: two long streams of weights come faster from memory
+    than short ones by turns."""
     step = LANES * kind.bits // kind.lanes // 8
 
     @njit
     def run(x, weight, out, thread, n_threads):
         hidden, width = x.shape[1], out.shape[1]
         begin, end = part((width + LANES - 1) // LANES, thread, n_threads)
-        for group in range(begin, end, 2):
-            other = min(group + 1, end - 1)
+        middle = begin + (end - begin + 1) // 2
+        for group in range(begin, middle):
+            other = min(middle + group - begin, end - 1)
             at, beside = group * hidden * step, other * hidden * step
             a, b = zero(f32x16), zero(f32x16)
             for k in range(hidden):
