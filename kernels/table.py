@@ -22,7 +22,7 @@ from kernels.cpu import (
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import BF16_PACKINGS, PACKINGS
+from kernels.cpu.packing import BF16_PACKINGS, PACKINGS, SPREAD_PACKINGS
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.share import Share
 from kernels.kernel import Kernel
@@ -38,8 +38,9 @@ WRITES_CACHE = (("out", "before"),)
 
 def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of linear on packed weights, in each of its formats."""
-    packings = BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
-    return [Kernel("linear", variant, s, f, pack=packings[f], **rest) for f, s in shares.items()]
+    found = BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
+    found = SPREAD_PACKINGS if variant == "generic" else found
+    return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
 
 
 KERNELS: tuple[Kernel, ...] = (

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference.bounds import TINY, gamma
+from reference.bounds import TINY, U, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
@@ -35,17 +35,29 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
 def quantised_bound(x: Array, inputs: Arguments) -> Array:
     """For a kernel on quantised activations x, against the product of those same activations.
 
-    Dots inside a block are exact integers, so only the product of two scales, one fused multiply
-    and the sum over blocks round: gamma(blocks + 3) * sum over blocks |dot|. -> [tokens, out].
+    Dots inside a part, what shares a scale, are exact integers, and so is the sum of x that meets a
+    part's offset: only products of scales, one fused multiply for each of the two and the sum over
+    parts round, gamma(terms + 3) * sum |term|. And weights of three factors or with an offset are
+    rounded once as they are decoded, the kernel's are not: U * sum |w||x|. -> [tokens, out].
     """
-    w = FORMATS[inputs["format"]].dequantise(inputs["weight"]).astype(np.float64)
-    blocks = x.shape[1] // BLOCK
-    dots = np.einsum("tbk,obk->tob", _in_blocks(x), _in_blocks(w))
-    return np.asarray(gamma(blocks + 3) * np.abs(dots).sum(axis=-1) + TINY * max(1, blocks))
+    layout = FORMATS[inputs["format"]]
+    w = layout.dequantise(inputs["weight"]).astype(np.float64)
+    offset = np.zeros(w.shape)
+    if layout.offset:
+        blocks = inputs["weight"].reshape(-1, layout.block_bytes)
+        offset = layout.offset(blocks).reshape(w.shape).astype(np.float64)
+    parts = x.shape[1] // layout.part
+    x_, scaled, moved = (_in_parts(rows, layout.part) for rows in (x, w - offset, offset))
+    size = np.abs(np.einsum("tpk,opk->top", x_, scaled)).sum(axis=-1)
+    size += np.einsum("tp,op->to", np.abs(x_.sum(axis=-1)), np.abs(moved[..., 0]))
+    terms = 2 * parts if layout.offset else parts
+    rounded = U if layout.offset or layout.block > layout.part else 0.0
+    decoded = rounded * (np.abs(x) @ np.abs(w).T)
+    return np.asarray(gamma(terms + 3) * size + decoded + TINY * max(1, terms))
 
 
-def _in_blocks(rows: Array) -> Array:
-    return rows.reshape(len(rows), rows.shape[1] // BLOCK, BLOCK)
+def _in_parts(rows: Array, part: int) -> Array:
+    return rows.reshape(len(rows), rows.shape[1] // part, part)
 
 
 def quantisation_step(scale: Array, inputs: Arguments) -> Array:

@@ -89,7 +89,9 @@ def test_each_weight_meets_its_own_activation(kernel):
     if kernel.activations == "bf16":
         columns = FORMATS["BF16"].dequantise(FORMATS["BF16"].quantise(columns))
     out = run(kernel, x=x, weight=weight)
-    np.testing.assert_allclose(out, 127 * columns, rtol=1e-6, atol=0)
+    # an offset and what it is added to may cancel, which are rounded apart
+    cancelled = 2.0**-22 * np.abs(columns).max() if FORMATS[kernel.format].offset else 0
+    np.testing.assert_allclose(out, 127 * columns, rtol=1e-6, atol=127 * cancelled)
 
 
 @pytest.mark.parametrize("kernel", CUTTING, ids=[kernel.name for kernel in CUTTING])

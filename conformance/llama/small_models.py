@@ -28,20 +28,23 @@ class Small:
     format: str = "F32"
     biases: bool = False
     seed: int = 0
+    finer: str = (
+        ""  # the format of values, of what leads out of the FFN and of the output, if another
+    )
 
     def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
         """Matrices in the model's format, and norms (with biases) in float32."""
         rng = np.random.default_rng(self.seed)
-        layout = FORMATS[self.format]
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
 
-        def matrix(rows: int, elements: int) -> Weight:
+        def matrix(rows: int, elements: int, format: str = self.format) -> Weight:
             values = rng.standard_normal((rows, elements), np.float32) * elements**-0.5
-            return Weight(layout.quantise(values.astype(np.float32)), self.format)
+            return Weight(FORMATS[format].quantise(values.astype(np.float32)), format)
 
         def vector(size: int, around: float) -> Array:
             return np.float32(around) + 0.1 * rng.standard_normal(size, np.float32)
 
+        finer = self.finer or self.format
         weights = {"token_embd.weight": matrix(self.vocab, self.hidden)}
         norms = {"output_norm.weight": vector(self.hidden, 1)}
         for i in range(self.blocks):
@@ -49,11 +52,11 @@ class Small:
             weights |= {
                 f"{block}.attn_q.weight": matrix(q, self.hidden),
                 f"{block}.attn_k.weight": matrix(kv, self.hidden),
-                f"{block}.attn_v.weight": matrix(kv, self.hidden),
+                f"{block}.attn_v.weight": matrix(kv, self.hidden, finer),
                 f"{block}.attn_output.weight": matrix(self.hidden, q),
                 f"{block}.ffn_gate.weight": matrix(self.ffn, self.hidden),
                 f"{block}.ffn_up.weight": matrix(self.ffn, self.hidden),
-                f"{block}.ffn_down.weight": matrix(self.hidden, self.ffn),
+                f"{block}.ffn_down.weight": matrix(self.hidden, self.ffn, finer),
             }
             norms |= {
                 f"{block}.attn_norm.weight": vector(self.hidden, 1),
@@ -67,7 +70,7 @@ class Small:
                     f"{block}.attn_output.bias": vector(self.hidden, 0),
                 }
         if not self.tied:
-            weights["output.weight"] = matrix(self.vocab, self.hidden)
+            weights["output.weight"] = matrix(self.vocab, self.hidden, finer)
         return weights, norms
 
     def shape(self) -> Shape:

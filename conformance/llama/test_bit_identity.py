@@ -5,7 +5,7 @@ as well as those that fall to the scalar kernel; quantised caches with float and
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class Subject:
 SUBJECTS = [
     *product(FORMATS, ("F32", "F16"), (16, 24)),
     *product(("F16", "Q4_0"), ("Q8_0", "Q4_0"), (32,)),  # whole blocks, as the fast kernel wants
+    ("Q4_K", "F16", 32),  # and Q6_K
 ]
 ATTENTION = {16: "generic", 24: "scalar", 32: "generic"}
 
@@ -53,6 +54,8 @@ def subject(
 ) -> Iterator[Subject]:
     weights, kv_format, head_dim = request.param
     small = Small(format=weights, head_dim=head_dim, seed=3)
+    if weights == "Q4_K":
+        small = replace(small, finer="Q6_K", hidden=256, heads=8, ffn=256)
     path = small.write(tmp_path_factory.mktemp("bits") / "small.gguf")
     options = {"context": 96, "batch": 64, "outputs": 64, "sequences": SEQUENCES, "threads": 1}
     model = Model(path, Options(kv_format=kv_format, **options))

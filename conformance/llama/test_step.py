@@ -35,6 +35,7 @@ ERRING = (
 )  # fmt: skip
 F16_ROUNDING = 2.0**-11
 
+MIXED = ("Q4_K", "Q6_K"), ("Q2_K", "Q3_K"), ("IQ4_XS", "Q5_K"), ("TQ1_0", "TQ2_0")
 MODELS = {
     "MHA": Small(kv_heads=4),
     "GQA": Small(),
@@ -48,6 +49,9 @@ MODELS = {
     "odd sizes, BF16": Small(hidden=33, heads=5, kv_heads=1, head_dim=14, ffn=1, format="BF16"),
     "wide heads": Small(heads=2, kv_heads=1, head_dim=80, ffn=160),
     **{f: Small(format=f, seed=1) for f in ("F16", "BF16", "Q8_0", "Q4_0")},
+    **{f: Small(format=f, seed=1) for f in ("Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")},
+    **{f"{f} and {finer}": Small(format=f, finer=finer, hidden=256, heads=8, head_dim=32, ffn=256)
+       for f, finer in MIXED},
     **{f"{f}, all at once": Small(format=f, kv_heads=1, head_dim=24, heads=4, biases=True,
                                   tied=True, blocks=3) for f in ("Q8_0", "Q4_0")},
 }  # fmt: skip

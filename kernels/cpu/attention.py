@@ -94,7 +94,7 @@ def end_of_run(spans, first, last):
 
 
 def flash(tag: FormatTag) -> Callable[..., None]:
-    layout = FORMATS[tag.name.removeprefix("format.")]
+    layout = FORMATS[tag.format]
     block_elements, block_bytes = layout.block, layout.block_bytes
 
     def generic(block, thread, n_threads):

@@ -18,7 +18,7 @@ SIGNATURE = OP.signature
 
 
 def plain(tag: FormatTag) -> Callable[..., None]:
-    layout = FORMATS[tag.name.removeprefix("format.")]
+    layout = FORMATS[tag.format]
     block_elements, block_bytes = layout.block, layout.block_bytes
 
     def scalar(block, thread, n_threads):

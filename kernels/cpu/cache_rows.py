@@ -47,7 +47,7 @@ def _sixteen(tag, data, base, d):
         return mul(sub(q, splat(f32x16, 8.0)), splat(f32x16, half_at(data, block)))
 
     kinds = {"F32": f32, "F16": f16, "Q8_0": q8_0, "Q4_0": q4_0}
-    return kinds[tag.instance_type.name.removeprefix("format.")]
+    return kinds[tag.instance_type.format]
 
 
 def start_of(tag, d):
@@ -57,7 +57,7 @@ def start_of(tag, d):
 
 @overload(start_of, inline="always")
 def _start_of(tag, d):
-    layout = FORMATS[tag.instance_type.name.removeprefix("format.")]
+    layout = FORMATS[tag.instance_type.format]
     elements, size = layout.block, layout.block_bytes
 
     def start(tag, d):
@@ -73,7 +73,7 @@ def line_begins(tag, d):
 
 @overload(line_begins, inline="always")
 def _line_begins(tag, d):
-    step = 16 if tag.instance_type.name == "format.F32" else 32
+    step = 16 if tag.instance_type.format == "F32" else 32
 
     def begins(tag, d):
         return d % step == 0

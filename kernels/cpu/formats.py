@@ -1,28 +1,34 @@
-"""Weight formats inside compiled code: one tag a format, and elements decoded and encoded by tag.
+"""Weight formats inside compiled code: one tag a format, and elements decoded by tag.
 
 `element` serves every kernel that reads the file's own layout one element at a time; kernels that
-must be fast stream packed layouts of their own.
+must be fast stream packed layouts of their own, which packing.py makes with the same CODINGS.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit, types
 from numba.extending import models, overload, register_model
 
 from kernels.cpu.simd import bf16x1, convert, extract, f16x1, f32x1, load, splat, store
+from reference.formats import FORMATS
+from reference.formats.codebooks import FP4, NL
 
 
 class FormatTag(types.Type):
     """A weight format as a compile-time argument."""
 
     def __init__(self, format: str) -> None:
+        self.format = format
         super().__init__(name=f"format.{format}")
 
 
 register_model(FormatTag)(models.OpaqueModel)
 
-TAGS = {name: FormatTag(name) for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
+TAGS = {name: FormatTag(name) for name in FORMATS}
 
 
 @njit(inline="always")
@@ -35,6 +41,205 @@ def half_at(data, offset):
 def put_half(data, offset, value):
     """float32 to float16, nearest even, at a byte offset."""
     store(data, offset, convert(f16x1, splat(f32x1, value)))
+
+
+@njit(inline="always")
+def field(data, base, j, bits, run):
+    """Field j of those that begin at data[base], laid out as `unpack` of reference/formats/bits.py
+    says."""
+    span = run * (8 // bits)
+    byte = np.int32(data[base + j // span * run + j % run])
+    return byte >> (bits * (j % span // run)) & ((1 << bits) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """How the elements of a block format are coded: scale * integer, perhaps plus an offset.
+
+    Functions take the bytes of a row, where the block begins, and which of its elements is meant.
+
+    - `integer`: the element's.
+    - `d`: byte of the block at which its float16 scale stands; `scale` instead gives it.
+    - `part`: the integer that multiplies d for the element's part of the block.
+    - `m`: byte of a float16 that is the offset; with `floor`, minus it times that integer is.
+    """
+
+    integer: Callable[..., Any]
+    d: int = 0
+    part: Callable[..., Any] | None = None
+    m: int | None = None
+    floor: Callable[..., Any] | None = None
+    scale: Callable[..., Any] | None = None
+
+    def scale_at(self) -> Any:
+        """A compiled function of (data, base, j)."""
+        at, part = self.d, self.part
+        if self.scale:
+            return self.scale
+        if part:
+            return njit(inline="always")(
+                lambda data, base, j: half_at(data, base + at) * np.float32(part(data, base, j))
+            )
+        return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
+
+    def offset_at(self) -> Any:
+        """A compiled function of (data, base, j); None where there is no offset."""
+        at, floor = self.m, self.floor
+        if at is None:
+            return None
+        if floor:
+            return njit(inline="always")(
+                lambda data, base, j: -(half_at(data, base + at) * np.float32(floor(data, base, j)))
+            )
+        return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
+
+
+@njit(inline="always")
+def q4_0(data, base, j):
+    return field(data, base + 2, j, 4, 16) - 8
+
+
+@njit(inline="always")
+def q4_1(data, base, j):
+    return field(data, base + 4, j, 4, 16)
+
+
+@njit(inline="always")
+def q5_0(data, base, j):
+    return (field(data, base + 6, j, 4, 16) | field(data, base + 2, j, 1, 1) << 4) - 16
+
+
+@njit(inline="always")
+def q5_1(data, base, j):
+    return field(data, base + 8, j, 4, 16) | field(data, base + 4, j, 1, 1) << 4
+
+
+@njit(inline="always")
+def q8_0(data, base, j):
+    return np.int32(np.int8(data[base + 2 + j]))
+
+
+@njit(inline="always")
+def q2_k(data, base, j):
+    return field(data, base + 16, j, 2, 32)
+
+
+@njit(inline="always")
+def q2_k_part(data, base, j):
+    return np.int32(data[base + j // 16]) & 15
+
+
+@njit(inline="always")
+def q2_k_floor(data, base, j):
+    return np.int32(data[base + j // 16]) >> 4
+
+
+@njit(inline="always")
+def q3_k(data, base, j):
+    return (field(data, base + 32, j, 2, 32) | field(data, base, j, 1, 32) << 2) - 4
+
+
+@njit(inline="always")
+def q3_k_part(data, base, j):
+    low, high = field(data, base + 96, j // 16, 4, 8), field(data, base + 104, j // 16, 2, 4)
+    return (low | high << 4) - 32
+
+
+@njit(inline="always")
+def q4_k(data, base, j):
+    return field(data, base + 16, j, 4, 32)
+
+
+@njit(inline="always")
+def six_bit_part(data, base, j):
+    """Of eight scales in twelve bytes, beside as many minima."""
+    p = j // 32
+    low = np.int32(data[base + 4 + p % 4])
+    return low & 63 if p < 4 else np.int32(data[base + 8 + p]) & 15 | low >> 2 & 48
+
+
+@njit(inline="always")
+def six_bit_floor(data, base, j):
+    p = j // 32
+    low = np.int32(data[base + 8 + p % 4])
+    return low & 63 if p < 4 else np.int32(data[base + 8 + p]) >> 4 | low >> 2 & 48
+
+
+@njit(inline="always")
+def q5_k(data, base, j):
+    return field(data, base + 48, j, 4, 32) | field(data, base + 16, j, 1, 32) << 4
+
+
+@njit(inline="always")
+def q6_k(data, base, j):
+    return (field(data, base, j, 4, 64) | field(data, base + 128, j, 2, 32) << 4) - 32
+
+
+@njit(inline="always")
+def q6_k_part(data, base, j):
+    return np.int32(np.int8(data[base + 192 + j // 16]))
+
+
+@njit(inline="always")
+def iq4_nl(data, base, j):
+    return np.int32(NL[field(data, base + 2, j, 4, 16)])
+
+
+@njit(inline="always")
+def iq4_xs(data, base, j):
+    return np.int32(NL[field(data, base + 8, j, 4, 16)])
+
+
+@njit(inline="always")
+def iq4_xs_part(data, base, j):
+    low, high = field(data, base + 4, j // 32, 4, 1), field(data, base + 2, j // 32, 2, 1)
+    return (low | high << 4) - 32
+
+
+@njit(inline="always")
+def mxfp4(data, base, j):
+    return np.int32(FP4[field(data, base + 1, j, 4, 16)])
+
+
+@njit(inline="always")
+def mxfp4_scale(data, base, j):
+    return np.float32(math.ldexp(1.0, int(data[base]) - 128))
+
+
+@njit(inline="always")
+def tq1_0(data, base, j):
+    if j < 160:
+        at, power = j % 32, j // 32
+    elif j < 240:
+        at, power = 32 + j % 16, (j - 160) // 16
+    else:
+        at, power = 48 + j % 4, (j - 240) // 4
+    left = np.int32(data[base + at]) * np.int32(3) ** power & 255
+    return (left * 3 >> 8) - 1
+
+
+@njit(inline="always")
+def tq2_0(data, base, j):
+    return field(data, base, j, 2, 32) - 1
+
+
+CODINGS = {
+    "Q4_0": Coding(q4_0),
+    "Q4_1": Coding(q4_1, m=2),
+    "Q5_0": Coding(q5_0),
+    "Q5_1": Coding(q5_1, m=2),
+    "Q8_0": Coding(q8_0),
+    "Q2_K": Coding(q2_k, 80, q2_k_part, 82, q2_k_floor),
+    "Q3_K": Coding(q3_k, 108, q3_k_part),
+    "Q4_K": Coding(q4_k, 0, six_bit_part, 2, six_bit_floor),
+    "Q5_K": Coding(q5_k, 0, six_bit_part, 2, six_bit_floor),
+    "Q6_K": Coding(q6_k, 208, q6_k_part),
+    "IQ4_NL": Coding(iq4_nl),
+    "IQ4_XS": Coding(iq4_xs, 0, iq4_xs_part),
+    "MXFP4": Coding(mxfp4, scale=mxfp4_scale),
+    "TQ1_0": Coding(tq1_0, 52),
+    "TQ2_0": Coding(tq2_0, 64),
+}
 
 
 def element(tag, data, i):
@@ -53,65 +258,18 @@ def _element(tag, data, i):
     def bf16(tag, data, i):
         return extract(convert(f32x1, load(bf16x1, data, 2 * i)), 0)
 
-    def q8_0(tag, data, i):
-        base = i // 32 * 34
-        return half_at(data, base) * np.float32(np.int8(data[base + 2 + i % 32]))
+    name = tag.instance_type.format
+    if name in (floats := {"F32": f32, "F16": f16, "BF16": bf16}):
+        return floats[name]
+    coding, elements, size = CODINGS[name], FORMATS[name].block, FORMATS[name].block_bytes
+    integer, scale, offset = coding.integer, coding.scale_at(), coding.offset_at()
 
-    def q4_0(tag, data, i):
-        base, j = i // 32 * 18, i % 32
-        q = np.int32(data[base + 2 + j % 16]) >> (4 * (j // 16)) & 15
-        return half_at(data, base) * np.float32(q - 8)
+    def plain(tag, data, i):
+        base, j = i // elements * size, i % elements
+        return scale(data, base, j) * np.float32(integer(data, base, j))
 
-    kinds = {"F32": f32, "F16": f16, "BF16": bf16, "Q8_0": q8_0, "Q4_0": q4_0}
-    return kinds[tag.instance_type.name.removeprefix("format.")]
+    def shifted(tag, data, i):
+        base, j = i // elements * size, i % elements
+        return scale(data, base, j) * np.float32(integer(data, base, j)) + offset(data, base, j)
 
-
-def encode(tag, x, data):
-    """Write the row of float32 `x` as the row of bytes `data`."""
-    raise NotImplementedError("known to compiled code only")
-
-
-@overload(encode)
-def _encode(tag, x, data):
-    def f32(tag, x, data):
-        for i in range(len(x)):
-            store(data, 4 * i, splat(f32x1, x[i]))
-
-    def f16(tag, x, data):
-        for i in range(len(x)):
-            put_half(data, 2 * i, x[i])
-
-    def bf16(tag, x, data):
-        for i in range(len(x)):
-            store(data, 2 * i, convert(bf16x1, splat(f32x1, x[i])))
-
-    def q8_0(tag, x, data):
-        for b in range(len(x) // 32):
-            values, block = x[32 * b : 32 * b + 32], data[34 * b : 34 * b + 34]
-            largest = np.float32(0)
-            for j in range(32):
-                largest = max(largest, abs(values[j]))
-            d = largest / np.float32(127)
-            inverse = np.float32(0) if d == 0 else np.float32(1) / d
-            put_half(block, 0, d)
-            for j in range(32):
-                scaled = values[j] * inverse
-                block[2 + j] = np.int32(scaled + math.copysign(np.float32(0.5), scaled)) & 255
-
-    def q4_0(tag, x, data):
-        for b in range(len(x) // 32):
-            values, block = x[32 * b : 32 * b + 32], data[18 * b : 18 * b + 18]
-            extreme = np.float32(0)
-            for j in range(32):
-                if abs(values[j]) > abs(extreme):
-                    extreme = values[j]
-            d = extreme / np.float32(-8)
-            inverse = np.float32(0) if d == 0 else np.float32(1) / d
-            put_half(block, 0, d)
-            for j in range(16):
-                low = np.int32(values[j] * inverse + np.float32(8.5))
-                high = np.int32(values[j + 16] * inverse + np.float32(8.5))
-                block[2 + j] = min(np.int32(15), low) + 16 * min(np.int32(15), high)
-
-    kinds = {"F32": f32, "F16": f16, "BF16": bf16, "Q8_0": q8_0, "Q4_0": q4_0}
-    return kinds[tag.instance_type.name.removeprefix("format.")]
+    return shifted if offset else plain

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from kernels.cpu.formats import TAGS, FormatTag, encode
+from kernels.cpu.encoding import encode
+from kernels.cpu.formats import TAGS, FormatTag
 from kernels.cpu.share import arguments, by_format, part
 from reference.kv_write import FORMATS_OF_CACHE
 

@@ -8,7 +8,7 @@ changes no bit, so every variant in the default numerics but the fallback `scala
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numba import njit
@@ -40,6 +40,10 @@ class Blocking:
     def size(self) -> int:
         """Units of a panel, tokens times depth."""
         return self.tokens * self.units
+
+    def over(self, blocks: int) -> "Blocking":
+        """The same panel in units of so many."""
+        return replace(self, units=self.units // blocks)
 
 
 def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> Any:

@@ -32,8 +32,9 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
+from kernels.cpu.layouts import LAYOUTS
 from kernels.cpu.linear import LANES, Blocking, named
-from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, PAYLOAD, RAISED, SIGNATURE
+from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, SIGNATURE
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import (
     convert,
@@ -61,6 +62,7 @@ TOKENS = 256  # of a panel: what meets weights before the next ones have to come
 PANEL = 512  # units of sixteen tokens: at most half a megabyte, in the second level of cache
 DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level
 ALONE = 4
+FORMATS = "Q8_0", "Q4_0"
 
 # Dots, then activations and weights, of two blocks.
 CONFIG = tile_config(*[(ROWS, ROW)] * 2, *[(ROWS, BLOCK), (BLOCK // 4, ROW)] * 2)
@@ -124,8 +126,8 @@ def fill(source, panel, first, count, unit, depth):
 
 def lower(format: str) -> Any:
     """(weight, at, depth, lowered): a group's blocks as tiles of signed bytes."""
-    step = LANES * (PAYLOAD[format] + 2)
-    raised = np.full(ROW, RAISED[format], np.uint8)
+    step = LAYOUTS[format].step
+    raised = np.full(ROW, LAYOUTS[format].raised, np.uint8)
 
     @njit
     def from_bytes(weight, at, depth, lowered):
@@ -147,7 +149,7 @@ def lower(format: str) -> Any:
 
 
 def multiply(tag: Any, format: str) -> Any:
-    payload, step = LANES * PAYLOAD[format], LANES * (PAYLOAD[format] + 2)
+    payload, step = LAYOUTS[format].payload, LAYOUTS[format].step
     lower_all = lower(format)
 
     @njit(inline="always")
@@ -239,7 +241,7 @@ class TileShare(Share):
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return {f: TileShare(int8_kernel(tag, f), SIGNATURE, f) for f in PAYLOAD}
+    return {f: TileShare(int8_kernel(tag, f), SIGNATURE, f) for f in FORMATS}
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)

@@ -1,13 +1,13 @@
-"""linear for Q8_0 and Q4_0 weights and int8 activations: `generic`, `avx2` and `avx512_vnni`.
+"""linear for block formats and int8 activations: `generic`, `avx2` and `avx512_vnni`.
 
-Weights are raised to unsigned bytes (by 128, or as nibbles are stored, by 8), since vector units
-multiply unsigned by signed; the activations' total takes that off again. Dots inside a block are
-exact integers, so the variants agree bit for bit: they differ in how four bytes of each row meet
-four activations.
+Weights are codes that are not negative (layouts.py), since vector units multiply unsigned by
+signed; where they were raised for that, the activations' total takes it off again. Dots inside a
+part are exact integers, so the variants agree bit for bit: they differ in how four bytes of each
+row meet four activations.
 
-Packed layout, a group of 16 rows after the other: [blocks] of [payload / 4][16 lanes][4 bytes],
-then 16 float16 scales. A panel holds, for each block, [words][tokens of the tile] words of
-activations, and the scale and the raised total of each token.
+A panel holds, for each block of 32, [words][tokens of the tile] words of activations, the scale of
+each token, and for each part the raised total of each token or, where weights have an offset, what
+that multiplies: the total times the scale.
 """
 
 from collections.abc import Callable
@@ -16,32 +16,37 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
+from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
     CACHE_LINE,
     Vector,
+    address_of,
     convert,
     dot_pairs,
     even_bytes,
     high_nibbles,
     load,
     low_nibbles,
+    mul,
     odd_bytes,
     prefetch,
+    sub,
+    zero,
 )
 from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.simd_x86 import dot4, dot4_of_signed, dot4_of_small, to_unsigned
-from kernels.cpu.tiles import add_scaled, load_tile, outer, splats, store_tile, zeros
+from kernels.cpu.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
+from kernels.cpu.tiles import add_scaled, fma_outer, load_tile, outer, splats, store_tile, zeros
 
 SIGNATURE = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
     " weight: u8[packed] -> out: f32[tokens out]"
 )
-PAYLOAD = {"Q8_0": 32, "Q4_0": 16}  # bytes of a block without its scale
-RAISED = {"Q8_0": 128, "Q4_0": 8}
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
 two_halves = outer(dot_pairs)
@@ -57,21 +62,6 @@ def even_halves(word):
 def odd_halves(word):
     """Bytes 1 and 3 of a word of activations as two int16."""
     return (np.int8(word >> 8) & 0xFFFF) | (np.int8(word >> 24) << 16)
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """How a variant multiplies bytes: `lanes` rows at once, `words` of activations for four bytes,
-    and by format what makes (dots, weights, panel, offset, size) -> dots for four bytes a row.
-
-    `signed` formats have their weights lowered again before they meet, so no total is taken off.
-    """
-
-    lanes: int
-    words: int
-    four: dict[str, Any]
-    blocking: Blocking
-    signed: frozenset[str] = frozenset()
 
 
 @njit(inline="always")
@@ -95,64 +85,226 @@ def by_bytes(dots, w, q, at, size):
     return four_bytes(dots, w, q, at)
 
 
-GENERIC = Meeting(8, 2, dict.fromkeys(PAYLOAD, by_pairs), Blocking((6, 4, 2, 1), 48, 64))
-AVX2 = Meeting(
-    8,
-    1,
-    {"Q8_0": by_signed, "Q4_0": by_small},
-    Blocking((6, 4, 2, 1), 48, 64),
-    frozenset({"Q8_0"}),
-)
-AVX512_VNNI = Meeting(16, 1, dict.fromkeys(PAYLOAD, by_bytes), Blocking((12, 8, 4, 2, 1), 48, 64))
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How a variant multiplies bytes: `lanes` rows at once, `words` of activations for four bytes,
+    and what makes (dots, weights, panel, offset, size) -> dots for four bytes a row: `small` ones,
+    up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total has to.
+
+    Without `tables` codes are laid out as what they name.
+    """
+
+    lanes: int
+    words: int
+    small: Any
+    any: Any
+    blocking: Blocking
+    lowers: bool = False
+    tables: bool = True
+
+    def layout(self, format: str) -> Layout:
+        return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
+
+    def four(self, layout: Layout) -> Any:
+        return self.small if layout.widest < 128 else self.any
+
+    def taken_off(self, layout: Layout) -> int:
+        """By what totals are multiplied before dots are added to them."""
+        return 0 if self.lowers and layout.widest >= 128 else -layout.raised
 
 
-def block_of(meeting: Meeting, format: str) -> Any:
-    """(dots, weight, at, q, where, size) -> dots of a block of 32, four bytes a row at a time."""
-    four, words = meeting.four[format], meeting.words
-    bytes_ = Vector("i8", 4 * meeting.lanes)
+NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 4, 2, 1), 48, 64)
+GENERIC = Meeting(8, 2, by_pairs, by_pairs, NARROW, tables=False)
+AVX2 = Meeting(8, 1, by_small, by_signed, NARROW, lowers=True)
+AVX512_VNNI = Meeting(16, 1, by_bytes, by_bytes, WIDE)
+
+
+def four_codes(layout: Layout, lanes: int, half: int) -> Any:
+    """An intrinsic of (weight, at): words 4 * half to 4 * half + 3 of a block, as vectors of codes
+    or of what they name."""
+    kind = Vector("i8", 4 * lanes)
+    planes, table, raised = layout.planes, layout.table, layout.raised
+
+    @intrinsic
+    def codes(typing, weight, at):
+        result = types.UniTuple(kind, 4)
+
+        def constant(value: int) -> Any:
+            return ir.Constant(kind.ir, [value] * kind.lanes)
+
+        def codegen(context, builder, signature, values):
+            def word(number: int) -> Any:
+                where = builder.add(values[1], values[1].type(number * WORD_ROWS))
+                pointer = address_of(context, builder, weight, (values[0], where), kind.ir)
+                loaded = builder.load(pointer)
+                loaded.align = 1
+                return loaded
+
+            vectors = []
+            for c in range(4 * half, 4 * half + 4):
+                code, first, low = None, 0, 0
+                for bits in planes:
+                    shift = bits * (c // bits)
+                    plane = builder.lshr(word(first + c % bits), constant(shift))
+                    plane = builder.and_(plane, constant((1 << bits) - 1))
+                    plane = builder.shl(plane, constant(low))
+                    code = builder.or_(code, plane) if code else plane
+                    first, low = first + bits, low + bits
+                if table:
+                    code = looked_up(builder, code, [value + raised for value in table])
+                vectors.append(code)
+            return context.make_tuple(builder, result, vectors)
+
+        return result(weight, types.intp), codegen
+
+    return codes
+
+
+def dots_of(meeting: Meeting, layout: Layout) -> Any:
+    """(dots, weight, at, q, where, size, half) -> dots with half a block of 32 added."""
+    four, words, lanes = meeting.four(layout), meeting.words, meeting.lanes
+    first, second = (four_codes(layout, lanes, half) for half in (0, 1))
+
+    def adding(codes: Any, begin: int) -> Any:
+        @njit(inline="always")
+        def add(dots, weight, at, q, where, size):
+            a, b, c, d = codes(weight, at)
+            dots = four(dots, a, q, where + words * (begin + 0) * size, size)
+            dots = four(dots, b, q, where + words * (begin + 1) * size, size)
+            dots = four(dots, c, q, where + words * (begin + 2) * size, size)
+            return four(dots, d, q, where + words * (begin + 3) * size, size)
+
+        return add
+
+    return adding(first, 0), adding(second, 4)
+
+
+def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
+    """Two functions of (weight, at): the integers that multiply d, and those that multiply m, as
+    floats."""
+    bytes_, floats = Vector("i8", lanes), Vector("f32", lanes)
+    beyond = 0 if layout.halves else LANES * layout.parts
 
     @njit(inline="always")
-    def of_bytes(dots, weight, at, q, where, size):
-        for c in range(8):
-            w = load(bytes_, weight, at + 4 * LANES * c)
-            dots = four(dots, w, q, where + words * c * size, size)
-        return dots
+    def whole(weight, at):
+        return convert(floats, load(bytes_, weight, at))
 
     @njit(inline="always")
-    def of_nibbles(dots, weight, at, q, where, size):
-        for c in range(4):
-            w = load(bytes_, weight, at + 4 * LANES * c)
-            dots = four(dots, low_nibbles(w), q, where + words * c * size, size)
-            dots = four(dots, high_nibbles(w), q, where + words * (c + 4) * size, size)
-        return dots
+    def low(weight, at):
+        return convert(floats, low_nibbles(load(bytes_, weight, at)))
 
-    return of_bytes if format == "Q8_0" else of_nibbles
+    @njit(inline="always")
+    def high(weight, at):
+        return convert(floats, high_nibbles(load(bytes_, weight, at)))
+
+    @njit(inline="always")
+    def after(weight, at):
+        return convert(floats, load(bytes_, weight, at + beyond))
+
+    return (low, high) if layout.halves else (whole, after)
 
 
-def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
-    lanes, words = meeting.lanes, 8 * meeting.words
-    payload, step = LANES * PAYLOAD[format], LANES * (PAYLOAD[format] + 2)
-    floats, halves, integers = (Vector(e, lanes) for e in ("f32", "f16", "i32"))
-    block = block_of(meeting, format)
+def offsets_of(layout: Layout, lanes: int) -> Any:
+    """(sums, m, weight, at, met, where, size) -> sums with a block's offsets added, each part's
+    times what it meets."""
+    has_floors, two_parts = layout.floors, layout.parts == 2
+    _, floor_of = integers_of(layout, lanes)
+
+    @njit(inline="always")
+    def nothing(sums, m, weight, at, met, where, size):
+        return sums
+
+    @njit(inline="always")
+    def lift(sums, m, weight, at, met, where, size):
+        low = mul(m, floor_of(weight, at)) if has_floors else m
+        sums = fma_outer(sums, low, met, where)
+        if two_parts:
+            sums = fma_outer(sums, mul(m, floor_of(weight, at + LANES)), met, where + size)
+        return sums
+
+    return lift if layout.m else nothing
+
+
+def beginning(layout: Layout, lanes: int) -> Any:
+    """(totals, where, size) -> the dots that a part's sum begins with."""
+    integers = Vector("i32", lanes)
+
+    @njit(inline="always")
+    def from_zero(totals, where, size):
+        return zeros(integers, size)
+
+    @njit(inline="always")
+    def from_totals(totals, where, size):
+        return splats(integers, size, totals, where)
+
+    return from_zero if layout.m else from_totals
+
+
+def add_block(meeting: Meeting, layout: Layout) -> Any:
+    """(sums, d, m, weight, at, lane, (q, scale, extra), where, size) -> sums with a block added."""
+    lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
+    payload, integers, two_parts = layout.payload, layout.integers, layout.parts == 2
+    begin, lift = beginning(layout, lanes), offsets_of(layout, lanes)
+    first_half, second_half = dots_of(meeting, layout)
+    part_of, _ = integers_of(layout, lanes)
+
+    @njit(inline="always")
+    def add(sums, d, m, weight, at, lane, panel, where, size):
+        q, scale, extra = panel
+        own, codes = at + payload + lane, at + 4 * lane
+        dots = begin(extra, where * parts, size)
+        dots = first_half(dots, weight, codes, q, where * words, size)
+        last = own
+        if two_parts:
+            sums = add_scaled(sums, dots, mul(d, part_of(weight, own)), scale, where)
+            dots, last = begin(extra, where * parts + size, size), own + LANES
+        dots = second_half(dots, weight, codes, q, where * words, size)
+        w = mul(d, part_of(weight, last)) if integers else d
+        sums = add_scaled(sums, dots, w, scale, where)
+        return lift(sums, m, weight, own, extra, where * parts, size)
+
+    return add
+
+
+def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
+    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
+    floats = Vector("f32", lanes)
+    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
+    scales, minus = blocks * block_step, layout.floors
+    add = add_block(meeting, layout)
+
+    @njit(inline="always")
+    def none(weight, at):
+        return zero(floats)
+
+    @njit(inline="always")
+    def stored(weight, at):
+        m = convert(floats, load(halves, weight, at))
+        return sub(zero(floats), m) if minus else m
+
+    offset = stored if layout.m else none
 
     def of_size(size: int) -> Any:
         @njit
         def tile(token, arguments):
-            (q, scale, total), weight, at, depth, out, first, row, begin = arguments
+            panel, weight, at, depth, out, first, row, begin = arguments
             for lane in range(0, LANES, lanes):
                 valid = min(lanes, out.shape[1] - row - lane)
                 sums = zeros(floats, size)
                 if not begin:
                     sums = load_tile(sums, out, first + token, row + lane, valid)
-                for b in range(depth):
-                    base, where = at + b * step, token * depth + b * size
-                    w = convert(floats, load(halves, weight, base + payload + 2 * lane))
+                for u in range(depth):
+                    base = at + u * step
+                    d = convert(floats, load(halves, weight, base + scales + 2 * lane))
+                    m = offset(weight, base + scales + 2 * (LANES + lane))
                     if size > 1:
                         for line in range(AHEAD, AHEAD + step, CACHE_LINE):
                             prefetch(weight, base + line, 3)
-                    dots = splats(integers, size, total, where)
-                    dots = block(dots, weight, base + 4 * lane, q, where * words, size)
-                    sums = add_scaled(sums, dots, w, scale, where)
+                    for b in range(blocks):
+                        where = (token * depth + u * size) * blocks + b * size
+                        sums = add(
+                            sums, d, m, weight, base + b * block_step, lane, panel, where, size
+                        )
                 store_tile(sums, out, first + token, row + lane, valid)
 
         return tile
@@ -160,47 +312,67 @@ def multiply(meeting: Meeting, format: str) -> Callable[[int], Any]:
     return of_size
 
 
-def fill(meeting: Meeting, format: str) -> Any:
-    words = meeting.words
-    taken_off = 0 if format in meeting.signed else -RAISED[format]
+def fill(meeting: Meeting, layout: Layout) -> Any:
+    words, blocks, parts = meeting.words, layout.blocks, layout.parts
+    taken_off, has_m, width = meeting.taken_off(layout), layout.m, BLOCK // layout.parts
+
+    @njit(inline="always")
+    def total_of(q, total, row, block, part):
+        if parts == 1:
+            return total[row, block]
+        found = np.int32(0)
+        for j in range(block * BLOCK + part * width, block * BLOCK + part * width + width):
+            found += q[row, j]
+        return found
 
     @njit
     def fill_tile(token, size, arguments):
-        (q, scale, total), (panel, scales, totals), first, block, depth = arguments
-        begin = token * depth
+        (q, word, scale, total), (panel, scales, extras), first, unit, depth = arguments
+        block, count = unit * blocks, depth * blocks
+        begin = token * count
         target = panel[begin * 8 * words :]
         for t in range(size):
             row = first + token + t
-            for b in range(depth):
+            for b in range(count):
                 scales[begin + b * size + t] = scale[row, block + b]
-                totals[begin + b * size + t] = taken_off * total[row, block + b]
-            for k in range(8 * depth):
-                word = q[row, 8 * block + k]
+                for p in range(parts):
+                    found = total_of(q, total, row, block + b, p)
+                    at = (begin + b * size) * parts + p * size + t
+                    if has_m:
+                        extras[at] = scale[row, block + b] * np.float32(found)
+                    else:
+                        extras[at] = taken_off * found
+            for k in range(8 * count):
+                four = word[row, 8 * block + k]
                 if words == 1:
-                    target[k * size + t] = word
+                    target[k * size + t] = four
                 else:
-                    target[2 * k * size + t] = even_halves(word)
-                    target[(2 * k + 1) * size + t] = odd_halves(word)
+                    target[2 * k * size + t] = even_halves(four)
+                    target[(2 * k + 1) * size + t] = odd_halves(four)
 
     return fill_tile
 
 
 def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
-    size, words = meeting.blocking.size, 8 * meeting.words * meeting.blocking.size
-    step = LANES * (PAYLOAD[format] + 2)
-    many = product(meeting.blocking, fill(meeting, format), multiply(meeting, format))
+    layout = meeting.layout(format)
+    blocking = meeting.blocking.over(layout.blocks)
+    blocks, step = layout.blocks, layout.step
+    size = blocking.size * blocks
+    words, extras = 8 * meeting.words * size, layout.parts * size
+    extra = np.float32 if layout.m else np.int32
+    many = product(blocking, fill(meeting, layout), multiply(meeting, layout))
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, out = arguments(block, SIGNATURE)
-        panel = stack(np.int32, words), stack(np.float32, size), stack(np.int32, size)
-        source = q.view(np.int32), scale, total
-        many(source, panel, weight, step, scale.shape[1], out, thread, n_threads)
+        panel = stack(np.int32, words), stack(np.float32, size), stack(extra, extras)
+        source = q, q.view(np.int32), scale, total
+        many(source, panel, weight, step, scale.shape[1] // blocks, out, thread, n_threads)
 
     return named(kernel, variant)
 
 
 def shares(meeting: Meeting, variant: str) -> dict[str, Share]:
-    return by_format(partial(int8_kernel, meeting, variant), SIGNATURE, {f: f for f in PAYLOAD})
+    return by_format(partial(int8_kernel, meeting, variant), SIGNATURE, {f: f for f in LAYOUTS})
 
 
 GENERIC_SHARES = shares(GENERIC, "generic")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
-from kernels.cpu.formats import TAGS, element
+from kernels.cpu.formats import CODINGS, TAGS, element
+from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES
 from kernels.cpu.linear_bf16 import PADDED
-from kernels.cpu.linear_int8 import PAYLOAD
 from kernels.cpu.share import Share, Words, arguments, pack_words, part
 from kernels.cpu.simd import CACHE_LINE, bf16x1, convert, f32x1, load, splat, store
 from reference.formats import FORMATS
@@ -48,27 +48,80 @@ def words_packer(signature: str) -> Callable[..., None]:
     return pack
 
 
-def blocks_packer(payload: int, flip: int) -> Callable[..., None]:
-    """[groups][blocks] of [payload / 4][16][4 bytes], `flip` exclusive-or'ed into every word, then
-    16 scales of two bytes; rows beyond the last are the last one's again."""
-    step = LANES * (payload + 2)
+@njit(inline="always")
+def nothing(data, base, j):
+    return 0
+
+
+def blocks_packer(format: str, layout: Layout) -> Callable[..., None]:
+    """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
+    coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
+    integer, part_of, floor_of = coding.integer, coding.part or nothing, coding.floor or nothing
+    scale, d, m = coding.scale_at(), coding.d, coding.m or 0
+    table = np.array(layout.table, np.int32)
+    step, block_step, payload = layout.step, layout.block, layout.payload
+    blocks, parts, raised, planes = layout.blocks, layout.parts, layout.raised, layout.planes
+    integers, floors, halves = layout.integers, layout.floors, layout.halves
+    has_m, in_bfloat16 = layout.m, layout.bfloat16
+    per_unit = blocks * BLOCK // elements  # blocks of the file's format
+
+    @njit(inline="always")
+    def code_of(data, base, j):
+        value = integer(data, base, j)
+        if not len(table):
+            return value + raised
+        code = 0
+        while table[code] != value:
+            code += 1
+        return code
+
+    @njit
+    def pack_codes(data, base, first, out, at, lane):
+        for c in range(8):
+            codes = np.uint32(0)
+            for b in range(4):
+                codes |= np.uint32(code_of(data, base, first + 4 * c + b)) << np.uint32(8 * b)
+            word, low = at, 0
+            for bits in planes:
+                target = word + WORD_ROWS * (c % bits) + 4 * lane
+                each = np.uint32(((1 << bits) - 1) * 0x01010101)
+                taken = (codes >> np.uint32(low) & each) << np.uint32(bits * (c // bits))
+                before = load(types.uint32, out, target) if c >= bits else np.uint32(0)
+                store(out, target, np.uint32(before | taken))
+                word, low = word + WORD_ROWS * bits, low + bits
 
     def pack(block, thread, n_threads):
         weight, out = arguments(block, BLOCKS)
         rows, row_bytes = weight.shape
-        blocks = row_bytes // (payload + 2)
+        units = row_bytes // size // per_unit
         first, last = part((rows + LANES - 1) // LANES, thread, n_threads)
         for group in range(first, last):
-            for b in range(blocks):
-                base = (group * blocks + b) * step
-                scales = base + LANES * payload
+            for u in range(units):
+                unit = (group * units + u) * step
                 for lane in range(LANES):
-                    row = min(group * LANES + lane, rows - 1)
-                    source = row * row_bytes + b * (payload + 2)
-                    store(out, scales + 2 * lane, load(types.uint16, weight, source))
-                    for word in range(payload // 4):
-                        value = load(types.uint32, weight, source + 2 + 4 * word)
-                        store(out, base + 4 * (LANES * word + lane), np.uint32(value ^ flip))
+                    data = weight[min(group * LANES + lane, rows - 1)]
+                    base, end = u * per_unit * size, unit + blocks * block_step + 2 * lane
+                    for b in range(blocks):
+                        at = unit + b * block_step
+                        pack_codes(data, base, b * BLOCK, out, at, lane)
+                        for p in range(parts):
+                            j, where = (
+                                b * BLOCK + p * (BLOCK // parts),
+                                at + payload + LANES * p + lane,
+                            )
+                            if integers:
+                                own = part_of(data, base, j)
+                                if halves:
+                                    own |= floor_of(data, base, j) << 4
+                                out[where] = own & 255
+                            if floors and not halves:
+                                out[where + LANES * parts] = floor_of(data, base, j)
+                    if in_bfloat16:
+                        store(out, end, convert(bf16x1, splat(f32x1, scale(data, base, 0))))
+                    else:
+                        store(out, end, load(types.uint16, data, base + d))
+                    if has_m:
+                        store(out, end + 2 * LANES, load(types.uint16, data, base + m))
 
     return pack
 
@@ -155,15 +208,23 @@ def aligned(size: int) -> Array:
 
 _words16 = Share(words_packer(WORDS16), WORDS16, "u16")
 _words32 = Share(words_packer(WORDS32), WORDS32, "u32")
-_bytes = Share(blocks_packer(PAYLOAD["Q8_0"], 0x80808080), BLOCKS, "Q8_0")  # raised by 128
-_nibbles = Share(blocks_packer(PAYLOAD["Q4_0"], 0), BLOCKS, "Q4_0")
+
+
+def of_blocks(format: str, layout: Layout) -> Packing:
+    """A format's packing into a layout."""
+    share = Share(blocks_packer(format, layout), BLOCKS, format)
+    unit = layout.blocks * BLOCK // FORMATS[format].block * FORMATS[format].block_bytes
+    return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
+
 
 PACKINGS: dict[str, Packing] = {
     "F32": Packing(_words32, np.uint32),
     "F16": Packing(_words16, np.uint16),
     "BF16": Packing(_words16, np.uint16),
-    "Q8_0": Packing(_bytes, np.uint8),
-    "Q4_0": Packing(_nibbles, np.uint8),
+    **{name: of_blocks(name, layout) for name, layout in LAYOUTS.items()},
+}
+SPREAD_PACKINGS = PACKINGS | {
+    name: of_blocks(name, layout.spread()) for name, layout in LAYOUTS.items() if layout.table
 }
 
 BF16_PACKINGS: dict[str, Packing] = {

@@ -1,5 +1,8 @@
 """Vector instructions that only x86-64 has; each names the CPU feature it needs."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from llvmlite import ir
 from numba.extending import intrinsic
 
@@ -16,6 +19,15 @@ def to_unsigned(typing, v):
         return builder.xor(values[0], ir.Constant(v.ir, [-128] * v.lanes))
 
     return v(v), codegen
+
+
+def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
+    """Each byte's value of sixteen, by its four low bits, the fifth to eighth being zero: of i8x32
+    (AVX2) or i8x64 (AVX-512)."""
+    bits = 8 * index.type.count
+    name = {256: "llvm.x86.avx2.pshuf.b", 512: "llvm.x86.avx512.pshuf.b.512"}[bits]
+    values = ir.Constant(index.type, [*table] * (bits // 128))
+    return call_llvm(builder, name, index.type, [values, index])
 
 
 @intrinsic

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from kernels.cpu.formats import TAGS, FormatTag, element, encode
+from kernels.cpu.encoding import encode
+from kernels.cpu.formats import TAGS, FormatTag, element
 from kernels.cpu.share import arguments, by_format, part
 from reference.weight_formats import OPS
 

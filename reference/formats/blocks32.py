@@ -1,4 +1,4 @@
-"""Q4_0 and Q8_0: blocks of 32 elements with one float16 scale d (ggml's first quantised formats).
+"""Blocks of 32 elements with a float16 scale d, and perhaps a minimum m (ggml's first formats).
 
 Arithmetic is float32 on purpose: it defines which integer an element becomes, and files written by
 llama.cpp and the `gguf` package agree bit for bit.
@@ -6,52 +6,95 @@ llama.cpp and the `gguf` package agree bit for bit.
 
 import numpy as np
 
-from reference.formats.format import Bytes, Floats, Format
-
-
-def _split(blocks: Bytes) -> tuple[Floats, Bytes]:
-    """The scale d as float32 [blocks, 1], and the remaining bytes."""
-    return blocks[:, :2].copy().view(np.float16).astype(np.float32), blocks[:, 2:]
-
-
-def _join(d: Floats, rest: Bytes) -> Bytes:
-    with np.errstate(over="ignore"):
-        return np.concatenate([d.astype(np.float16).view(np.uint8), rest], axis=1)
-
-
-def _inverse(d: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.where(d == 0, np.float32(0), np.float32(1) / d)
+from reference.formats.bits import pack, unpack
+from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
 
 
 def decode_q8_0(blocks: Bytes) -> Floats:
     """d * q, q an int8."""
-    d, q = _split(blocks)
-    return d * q.view(np.int8)
+    return from_halves(blocks[:, :2]) * blocks[:, 2:].view(np.int8)
 
 
 def encode_q8_0(x: Floats) -> Bytes:
     """d = max|x| / 127; q = x / d rounded half away from zero."""
     d = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
-    scaled = x * _inverse(d)
+    scaled = x * inverse(d)
     q = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
-    return _join(d, q.astype(np.int8).view(np.uint8))
+    return np.concatenate([to_halves(d), q.astype(np.int8).view(np.uint8)], axis=1)
 
 
 def decode_q4_0(blocks: Bytes) -> Floats:
     """d * (q - 8); byte j holds element j in its low half and j + 16 in its high one."""
-    d, packed = _split(blocks)
-    q = np.concatenate([packed & 15, packed >> 4], axis=1)
-    return d * (q.astype(np.int8) - np.int8(8))
+    q = unpack(blocks[:, 2:], 4, 16)
+    return from_halves(blocks[:, :2]) * (q.view(np.int8) - np.int8(8))
 
 
 def encode_q4_0(x: Floats) -> Bytes:
     """d = (the value of largest magnitude) / -8; q = min(15, trunc(x / d + 8.5))."""
+    d, q = _from_extreme(x, 8)
+    return np.concatenate([to_halves(d), pack(q, 4, 16)], axis=1)
+
+
+def decode_q5_0(blocks: Bytes) -> Floats:
+    """d * (q - 16); four bytes hold the fifth bits, then low halves as in Q4_0."""
+    q = unpack(blocks[:, 6:], 4, 16) | unpack(blocks[:, 2:6], 1, 1) << 4
+    return from_halves(blocks[:, :2]) * (q.view(np.int8) - np.int8(16))
+
+
+def encode_q5_0(x: Floats) -> Bytes:
+    """d = (the value of largest magnitude) / -16; q = min(31, trunc(x / d + 16.5))."""
+    d, q = _from_extreme(x, 16)
+    return np.concatenate([to_halves(d), pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
+
+
+def _from_extreme(x: Floats, half: int) -> tuple[Floats, Bytes]:
+    """The scale that takes the value of largest magnitude to -half, and integers raised by half."""
     extreme = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)
-    d = extreme / np.float32(-8)
-    q = np.trunc(x * _inverse(d) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
-    return _join(d, q[:, :16] | q[:, 16:] << 4)
+    d = extreme / np.float32(-half)
+    q = np.trunc(x * inverse(d) + np.float32(half + 0.5))
+    return d, q.astype(np.uint8).clip(0, 2 * half - 1)
+
+
+def decode_q4_1(blocks: Bytes) -> Floats:
+    """d * q + m."""
+    q = unpack(blocks[:, 4:], 4, 16).astype(np.float32)
+    return from_halves(blocks[:, :2]) * q + offset_1(blocks)
+
+
+def offset_1(blocks: Bytes) -> Floats:
+    """m, of Q4_1 and Q5_1."""
+    return np.repeat(from_halves(blocks[:, 2:4]), 32, axis=1)
+
+
+def encode_q4_1(x: Floats) -> Bytes:
+    """m = min x, d = (max x - m) / 15; q = min(15, trunc((x - m) / d + 0.5))."""
+    d, m, q = _from_range(x, 15)
+    return np.concatenate([to_halves(d), to_halves(m), pack(q, 4, 16)], axis=1)
+
+
+def decode_q5_1(blocks: Bytes) -> Floats:
+    """d * q + m, the fifth bits in four bytes before the low halves."""
+    q = unpack(blocks[:, 8:], 4, 16) | unpack(blocks[:, 4:8], 1, 1) << 4
+    return from_halves(blocks[:, :2]) * q.astype(np.float32) + offset_1(blocks)
+
+
+def encode_q5_1(x: Floats) -> Bytes:
+    """m = min x, d = (max x - m) / 31; q = min(31, trunc((x - m) / d + 0.5))."""
+    d, m, q = _from_range(x, 31)
+    halves = to_halves(d), to_halves(m)
+    return np.concatenate([*halves, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
+
+
+def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
+    """The scale and minimum that take a block's range to 0 .. top, and its integers."""
+    m = x.min(axis=1, keepdims=True)
+    d = (x.max(axis=1, keepdims=True) - m) / np.float32(top)
+    q = np.trunc((x - m) * inverse(d) + np.float32(0.5))
+    return d, m, q.astype(np.uint8).clip(0, top)
 
 
 Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0)
+Q4_1 = Format("Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, offset=offset_1)
+Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0)
+Q5_1 = Format("Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, offset=offset_1)
 Q8_0 = Format("Q8_0", 8, 32, 34, decode_q8_0, encode_q8_0)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Integers = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -16,6 +17,8 @@ class Format:
 
     `gguf_type` is its number in a GGUF file. `decode` turns uint8 [blocks, block_bytes] into
     float32 [blocks, block], `encode` the reverse; both are exact definitions, bit for bit.
+    `part` elements of a block share a scale; where they have an offset, too, `offset` gives it as
+    `decode` gives the elements.
     """
 
     name: str
@@ -24,6 +27,8 @@ class Format:
     block_bytes: int
     decode: Callable[[Bytes], Floats]
     encode: Callable[[Floats], Bytes]
+    part: int = 32
+    offset: Callable[[Bytes], Floats] | None = None
 
     @property
     def bits(self) -> float:
@@ -46,3 +51,20 @@ class Format:
         row_bytes = self.row_bytes(x.shape[-1])
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
         return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
+
+
+def from_halves(data: Bytes) -> Floats:
+    """uint8 [n, 2k] of float16 -> float32 [n, k]."""
+    return np.ascontiguousarray(data).view(np.float16).astype(np.float32)
+
+
+def to_halves(x: Floats) -> Bytes:
+    """float32 [n, k] -> uint8 [n, 2k] of float16, nearest even; too large becomes infinity."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).view(np.uint8)
+
+
+def inverse(d: Floats) -> Floats:
+    """1 / d, and 0 for 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(d == 0, np.float32(0), np.float32(1) / d)

@@ -1,0 +1,24 @@
+"""Fields of a few bits in bytes, as all block formats lay them out."""
+
+import numpy as np
+
+from reference.formats.format import Bytes, Integers
+
+
+def unpack(data: Bytes, bits: int, run: int) -> Bytes:
+    """uint8 [n, bytes] -> uint8 [n, bytes * 8 / bits].
+
+    Bytes go in runs: the lowest fields of a run's bytes come first, then their second ones.
+    """
+    shifts = np.arange(0, 8, bits).astype(np.uint8)[:, None]
+    n, size = data.shape
+    fields = data.reshape(n, size // run, 1, run) >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(fields.reshape(n, size * 8 // bits))
+
+
+def pack(fields: Integers, bits: int, run: int) -> Bytes:
+    """The reverse of `unpack`; of a field only its low bits count."""
+    shifts, (n, count) = np.arange(0, 8, bits).astype(np.uint8)[:, None], fields.shape
+    kept = fields.astype(np.uint8) & np.uint8((1 << bits) - 1)
+    runs = kept.reshape(n, count * bits // (8 * run), 8 // bits, run) << shifts
+    return np.asarray(np.bitwise_or.reduce(runs, axis=2).reshape(n, count * bits // 8))

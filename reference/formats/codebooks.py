@@ -1,0 +1,104 @@
+"""IQ4_NL, IQ4_XS and MXFP4: four bits an element that name one of sixteen uneven values."""
+
+import numpy as np
+
+from reference.formats.bits import pack, unpack
+from reference.formats.fit import chain, extreme, nearest, quotient
+from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
+
+NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)  # twice what the four bits mean
+FP4 = np.concatenate([E2M1, -E2M1])
+MIDDLES = (NL[:-1].astype(np.float32) + NL[1:]) / np.float32(2)
+TRIES = range(-7, 8)
+
+
+def _index(scaled: Floats) -> Bytes:
+    """The nearest of NL's values, the lower one of two."""
+    return np.searchsorted(MIDDLES, scaled).astype(np.uint8)
+
+
+def _scale(x: Floats, weights: Floats) -> Floats:
+    """The scale by which NL's values come nearest to x: [..., k] -> [...].
+
+    As `symmetric` of fit.py, the extreme element taken near either end of the values.
+    """
+    peak, best = extreme(x), np.zeros(x.shape[:-1], np.float32)
+    scale = best
+    for end in (NL[0], NL[-1]):
+        for step in TRIES:
+            each = quotient(np.asarray(int(end) + step, np.float32), peak)
+            q = NL[_index(x * each[..., None])].astype(np.float32)
+            along, square = chain(weights * q * x), chain(weights * q * q)
+            explained = quotient(along * along, square)
+            better = explained > best
+            best = np.where(better, explained, best)
+            scale = np.where(better, quotient(along, square), scale)
+    return scale
+
+
+def decode_iq4_nl(blocks: Bytes) -> Floats:
+    """d * NL[q], a float16 d for 32 elements."""
+    return from_halves(blocks[:, :2]) * NL[unpack(blocks[:, 2:], 4, 16)]
+
+
+def encode_iq4_nl(x: Floats) -> Bytes:
+    halves = to_halves(_scale(x, x * x)[:, None])
+    q = _index(x * inverse(from_halves(halves)))
+    return np.concatenate([halves, pack(q, 4, 16)], axis=1)
+
+
+def decode_iq4_xs(blocks: Bytes) -> Floats:
+    """d * s * NL[q], 8 parts whose scales s have 6 bits, raised by 32: two upper, four lower."""
+    high, low = unpack(blocks[:, 2:4], 2, 1), unpack(blocks[:, 4:8], 4, 1)
+    scale = from_halves(blocks[:, :2]) * ((low | high << 4).view(np.int8) - np.int8(32))
+    q = NL[unpack(blocks[:, 8:], 4, 16)].astype(np.float32)
+    return (scale[..., None] * q.reshape(len(q), 8, 32)).reshape(len(q), 256)
+
+
+def encode_iq4_xs(x: Floats) -> Bytes:
+    x = x.reshape(len(x), 8, 32)
+    weights = x * x
+    scale = _scale(x, weights)
+    halves = to_halves(extreme(scale)[:, None] / np.float32(-32))
+    d = from_halves(halves)
+    first = nearest(scale * inverse(d), -32, 31)
+    best = np.full(first.shape, np.inf, np.float32)
+    scales, q = first, np.zeros(x.shape, np.uint8)
+    for step in (0, -1, 1):
+        trial = (first + np.float32(step)).clip(-32, 31)
+        size = (d * trial)[..., None]
+        index = _index(x * inverse(size))
+        off = size * NL[index] - x
+        error = chain(weights * off * off)
+        better = error < best
+        best, scales = np.where(better, error, best), np.where(better, trial, scales)
+        q = np.where(better[..., None], index, q)
+    raised = (scales + np.float32(32)).astype(np.uint8)
+    parts = pack(raised >> 4, 2, 1), pack(raised, 4, 1), pack(q.reshape(len(x), 256), 4, 16)
+    return np.concatenate([halves, *parts], axis=1)
+
+
+def _power(exponent: Bytes) -> Floats:
+    """2^(exponent - 128), half of what the OCP's E8M0 says since FP4 has doubled values."""
+    return np.asarray(np.ldexp(np.float32(1), exponent.astype(np.int32) - 128))
+
+
+def decode_mxfp4(blocks: Bytes) -> Floats:
+    """2^(e - 128) * FP4[q], a byte e for 32 elements (OCP microscaling formats, v1.0)."""
+    return np.asarray(_power(blocks[:, :1]) * FP4[unpack(blocks[:, 1:], 4, 16)])
+
+
+def encode_mxfp4(x: Floats) -> Bytes:
+    """e puts the largest magnitude into the values' last octave; q is the nearest value, the first
+    of two as near."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    exponent = np.where(largest > 0, np.frexp(largest)[1] - 1 - 2 + 127, 0).clip(0, 254)
+    e = exponent.astype(np.uint8)
+    error = np.abs(_power(e)[..., None] * FP4 - x[..., None])
+    return np.concatenate([e, pack(error.argmin(axis=-1), 4, 16)], axis=1)
+
+
+IQ4_NL = Format("IQ4_NL", 20, 32, 18, decode_iq4_nl, encode_iq4_nl)
+IQ4_XS = Format("IQ4_XS", 23, 256, 136, decode_iq4_xs, encode_iq4_xs)
+MXFP4 = Format("MXFP4", 39, 32, 17, decode_mxfp4, encode_mxfp4)

@@ -1,0 +1,201 @@
+"""Q2_K to Q6_K: superblocks of 256 elements, whose parts of 16 or 32 have small integer scales.
+
+A part's scale is d times an integer, its minimum dmin times another; d and dmin are float16. What
+element becomes which integer is our own choice: the weighted error is smallest among the scales
+that fit.py tries and, once scales are integers, among their neighbours.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from reference.formats.bits import pack, unpack
+from reference.formats.fit import affine, chain, extreme, nearest, symmetric
+from reference.formats.format import (
+    Bytes,
+    Floats,
+    Format,
+    Integers,
+    from_halves,
+    inverse,
+    to_halves,
+)
+
+SYMMETRIC_TRIES = [0.1 * step for step in range(-9, 10)]
+
+
+def _by_parts(values: Integers, per_part: Floats) -> Floats:
+    """integers [n, 256] times what each part has, [n, parts]."""
+    n, parts = per_part.shape
+    found = per_part[..., None] * values.reshape(n, parts, 256 // parts).astype(np.float32)
+    return np.asarray(found.reshape(n, 256))
+
+
+def _symmetric(x: Floats, parts: int, half: int, most: int) -> tuple[Bytes, Bytes, Bytes]:
+    """d as bytes, scales int8 [n, parts] in [-most, most), q int8 [n, 256] in [-half, half)."""
+    x = x.reshape(len(x), parts, 256 // parts)
+    weights = x * x
+    scale = symmetric(x, weights, half, SYMMETRIC_TRIES)
+    halves = to_halves(extreme(scale)[:, None] / np.float32(-most))
+    d = from_halves(halves)
+    first = nearest(scale * inverse(d), -most, most - 1)
+    best = np.full(first.shape, np.inf, np.float32)
+    scales, q = first, np.zeros(x.shape, np.float32)
+    for step in (0, -1, 1):
+        trial = (first + np.float32(step)).clip(-most, most - 1)
+        size = (d * trial)[..., None]
+        integers = nearest(x * inverse(size), -half, half - 1)
+        off = size * integers - x
+        error = chain(weights * off * off)
+        better = error < best
+        best, scales = np.where(better, error, best), np.where(better, trial, scales)
+        q = np.where(better[..., None], integers, q)
+    return halves, scales.astype(np.int8).view(np.uint8), q.reshape(len(x), 256).astype(np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """How a format with minima is fitted: parts of a superblock, the largest q, the largest integer
+    scale or minimum, tries, and the power of the error (with 2, weights are flatter)."""
+
+    parts: int
+    top: int
+    most: int
+    tries: tuple[float, ...]
+    power: int = 2
+
+
+AFFINE = {
+    "Q2_K": Affine(16, 3, 15, tuple(-0.5 + 0.1 * step for step in range(16)), power=1),
+    "Q4_K": Affine(8, 15, 63, tuple(-1 + 0.1 * step for step in range(21))),
+    "Q5_K": Affine(8, 31, 63, tuple(-0.5 + 0.1 * step for step in range(16))),
+}
+
+
+def _affine(x: Floats, fit: Affine) -> tuple[Bytes, Bytes, Bytes, Bytes, Bytes]:
+    """d and dmin as bytes, scales and minima uint8 [n, parts], q uint8 [n, 256]."""
+    top, most, power = fit.top, fit.most, fit.power
+    x = x.reshape(len(x), fit.parts, 256 // fit.parts)
+    weights = np.abs(x)
+    if power == 2:
+        weights += np.sqrt(chain(x * x) / np.float32(x.shape[-1]))[..., None]
+    scale, minimum = affine(x, weights, top, fit.tries, power)
+    d, dmin = (
+        from_halves(to_halves(v.max(axis=1, keepdims=True) / np.float32(most)))
+        for v in (scale, minimum)
+    )
+    first, second = nearest(scale * inverse(d), 0, most), nearest(minimum * inverse(dmin), 0, most)
+    best = np.full(first.shape, np.inf, np.float32)
+    scales, minima, q = first, second, np.zeros(x.shape, np.float32)
+    for step, shift in product((0, -1, 1), repeat=2):
+        trial, other = (
+            v.clip(0, most) for v in (first + np.float32(step), second + np.float32(shift))
+        )
+        size, low = (d * trial)[..., None], (dmin * other)[..., None]
+        integers = nearest((x + low) * inverse(size), 0, top)
+        off = np.abs(size * integers - low - x)
+        error = chain(weights * (off * off if power == 2 else off))
+        better = error < best
+        best = np.where(better, error, best)
+        scales, minima = np.where(better, trial, scales), np.where(better, other, minima)
+        q = np.where(better[..., None], integers, q)
+    codes = q.reshape(len(x), 256).astype(np.uint8)
+    return to_halves(d), to_halves(dmin), scales.astype(np.uint8), minima.astype(np.uint8), codes
+
+
+def decode_q2_k(blocks: Bytes) -> Floats:
+    """16 parts: scales and minima of 4 bits (a byte each pair), q of 2 bits, d, dmin."""
+    scale = from_halves(blocks[:, 80:82]) * (blocks[:, :16] & 15)
+    return _by_parts(unpack(blocks[:, 16:80], 2, 32), scale) + offset_q2_k(blocks)
+
+
+def offset_q2_k(blocks: Bytes) -> Floats:
+    return np.repeat(-(from_halves(blocks[:, 82:]) * (blocks[:, :16] >> 4)), 16, axis=1)
+
+
+def encode_q2_k(x: Floats) -> Bytes:
+    d, dmin, scales, minima, q = _affine(x, AFFINE["Q2_K"])
+    return np.concatenate([scales | minima << 4, pack(q, 2, 32), d, dmin], axis=1)
+
+
+def decode_q3_k(blocks: Bytes) -> Floats:
+    """16 parts: a bit that is set where q is not negative, two low bits of q, scales of 6 bits
+    raised by 32 (low halves in 8 bytes, then 2 bits each in 4), d."""
+    q = (unpack(blocks[:, 32:96], 2, 32) | unpack(blocks[:, :32], 1, 32) << 2).view(np.int8)
+    scales = (unpack(blocks[:, 96:104], 4, 8) | unpack(blocks[:, 104:108], 2, 4) << 4).view(np.int8)
+    d = from_halves(blocks[:, 108:])
+    return _by_parts(q - np.int8(4), d * (scales - np.int8(32)))
+
+
+def encode_q3_k(x: Floats) -> Bytes:
+    d, scales, q = _symmetric(x, 16, 4, 32)
+    raised, sixty_four = (q + np.int8(4)).view(np.uint8), scales + np.uint8(32)
+    scale_bits = pack(sixty_four, 4, 8), pack(sixty_four >> 4, 2, 4)
+    return np.concatenate([pack(raised >> 2, 1, 32), pack(raised, 2, 32), *scale_bits, d], axis=1)
+
+
+def _six_bits(data: Bytes) -> tuple[Bytes, Bytes]:
+    """Twelve bytes to 8 scales and 8 minima of 6 bits: the first four of each lie in the low bits
+    of the first eight bytes, the others are halves in the last four, their upper bits above the
+    first ones."""
+    first, second, halves = data[:, :4], data[:, 4:8], data[:, 8:]
+    scales = np.concatenate([first & 63, halves & 15 | first >> 2 & 48], axis=1)
+    minima = np.concatenate([second & 63, halves >> 4 | second >> 2 & 48], axis=1)
+    return scales, minima
+
+
+def _from_six_bits(scales: Bytes, minima: Bytes) -> Bytes:
+    first = scales[:, :4] | scales[:, 4:] >> 4 << 6
+    second = minima[:, :4] | minima[:, 4:] >> 4 << 6
+    return np.concatenate([first, second, scales[:, 4:] & 15 | minima[:, 4:] << 4], axis=1)
+
+
+def decode_q4_k(blocks: Bytes) -> Floats:
+    """8 parts: d, dmin, scales and minima of 6 bits in 12 bytes, q of 4 bits."""
+    scale = from_halves(blocks[:, :2]) * _six_bits(blocks[:, 4:16])[0]
+    return _by_parts(unpack(blocks[:, 16:], 4, 32), scale) + offset_k(blocks)
+
+
+def offset_k(blocks: Bytes) -> Floats:
+    """Of Q4_K and Q5_K."""
+    minima = _six_bits(blocks[:, 4:16])[1]
+    return np.repeat(-(from_halves(blocks[:, 2:4]) * minima), 32, axis=1)
+
+
+def encode_q4_k(x: Floats) -> Bytes:
+    d, dmin, scales, minima, q = _affine(x, AFFINE["Q4_K"])
+    return np.concatenate([d, dmin, _from_six_bits(scales, minima), pack(q, 4, 32)], axis=1)
+
+
+def decode_q5_k(blocks: Bytes) -> Floats:
+    """As Q4_K, the fifth bits in 32 bytes before the low halves."""
+    scale = from_halves(blocks[:, :2]) * _six_bits(blocks[:, 4:16])[0]
+    q = unpack(blocks[:, 48:], 4, 32) | unpack(blocks[:, 16:48], 1, 32) << 4
+    return _by_parts(q, scale) + offset_k(blocks)
+
+
+def encode_q5_k(x: Floats) -> Bytes:
+    d, dmin, scales, minima, q = _affine(x, AFFINE["Q5_K"])
+    bits = pack(q >> 4, 1, 32), pack(q, 4, 32)
+    return np.concatenate([d, dmin, _from_six_bits(scales, minima), *bits], axis=1)
+
+
+def decode_q6_k(blocks: Bytes) -> Floats:
+    """16 parts: low halves of q, its two upper bits (raised by 32), scales int8, d."""
+    q = unpack(blocks[:, :128], 4, 64) | unpack(blocks[:, 128:192], 2, 32) << 4
+    scales = blocks[:, 192:208].copy().view(np.int8)
+    return _by_parts(q.view(np.int8) - np.int8(32), from_halves(blocks[:, 208:]) * scales)
+
+
+def encode_q6_k(x: Floats) -> Bytes:
+    d, scales, q = _symmetric(x, 16, 32, 128)
+    raised = (q + np.int8(32)).view(np.uint8)
+    return np.concatenate([pack(raised, 4, 64), pack(raised >> 4, 2, 32), scales, d], axis=1)
+
+
+Q2_K = Format("Q2_K", 10, 256, 84, decode_q2_k, encode_q2_k, 16, offset_q2_k)
+Q3_K = Format("Q3_K", 11, 256, 110, decode_q3_k, encode_q3_k, 16)
+Q4_K = Format("Q4_K", 12, 256, 144, decode_q4_k, encode_q4_k, offset=offset_k)
+Q5_K = Format("Q5_K", 13, 256, 176, decode_q5_k, encode_q5_k, offset=offset_k)
+Q6_K = Format("Q6_K", 14, 256, 210, decode_q6_k, encode_q6_k, 16)
