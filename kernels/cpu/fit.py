@@ -5,11 +5,10 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.formats import half_at, put_half
-from reference.formats.codebooks import MIDDLES, NL, TRIES
+from reference.formats.codebooks import ENDS, MIDDLES, NL
 from reference.formats.superblocks import SYMMETRIC_TRIES
 
 ZERO = np.float32(0)
-ENDS = np.array([int(end) + step for end in (NL[0], NL[-1]) for step in TRIES], np.float32)
 TARGETS = {h: np.array([-(h + step) for step in SYMMETRIC_TRIES], np.float32) for h in (4, 32)}
 
 

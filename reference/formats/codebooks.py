@@ -3,14 +3,14 @@
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import chain, extreme, nearest, quotient
+from reference.formats.fit import best_of, chain, extreme, nearest, quotient
 from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
 
 NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)  # twice what the four bits mean
 FP4 = np.concatenate([E2M1, -E2M1])
 MIDDLES = (NL[:-1].astype(np.float32) + NL[1:]) / np.float32(2)
-TRIES = range(-7, 8)
+ENDS = np.array([int(end) + step for end in (NL[0], NL[-1]) for step in range(-7, 8)], np.float32)
 
 
 def _index(scaled: Floats) -> Bytes:
@@ -23,18 +23,11 @@ def _scale(x: Floats, weights: Floats) -> Floats:
 
     As `symmetric` of fit.py, the extreme element taken near either end of the values.
     """
-    peak, best = extreme(x), np.zeros(x.shape[:-1], np.float32)
-    scale = best
-    for end in (NL[0], NL[-1]):
-        for step in TRIES:
-            each = quotient(np.asarray(int(end) + step, np.float32), peak)
-            q = NL[_index(x * each[..., None])].astype(np.float32)
-            along, square = chain(weights * q * x), chain(weights * q * q)
-            explained = quotient(along * along, square)
-            better = explained > best
-            best = np.where(better, explained, best)
-            scale = np.where(better, quotient(along, square), scale)
-    return scale
+    rates = quotient(ENDS, extreme(x)[..., None])
+    each, weight = x[..., None, :], weights[..., None, :]
+    q = NL[_index(each * rates[..., None])].astype(np.float32)
+    along, square = chain(weight * q * each), chain(weight * q * q)
+    return best_of(quotient(along * along, square), quotient(along, square))
 
 
 def decode_iq4_nl(blocks: Bytes) -> Floats:

@@ -36,24 +36,25 @@ def extreme(x: Floats) -> Floats:
     return np.take_along_axis(x, np.abs(x).argmax(axis=-1)[..., None], axis=-1)[..., 0]
 
 
+def best_of(explained: Floats, scales: Floats) -> Floats:
+    """Of the last axis' tries the scale that explains most, the first of equals; 0 if none does."""
+    first = explained.argmax(axis=-1)[..., None]
+    best, scale = (np.take_along_axis(v, first, axis=-1)[..., 0] for v in (explained, scales))
+    return np.where(best > 0, scale, ZERO)
+
+
 def symmetric(x: Floats, weights: Floats, half: int, tries: Sequence[float]) -> Floats:
     """The scale by which integers in [-half, half) come nearest to x. [..., k] -> [...].
 
     For a choice of integers q the best scale is sum wqx / sum wq^2, and what it explains of the
     squares is (sum wqx)^2 / sum wq^2. Each try takes the extreme element to -(half + try).
     """
-    peak, best = extreme(x), np.zeros(x.shape[:-1], np.float32)
-    scale = best
-    for step in tries:
-        q = nearest(
-            x * quotient(np.asarray(-(half + step), np.float32), peak)[..., None], -half, half - 1
-        )
-        along, square = chain(weights * q * x), chain(weights * q * q)
-        explained = quotient(along * along, square)
-        better = explained > best
-        best = np.where(better, explained, best)
-        scale = np.where(better, quotient(along, square), scale)
-    return scale
+    targets = np.array([-(half + step) for step in tries], np.float32)
+    rates = quotient(targets, extreme(x)[..., None])
+    each, weight = x[..., None, :], weights[..., None, :]
+    q = nearest(each * rates[..., None], -half, half - 1)
+    along, square = chain(weight * q * each), chain(weight * q * q)
+    return best_of(quotient(along * along, square), quotient(along, square))
 
 
 def affine(
@@ -62,29 +63,35 @@ def affine(
     """The scale and the minimum by which scale * q - minimum, q in 0 .. top, come nearest to x, in
     the sum of weights times |error|^power. [..., k] -> [...] twice, neither negative.
 
-    Each try takes the range to top + try steps; for its integers, least squares give the pair.
+    The first try takes the range to `top`, each further one to top + try steps; for its integers,
+    least squares give the pair.
     """
-    low, high = np.minimum(x.min(axis=-1), ZERO), x.max(axis=-1)
+    low, high = np.minimum(x.min(axis=-1), ZERO)[..., None], x.max(axis=-1)[..., None]
     wide = (high - low).astype(np.float32)
-    total, first = chain(weights), chain(weights * x)
+    each, weight = x[..., None, :], weights[..., None, :]
+    total, first = chain(weights)[..., None], chain(weights * x)[..., None]
 
     def error(scale: Floats, lowest: Floats, q: Floats) -> Floats:
-        off = np.abs(scale[..., None] * q + lowest[..., None] - x)
-        return chain(weights * (off * off if power == 2 else off))
+        off = np.abs(scale[..., None] * q + lowest[..., None] - each)
+        return chain(weight * (off * off if power == 2 else off))
 
-    scale, lowest = wide / np.float32(top), low
-    best = error(scale, lowest, nearest((x - low[..., None]) * inverse(scale)[..., None], 0, top))
-    for step in tries:
-        each = quotient(np.asarray(top + step, np.float32), wide)
-        q = nearest((x - low[..., None]) * each[..., None], 0, top)
-        one, two, along = chain(weights * q), chain(weights * q * q), chain(weights * q * x)
-        spread = total * two - one * one
-        fitted = quotient(total * along - first * one, spread)
-        shift = quotient(two * first - one * along, spread)
-        above = shift > 0
-        fitted, shift = np.where(above, quotient(along, two), fitted), np.where(above, ZERO, shift)
-        found = error(fitted, shift, q)
-        better = (spread > 0) & (fitted > 0) & (found < best)
-        best = np.where(better, found, best)
-        scale, lowest = np.where(better, fitted, scale), np.where(better, shift, lowest)
-    return np.asarray(scale), np.asarray(ZERO - lowest)
+    def integers(rates: Floats) -> Floats:
+        return nearest((each - low[..., None]) * rates[..., None], 0, top)
+
+    scale = wide / np.float32(top)
+    plain = error(scale, low, integers(inverse(scale)))
+    q = integers(quotient(np.array([top + step for step in tries], np.float32), wide))
+    one, two, along = chain(weight * q), chain(weight * q * q), chain(weight * q * each)
+    spread = total * two - one * one
+    fitted = quotient(total * along - first * one, spread)
+    shift = quotient(two * first - one * along, spread)
+    above = shift > 0
+    fitted, shift = np.where(above, quotient(along, two), fitted), np.where(above, ZERO, shift)
+    found = np.where((spread > 0) & (fitted > 0), error(fitted, shift, q), np.float32(np.inf))
+    errors = np.concatenate([plain, found], axis=-1)
+    best = errors.argmin(axis=-1)[..., None]
+    scale, lowest = (
+        np.take_along_axis(np.concatenate(pair, axis=-1), best, axis=-1)[..., 0]
+        for pair in ((scale, fitted), (low, shift))
+    )
+    return scale, ZERO - lowest
