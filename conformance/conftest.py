@@ -5,6 +5,9 @@ new ones each time, and keeps deep certificates. Whatever fails prints the comma
 """
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +20,26 @@ _COMMON = settings(deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("quick", _COMMON, derandomize=True, max_examples=40, database=None)
 settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("deep" if DEEP else "quick")
+
+MANY = 1000  # tests: then a second process compiles while the first ones run
+COMPILE = """
+from kernels.table import KERNELS
+for kernel in reversed([k for k in KERNELS if not k.missing()]):
+    for share in (kernel.share, *([kernel.pack.share] if kernel.pack else [])):
+        share.compile()
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels come from disk that another core compiled, from the table's other end."""
+    if request.session.testscollected < MANY or (os.cpu_count() or 1) < 2:
+        yield
+        return
+    root = request.config.rootpath
+    with subprocess.Popen([sys.executable, "-c", COMPILE], cwd=root) as child:
+        yield
+        child.kill()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
