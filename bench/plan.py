@@ -33,6 +33,7 @@ STEP_OPS = (
     "add",
 )
 STEP_FORMATS = (None, "F16")
+QUICK_FORMATS = (None, "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")  # each stands for its like
 BATCHES = (1, 4)
 QUICK_MODELS = ("story", "tinyllama-1.1b")
 ENGINE_MODELS = ("story-f16", "story-q8_0")
@@ -130,10 +131,11 @@ class Plan:
         return TOKENS[:2] if self.quick else TOKENS
 
     def cases(self) -> list[BenchCase]:
-        """Every kernel that runs here, at every size asked."""
+        """Every kernel that runs here, at every size asked; if quick, of some formats."""
         sweeps = () if self.quick else self.shapes.sweeps
         found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
-        return [case for case in found if not case.kernel.missing()]
+        here = [case for case in found if not case.kernel.missing()]
+        return [case for case in here if not self.quick or case.kernel.format in QUICK_FORMATS]
 
     def kernels(self) -> list[Kernel]:
         """Those whose setting up is timed; if quick, those of an embedded model's step."""
