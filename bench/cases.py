@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from data.shapes import ModelShape, ShapeError, Shapes, Sweep
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
+from reference.formats import FORMATS
 from reference.table import OPS
 
 TOKENS = (1, 8, 512)
@@ -110,8 +111,14 @@ def cases(
         BenchCase(kernel, dict(sizes), tuple(named[kernel.op][sizes]))
         for kernel in kernels
         for sizes in sorted(named[kernel.op], key=_tokens_last)
-        if kernel.takes(dict(sizes))
+        if kernel.takes(dict(sizes)) and _fits(kernel, dict(sizes))
     ]
+
+
+def _fits(kernel: Kernel, shape: dict[str, int]) -> bool:
+    """Whether rows of these sizes are whole blocks of the kernel's format."""
+    block, axes = FORMATS[kernel.format or "F32"].block, OPS[kernel.op].axes
+    return "hidden" not in axes or shape["hidden"] % block == 0
 
 
 def _tokens_last(sizes: tuple[tuple[str, int], ...]) -> tuple[list[int], int]:

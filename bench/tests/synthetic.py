@@ -50,6 +50,7 @@ SHAPES = {
     TINY: ((2048, 2048), (2048, 256), (2048, 5632), (5632, 2048)),
     "llama-2-7b, relullama-7b": ((4096, 4096), (4096, 11008), (11008, 4096)),
 }
+FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 SIDES = (128, 256, 512, 1024, 2048)
 OTHERS = ("rms_norm", "swiglu", "add", "softmax", "silu", "embedding")
 AXES = {"hidden": 2048, "width": 5632, "vocab": 32000}
@@ -122,12 +123,12 @@ class Maker:
 
 
 def ops(maker: Maker) -> Iterator[Measurement]:
-    """Every linear kernel at the sizes of models and as squares, some others, one impossible."""
+    """Linear kernels of some formats at the sizes of models and as squares, some others, one impossible."""
 
     def of(kernel: Kernel, shape: dict[str, int], model: str, cache: str) -> Measurement:
         return maker.op(kernel.op, kernel.variant, kernel.format or "", shape, model, cache)
 
-    linear = [k for k in KERNELS if k.op == "linear"]
+    linear = [k for k in KERNELS if k.op == "linear" and k.format in FORMATS]
     shapes = [(model, hidden, out) for model, many in SHAPES.items() for hidden, out in many]
     for kernel in linear:
         for model, hidden, out in shapes:
