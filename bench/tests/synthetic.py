@@ -123,7 +123,7 @@ class Maker:
 
 
 def ops(maker: Maker) -> Iterator[Measurement]:
-    """Linear kernels of some formats at the sizes of models and as squares, some others, one impossible."""
+    """Linear kernels of some formats at sizes of models and as squares, others, one impossible."""
 
     def of(kernel: Kernel, shape: dict[str, int], model: str, cache: str) -> Measurement:
         return maker.op(kernel.op, kernel.variant, kernel.format or "", shape, model, cache)
