@@ -30,7 +30,7 @@ def save(engine: Engine, path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
     check_place(path)
-    cells = engine.model.cells.of(0)[: len(engine.held)]  # a step that failed has left more
+    cells = engine.model.cells.of(0)[: len(engine.held)]  # an evaluation cut off has left more
     header = json.dumps(
         {
             "model": model_digest(engine.model.file),

@@ -54,6 +54,14 @@ def pack(data, base, q, bits, run):
 
 
 @njit
+def largest_magnitude(x):
+    largest = ZERO
+    for value in x:
+        largest = max(largest, abs(value))
+    return largest
+
+
+@njit
 def from_extreme(x, half, q):
     """The scale that takes the value of largest magnitude to -half; integers raised by half."""
     d = extreme(x) / np.float32(-half)
@@ -188,9 +196,7 @@ def shift_down(q, bits):
 
 @njit
 def q8_0(x, data, q):
-    largest = ZERO
-    for value in x:
-        largest = max(largest, abs(value))
+    largest = largest_magnitude(x)
     d = largest / np.float32(127)
     each = inverse(d)
     put_half(data, 0, d)
@@ -297,9 +303,7 @@ def iq4_xs(x, data, q):
 
 @njit
 def mxfp4(x, data, q):
-    largest = ZERO
-    for value in x:
-        largest = max(largest, abs(value))
+    largest = largest_magnitude(x)
     e = min(max(math.frexp(largest)[1] - 1 - 2 + 127, 0), 254) if largest > ZERO else 0
     scale = np.float32(math.ldexp(1.0, e - 128))
     for j in range(32):
@@ -315,9 +319,7 @@ def mxfp4(x, data, q):
 @njit
 def trits(x, q):
     """The scale and, raised by 1, the nearest of -1, 0 and 1."""
-    largest = ZERO
-    for value in x:
-        largest = max(largest, abs(value))
+    largest = largest_magnitude(x)
     each = inverse(largest)
     for j in range(len(x)):
         q[j] = away(x[j] * each) + 1
