@@ -90,7 +90,7 @@ def symmetric_parts(x, parts, half, most, targets, data, at, scales, q):
     size = len(x) // parts
     fitted = stack(np.float32, 16)
     for p in range(parts):
-        fitted[p] = symmetric(x[p * size : (p + 1) * size], half, targets)
+        fitted[p] = symmetric(x[p * size : (p + 1) * size], targets, half)
     d = halved(data, at, extreme(fitted[:parts]) / np.float32(-most))
     each = inverse(d)
     for p in range(parts):

@@ -1,6 +1,8 @@
 """Scales that make a block's weighted error small, as reference/formats/fit.py finds them: the same
 tries, sums and comparisons in the same order, so the same integers."""
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -45,22 +47,6 @@ def extreme(x):
 
 
 @njit
-def symmetric(x, half, targets):
-    peak, best, scale = extreme(x), ZERO, ZERO
-    for target in targets:
-        each, along, square = quotient(target, peak), ZERO, ZERO
-        for value in x:
-            q = nearest(value * each, -half, half - 1)
-            weighted = value * value * q
-            along += weighted * value
-            square += weighted * q
-        explained = quotient(along * along, square)
-        if explained > best:
-            best, scale = explained, quotient(along, square)
-    return scale
-
-
-@njit
 def index(scaled):
     """The nearest of NL's values, the lower one of two."""
     i = 0
@@ -70,20 +56,44 @@ def index(scaled):
     return i
 
 
+def explaining(value_of: Any) -> Any:
+    """(x, targets, half) -> the scale that explains most of x's squares; each try takes the extreme
+    element to a target, and value_of(scaled, half) is what stands for a scaled element."""
+
+    @njit
+    def fit(x, targets, half):
+        peak, best, scale = extreme(x), ZERO, ZERO
+        for target in targets:
+            each, along, square = quotient(target, peak), ZERO, ZERO
+            for value in x:
+                q = value_of(value * each, half)
+                weighted = value * value * q
+                along += weighted * value
+                square += weighted * q
+            explained = quotient(along * along, square)
+            if explained > best:
+                best, scale = explained, quotient(along, square)
+        return scale
+
+    return fit
+
+
+@njit(inline="always")
+def _whole(scaled, half):
+    return nearest(scaled, -half, half - 1)
+
+
+@njit(inline="always")
+def _named(scaled, half):
+    return np.float32(NL[index(scaled)])
+
+
+symmetric, _of_table = explaining(_whole), explaining(_named)
+
+
 @njit
 def codebook(x):
-    peak, best, scale = extreme(x), ZERO, ZERO
-    for end in ENDS:
-        each, along, square = quotient(end, peak), ZERO, ZERO
-        for value in x:
-            q = np.float32(NL[index(value * each)])
-            weighted = value * value * q
-            along += weighted * value
-            square += weighted * q
-        explained = quotient(along * along, square)
-        if explained > best:
-            best, scale = explained, quotient(along, square)
-    return scale
+    return _of_table(x, ENDS, 0)
 
 
 @njit(inline="always")
