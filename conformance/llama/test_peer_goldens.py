@@ -9,7 +9,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from conformance.llama.peers import export as exporter
 from conformance.llama.peers import goldens
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoint
 from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
@@ -17,6 +16,7 @@ from conformance.llama.peers.export import export
 from conformance.llama.peers.stories import tell
 from data.golden import sha256
 from engine import Engine
+from engine.convert import conversion
 from engine.embedded import embedded_models
 from engine.gguf_file import GGUFFile
 from reference import rope_frequencies
@@ -122,7 +122,7 @@ def test_mistakes_in_the_config_are_seen(tmp_path: Path, name: str, fields: dict
 
 def test_mistakes_in_the_order_of_rows_are_seen(tmp_path: Path) -> None:
     """Queries and keys left in Hugging Face's order are seen."""
-    with patch.object(exporter, "neighbours", lambda rows, _: rows):
+    with patch.object(conversion, "neighbours", lambda rows, _: rows):
         mistaken = answer(tmp_path, CHECKPOINTS["grouped_query"], "F32")
     assert_seen(mistaken, "grouped_query")
 

@@ -1,0 +1,20 @@
+"""Hugging Face checkpoints to GGUF files.
+
+The room, in reading order:
+
+- `checkpoint`, `torch_files`: the folder, its JSON files and its tensors, some rows at a time
+- `fields`: config.json's values, checked
+- `families`: the registry: which architectures there are, and what their tensors are called
+- `rope_scaling`: rotary frequencies that are stretched
+- `vocabulary`: `tokens`, from `sentencepiece_model` or `tokenizer_json`, and `special` ones
+- `conversion`: the parts put together
+
+>>> convert(Path("TinyLlama-1.1B"), Path("tiny.gguf"), "F16").notes
+[]
+"""
+
+from engine.convert.checkpoint import CheckpointError
+from engine.convert.conversion import OUTTYPES, convert
+from engine.convert.families import FAMILIES
+
+__all__ = ["FAMILIES", "OUTTYPES", "CheckpointError", "convert"]

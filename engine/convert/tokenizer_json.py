@@ -1,0 +1,148 @@
+"""tokenizer.json: the file of Hugging Face's `tokenizers`, whose parts are told by name.
+
+Two kinds of BPE have a name in GGUF. Byte-level ones are "gpt2", with a name for how a text is cut
+into words. Those that were made from a SentencePiece model (byte fallback, ▁ for a space) are
+"llama": pairs are joined by score there, which is the place of the pair's first merge.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.convert.checkpoint import CheckpointError, read_json
+from engine.convert.tokens import Added, Tokens
+from engine.tokenizer import TokenType
+from engine.tokenizer.bpe import PRE_TOKENIZERS
+
+GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has of its own
+DIGITS = {True: r"\p{N}", False: r"\p{N}+"}  # each alone, or runs of them
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+SPACERS = ("Prepend", "Replace", "Metaspace")  # what turns spaces into ▁
+
+Part = Mapping[str, Any]
+
+
+def read(path: Path) -> Tokens:
+    """The vocabulary without its added tokens."""
+    file = read_json(path)
+    model = file.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
+        raise CheckpointError(f"{path}: there is no model with a vocabulary")
+    kind = model.get("type", "BPE")
+    if kind != "BPE" or not isinstance(model["vocab"], dict):
+        raise CheckpointError(f"{path}: a tokenizer of type {kind}: this engine runs BPE alone")
+    steps = _parts(file.get("pre_tokenizer"), "pretokenizers")
+    level = any(step["type"] == "ByteLevel" for step in steps)
+    return _byte_level(path, file, steps) if level else _pieces(path, file, steps)
+
+
+def added_tokens(path: Path) -> dict[int, Added]:
+    """Its added tokens by id; none if there is no such file."""
+    if not path.exists():
+        return {}
+    listed = read_json(path).get("added_tokens") or []
+    try:
+        return {t["id"]: Added(t["id"], t["content"], t["special"]) for t in listed}
+    except (KeyError, TypeError):
+        raise CheckpointError(f"{path}: an entry of added_tokens has no id or content") from None
+
+
+def _byte_level(path: Path, file: Part, steps: list[Part]) -> Tokens:
+    model, notes = file["model"], []
+    for step in _parts(file.get("normalizer"), "normalizers"):
+        if step["type"] != "NFC":
+            raise CheckpointError(f"{path}: normalizer {step['type']} has no place in GGUF")
+        notes.append("characters are not composed (NFC) before a text is cut: GGUF has no key")
+    patterns = tuple(p for step in steps for p in _patterns(path, step))
+    ignore = bool(model.get("ignore_merges", False))
+    names = [
+        name
+        for name, pre in PRE_TOKENIZERS.items()
+        if (pre.patterns, pre.ignore_merges) == (patterns, ignore)
+    ]
+    if not names:
+        raise CheckpointError(
+            f"{path}: how it cuts a text into words has no name here that GGUF knows:"
+            f" {' then '.join(patterns)}"
+        )
+    texts, types = _texts(path, model["vocab"])
+    merges = [" ".join(pair) for pair in _merges(path, model)]
+    return Tokens("gpt2", names[0], texts, types, merges=merges, notes=notes)
+
+
+def _patterns(path: Path, step: Part) -> list[str]:
+    """What a step cuts at, each match and each gap between them being a word."""
+    match step:
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated"}:
+            return [pattern]
+        case {"type": "Split", "pattern": {"Regex": str(p)}, "behavior": "Removed", "invert": True}:
+            return [p]  # the same where a match begins as the last one ends, as in all we know
+        case {"type": "Digits", "individual_digits": bool(alone)}:
+            return [DIGITS[alone]]
+        case {"type": "ByteLevel", "add_prefix_space": False}:
+            return [GPT2] if step.get("use_regex", True) else []
+    raise CheckpointError(f"{path}: pre-tokenizer {step} has no place in GGUF")
+
+
+def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
+    model = file["model"]
+    if not model.get("byte_fallback"):
+        raise CheckpointError(
+            f"{path}: a BPE of neither bytes nor SentencePiece pieces with byte fallback"
+        )
+    spaces = _parts(file.get("normalizer"), "normalizers") + steps
+    if strange := [s["type"] for s in spaces if s["type"] not in SPACERS]:
+        raise CheckpointError(f"{path}: {strange[0]} has no place in GGUF")
+    prefix = any(
+        s["type"] == "Prepend"
+        or (s["type"] == "Metaspace" and s.get("prepend_scheme", "always") != "never")
+        for s in spaces
+    )
+    texts, types = _texts(path, model["vocab"])
+    for i, text in enumerate(texts):
+        if types[i] == TokenType.NORMAL and BYTE.fullmatch(text):
+            types[i] = int(TokenType.BYTE)
+    unknown = model.get("unk_token")
+    if unknown in model["vocab"]:
+        types[model["vocab"][unknown]] = int(TokenType.UNKNOWN)
+    ranks: dict[str, int] = {}
+    pairs = _merges(path, model)
+    for rank, (first, second) in enumerate(pairs):
+        ranks.setdefault(first + second, rank)
+    scores = [-float(ranks.get(text, len(pairs))) for text in texts]
+    return Tokens("llama", "default", texts, types, scores, flags={"add_space_prefix": prefix})
+
+
+def _texts(path: Path, vocab: Mapping[str, Any]) -> tuple[list[str], list[int]]:
+    """Texts and types by id; an id that no token has is unused."""
+    if not vocab or not all(isinstance(i, int) and 0 <= i < 2**24 for i in vocab.values()):
+        raise CheckpointError(f"{path}: the vocabulary is not texts with their ids")
+    size = max(vocab.values()) + 1
+    texts = [f"[PAD{i}]" for i in range(size)]
+    types = [int(TokenType.UNUSED)] * size
+    for text, i in vocab.items():
+        if types[i] == TokenType.NORMAL:
+            raise CheckpointError(f"{path}: tokens {texts[i]!r} and {text!r} have one id, {i}")
+        texts[i], types[i] = text, int(TokenType.NORMAL)
+    return texts, types
+
+
+def _merges(path: Path, model: Part) -> list[tuple[str, str]]:
+    """Pairs, written as such or, by older versions, as one text with a space between."""
+    found = []
+    for merge in model.get("merges") or []:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(pair):
+            raise CheckpointError(f"{path}: merge {merge!r} is not two tokens")
+        found.append((pair[0], pair[1]))
+    return found
+
+
+def _parts(part: Part | None, name: str) -> list[Part]:
+    """The steps of a normalizer or pre-tokenizer, one after the other."""
+    if part is None:
+        return []
+    if part.get("type") == "Sequence":
+        return [step for inner in part.get(name) or [] for step in _parts(inner, name)]
+    return [part]

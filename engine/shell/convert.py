@@ -1,0 +1,79 @@
+"""assay convert: a Hugging Face model's folder to a GGUF file."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.shell import options as o
+
+
+def _print_supported(wanted: bool) -> None:
+    if wanted:
+        from rich.table import Table
+
+        from engine.convert import FAMILIES
+        from engine.shell.show import stdout
+
+        table = Table("architecture in config.json", "models", "in GGUF")
+        for family in FAMILIES:
+            table.add_row(", ".join(family.architectures), family.about, family.gguf)
+        stdout().print(table)
+        raise typer.Exit
+
+
+def convert(
+    folder: Annotated[
+        Path, typer.Argument(metavar="HF_DIR", help="config.json, *.safetensors, tokenizer files.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    outtype: Annotated[
+        str, typer.Option(help="Format of the matrices: f32, f16, bf16, q8_0 or q4_0.")
+    ] = "f16",
+    name: Annotated[str, typer.Option(help="The model's name; the folder's if absent.")] = "",
+    supported: Annotated[
+        bool,
+        typer.Option(
+            "--print-supported-models",
+            callback=_print_supported,
+            is_eager=True,
+            help="Print the architectures there are, end.",
+        ),
+    ] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Write a Hugging Face model as a GGUF file, for this engine and llama.cpp alike."""
+    from engine.convert import OUTTYPES
+    from engine.convert import convert as write
+    from engine.shell.show import progress_bar, stderr, stdout
+
+    if outtype.upper() not in OUTTYPES:
+        raise typer.BadParameter(
+            f"{outtype!r} is none of {', '.join(OUTTYPES).lower()}", param_hint="--outtype"
+        )
+    with progress_bar() as bar:
+        task = bar.add_task("weights (M)", total=None)
+
+        def watch(done: int, total: int) -> None:
+            bar.update(task, total=total // 10**6, completed=done // 10**6)
+
+        done = write(folder, out, outtype.upper(), name, watch)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "file": str(out),
+                    "tensors": len(done.tensors),
+                    "bytes": done.n_bytes,
+                    "notes": done.notes,
+                }
+            )
+        )
+        return
+    for note in done.notes:
+        stderr.print(f"note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    stdout().print(
+        f"{out}: {len(done.tensors)} tensors, {done.n_bytes / 1e6:,.1f} MB",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
