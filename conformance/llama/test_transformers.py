@@ -2,14 +2,44 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from conformance.llama.peers.checkpoint import CHECKPOINTS, formats, rounded
-from conformance.llama.peers.compare import Gap, engine_logits, limit
+from conformance.llama.peers.checkpoint import (
+    CHECKPOINTS,
+    LLAMA3,
+    YARN,
+    YARN_TUNED,
+    formats,
+    rounded,
+)
+from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
+from conformance.llama.peers.folder import write_folder, write_weights
+from engine.convert import CheckpointError, convert
+
+# Folders as they are found: (checkpoint, how it is written).
+V5 = {"rope_theta": None, "rope_scaling": None}  # transformers 5 has both in rope_parameters
+NO_WINDOW = {"architecture": "MistralForCausalLM", "model_type": "mistral", "sliding_window": None}
+QWEN2 = {"architecture": "Qwen2ForCausalLM", "model_type": "qwen2", "attention_bias": None}
+FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "shards of bfloat16": ("grouped_query", {"dtype": "BF16", "shards": 3}),
+    "float16, tied": ("tied", {"dtype": "F16"}),
+    "transformers 5, theta": ("rope_theta", V5 | {"rope_parameters": {"rope_theta": 500000.0}}),
+    "transformers 5, yarn": (
+        "rope_yarn", V5 | {"rope_parameters": YARN_TUNED | {"rope_theta": 1e6}}
+    ),
+    "transformers 5, llama3": (
+        "rope_llama3", V5 | {"rope_parameters": LLAMA3 | {"rope_theta": 1e5}}
+    ),
+    "yarn, two scales": ("rope_yarn", {"rope_scaling": YARN | {"mscale": 2, "mscale_all_dim": 1}}),
+    "Mistral": ("wide_heads", NO_WINDOW),
+    "Qwen 2": ("grouped_query", QWEN2),
+}  # fmt: skip
 
 QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
 
@@ -33,6 +63,40 @@ def test_logits_agree(hugging_face: ModuleType, tmp_path: Path, name: str, forma
     theirs = hugging_face.logits(checkpoint, rounded(checkpoint.weights(), format), tokens)
     gap = Gap.between(ours, theirs)
     assert gap.within(limit(checkpoint, hugging_face.PEER, format)), gap
+
+
+@pytest.mark.parametrize(("name", "how"), FOLDERS.values(), ids=FOLDERS)
+def test_folders_are_read_alike(
+    hugging_face: ModuleType, tmp_path: Path, name: str, how: dict[str, Any]
+) -> None:
+    """What transformers reads of a folder is what `assay convert` reads of it."""
+    checkpoint = CHECKPOINTS[name]
+    folder = write_folder(checkpoint, tmp_path / "model", **({"model_type": "llama"} | how))
+    if how.get("architecture") == "Qwen2ForCausalLM":
+        weights = replace(checkpoint, attention_bias=True).weights()
+        write_weights(folder, {n: w for n, w in weights.items() if not n.endswith("o_proj.bias")})
+    assert_alike(hugging_face, folder, checkpoint.tokens())
+
+
+def test_pickles_are_read_alike(hugging_face: ModuleType, tmp_path: Path) -> None:
+    """Where torch is installed, its own files are read, too; what is no weight in them is not."""
+    import torch
+
+    checkpoint = CHECKPOINTS["grouped_query"]
+    folder = write_folder(checkpoint, tmp_path / "model", model_type="llama")
+    (folder / "model.safetensors").unlink()
+    hugging_face.save_pickle(checkpoint.weights(), folder / "pytorch_model.bin")
+    assert_alike(hugging_face, folder, checkpoint.tokens())
+    torch.save({"model.norm.weight": Path("a class")}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="cannot be read as weights alone"):
+        convert(folder, tmp_path / "model.gguf")
+
+
+def assert_alike(hugging_face: ModuleType, folder: Path, tokens: list[int]) -> None:
+    path = folder.with_suffix(".gguf")
+    convert(folder, path, "F32")
+    gap = Gap.between(engine_logits(path, tokens), hugging_face.logits_of_folder(folder, tokens))
+    assert gap.within(EXACT), gap
 
 
 @pytest.mark.usefixtures("hugging_face")

@@ -140,7 +140,8 @@ class Mistral(Llama):
             )
 
     def kv_heads(self, config: Fields, heads: int) -> int:
-        return heads if "num_key_value_heads" in config.values else super().kv_heads(config, 8)
+        told = "num_key_value_heads" in config.values
+        return super().kv_heads(config, heads if told else 8)
 
 
 class Qwen2(Llama):

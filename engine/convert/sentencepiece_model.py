@@ -5,7 +5,7 @@ Python interface gives neither the kind of a model nor how a text is normalised.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,14 @@ def read(path: Path) -> Tokens:
             " has no key for: such texts are cut otherwise"
         )
     return tokens
+
+
+def encoder(path: Path) -> Callable[[str], list[int]]:
+    """What the library itself makes of a text."""
+    from sentencepiece import SentencePieceProcessor
+
+    library = SentencePieceProcessor(model_file=str(path))
+    return lambda text: list(library.encode(text))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

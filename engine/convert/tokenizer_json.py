@@ -6,7 +6,7 @@ into words. Those that were made from a SentencePiece model (byte fallback, ▁ 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,17 @@ def read(path: Path) -> Tokens:
     steps = _parts(file.get("pre_tokenizer"), "pretokenizers")
     level = any(step["type"] == "ByteLevel" for step in steps)
     return _byte_level(path, file, steps) if level else _pieces(path, file, steps)
+
+
+def encoder(path: Path) -> Callable[[str], list[int]]:
+    """What the library itself makes of a text."""
+    from tokenizers import Tokenizer
+
+    try:
+        library = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library has no error type of its own
+        raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from None
+    return lambda text: list(library.encode(text, add_special_tokens=False).ids)
 
 
 def added_tokens(path: Path) -> dict[int, Added]:

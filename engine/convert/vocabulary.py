@@ -1,43 +1,64 @@
 """The tokenizer of a checkpoint as GGUF's keys, from tokenizer.model or from tokenizer.json."""
 
+from pathlib import Path
+
 from engine import gguf_writer as gw
 from engine.convert import sentencepiece_model, tokenizer_json
 from engine.convert.checkpoint import Checkpoint, CheckpointError
 from engine.convert.special import further_ends, special_keys, template_keys
-from engine.convert.tokens import Added, Tokens
+from engine.convert.tokens import Added
 from engine.tokenizer import Tokenizer, TokenizerError
 
 PIECES, PARTS = "tokenizer.model", "tokenizer.json"
+# On which the file's tokenizer has to agree with the checkpoint's.
+TEXTS = (
+    "Hello world",
+    " two  spaces,\ttab\nand\n\nlines \n ",
+    "It's 1234567 o'clock -- isn't it?! WE'LL see.",
+    "Straße, Ελλάδα, 日本語, עברית",
+    "🦊👩‍🚀 x² \u00a0|",
+    'if (a_b != {"k": [1.5, -2]}) {\r\n\treturn 100%;  // why\r\n}',
+)
 
 
 def vocabulary(checkpoint: Checkpoint, size: int) -> tuple[gw.Keys, list[str]]:
     """The keys of a vocabulary of `size` tokens, as this engine's tokenizer takes them, and notes:
     what could not be kept."""
     folder = checkpoint.folder
-    tokens = _tokens(checkpoint)
+    path = _path(folder)
+    room = sentencepiece_model if path.name == PIECES else tokenizer_json
+    tokens = room.read(path)
     tokens.add(_added(checkpoint), str(folder))
     tokens.cut(size, str(folder))
     keys = {**tokens.keys(), **special_keys(checkpoint, tokens)}
     try:
-        tokenizer = Tokenizer.from_metadata({key: value for key, (_, value) in keys.items()})
+        ours = Tokenizer.from_metadata({key: value for key, (_, value) in keys.items()})
     except TokenizerError as error:
         raise CheckpointError(f"{folder}: its tokenizer cannot be used: {error}") from None
-    rest = {**further_ends(checkpoint, tokens, tokenizer), **template_keys(checkpoint)}
+    theirs = room.encoder(path)
+    for text in TEXTS:
+        wanted, got = theirs(text), _ids(ours, text)
+        if got != wanted:
+            tokens.notes.append(
+                f"{text!r} is cut into {got} here, and into {wanted} by {path.name}"
+            )
+    rest = {**further_ends(checkpoint, tokens, ours), **template_keys(checkpoint)}
     return {**keys, **rest}, tokens.notes
 
 
-def _tokens(checkpoint: Checkpoint) -> Tokens:
-    """The vocabulary proper; tokenizer.model is preferred, since its scores are the model's."""
-    pieces, parts = checkpoint.folder / PIECES, checkpoint.folder / PARTS
+def _path(folder: Path) -> Path:
+    """The file of the vocabulary; tokenizer.model is preferred, since its scores are the model's.
+
+    Not every file of that name is SentencePiece's.
+    """
+    pieces, parts = folder / PIECES, folder / PARTS
     if pieces.exists() and sentencepiece_model.is_sentencepiece(pieces):
-        return sentencepiece_model.read(pieces)
+        return pieces
     if parts.exists():
-        return tokenizer_json.read(parts)
+        return parts
     if pieces.exists():
-        raise CheckpointError(
-            f"{pieces}: this is not a SentencePiece model, and no {PARTS} is here"
-        )
-    raise CheckpointError(f"{checkpoint.folder}: there is no tokenizer: want {PIECES} or {PARTS}")
+        raise CheckpointError(f"{pieces}: not a SentencePiece model, and no {PARTS} is here")
+    raise CheckpointError(f"{folder}: there is no tokenizer: want {PIECES} or {PARTS}")
 
 
 def _added(checkpoint: Checkpoint) -> dict[int, Added]:
@@ -53,3 +74,10 @@ def _added(checkpoint: Checkpoint) -> dict[int, Added]:
         path = checkpoint.folder / "tokenizer_config.json"
         raise CheckpointError(f"{path}: added_tokens_decoder is not tokens by id") from None
     return added | {token.id: token for token in told}
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int] | str:
+    try:
+        return tokenizer.encode(text, add_special=False)
+    except TokenizerError as error:
+        return str(error)

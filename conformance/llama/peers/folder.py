@@ -53,7 +53,9 @@ def write_weights(
         write_safetensors(folder / file, {name: (dtype, weights[name]) for name in part})
     if shards > 1 and index:
         shard_of = {name: file for file, part in zip(files, parts, strict=True) for name in part}
-        write_json(folder / "model.safetensors.index.json", {"weight_map": shard_of})
+        write_json(
+            folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": shard_of}
+        )
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, tuple[str, Array]]) -> None:
