@@ -23,10 +23,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 def is_sentencepiece(path: Path) -> bool:
     """Whether the library takes the file; other tokenizers are called tokenizer.model, too."""
-    from sentencepiece import SentencePieceProcessor
-
     try:
-        SentencePieceProcessor(model_file=str(path))
+        _library(path)
     except (RuntimeError, OSError, ValueError):
         return False
     return True
@@ -51,8 +49,11 @@ def read(path: Path) -> Tokens:
             one_space = bool(normalizer.get(_ONE_SPACE, one_space))
     if kind != BPE:
         raise CheckpointError(f"{path}: a SentencePiece model that is not BPE, which is all we run")
+    library = _library(path)
+    named = {"bos": library.bos_id(), "eos": library.eos_id(), "unk": library.unk_id()}
     flags = {"add_space_prefix": prefix, "remove_extra_whitespaces": one_space}
     tokens = Tokens("llama", "default", texts, types, scores, flags=flags)
+    tokens.named |= {name: i for name, i in named.items() if i >= 0}  # -1: there is none
     if charsmap:
         tokens.notes.append(
             f"{path.name} replaces characters before it cuts a text (NFKC or the like), which GGUF"
@@ -63,10 +64,14 @@ def read(path: Path) -> Tokens:
 
 def encoder(path: Path) -> Callable[[str], list[int]]:
     """What the library itself makes of a text."""
+    library = _library(path)
+    return lambda text: list(library.encode(text))
+
+
+def _library(path: Path) -> Any:
     from sentencepiece import SentencePieceProcessor
 
-    library = SentencePieceProcessor(model_file=str(path))
-    return lambda text: list(library.encode(text))
+    return SentencePieceProcessor(model_file=str(path))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -26,11 +26,11 @@ def special_keys(checkpoint: Checkpoint, tokens: Tokens) -> gw.Keys:
     """Ids of the special tokens, and whether BOS and EOS go around a text.
 
     A token's name in tokenizer_config.json counts first, then its id in config.json, then that in
-    generation_config.json.
+    generation_config.json, then what the vocabulary's own file says.
     """
     tokenizer = checkpoint.json("tokenizer_config.json")
     id_of = {text: i for i, text in enumerate(tokens.texts)}
-    ids: dict[str, int] = {}
+    ids = dict(tokens.named)
     for name in KEYS:
         text = _text(tokenizer.get(f"{name}_token"))
         told = [id_of[text]] if text in id_of else _told(checkpoint, f"{name}_token_id", tokens)
@@ -101,10 +101,10 @@ def _told(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
 
 
 def _around(path: Path, id_of: Mapping[str, int]) -> dict[str, list[int]]:
-    """Which tokens the post-processor puts before and behind a text; empty without the file."""
-    if not path.exists():
+    """Which tokens the post-processor puts before and behind a text; empty without one."""
+    part = (read_json(path) if path.exists() else {}).get("post_processor")
+    if not part:
         return {}
-    part = read_json(path).get("post_processor") or {}
     around: dict[str, list[int]] = {"bos": [], "eos": []}
     for step in part.get("processors") or [part]:
         if step.get("type") == "TemplateProcessing":

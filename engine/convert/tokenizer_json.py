@@ -114,15 +114,17 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
     for i, text in enumerate(texts):
         if types[i] == TokenType.NORMAL and BYTE.fullmatch(text):
             types[i] = int(TokenType.BYTE)
-    unknown = model.get("unk_token")
-    if unknown in model["vocab"]:
-        types[model["vocab"][unknown]] = int(TokenType.UNKNOWN)
+    named = {}
+    if (unknown := model.get("unk_token")) in model["vocab"]:
+        named["unk"] = model["vocab"][unknown]
+        types[named["unk"]] = int(TokenType.UNKNOWN)
     ranks: dict[str, int] = {}
     pairs = _merges(path, model)
     for rank, (first, second) in enumerate(pairs):
         ranks.setdefault(first + second, rank)
     scores = [-float(ranks.get(text, len(pairs))) for text in texts]
-    return Tokens("llama", "default", texts, types, scores, flags={"add_space_prefix": prefix})
+    flags = {"add_space_prefix": prefix}
+    return Tokens("llama", "default", texts, types, scores, flags=flags, named=named)
 
 
 def _texts(path: Path, vocab: Mapping[str, Any]) -> tuple[list[str], list[int]]:

@@ -34,6 +34,7 @@ class Tokens:
     """A vocabulary: `model` and `pre` are tokenizer.ggml's, ids are indices.
 
     `scores` are for "llama" vocabularies, `merges` for "gpt2" ones; `flags` are further keys.
+    `named` are the ids of bos, eos, unk and pad, if its own file tells.
     """
 
     model: str
@@ -43,6 +44,7 @@ class Tokens:
     scores: list[float] = field(default_factory=list)
     merges: list[str] = field(default_factory=list)
     flags: dict[str, bool] = field(default_factory=dict)
+    named: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def add(self, added: Mapping[int, Added], place: str) -> None:
