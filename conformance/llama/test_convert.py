@@ -286,8 +286,10 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda f: write_json(f / "tokenizer.json", words(68)), "68 tokens, but the model has 67"
     ),
     "a tokenizer of another kind": (
-        lambda f: rewrite(f, "tokenizer.json", model={"type": "Unigram", "vocab": []}),
-        "of type Unigram",
+        lambda f: rewrite(
+            f, "tokenizer.json", model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+        ),
+        "of type WordLevel",
     ),
 }  # fmt: skip
 

@@ -221,7 +221,7 @@ def test_added_tokens_come_from_every_file(folder: Path) -> None:
     assert found["tokenizer.ggml.token_type"][260:] == [
         TokenType.UNUSED, TokenType.USER_DEFINED, TokenType.CONTROL
     ]  # fmt: skip
-    assert notes == ["tokens that the model has no embedding for are left out: <late>"]
+    assert notes == ["'<late>' is left out: the model has no embedding for it"]
 
 
 @pytest.mark.parametrize("jinja", [True, False])
@@ -259,14 +259,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"pre_tokenizer": LEVEL | {"add_prefix_space": True}}, "'add_prefix_space': True"
     ),
     "lower case": ({"normalizer": {"type": "Lowercase"}}, "normalizer Lowercase has no place"),
-    "no vocabulary": ({"model": {"type": "BPE"}}, "no model with a vocabulary"),
-    "one id twice": ({"model": {"vocab": {"a": 0, "b": 0}}}, "'a' and 'b' have one id, 0"),
-    "ids in words": ({"model": {"vocab": {"a": "0"}}}, "not texts with their ids"),
+    "no vocabulary": ({"model": {"type": "BPE"}}, "Missing vocab/merges"),
+    "one id twice": ({"model": {"vocab": {"a": 0, "b": 0}, "merges": []}}, "have one id"),
+    "ids in words": ({"model": {"vocab": {"a": "0"}}}, "invalid type: string"),
     "a merge of three": (
-        {"model": {"vocab": {"a": 0}, "merges": ["a b c"]}}, "'a b c' is not two tokens"
+        {"model": {"vocab": {"a": 0}, "merges": ["a b c"]}}, "Merges text file invalid"
     ),
     "neither kind": ({"pre_tokenizer": None}, "neither bytes nor SentencePiece pieces"),
-    "added without ids": ({"added_tokens": [{"content": "a"}]}, "added_tokens has no id"),
+    "added without ids": ({"added_tokens": [{"content": "a"}]}, "missing field `id`"),
 }  # fmt: skip
 
 

@@ -95,6 +95,13 @@ class Checkpoint:
         path = self.folder / name
         return read_json(path) if path.exists() else {}
 
+    def part(self, name: str, field: str) -> dict[str, Any]:
+        """An object within one; empty where it is missing."""
+        found = self.json(name).get(field) or {}
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{self.folder / name}: {field} is no JSON object")
+        return found
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""

@@ -72,6 +72,10 @@ def convert(
     family.check(config)
     model_keys = family.keys(config)
     model = _model(config, family, model_keys)
+    if model.blocks > len(checkpoint.tensors):  # before anything is made for each block
+        raise config.error(
+            f"num_hidden_layers is {model.blocks}, but there are {len(checkpoint.tensors)} tensors"
+        )
     sources = _present(checkpoint, family.sources(config, model), family, config)
     tokens, notes = vocabulary(checkpoint, model.vocab)
     computed = family.computed(config, model)

@@ -37,7 +37,7 @@ def special_keys(checkpoint: Checkpoint, tokens: Tokens) -> gw.Keys:
         if told:
             ids[name] = told[0]
     keys = {KEYS[name]: gw.u32(i) for name, i in ids.items()}
-    around = _around(checkpoint.folder / "tokenizer.json", id_of)
+    around = _around(checkpoint.json("tokenizer.json"), id_of)
     for name, default in (("bos", tokens.model == "llama"), ("eos", False)):
         wanted = tokenizer.get(f"add_{name}_token")
         if not isinstance(wanted, bool):
@@ -86,9 +86,10 @@ def _template(path: Path) -> str:
         raise CheckpointError(f"{path}: byte {error.start} is not valid UTF-8") from None
 
 
-def _text(token: Any) -> Any:
+def _text(token: Any) -> str | None:
     """A token's text, written as such or as an object."""
-    return token.get("content") if isinstance(token, dict) else token
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def _told(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
@@ -97,19 +98,27 @@ def _told(checkpoint: Checkpoint, field: str, tokens: Tokens) -> list[int]:
     for config in (checkpoint.config, checkpoint.json("generation_config.json")):
         value = config.get(field)
         told += value if isinstance(value, list) else [value]
-    return [i for i in dict.fromkeys(told) if type(i) is int and 0 <= i < len(tokens.texts)]
+    return list(dict.fromkeys(i for i in told if type(i) is int and 0 <= i < len(tokens.texts)))
 
 
-def _around(path: Path, id_of: Mapping[str, int]) -> dict[str, list[int]]:
-    """Which tokens the post-processor puts before and behind a text; empty without one."""
-    part = (read_json(path) if path.exists() else {}).get("post_processor")
-    if not part:
-        return {}
+def _around(file: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, list[int]]:
+    """Which tokens tokenizer.json puts before and behind a text; empty where it does not say."""
+    match file.get("post_processor"):
+        case {"processors": list(steps)}:
+            pass
+        case {"type": str()} as step:
+            steps = [step]
+        case _:
+            return {}
     around: dict[str, list[int]] = {"bos": [], "eos": []}
-    for step in part.get("processors") or [part]:
-        if step.get("type") == "TemplateProcessing":
-            names = [entry.get("SpecialToken", {}).get("id") for entry in step.get("single", [])]
-            text = names.index(None) if None in names else len(names)
-            around["bos"] += [id_of[name] for name in names[:text] if name in id_of]
-            around["eos"] += [id_of[name] for name in names[text + 1 :] if name in id_of]
+    for step in steps:
+        match step:
+            case {"type": "TemplateProcessing", "single": list(single)}:
+                side = "bos"
+                for entry in single:
+                    match entry:
+                        case {"SpecialToken": {"id": str(name)}} if name in id_of:
+                            around[side].append(id_of[name])
+                        case {"Sequence": _}:
+                            side = "eos"
     return around

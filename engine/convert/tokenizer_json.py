@@ -11,30 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from engine.convert.checkpoint import CheckpointError, read_json
-from engine.convert.tokens import Added, Tokens
+from engine.convert.tokens import Tokens
 from engine.tokenizer import TokenType
 from engine.tokenizer.bpe import PRE_TOKENIZERS
 
 GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has of its own
 DIGITS = {True: r"\p{N}", False: r"\p{N}+"}  # each alone, or runs of them
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+MOST_TOKENS = 2**22
 SPACERS = ("Prepend", "Replace", "Metaspace")  # what turns spaces into ▁
 
 Part = Mapping[str, Any]
-
-
-def read(path: Path) -> Tokens:
-    """The vocabulary without its added tokens."""
-    file = read_json(path)
-    model = file.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
-        raise CheckpointError(f"{path}: there is no model with a vocabulary")
-    kind = model.get("type", "BPE")
-    if kind != "BPE" or not isinstance(model["vocab"], dict):
-        raise CheckpointError(f"{path}: a tokenizer of type {kind}: this engine runs BPE alone")
-    steps = _parts(file.get("pre_tokenizer"), "pretokenizers")
-    level = any(step["type"] == "ByteLevel" for step in steps)
-    return _byte_level(path, file, steps) if level else _pieces(path, file, steps)
 
 
 def encoder(path: Path) -> Callable[[str], list[int]]:
@@ -43,25 +30,26 @@ def encoder(path: Path) -> Callable[[str], list[int]]:
 
     try:
         library = Tokenizer.from_file(str(path))
+        library.encode("a", add_special_tokens=False)
     except Exception as error:  # the library has no error type of its own
         raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from None
     return lambda text: list(library.encode(text, add_special_tokens=False).ids)
 
 
-def added_tokens(path: Path) -> dict[int, Added]:
-    """Its added tokens by id; none if there is no such file."""
-    if not path.exists():
-        return {}
-    listed = read_json(path).get("added_tokens") or []
-    try:
-        return {t["id"]: Added(t["id"], t["content"], t["special"]) for t in listed}
-    except (KeyError, TypeError):
-        raise CheckpointError(f"{path}: an entry of added_tokens has no id or content") from None
+def read(path: Path) -> Tokens:
+    """The vocabulary, without added tokens, of a file that the library takes."""
+    file = read_json(path)
+    kind = file["model"].get("type", "BPE")
+    if kind != "BPE":
+        raise CheckpointError(f"{path}: a tokenizer of type {kind}: this engine runs BPE alone")
+    steps = _parts(path, file.get("pre_tokenizer"), "pretokenizers")
+    level = any(step["type"] == "ByteLevel" for step in steps)
+    return _byte_level(path, file, steps) if level else _pieces(path, file, steps)
 
 
 def _byte_level(path: Path, file: Part, steps: list[Part]) -> Tokens:
     model, notes = file["model"], []
-    for step in _parts(file.get("normalizer"), "normalizers"):
+    for step in _parts(path, file.get("normalizer"), "normalizers"):
         if step["type"] != "NFC":
             raise CheckpointError(f"{path}: normalizer {step['type']} has no place in GGUF")
         notes.append("characters are not composed (NFC) before a text is cut: GGUF has no key")
@@ -78,7 +66,7 @@ def _byte_level(path: Path, file: Part, steps: list[Part]) -> Tokens:
             f" {' then '.join(patterns)}"
         )
     texts, types = _texts(path, model["vocab"])
-    merges = [" ".join(pair) for pair in _merges(path, model)]
+    merges = [" ".join(pair) for pair in _merges(model)]
     return Tokens("gpt2", names[0], texts, types, merges=merges, notes=notes)
 
 
@@ -102,7 +90,7 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
         raise CheckpointError(
             f"{path}: a BPE of neither bytes nor SentencePiece pieces with byte fallback"
         )
-    spaces = _parts(file.get("normalizer"), "normalizers") + steps
+    spaces = _parts(path, file.get("normalizer"), "normalizers") + steps
     if strange := [s["type"] for s in spaces if s["type"] not in SPACERS]:
         raise CheckpointError(f"{path}: {strange[0]} has no place in GGUF")
     prefix = any(
@@ -119,7 +107,7 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
         named["unk"] = model["vocab"][unknown]
         types[named["unk"]] = int(TokenType.UNKNOWN)
     ranks: dict[str, int] = {}
-    pairs = _merges(path, model)
+    pairs = _merges(model)
     for rank, (first, second) in enumerate(pairs):
         ranks.setdefault(first + second, rank)
     scores = [-float(ranks.get(text, len(pairs))) for text in texts]
@@ -127,35 +115,33 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
     return Tokens("llama", "default", texts, types, scores, flags=flags, named=named)
 
 
-def _texts(path: Path, vocab: Mapping[str, Any]) -> tuple[list[str], list[int]]:
-    """Texts and types by id; an id that no token has is unused."""
-    if not vocab or not all(isinstance(i, int) and 0 <= i < 2**24 for i in vocab.values()):
-        raise CheckpointError(f"{path}: the vocabulary is not texts with their ids")
-    size = max(vocab.values()) + 1
-    texts = [f"[PAD{i}]" for i in range(size)]
-    types = [int(TokenType.UNUSED)] * size
-    for text, i in vocab.items():
-        if types[i] == TokenType.NORMAL:
-            raise CheckpointError(f"{path}: tokens {texts[i]!r} and {text!r} have one id, {i}")
-        texts[i], types[i] = text, int(TokenType.NORMAL)
-    return texts, types
+def _texts(path: Path, vocab: Mapping[str, int]) -> tuple[list[str], list[int]]:
+    """Texts and types by id; ids in between that no token has are unused."""
+    found = {i: text for text, i in vocab.items()}
+    if len(found) < len(vocab):
+        twice = next(text for text, i in vocab.items() if found[i] != text)
+        raise CheckpointError(f"{path}: {twice!r} and {found[vocab[twice]]!r} have one id")
+    size = max(found, default=-1) + 1
+    if size > MOST_TOKENS:
+        raise CheckpointError(f"{path}: {found[size - 1]!r} has an id beyond {MOST_TOKENS}")
+    texts = [found.get(i, f"[PAD{i}]") for i in range(size)]
+    kinds = (TokenType.NORMAL if i in found else TokenType.UNUSED for i in range(size))
+    return texts, list(map(int, kinds))
 
 
-def _merges(path: Path, model: Part) -> list[tuple[str, str]]:
+def _merges(model: Part) -> list[tuple[str, str]]:
     """Pairs, written as such or, by older versions, as one text with a space between."""
-    found = []
-    for merge in model.get("merges") or []:
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(pair, list) or len(pair) != 2 or not all(pair):
-            raise CheckpointError(f"{path}: merge {merge!r} is not two tokens")
-        found.append((pair[0], pair[1]))
-    return found
+    pairs = (m.split(" ") if isinstance(m, str) else m for m in model["merges"])
+    return [(first, second) for first, second in pairs]
 
 
-def _parts(part: Part | None, name: str) -> list[Part]:
+def _parts(path: Path, part: Any, name: str) -> list[Part]:
     """The steps of a normalizer or pre-tokenizer, one after the other."""
-    if part is None:
-        return []
-    if part.get("type") == "Sequence":
-        return [step for inner in part.get(name) or [] for step in _parts(inner, name)]
-    return [part]
+    match part:
+        case None:
+            return []
+        case {"type": "Sequence"}:
+            return [step for inner in part[name] for step in _parts(path, inner, name)]
+        case {"type": str()}:
+            return [part]
+    raise CheckpointError(f"{path}: {part!r} is none of {name} by type")

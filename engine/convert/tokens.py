@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from engine import gguf_writer as gw
 from engine.convert.checkpoint import CheckpointError
@@ -29,6 +31,18 @@ class Added:
         return TokenType.CONTROL if self.special or looks else TokenType.USER_DEFINED
 
 
+def added(entries: Any, place: Path) -> dict[int, Added]:
+    """Added tokens, of objects that have an id, a text as content, and may be special."""
+    found = {}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        match entry:
+            case {"id": int(i), "content": str(text)} if i >= 0:
+                found[i] = Added(i, text, bool(entry.get("special")))
+            case _:
+                raise CheckpointError(f"{place}: {entry!r} is no token with its id")
+    return found
+
+
 @dataclass(slots=True)
 class Tokens:
     """A vocabulary: `model` and `pre` are tokenizer.ggml's, ids are indices.
@@ -47,41 +61,37 @@ class Tokens:
     named: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, added: Mapping[int, Added], place: str) -> None:
-        """Put added tokens where they belong; ids that nothing has in between stay unused."""
-        for token in sorted(added.values(), key=lambda token: token.id):
-            self.pad(token.id + 1)
-            spaced = token.text.replace("▁", " ") if self.model == "llama" else token.text
-            if self.types[token.id] == TokenType.UNKNOWN:
-                continue
-            self.texts[token.id] = spaced if token.type == TokenType.USER_DEFINED else token.text
-            self.types[token.id] = int(token.type)
-            if self.scores:
-                self.scores[token.id] = ADDED_SCORE
-        if len(set(self.texts)) != len(self.texts):
-            twice = next(t for i, t in enumerate(self.texts) if t in self.texts[:i])
-            raise CheckpointError(f"{place}: {twice!r} is the text of two tokens")
+    def fit(self, size: int, added: Mapping[int, Added], place: str) -> None:
+        """Put added tokens where they belong; as many tokens as the embedding has rows.
 
-    def pad(self, size: int) -> None:
-        """Unused tokens up to so many."""
+        What has no row is left out, and said so; a row that has no token gets an unused one.
+        """
+        if len(self.texts) > size:
+            raise CheckpointError(
+                f"{place}: there are {len(self.texts)} tokens, but the model has {size}"
+            )
         for i in range(len(self.texts), size):
             self.texts.append(f"[PAD{i}]")
             self.types.append(int(TokenType.UNUSED))
             if self.scores:
                 self.scores.append(UNUSED_SCORE)
+        for token in added.values():
+            if token.id >= size:
+                self.notes.append(f"{token.text!r} is left out: the model has no embedding for it")
+            elif self.types[token.id] != TokenType.UNKNOWN:
+                self._put(token)
+        seen: set[str] = set()
+        for text in self.texts:
+            if text in seen:
+                raise CheckpointError(f"{place}: {text!r} is the text of two tokens")
+            seen.add(text)
 
-    def cut(self, size: int, place: str) -> None:
-        """As many tokens as the embedding has rows; only added ones may be too many."""
-        if lost := self.texts[size:]:
-            if TokenType.NORMAL in self.types[size:]:
-                raise CheckpointError(
-                    f"{place}: there are {len(self.texts)} tokens, but the model has {size}"
-                )
-            self.notes.append(
-                f"tokens that the model has no embedding for are left out: {', '.join(lost)}"
-            )
-            del self.texts[size:], self.types[size:], self.scores[size:]
-        self.pad(size)
+    def _put(self, token: Added) -> None:
+        plain = self.model == "llama" and token.type == TokenType.USER_DEFINED
+        self.texts[token.id] = token.text.replace("▁", " ") if plain else token.text
+        self.types[token.id] = int(token.type)
+        if self.scores:
+            self.scores[token.id] = ADDED_SCORE
 
     def keys(self) -> gw.Keys:
         found = {

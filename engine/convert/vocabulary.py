@@ -6,7 +6,7 @@ from engine import gguf_writer as gw
 from engine.convert import sentencepiece_model, tokenizer_json
 from engine.convert.checkpoint import Checkpoint, CheckpointError
 from engine.convert.special import further_ends, special_keys, template_keys
-from engine.convert.tokens import Added
+from engine.convert.tokens import Added, added
 from engine.tokenizer import Tokenizer, TokenizerError
 
 PIECES, PARTS = "tokenizer.model", "tokenizer.json"
@@ -27,15 +27,14 @@ def vocabulary(checkpoint: Checkpoint, size: int) -> tuple[gw.Keys, list[str]]:
     folder = checkpoint.folder
     path = _path(folder)
     room = sentencepiece_model if path.name == PIECES else tokenizer_json
+    theirs = room.encoder(path)  # first: the library says whether the file is in order
     tokens = room.read(path)
-    tokens.add(_added(checkpoint), str(folder))
-    tokens.cut(size, str(folder))
+    tokens.fit(size, _added(checkpoint), str(folder))
     keys = {**tokens.keys(), **special_keys(checkpoint, tokens)}
     try:
         ours = Tokenizer.from_metadata({key: value for key, (_, value) in keys.items()})
     except TokenizerError as error:
         raise CheckpointError(f"{folder}: its tokenizer cannot be used: {error}") from None
-    theirs = room.encoder(path)
     for text in TEXTS:
         wanted, got = theirs(text), _ids(ours, text)
         if got != wanted:
@@ -63,17 +62,21 @@ def _path(folder: Path) -> Path:
 
 def _added(checkpoint: Checkpoint) -> dict[int, Added]:
     """Tokens that were added to the vocabulary, from all files that tell of them."""
-    path = checkpoint.folder / "added_tokens.json"
-    listed = checkpoint.json(path.name).items()
-    added = {i: Added(i, text, special=False) for text, i in listed if isinstance(i, int)}
-    added |= tokenizer_json.added_tokens(checkpoint.folder / PARTS)
-    config = checkpoint.json("tokenizer_config.json").get("added_tokens_decoder") or {}
-    try:
-        told = [Added(int(i), t["content"], t.get("special", False)) for i, t in config.items()]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        path = checkpoint.folder / "tokenizer_config.json"
-        raise CheckpointError(f"{path}: added_tokens_decoder is not tokens by id") from None
-    return added | {token.id: token for token in told}
+    listed = checkpoint.json("added_tokens.json").items()
+    told = checkpoint.part("tokenizer_config.json", "added_tokens_decoder").items()
+    entries = {
+        "added_tokens.json": [{"id": i, "content": text} for text, i in listed],
+        PARTS: checkpoint.json(PARTS).get("added_tokens"),
+        "tokenizer_config.json": [
+            {"id": int(i), **token}
+            for i, token in told
+            if i.isdecimal() and isinstance(token, dict)
+        ],
+    }
+    found: dict[int, Added] = {}
+    for name, its in entries.items():
+        found |= added(its or [], checkpoint.folder / name)
+    return found
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int] | str:
