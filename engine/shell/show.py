@@ -64,12 +64,15 @@ def bytes_bar(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+Certified = Callable[[int, Certificate], None]
+
+
 @contextmanager
-def loaded(model: str, **options: Any) -> Iterator[Engine]:
-    """The engine for a command, with a progress bar while kernels are certified."""
+def loading(name: str) -> Iterator[tuple[Certified, Callable[[int, int], None]]]:
+    """For kernels that are tried, then a file that is written: who to tell of either."""
     with progress_bar() as bar:
         kernels = bar.add_task("certifying kernels", visible=False, total=None)
-        weights = bar.add_task("packing weights (MB)", visible=False, total=None)
+        work = bar.add_task(name, visible=False, total=None)
 
         def certified(total: int, certificate: Certificate) -> None:
             bar.update(
@@ -80,11 +83,16 @@ def loaded(model: str, **options: Any) -> Iterator[Engine]:
                 description=f"certifying kernels: {certificate.kernel}",
             )
 
-        def packed(done: int, total: int) -> None:
-            bar.update(
-                weights, visible=total > 2**27, total=total // 2**20, completed=done // 2**20
-            )
+        def watch(done: int, total: int) -> None:
+            bar.update(work, visible=total > 2**27, total=total // 2**20, completed=done // 2**20)
 
+        yield certified, watch
+
+
+@contextmanager
+def loaded(model: str, **options: Any) -> Iterator[Engine]:
+    """The engine for a command, with a progress bar while kernels are certified."""
+    with loading("packing weights (MB)") as (certified, packed):
         engine = Engine.load(model, Options(progress=Watcher(certified, packed), **options))
     with engine:
         for note in engine.model.notes:
