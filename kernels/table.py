@@ -102,6 +102,10 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
     *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
+    *(
+        Kernel("quantise_weighted", "generic", s, f)
+        for f, s in weight_formats.WEIGHTED_SHARES.items()
+    ),
     *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
     Kernel("logit_bias", "generic", edits.logit_bias),
     Kernel("penalties", "generic", edits.penalties),
