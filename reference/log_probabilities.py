@@ -1,5 +1,5 @@
-"""Log-probabilities in 16 bits, as llama.cpp keeps those of a base run (`--kl-divergence-base`), and
-the KL divergence of another model's logits from them."""
+"""Log-probabilities in 16 bits, as llama.cpp keeps those of a base run, and the KL divergence of
+another model's logits from them."""
 
 import numpy as np
 
