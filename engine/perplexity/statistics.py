@@ -139,8 +139,8 @@ class Tally:
     def perplexity(self) -> Perplexity:
         return Perplexity.of(self.nll)
 
-    def comparison(self) -> Comparison | None:
-        """With the base, if there was one."""
+    def comparison(self, exact: "Tally | None" = None) -> Comparison | None:
+        """With the base, if there was one; `exact` has its own -ln p, not rounded to 16 bits."""
         bases = [s.base for s in self.scores if s.base]
         if not bases:
             return None
@@ -148,4 +148,4 @@ class Tally:
             np.concatenate(parts)
             for parts in zip(*((b.nll, b.divergence, b.same_top) for b in bases), strict=True)
         )
-        return Comparison.of(self.nll, Compared(nll, divergence, same))
+        return Comparison.of(self.nll, Compared(exact.nll if exact else nll, divergence, same))
