@@ -17,6 +17,7 @@ from kernels.cpu import (
     linear_float,
     linear_int8,
     linear_scalar,
+    log_probabilities,
     quantise_activations,
     rms_norm,
     rope,
@@ -125,6 +126,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("log_sum_exp", "generic", choice.log_sum_exp),
     Kernel("greedy", "generic", choice.greedy),
     Kernel("draw", "generic", choice.draw),
+    Kernel("quantise_log_probabilities", "generic", log_probabilities.quantise_log_probabilities),
+    Kernel("kl_divergence", "generic", log_probabilities.kl_divergence),
 )
 
 

@@ -1,4 +1,4 @@
-"""Squares added up by column, over all tokens that come by: what an importance matrix is made of."""
+"""Squares added up by column over all tokens: what an importance matrix is made of."""
 
 import numpy as np
 

@@ -9,6 +9,7 @@ from reference import (
     gated_activations,
     kv_write,
     linear,
+    log_probabilities,
     quantise_activations,
     rms_norm,
     rope,
@@ -63,5 +64,6 @@ OPS: dict[str, Op] = {
         log_sum_exp.OP,
         greedy.OP,
         draw.OP,
+        *log_probabilities.OPS,
     )
 }

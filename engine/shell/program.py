@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from engine.shell import certify, chat, inspect, ops, plan, quantize, run, tokenize
+from engine.shell import certify, chat, inspect, ops, perplexity, plan, quantize, run, tokenize
 
 app = typer.Typer(
     name="assay",
@@ -25,6 +25,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     tokenize.tokenize: "Print a text's tokens.",
     inspect.inspect: "Print a file's metadata and tensors, or change keys.",
     quantize.quantize: "Write a model in another weight format.",
+    perplexity.perplexity: "Measure how well a model foretells a text.",
     plan.plan: "Print the nodes of a step.",
     ops.ops: "List ops and their kernels.",
     certify.certify: "Try kernels, keep certificates.",
