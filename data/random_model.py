@@ -19,20 +19,12 @@ from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from data.shapes import ModelShape, read
 from engine import gguf_writer as gw
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile, ValueType
+from engine.shell.show import bytes_bar
 from reference.formats import FORMATS, Format
 from reference.formats.format import Bytes
 
@@ -62,15 +54,9 @@ def main() -> int:
     options = read_options()
     try:
         vocabulary = read_vocabulary(options.vocab) if options.vocab else made_up_vocabulary()
-        with progress_bar() as progress:
-            task = progress.add_task(options.out.name)
+        with bytes_bar(options.out.name) as watch:
             write(
-                options.out,
-                options.shape,
-                vocabulary,
-                FORMATS[options.type],
-                options.seed,
-                lambda done, total: progress.update(task, completed=done, total=total),
+                options.out, options.shape, vocabulary, FORMATS[options.type], options.seed, watch
             )
     except (GGUFError, OutputError) as error:
         return failed(str(error))
@@ -91,20 +77,6 @@ def read_options() -> argparse.Namespace:
     if options.seed < 0:
         parser.error(f"argument --seed: {options.seed} is below 0")
     return options
-
-
-def progress_bar() -> Progress:
-    """Bytes, their rate and the time left, on a terminal's stderr only."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def failed(line: str) -> int:

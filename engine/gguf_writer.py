@@ -127,8 +127,14 @@ def _array(kind: GGUFValueType) -> Any:
 
 
 # A value with its type, as `Keys` has them.
-text, u32, f32, boolean = map(
+text, u32, i32, f32, boolean = map(
     _scalar,
-    (GGUFValueType.STRING, GGUFValueType.UINT32, GGUFValueType.FLOAT32, GGUFValueType.BOOL),
+    (
+        GGUFValueType.STRING,
+        GGUFValueType.UINT32,
+        GGUFValueType.INT32,
+        GGUFValueType.FLOAT32,
+        GGUFValueType.BOOL,
+    ),
 )
 texts, i32s, f32s = map(_array, (GGUFValueType.STRING, GGUFValueType.INT32, GGUFValueType.FLOAT32))
