@@ -28,6 +28,9 @@ class Tensor(Protocol):
     """A tensor on disk; `dtype` is safetensors' word for it."""
 
     @property
+    def file(self) -> Path: ...
+
+    @property
     def dtype(self) -> str: ...
 
     @property

@@ -1,12 +1,12 @@
 """A checkpoint to a GGUF file: the parts put together, some rows of one tensor in memory."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from gguf.constants import GGML_QUANT_VERSION, LlamaFileType
+from gguf.constants import GGML_QUANT_VERSION
 from gguf.utility import size_label
 
 from engine import aside
@@ -16,26 +16,20 @@ from engine.convert.checkpoint import DTYPES, Checkpoint, CheckpointError, Tenso
 from engine.convert.families import Llama, Source, family_of, neighbours
 from engine.convert.fields import Fields
 from engine.convert.vocabulary import vocabulary
-from kernels.call import call
-from kernels.certificates import Store
+from engine.quantise.mixes import MIXES, fitting
+from engine.quantise.values import misfit, run
+from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
-from kernels.kernel import Kernel
+from kernels.cpu.cores import physical_cores
+from kernels.cpu.team import Team
 from reference.formats import FORMATS
 from reference.formats.format import Bytes, Floats
 
-FILE_TYPES = {
-    "F32": LlamaFileType.ALL_F32,
-    "F16": LlamaFileType.MOSTLY_F16,
-    "BF16": LlamaFileType.MOSTLY_BF16,
-    "Q8_0": LlamaFileType.MOSTLY_Q8_0,
-    "Q4_0": LlamaFileType.MOSTLY_Q4_0,
-}
-OUTTYPES = tuple(FILE_TYPES)
-INSTEAD = "F16"  # of a format whose blocks a tensor's rows do not fill
+OUTTYPES = ("F32", "F16", "BF16", "Q8_0")
 PIECE = 2**22  # elements that are converted at a time
-LARGEST_F16 = 65504.0
 
-Watch = Callable[[int, int], None]  # of elements done and the total
+Watch = Callable[[int, int], None]  # of bytes written and the total
+Certified = Callable[[int, Certificate], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,69 +46,77 @@ class Done:
 
 
 def convert(
-    folder: Path, out: Path, outtype: str = "F16", name: str = "", watch: Watch | None = None
+    folder: Path,
+    out: Path,
+    outtype: str = "F16",
+    name: str = "",
+    *,
+    threads: int = 0,
+    watch: Watch | None = None,
+    certified: Certified = None,
 ) -> Done:
-    """Write the model in `folder`: matrices in `outtype`, vectors in F32.
+    """Write the model in `folder`: matrices in `outtype`, one of OUTTYPES, and vectors in F32.
 
     Raises `CheckpointError` for a folder that is no model this engine runs, and `OutputError` where
     the file cannot be written; then nothing is left of it.
     """
     if outtype not in OUTTYPES:
-        raise CheckpointError(f"outtype is {outtype!r}: want one of {', '.join(OUTTYPES)}")
+        raise CheckpointError(f"outtype is {outtype!r}: want {', '.join(OUTTYPES)}")
     aside.check(out)
     checkpoint = Checkpoint(folder)
     if out.exists() and any(out.samefile(file) for file in folder.iterdir()):
         raise aside.OutputError(f"{out}: cannot be written: it is a file of the model")
     config = Fields(checkpoint.config, str(folder / "config.json"))
-    if method := config.part("quantization_config").get("quant_method"):
-        raise config.error(f"its weights are quantised already ({method}): want float weights")
     family = family_of(config)
     family.check(config)
     model_keys = family.keys(config)
-    model = _model(config, family, model_keys)
-    if model.blocks > len(checkpoint.tensors):  # before anything is made for each block
-        raise config.error(
-            f"num_hidden_layers is {model.blocks}, but there are {len(checkpoint.tensors)} tensors"
-        )
+    model = _model(config, family, model_keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)
     tokens, notes = vocabulary(checkpoint, model.vocab)
     computed = family.computed(config, model)
     vectors = [gw.NewTensor(n, "F32", array.shape) for n, array in computed.items()]
-    stored = [gw.NewTensor(n, _format(s.dims, outtype), s.dims) for n, s in sources.items()]
-    if other := [t.name for t in stored if len(t.dims) > 1 and t.type_name != outtype]:
-        notes.append(
-            f"in {INSTEAD}, for their rows are no whole blocks of {outtype}: {', '.join(other)}"
-        )
-    total = sum(math.prod(tensor.dims) for tensor in stored)
-    keys = {**_general(folder, outtype, name, total), **model_keys, **tokens}
-    encode = _Encoder({tensor.type_name for tensor in stored})
+    stored = [
+        gw.NewTensor(n, "F32" if len(s.dims) == 1 else fitting(outtype, s.dims[-1]), s.dims)
+        for n, s in sources.items()
+    ]
+    done = Done(vectors + stored, notes)
+    if other := [t for t in stored if len(t.dims) > 1 and t.type_name != outtype]:
+        names = ", ".join(tensor.name for tensor in other)
+        notes.append(f"in F16, for their rows are no whole blocks of {outtype}: {names}")
+    weights = sum(math.prod(tensor.dims) for tensor in stored)
+    keys = {**_general(folder, outtype, name, weights), **model_keys, **tokens}
 
-    def pieces() -> Iterator[Bytes]:
-        done = 0
+    def pieces(encode: _Encoder) -> Iterator[Bytes]:
+        written = 0
         for array in computed.values():
             yield array.view(np.uint8)
         for tensor in stored:
             source = sources[tensor.name]
-            for rows in _rows(checkpoint.tensors[source.name], source):
-                yield encode(rows, tensor.type_name, source.name)
-                done += rows.size
+            for rows in _rows(checkpoint.tensors[source.name], source, tensor.type_name):
+                piece = encode(rows, tensor.type_name)
+                yield piece
+                written += piece.nbytes
                 if watch:
-                    watch(done, total)
+                    watch(written, done.n_bytes)
         checkpoint.check_unchanged()
 
-    gw.write_gguf(out, keys, vectors + stored, pieces())
-    return Done(vectors + stored, notes)
+    with Team(threads or physical_cores()) as team:
+        encode = _Encoder([tensor.type_name for tensor in stored], team, certified)
+        gw.write_gguf(out, keys, vectors + stored, pieces(encode))
+    return done
 
 
-def _model(config: Fields, family: Llama, keys: gw.Keys) -> ModelConfig:
+def _model(config: Fields, family: Llama, keys: gw.Keys, tensors: int) -> ModelConfig:
     """The model as the engine will read it, so that what it refuses is refused now."""
     values = {key: value for key, (_, value) in keys.items()}
+    values["general.architecture"] = family.gguf
     try:
-        return ModelConfig.from_metadata(
-            values | {"general.architecture": family.gguf}, config.count("vocab_size")
-        )
+        model = ModelConfig.from_metadata(values, config.count("vocab_size"))
     except ModelError as error:
         raise config.error(str(error)) from None
+    if model.blocks > tensors:  # before anything is made for each block
+        raise config.error(f"num_hidden_layers is {model.blocks}, but there are {tensors} tensors")
+    return model
 
 
 def _present(
@@ -144,42 +146,35 @@ def _present(
     return found
 
 
-def _format(dims: tuple[int, ...], outtype: str) -> str:
-    if len(dims) == 1:
-        return "F32"
-    return INSTEAD if dims[-1] % FORMATS[outtype].block else outtype
-
-
-def _rows(tensor: Tensor, source: Source) -> Iterator[Floats]:
-    """The tensor's rows as GGUF orders them, whole heads at a time where rope turns them."""
+def _rows(tensor: Tensor, source: Source, format: str) -> Iterator[Floats]:
+    """The tensor's rows as GGUF orders them, whole heads at a time where rope turns them; raises
+    for values that the format cannot hold."""
     together, count = source.head_dim or 1, tensor.dims[0]
     step = max(1, PIECE // (together * math.prod(tensor.dims[1:]))) * together
     for first in range(0, count, step):
         rows = tensor.rows(first, min(first + step, count))
+        if fault := misfit(rows, format, first):
+            raise CheckpointError(f"{tensor.file}: tensor {source.name}: {fault}")
         yield neighbours(rows, source.head_dim) if source.head_dim else rows
 
 
 class _Encoder:
-    """Rows to the bytes of a format, by certified kernels."""
+    """Rows to the bytes of a format, by certified kernels on all threads of a team."""
 
-    def __init__(self, formats: set[str]) -> None:
-        needs = {name: Need("quantise", name) for name in sorted(formats - {"F32"})}
-        chosen = Chooser(Store()).choose(list(needs.values()))
-        self._kernels: dict[str, Kernel] = {name: chosen[need] for name, need in needs.items()}
+    def __init__(self, formats: Iterable[str], team: Team, certified: Certified) -> None:
+        needs = {name: Need("quantise", name) for name in sorted(set(formats) - {"F32"})}
+        chosen = Chooser(Store()).choose(list(needs.values()), certified)
+        self._kernels = {name: chosen[need] for name, need in needs.items()}
+        self._team = team
 
-    def __call__(self, rows: Floats, format: str, name: str) -> Bytes:
-        """float32 [rows, ...] -> uint8; `name` is for messages."""
-        largest = np.abs(rows).max(initial=0)
-        if not np.isfinite(largest):
-            raise CheckpointError(f"tensor {name} holds NaN or infinity")
-        if format == "F16" and largest > LARGEST_F16:
-            raise CheckpointError(
-                f"tensor {name} holds {largest:g}, which is infinity in F16: convert to BF16 or F32"
-            )
+    def __call__(self, rows: Floats, format: str) -> Bytes:
+        """float32 [rows, ...] -> uint8."""
         rows = np.ascontiguousarray(rows)
         if format == "F32":
             return rows.view(np.uint8)
-        return call(self._kernels[format], {"x": rows})["out"]
+        out = np.empty((len(rows), FORMATS[format].row_bytes(rows.shape[1])), np.uint8)
+        run(self._team, self._kernels[format], {"x": rows, "out": out})
+        return out
 
 
 def _general(folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
@@ -188,7 +183,7 @@ def _general(folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
         "type": gw.text("model"),
         "name": gw.text(name or folder.resolve().name),
         "size_label": gw.text(size_label(weights, 0, 0, 0)),
-        "file_type": gw.u32(FILE_TYPES[outtype]),
+        "file_type": gw.u32(MIXES[outtype].file_type),
         "quantization_version": gw.u32(GGML_QUANT_VERSION),
     }
     return {f"general.{key}": value for key, value in found.items()}

@@ -59,6 +59,8 @@ class Llama:
 
     def check(self, config: Fields) -> None:
         """Refuse what the graph does not compute."""
+        if method := config.part("quantization_config").get("quant_method"):
+            raise config.error(f"its weights are quantised already ({method}): want float weights")
         activation = config.get("hidden_act", "silu")
         if activation != "silu":
             raise config.error(f"hidden_act is {activation!r}; this family runs silu")

@@ -19,6 +19,7 @@ ADVICE = "install torch, or save the model as safetensors (transformers' save_pr
 class TorchTensor:
     """A mapped tensor."""
 
+    file: Path
     tensor: Any
 
     @property
@@ -63,4 +64,4 @@ def tensors(path: Path) -> Mapping[str, TorchTensor]:
         raise CheckpointError(f"{path}: cannot be read as weights alone: {line}") from None
     if not isinstance(state, dict) or not all(torch.is_tensor(t) for t in state.values()):
         raise CheckpointError(f"{path}: this is not a table of tensors")
-    return {name: TorchTensor(tensor.detach()) for name, tensor in state.items()}
+    return {name: TorchTensor(path, tensor.detach()) for name, tensor in state.items()}

@@ -1,11 +1,9 @@
 """Quantising a GGUF file: what each tensor becomes, and the new file, piece by piece."""
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_VERSION
@@ -16,21 +14,18 @@ from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
 from engine.gguf_writer import NewTensor, u32, write_gguf
 from engine.quantise.importance import Importance
 from engine.quantise.mixes import ALIASES, MIXES, Mix, Place, fitting
+from engine.quantise.values import Floats, misfit, run
 from engine.tensor_reader import TensorReader
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.team import Team
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
 
 PIECE = 2**22  # elements at a time
-LARGEST = 65504.0  # of float16, which most formats keep their scales in
-WIDE = ("F32", "BF16", "MXFP4")  # that take larger values
 FLOATS = ("F32", "F16", "BF16")
 
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 Watch = Callable[[int, int], None]  # of bytes done and the total
 
 
@@ -247,30 +242,13 @@ class _Converter:
         """uint8 [rows, row_bytes] -> uint8, flat."""
         hidden = self.choice.tensor.dims[-1]
         x = np.empty((len(rows), hidden), np.float32)
-        self._run(self.decode, {"data": rows, "out": x})
-        self._check(x)
+        run(self.team, self.decode, {"data": rows, "out": x})
+        if fault := misfit(x, self.choice.format, self.row):
+            raise QuantiseError(f"tensor {shown(self.choice.tensor.name)}: {fault}")
         target = FORMATS[self.choice.format]
         out = np.empty((len(rows), target.row_bytes(hidden)), np.uint8)
         importance = self.choice.importance
         matters = {} if importance is None else {"importance": importance}
-        self._run(self.encode, {"x": x, "out": out, **matters})
+        run(self.team, self.encode, {"x": x, "out": out, **matters})
         self.row += len(rows)
         return out.reshape(-1)
-
-    def _run(self, kernel: Kernel, arrays: dict[str, Any]) -> None:
-        block = pack_words(kernel.share.signature, arrays)
-        self.team.run(Program([(kernel.share, block)], arrays))
-
-    def _check(self, x: Floats) -> None:
-        """NaN and infinity have no place in a weight, nor what float16 cannot hold in its scale."""
-        largest = max(float(x.max(initial=0)), -float(x.min(initial=0)))
-        limit = math.inf if self.choice.format in WIDE else LARGEST
-        if math.isfinite(largest) and largest <= limit:
-            return
-        name, row = shown(self.choice.tensor.name), self.row
-        wrong = ~(np.abs(x) <= limit) | ~np.isfinite(x)
-        row, column = map(int, np.argwhere(wrong)[0])
-        raise QuantiseError(
-            f"tensor {name}: element {column} of row {self.row + row} is {x[row, column]:g},"
-            f" which {self.choice.format} cannot hold"
-        )

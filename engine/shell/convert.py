@@ -29,7 +29,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
     outtype: Annotated[
-        str, typer.Option(help="Format of the matrices: f32, f16, bf16, q8_0 or q4_0.")
+        str, typer.Option(help="Format of the matrices: f32, f16, bf16 or q8_0.")
     ] = "f16",
     name: Annotated[str, typer.Option(help="The model's name; the folder's if absent.")] = "",
     supported: Annotated[
@@ -41,24 +41,22 @@ def convert(
             help="Print the architectures there are, end.",
         ),
     ] = False,
+    threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
     """Write a Hugging Face model as a GGUF file, for this engine and llama.cpp alike."""
     from engine.convert import OUTTYPES
     from engine.convert import convert as write
-    from engine.shell.show import progress_bar, stderr, stdout
+    from engine.shell.show import loading, stderr, stdout
 
     if outtype.upper() not in OUTTYPES:
         raise typer.BadParameter(
             f"{outtype!r} is none of {', '.join(OUTTYPES).lower()}", param_hint="--outtype"
         )
-    with progress_bar() as bar:
-        task = bar.add_task("weights (M)", total=None)
-
-        def watch(done: int, total: int) -> None:
-            bar.update(task, total=total // 10**6, completed=done // 10**6)
-
-        done = write(folder, out, outtype.upper(), name, watch)
+    with loading(f"converting {folder.resolve().name} (MB)") as (certified, watch):
+        done = write(
+            folder, out, outtype.upper(), name, threads=threads, watch=watch, certified=certified
+        )
     if as_json:
         print(
             json.dumps(
