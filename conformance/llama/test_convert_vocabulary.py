@@ -119,8 +119,7 @@ def test_real_vocabularies_give_the_models_own_ids(folder: Path, name: str) -> N
         assert found[f"tokenizer.ggml.{key}"] == source[f"tokenizer.ggml.{key}"]
 
 
-@pytest.fixture(scope="module")
-def trained() -> bytes:
+def sentencepiece_model() -> bytes:
     """A SentencePiece model, trained on the texts that a vocabulary is tried with."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -133,8 +132,9 @@ def trained() -> bytes:
     return model.getvalue()
 
 
-def test_sentencepiece_models_keep_their_ids(folder: Path, trained: bytes) -> None:
+def test_sentencepiece_models_keep_their_ids(folder: Path) -> None:
     """Scores, types and ids are those of tokenizer.model, whatever tokenizer.json is beside it."""
+    trained = sentencepiece_model()
     (folder / "tokenizer.model").write_bytes(trained)
     write_json(folder / "tokenizer.json", {"model": {"type": "Unigram", "vocab": []}})
     library = sentencepiece.SentencePieceProcessor(model_proto=trained)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 from conformance.llama.peers.checkpoint import CHECKPOINTS, formats
 from conformance.llama.peers.compare import CACHE_F16, PROMISE, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
+from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.stories import NEAR, PROMPTS, STORY, TOLD, costs, tell
+from conformance.llama.test_convert_vocabulary import sentencepiece_model, small
 from engine import Engine
+from engine.convert import convert
 from engine.embedded import embedded_models
 
 QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
@@ -54,6 +58,30 @@ def test_logits_agree_with_an_f16_cache(llama_cpp: ModuleType, tmp_path: Path) -
     ours, theirs = engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
     gap = Gap.between(ours, theirs)
     assert gap.within(CACHE_F16), gap
+
+
+@pytest.mark.parametrize("kind", ["pieces", "bytes"])
+def test_converted_folders_are_read_alike(llama_cpp: ModuleType, tmp_path: Path, kind: str) -> None:
+    """Of a converted folder both make the same tokens of a text, and of those the same logits."""
+    size = 430 if kind == "pieces" else 260
+    checkpoint = replace(CHECKPOINTS["rope_llama3"], vocab_size=size)
+    folder = write_folder(checkpoint, tmp_path / "model", "BF16", shards=2)
+    if kind == "pieces":
+        (folder / "tokenizer.model").write_bytes(sentencepiece_model())
+    else:
+        write_json(folder / "tokenizer.json", small())
+    path = tmp_path / "model.gguf"
+    convert(folder, path, "BF16")
+    with (
+        Engine.load(path, threads=2, kv_format="F32") as engine,
+        closing(llama_cpp.load(path)) as llama,
+    ):
+        for text in TEXTS:
+            ids = engine.encode(text)
+            assert ids == llama.tokenize(text.encode(), add_bos=True, special=True), text
+        ours = engine.logits(ids)
+    gap = Gap.between(ours, llama_cpp.logits(path, ids))
+    assert gap.within(limit(checkpoint, llama_cpp.PEER, "BF16")), gap
 
 
 @pytest.fixture(name="both", scope="module", params=["story-f16", "story-q8_0"])

@@ -19,7 +19,9 @@ from conformance.llama.peers.checkpoint import (
 )
 from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
-from conformance.llama.peers.folder import write_folder, write_weights
+from conformance.llama.peers.folder import words, write_folder, write_json, write_weights
+from conformance.llama.test_convert_vocabulary import TEMPLATE, small
+from engine import Engine
 from engine.convert import CheckpointError, convert
 
 # Folders as they are found: (checkpoint, how it is written).
@@ -92,11 +94,35 @@ def test_pickles_are_read_alike(hugging_face: ModuleType, tmp_path: Path) -> Non
         convert(folder, tmp_path / "model.gguf")
 
 
-def assert_alike(hugging_face: ModuleType, folder: Path, tokens: list[int]) -> None:
+@pytest.mark.parametrize("kind", ["pieces", "bytes"])
+def test_folders_that_transformers_saves(
+    hugging_face: ModuleType, tmp_path: Path, kind: str
+) -> None:
+    """A model and a tokenizer as transformers itself writes them: tokens and logits agree."""
+    file = words(67) if kind == "pieces" else small() | {"post_processor": TEMPLATE}
+    size = len(file["model"]["vocab"]) + (2 if kind == "bytes" else 0)
+    write_json(tmp_path / "tokenizer.json", file)
+    names = ("<s>", "</s>") if kind == "pieces" else ("<|begin|>", "<|stop|>")
+    folder = tmp_path / "model"
+    tokenizer = hugging_face.save_folder(
+        replace(CHECKPOINTS["rope_llama3"], vocab_size=size), folder, tmp_path / "tokenizer.json",
+        *names,
+    )  # fmt: skip
+    texts = ["hello hell", "w5 w6 w7", " <|begin|>a<|stop|>\n", "été 日本"]
+    with Engine.load(assert_alike(hugging_face, folder, [1, 5, 9, 4, 7])) as engine:
+        for text in texts:
+            ids = engine.tokenizer.encode(text, add_special=kind == "bytes", parse_special=True)
+            assert ids == tokenizer(text).input_ids, text
+        assert engine.tokenizer.eog_ids == {tokenizer.eos_token_id, 2, 3}
+
+
+def assert_alike(hugging_face: ModuleType, folder: Path, tokens: list[int]) -> Path:
+    """The logits of the converted file, which is returned, are transformers' of the folder."""
     path = folder.with_suffix(".gguf")
     convert(folder, path, "F32")
     gap = Gap.between(engine_logits(path, tokens), hugging_face.logits_of_folder(folder, tokens))
     assert gap.within(EXACT), gap
+    return path
 
 
 @pytest.mark.usefixtures("hugging_face")

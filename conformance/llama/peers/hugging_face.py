@@ -17,13 +17,7 @@ VERSIONS = {"transformers": transformers.__version__, "torch": torch.__version__
 
 def logits(checkpoint: Checkpoint, weights: Mapping[str, Array], tokens: Sequence[int]) -> Array:
     """The logits after every token, float32 [tokens, vocab]."""
-    fields = {name: value for name, value in asdict(checkpoint).items() if name != "seed"}
-    config = transformers.LlamaConfig(**fields, attn_implementation="eager")
-    model = transformers.LlamaForCausalLM(config)
-    state = {name: torch.from_numpy(weight.copy()) for name, weight in weights.items()}
-    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
-    model.load_state_dict(state)
-    return _answer(model, tokens)
+    return _answer(_model(checkpoint, weights), tokens)
 
 
 def logits_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
@@ -37,6 +31,31 @@ def logits_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
 def save_pickle(weights: Mapping[str, Array], path: Path) -> None:
     """Weights as PyTorch's own file, in bfloat16."""
     torch.save({n: torch.from_numpy(w.copy()).to(torch.bfloat16) for n, w in weights.items()}, path)
+
+
+def save_folder(
+    checkpoint: Checkpoint, folder: Path, tokenizer: Path, begin: str, end: str
+) -> transformers.PreTrainedTokenizerFast:
+    """A model in bfloat16 and a tokenizer, both saved by transformers, and that tokenizer opened
+    again. Token 3 ends a text as well."""
+    model = _model(checkpoint, checkpoint.weights()).to(torch.bfloat16)
+    model.generation_config.eos_token_id = [2, 3]
+    model.save_pretrained(folder, max_shard_size="50KB")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer), bos_token=begin, eos_token=end
+    )
+    fast.save_pretrained(folder)
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _model(checkpoint: Checkpoint, weights: Mapping[str, Array]) -> transformers.LlamaForCausalLM:
+    fields = {name: value for name, value in asdict(checkpoint).items() if name != "seed"}
+    config = transformers.LlamaConfig(**fields, attn_implementation="eager")
+    model = transformers.LlamaForCausalLM(config)
+    state = {name: torch.from_numpy(weight.copy()) for name, weight in weights.items()}
+    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    model.load_state_dict(state)
+    return model
 
 
 def _answer(model: transformers.PreTrainedModel, tokens: Sequence[int]) -> Array:
