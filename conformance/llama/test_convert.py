@@ -5,7 +5,6 @@ The logits of what it writes are judged by test_peer_goldens.py and test_transfo
 
 import json
 import os
-import resource
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from conformance.disk import full_after
 from conformance.llama.peers.checkpoint import CHECKPOINTS, LLAMA3, YARN
 from conformance.llama.peers.folder import (
     words,
@@ -154,6 +154,15 @@ def test_constants_are_as_llama_cpp_writes_them(folder: Path, out: Path) -> None
     assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
 
 
+def test_a_model_has_its_folders_name(folder: Path, tmp_path: Path, out: Path) -> None:
+    """In Hugging Face's cache that is a hash, and the model's name stands above."""
+    convert(folder, out)
+    assert metadata(out)["general.name"] == "model"
+    cached = tmp_path / "models--org--Small-1M" / "snapshots" / "0123abc"
+    convert(write_folder(SMALL, cached), out)
+    assert metadata(out)["general.name"] == "Small-1M"
+
+
 @pytest.mark.parametrize("scaling", [LLAMA3, YARN, {"type": "linear", "factor": 2.0}, None])
 def test_both_spellings_of_rope_give_the_same_file(
     tmp_path: Path, out: Path, scaling: dict[str, Any] | None
@@ -215,6 +224,10 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "a window": (
         lambda f: rewrite(f, architectures=["MistralForCausalLM"], sliding_window=64),
         "sliding_window is 64, .*: set it to null and max_position_embeddings to 64",
+    ),
+    "windows in layers": (
+        lambda f: rewrite(f, architectures=["Qwen2ForCausalLM"], use_sliding_window=True),
+        "use_sliding_window: this engine",
     ),
     "another activation": (lambda f: rewrite(f, hidden_act="gelu"), "hidden_act is 'gelu'"),
     "quantised": (
@@ -342,13 +355,8 @@ def test_what_cannot_be_written_is_not(folder: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_nothing(folder: Path, out: Path) -> None:
     """No room for more than 4096 bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        with pytest.raises(OutputError, match="cannot be written: file too large"):
-            convert(folder, out)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_after(4096), pytest.raises(OutputError, match="cannot be written: file too large"):
+        convert(folder, out)
     assert sorted(path.name for path in out.parent.iterdir()) == ["model"]
 
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from conformance.disk import full_after
 from conformance.llama.small_models import Small
 from engine import Engine, SamplingParams
 from engine.aside import OutputError
@@ -204,13 +204,8 @@ def test_full_disk_leaves_the_old_file(
         patch.setattr(os, "fsync", fail_fsync)
         with pytest.raises(OutputError, match="no space left"):
             save(engine, saved)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(OutputError, match="too large"):
-            save(engine, saved)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_after(100), pytest.raises(OutputError, match="too large"):
+        save(engine, saved)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 

@@ -181,9 +181,15 @@ def _general(folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
     found = {
         "architecture": gw.text("llama"),
         "type": gw.text("model"),
-        "name": gw.text(name or folder.resolve().name),
+        "name": gw.text(name or _name(folder.resolve())),
         "size_label": gw.text(size_label(weights, 0, 0, 0)),
         "file_type": gw.u32(MIXES[outtype].file_type),
         "quantization_version": gw.u32(GGML_QUANT_VERSION),
     }
     return {f"general.{key}": value for key, value in found.items()}
+
+
+def _name(folder: Path) -> str:
+    """The folder's, or in Hugging Face's cache (models--ORG--NAME/snapshots/HASH) the model's."""
+    cached = folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--")
+    return folder.parents[1].name.rpartition("--")[2] if cached else folder.name
