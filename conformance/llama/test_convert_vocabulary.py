@@ -250,7 +250,7 @@ def test_what_has_no_key_is_noted(folder: Path) -> None:
     file = tokenizer_json(texts, ["<unk>"], [("l", "o")])
     write_json(folder / "tokenizer.json", file)
     _, notes = converted(folder, len(texts))
-    assert "'Hello world' is cut into [" in notes[0]
+    assert "texts are cut otherwise than by tokenizer.json: 'Hello world' into [" in notes[0]
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -266,6 +266,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"vocab": {"a": 0}, "merges": ["a b c"]}}, "Merges text file invalid"
     ),
     "neither kind": ({"pre_tokenizer": None}, "neither bytes nor SentencePiece pieces"),
+    "another space": (
+        tokenizer_json(["<unk>", "_"], ["<unk>"])
+        | {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "_"}},
+        "'content': '_'} has no place in GGUF",
+    ),
     "added without ids": ({"added_tokens": [{"content": "a"}]}, "missing field `id`"),
 }  # fmt: skip
 

@@ -84,7 +84,7 @@ def convert(
         names = ", ".join(tensor.name for tensor in other)
         notes.append(f"in F16, for their rows are no whole blocks of {outtype}: {names}")
     weights = sum(math.prod(tensor.dims) for tensor in stored)
-    keys = {**_general(folder, outtype, name, weights), **model_keys, **tokens}
+    keys = {**_general(family, folder, outtype, name, weights), **model_keys, **tokens}
 
     def pieces(encode: _Encoder) -> Iterator[Bytes]:
         written = 0
@@ -177,9 +177,9 @@ class _Encoder:
         return out
 
 
-def _general(folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
+def _general(family: Llama, folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
     found = {
-        "architecture": gw.text("llama"),
+        "architecture": gw.text(family.gguf),
         "type": gw.text("model"),
         "name": gw.text(name or _name(folder.resolve())),
         "size_label": gw.text(size_label(weights, 0, 0, 0)),

@@ -19,7 +19,6 @@ GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has o
 DIGITS = {True: r"\p{N}", False: r"\p{N}+"}  # each alone, or runs of them
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 MOST_TOKENS = 2**22
-SPACERS = ("Prepend", "Replace", "Metaspace")  # what turns spaces into ▁
 
 Part = Mapping[str, Any]
 
@@ -91,13 +90,7 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
             f"{path}: a BPE of neither bytes nor SentencePiece pieces with byte fallback"
         )
     spaces = _parts(path, file.get("normalizer"), "normalizers") + steps
-    if strange := [s["type"] for s in spaces if s["type"] not in SPACERS]:
-        raise CheckpointError(f"{path}: {strange[0]} has no place in GGUF")
-    prefix = any(
-        s["type"] == "Prepend"
-        or (s["type"] == "Metaspace" and s.get("prepend_scheme", "always") != "never")
-        for s in spaces
-    )
+    prefixes = [_puts_space(path, step) for step in spaces]
     texts, types = _texts(path, model["vocab"])
     for i, text in enumerate(texts):
         if types[i] == TokenType.NORMAL and BYTE.fullmatch(text):
@@ -111,8 +104,20 @@ def _pieces(path: Path, file: Part, steps: list[Part]) -> Tokens:
     for rank, (first, second) in enumerate(pairs):
         ranks.setdefault(first + second, rank)
     scores = [-float(ranks.get(text, len(pairs))) for text in texts]
-    flags = {"add_space_prefix": prefix}
+    flags = {"add_space_prefix": any(prefixes)}
     return Tokens("llama", "default", texts, types, scores, flags=flags, named=named)
+
+
+def _puts_space(path: Path, step: Part) -> bool:
+    """Whether a step that turns spaces into ▁ also puts one before a text."""
+    match step:
+        case {"type": "Prepend", "prepend": "▁"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}:
+            return False
+        case {"type": "Metaspace", "replacement": "▁"}:
+            return bool(step.get("prepend_scheme", "always") != "never")
+    raise CheckpointError(f"{path}: {step} has no place in GGUF")
 
 
 def _texts(path: Path, vocab: Mapping[str, int]) -> tuple[list[str], list[int]]:

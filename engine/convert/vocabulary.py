@@ -35,12 +35,11 @@ def vocabulary(checkpoint: Checkpoint, size: int) -> tuple[gw.Keys, list[str]]:
         ours = Tokenizer.from_metadata({key: value for key, (_, value) in keys.items()})
     except TokenizerError as error:
         raise CheckpointError(f"{folder}: its tokenizer cannot be used: {error}") from None
-    for text in TEXTS:
-        wanted, got = theirs(text), _ids(ours, text)
-        if got != wanted:
-            tokens.notes.append(
-                f"{text!r} is cut into {got} here, and into {wanted} by {path.name}"
-            )
+    if wrong := [text for text in TEXTS if _ids(ours, text) != theirs(text)]:
+        tokens.notes.append(
+            f"{len(wrong)} of {len(TEXTS)} texts are cut otherwise than by {path.name}:"
+            f" {wrong[0]!r} into {_ids(ours, wrong[0])}, not {theirs(wrong[0])}"
+        )
     rest = {**further_ends(checkpoint, tokens, ours), **template_keys(checkpoint)}
     return {**keys, **rest}, tokens.notes
 
