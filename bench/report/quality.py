@@ -81,11 +81,7 @@ def _ordered(found: Named, expected: tuple[str, ...]) -> Named:
 
 
 def _table(
-    anchor: str,
-    caption: str,
-    found: Named,
-    pure: Named,
-    elsewhere: Mapping[str, float] | None = None,
+    anchor: str, caption: str, found: Named, pure: Named, elsewhere: Mapping[str, float]
 ) -> Table:
     other = ("Llama-3-8B − F16",) if elsewhere else ()
     columns = (
