@@ -35,24 +35,25 @@ SURE = 2.0  # standard errors
 Figures = Mapping[str, float]
 Named = Mapping[str, Figures]
 TITLE = "What a format leaves of a model"
+LEAD = (
+    "The embedded story model, read on held-out stories, each on its own. No model can beat the"
+    " perplexity of the grammar that wrote them. The divergence from F16 judges a format better than"
+    " perplexity, in which the choice of stories plays a part. Rows stand in the order that"
+    " llama.cpp's figures of a large model lead one to expect."
+)
 
 
 def section(run: Run) -> Section:
     """Perplexity, and the divergence from F16, format by format."""
     found = quality(run)
-    if not found.pure:
-        return Section("quality", TITLE, "Not measured in this run.")
-    lead = (
-        "The embedded story model, read on held-out stories, each on its own. No model can beat the"
-        f" perplexity of the grammar that wrote them, {found.floor:.4f}. The divergence from F16"
-        " judges a format better than perplexity, in which the choice of stories plays a part. Rows"
-        " stand in the order that llama.cpp's figures of a large model lead one to expect."
-    )
-    tables = [_table("quality-formats", "All matrices in one format", found.pure, found.pure, {})]
+    tables = []
+    if found.pure:
+        caption = f"All matrices in one format; the grammar's own perplexity is {found.floor:.4f}"
+        tables.append(_table("quality-formats", caption, found.pure, found.pure, {}))
     if found.mixed:
         caption = "llama.cpp's mixes, beside what they add to Llama-3-8B's 6.233 on wikitext-2"
         tables.append(_table("quality-mixes", caption, found.mixed, found.pure, LLAMA_3))
-    return Section("quality", TITLE, lead, _plots(found), tuple(tables))
+    return Section("quality", TITLE, LEAD, _plots(found), tuple(tables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +90,31 @@ def _table(
         "Same likeliest token", "Order",
     )  # fmt: skip
     rows = []
-    for name, mine in found.items():
+    for name in found:
         added = elsewhere.get(name)
         there = () if not elsewhere else (Cell(f"+{added:.4g}", added) if added else NONE,)
-        first, last = _cells(name, mine, found, pure)
-        rows.append((*first, *there, *last))
+        rows.append(_row(name, found, pure.get(F16), there))
     return Table(anchor, caption, columns, tuple(rows), top=len(rows))
 
 
-def _cells(name: str, mine: Figures, found: Named, pure: Named) -> tuple[Row, Row]:
-    """A row's cells up to the difference from F16, and from the divergence on."""
+def _row(name: str, found: Named, base: Figures | None, there: Row) -> Row:
+    mine = found[name]
     difference = NONE
-    if F16 in pure and mine is not pure[F16]:
-        gained = mine[LOSS] - pure[F16][LOSS]
+    if base and mine is not base:
+        gained = mine[LOSS] - base[LOSS]
         difference = Cell(f"{gained:+.4f} ± {mine[GAIN + ERROR]:.4f}", gained)
     divergence = f"{digits(mine[DIVERGENCE], 2)} ± {digits(mine[DIVERGENCE + ERROR], 1)}"
-    first = (
+    before = surprises(name, found)
+    return (
         text(name),
         Cell(f"{mine[BITS]:.2f}", mine[BITS]),
         Cell(f"{mine[LOSS]:.4f} ± {mine[LOSS + ERROR]:.4f}", mine[LOSS]),
         difference,
-    )
-    before = surprises(name, found)
-    last = (
-        NONE if mine is pure.get(F16) else Cell(divergence, mine[DIVERGENCE]),
+        *there,
+        NONE if mine is base else Cell(divergence, mine[DIVERGENCE]),
         Cell(f"{100 * mine[SAME]:.2f}%", mine[SAME]),
         text(f"before {listed(before)}" if before else ""),
     )
-    return first, last
 
 
 def surprises(name: str, found: Named) -> Sequence[str]:
