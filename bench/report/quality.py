@@ -37,8 +37,8 @@ Named = Mapping[str, Figures]
 TITLE = "What a format leaves of a model"
 LEAD = (
     "The embedded story model, read on held-out stories, each on its own. No model can beat the"
-    " perplexity of the grammar that wrote them. The divergence from F16 judges a format better than"
-    " perplexity, in which the choice of stories plays a part. Rows stand in the order that"
+    " perplexity of the grammar that wrote them. The divergence from F16 judges a format better"
+    " than perplexity, in which the choice of stories plays a part. Rows stand in the order that"
     " llama.cpp's figures of a large model lead one to expect."
 )
 
