@@ -1,7 +1,7 @@
 """The section on what each weight format leaves of a model."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -25,8 +25,9 @@ from bench.report.plots import Line, Mark, panels
 from bench.report.table import NONE, Cell, Plot, Row, Section, Table, digits, listed, text
 from bench.results import Run
 
+TERNARY = "ternary"
 FAMILIES = {  # by how a name begins, the first that fits
-    "TQ": "ternary",
+    "TQ": TERNARY,
     "IQ": "codebooks",
     "MXFP4": "codebooks",
     "Q": "blocks of 32",
@@ -102,19 +103,25 @@ def _row(name: str, found: Named, base: Figures | None, there: Row) -> Row:
     difference = NONE
     if base and mine is not base:
         gained = mine[LOSS] - base[LOSS]
-        difference = Cell(f"{gained:+.4f} ± {mine[GAIN + ERROR]:.4f}", gained)
+        difference = _sized(gained, mine[GAIN + ERROR], 5, "+")
     divergence = f"{digits(mine[DIVERGENCE], 2)} ± {digits(mine[DIVERGENCE + ERROR], 1)}"
     before = surprises(name, found)
     return (
         text(name),
         Cell(f"{mine[BITS]:.2f}", mine[BITS]),
-        Cell(f"{mine[LOSS]:.4f} ± {mine[LOSS + ERROR]:.4f}", mine[LOSS]),
+        _sized(mine[LOSS], mine[LOSS + ERROR], 4),
         difference,
         *there,
         NONE if mine is base else Cell(divergence, mine[DIVERGENCE]),
         Cell(f"{100 * mine[SAME]:.2f}%", mine[SAME]),
         text(f"before {listed(before)}" if before else ""),
     )
+
+
+def _sized(value: float, error: float, places: int, sign: str = "") -> Cell:
+    """A figure and its error to so many decimals, where that many mean anything."""
+    places = places if error < 0.1 else 1
+    return Cell(f"{value:{sign}.{places}f} ± {error:.{places}f}", value)
 
 
 def surprises(name: str, found: Named) -> Sequence[str]:
@@ -137,26 +144,22 @@ def family(name: str) -> str:
 
 
 def _plots(found: Found) -> tuple[Plot, ...]:
-    """What bits buy: the divergence, and the nats a token above the floor."""
-    drawn: dict[str, dict[str, Figures]] = {}
+    """What bits buy; without ternary formats, which a model has to be trained for."""
+    drawn: dict[str, list[Figures]] = {}
     for name, mine in found.pure.items():
-        if family(name):
-            drawn.setdefault(family(name), {})[name] = mine
-    drawn |= {"mixes": dict(found.mixed)} if found.mixed else {}
-    values: dict[str, Callable[[Figures], float]] = {
-        "KL divergence from F16, nats": lambda mine: mine[DIVERGENCE],
-        "Above the floor, nats a token": lambda mine: math.log(mine[LOSS] / found.floor),
-    }
-    lines: dict[str, list[Line]] = {}
-    for title, value in values.items():
-        for kind, named in drawn.items():
-            points = sorted((m[BITS], value(m)) for m in named.values() if value(m) > 0)
-            marks = tuple(Mark(y, y, y) for _, y in points)
-            if points:
-                line = Line(kind, tuple(x for x, _ in points), marks)
-                lines.setdefault(title, []).append(line)
+        if family(name) not in ("", TERNARY):
+            drawn.setdefault(family(name), []).append(mine)
+    if found.mixed:
+        drawn["mixes"] = list(found.mixed.values())
+    lines = []
+    for kind, many in drawn.items():
+        points = sorted((m[BITS], 1000 * m[DIVERGENCE]) for m in many if m[DIVERGENCE] > 0)
+        marks = tuple(Mark(y, y, y) for _, y in points)
+        lines.append(Line(kind, tuple(x for x, _ in points), marks))
+    lines = [line for line in lines if line.marks]
     if not lines:
         return ()
     ticks = {float(n): str(n) for n in (2, 3, 4, 6, 8)}
     caption = "What bits buy: both scales logarithmic, lower is better"
-    return (panels("plot-quality", caption, lines, "bits a weight", ticks, log=True),)
+    titled = {"KL divergence from F16\nthousandths of a nat": lines}
+    return (panels("plot-quality", caption, titled, "bits a weight", ticks, log=True),)
