@@ -2,6 +2,7 @@
 
 from reference import (
     activations,
+    add_squares,
     arithmetic,
     attention,
     embedding,
@@ -47,6 +48,7 @@ OPS: dict[str, Op] = {
         *activations.OPS,
         *gated_activations.OPS,
         *arithmetic.OPS,
+        add_squares.OP,
         *weight_formats.OPS,
         logit_bias.OP,
         penalties.OP,

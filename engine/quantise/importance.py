@@ -60,13 +60,13 @@ class Importance:
 
 def write(
     out: Path,
-    sums: Mapping[str, Floats],
+    sums: Mapping[str, np.ndarray[Any, Any]],
     tokens: int,
     texts_read: tuple[str, ...],
     chunks: int,
     chunk_tokens: int,
 ) -> None:
-    """Sums of squares float32 [hidden] by weight, over so many tokens, as a GGUF file."""
+    """Sums of squares [hidden] by weight, over so many tokens, as a GGUF file."""
     keys = {
         "general.type": text("imatrix"),
         "imatrix.datasets": texts(texts_read),

@@ -70,15 +70,25 @@ class Recipe:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A tensor and the format it gets, if another one; `note` says why it is not the one asked
-    for."""
+    for, `importance` float32 [hidden] how much its columns matter, where that decides anything."""
 
     tensor: TensorInfo
     format: str
     note: str = ""
+    importance: Floats | None = None
 
     @property
     def copied(self) -> bool:
         return self.format == self.tensor.type_name
+
+    @property
+    def source(self) -> Need:
+        return Need("dequantise", self.tensor.type_name)
+
+    @property
+    def target(self) -> Need:
+        op = "quantise" if self.importance is None else "quantise_weighted"
+        return Need(op, self.format)
 
     @property
     def becomes(self) -> NewTensor:
@@ -131,7 +141,12 @@ def _choice(
     hidden = tensor.dims[-1]
     chosen = fitting(wanted, hidden)
     note = f"{chosen}, since rows of {hidden} take no {wanted}" if chosen != wanted else ""
-    return Choice(tensor, chosen, note)
+    if recipe.importance is None or FORMATS[chosen].encode_weighted is None:
+        return Choice(tensor, chosen, note)
+    importance = recipe.importance.of(tensor.name, hidden)
+    if importance is None:
+        note = ", ".join(filter(None, (note, "not in the importance matrix")))
+    return Choice(tensor, chosen, note, importance)
 
 
 def _is_matrix(tensor: TensorInfo) -> bool:
@@ -190,7 +205,7 @@ def quantise(
         done = 0
         with TensorReader(file) as reader:
             for choice in plan:
-                convert = _Converter(choice, kernels, team, recipe.importance)
+                convert = _Converter(choice, kernels, team)
                 for piece in reader.rows(choice.tensor, convert.bytes_at_once):
                     yield piece.reshape(-1) if choice.copied else convert(piece)
                     done += piece.nbytes
@@ -198,7 +213,7 @@ def quantise(
                         watch(done, total)
             reader.check()
 
-    kernels = Chooser(Store()).choose(_needs(plan, recipe), certified)
+    kernels = Chooser(Store()).choose(_needs(plan), certified)
     with Team(threads or physical_cores()) as team:
         write_gguf(
             out,
@@ -212,33 +227,21 @@ def quantise(
     return plan
 
 
-def _needs(plan: Sequence[Choice], recipe: Recipe) -> list[Need]:
+def _needs(plan: Sequence[Choice]) -> list[Need]:
     changed = [choice for choice in plan if not choice.copied]
-    sources = [Need("dequantise", choice.tensor.type_name) for choice in changed]
-    targets = [_target(choice, recipe.importance) for choice in changed]
-    return list(dict.fromkeys(sources + targets))
-
-
-def _target(choice: Choice, importance: Importance | None) -> Need:
-    return Need("quantise", choice.format)
+    sources = [choice.source for choice in changed]
+    return list(dict.fromkeys(sources + [choice.target for choice in changed]))
 
 
 class _Converter:
     """Rows of one tensor into its new format, by all threads of a team."""
 
-    def __init__(
-        self,
-        choice: Choice,
-        kernels: dict[Need, Kernel],
-        team: Team,
-        importance: Importance | None,
-    ) -> None:
+    def __init__(self, choice: Choice, kernels: dict[Need, Kernel], team: Team) -> None:
         self.choice, self.team, self.row = choice, team, 0
         bits = FORMATS[choice.tensor.type_name].bits
         self.bytes_at_once = int(PIECE * bits / 8)
         if not choice.copied:
-            self.decode = kernels[Need("dequantise", choice.tensor.type_name)]
-            self.encode = kernels[_target(choice, importance)]
+            self.decode, self.encode = kernels[choice.source], kernels[choice.target]
 
     def __call__(self, rows: Bytes) -> Bytes:
         """uint8 [rows, row_bytes] -> uint8, flat."""
@@ -248,7 +251,9 @@ class _Converter:
         self._check(x)
         target = FORMATS[self.choice.format]
         out = np.empty((len(rows), target.row_bytes(hidden)), np.uint8)
-        self._run(self.encode, {"x": x, "out": out})
+        importance = self.choice.importance
+        matters = {} if importance is None else {"importance": importance}
+        self._run(self.encode, {"x": x, "out": out, **matters})
         self.row += len(rows)
         return out.reshape(-1)
 

@@ -19,11 +19,12 @@ I32 = ir.IntType(32)
 CACHE_LINE = 64  # bytes, and those of the widest vector
 ELEMENTS: dict[str, ir.Type] = {
     "f32": ir.FloatType(), "f16": ir.HalfType(), "bf16": ir.IntType(16),
-    "i8": ir.IntType(8), "i16": ir.IntType(16), "u16": ir.IntType(16), "i32": I32,
+    "i1": ir.IntType(1), "i8": ir.IntType(8), "i16": ir.IntType(16), "u16": ir.IntType(16),
+    "i32": I32,
 }  # fmt: skip
-
-
-WIDTHS = {"f32": 32, "f16": 16, "bf16": 16, "i8": 8, "i16": 16, "u16": 16, "i32": 32}  # in bits
+WIDTHS = {  # in bits
+    "f32": 32, "f16": 16, "bf16": 16, "i1": 1, "i8": 8, "i16": 16, "u16": 16, "i32": 32,
+}  # fmt: skip
 
 
 class Vector(types.Type):
