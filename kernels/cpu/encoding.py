@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
+from kernels.cpu.fields import put_half
 from kernels.cpu.fit import (
     TARGETS,
     ZERO,
@@ -21,7 +22,6 @@ from kernels.cpu.fit import (
     symmetric,
     weight_of,
 )
-from kernels.cpu.formats import put_half
 from kernels.cpu.simd import bf16x1, convert, f32x1, splat, store
 from kernels.cpu.simd_shuffle import stack
 from reference.formats import FORMATS

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats import half_at, put_half
+from kernels.cpu.fields import half_at, put_half
 from reference.formats.codebooks import ENDS, MIDDLES, NL
 from reference.formats.superblocks import SYMMETRIC_TRIES
 

@@ -27,19 +27,21 @@ NAMES = {
 
 
 def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
-    """Matrices in `format`, vectors in F32."""
+    """Matrices in `format`, vectors in F32. In a format that is only read, matrices are others as
+    large."""
     writer = gguf.GGUFWriter(path, "llama")
     write_shape(writer, checkpoint)
     write_vocabulary(writer, checkpoint.vocab_size)
     if divisors := rope_divisors(checkpoint):
         writer.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
+    rng = np.random.default_rng(checkpoint.seed)
     for name, weight in checkpoint.weights().items():
         rows = neighbours(weight, checkpoint.head_dim) if turns(name) else weight
         if weight.ndim == 1:
             writer.add_tensor(gguf_name(name), rows)
         else:
             kind = gguf.GGMLQuantizationType[format]
-            writer.add_tensor(gguf_name(name), FORMATS[format].quantise(rows), raw_dtype=kind)
+            writer.add_tensor(gguf_name(name), FORMATS[format].like(rows, rng), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
