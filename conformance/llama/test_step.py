@@ -35,7 +35,9 @@ ERRING = (
 )  # fmt: skip
 F16_ROUNDING = 2.0**-11
 
-MIXED = ("Q4_K", "Q6_K"), ("Q2_K", "Q3_K"), ("IQ4_XS", "Q5_K"), ("TQ1_0", "TQ2_0")
+MIXED = (
+    ("Q4_K", "Q6_K"), ("Q2_K", "Q3_K"), ("IQ4_XS", "Q5_K"), ("TQ1_0", "TQ2_0"), ("IQ2_XS", "IQ3_S"),
+)  # fmt: skip
 MODELS = {
     "MHA": Small(kv_heads=4),
     "GQA": Small(),

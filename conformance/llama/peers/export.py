@@ -42,10 +42,26 @@ def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
         else:
             kind = gguf.GGMLQuantizationType[format]
             writer.add_tensor(gguf_name(name), FORMATS[format].like(rows, rng), raw_dtype=kind)
+    write(writer)
+    return path
+
+
+def write(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def decoded(source: Path, path: Path) -> Path:
+    """The same model with every matrix in F32, decoded by the gguf package."""
+    reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != gguf.Keys.General.ARCHITECTURE:
+            writer.add_key_value(key, field.contents(), *field.types[:2])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type))
+    write(writer)
     return path
 
 
