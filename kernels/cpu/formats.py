@@ -14,7 +14,7 @@ from numba import njit, types
 from numba.extending import models, overload, register_model
 
 from kernels.cpu import lattices
-from kernels.cpu.fields import field, half_at
+from kernels.cpu.bits import field, half_at
 from kernels.cpu.simd import bf16x1, convert, extract, f32x1, load
 from reference.formats import FORMATS
 from reference.formats.codebooks import FP4, NL

@@ -7,7 +7,7 @@ of its elements is meant.
 import numpy as np
 from numba import njit, types
 
-from kernels.cpu.fields import field, half_at
+from kernels.cpu.bits import field, half_at
 from kernels.cpu.simd import load
 from kernels.cpu.simd_shuffle import stack
 from reference.formats import grids
