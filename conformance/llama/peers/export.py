@@ -1,23 +1,54 @@
-"""A checkpoint as a GGUF file: its folder, then our own tools, whom the peers judge."""
+"""A checkpoint as a GGUF file: its folder, then `assay convert`, whom the peers judge."""
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import gguf
+import numpy as np
 
 from conformance.llama.peers.checkpoint import Checkpoint
 from conformance.llama.peers.folder import write_folder
 from engine.convert import OUTTYPES, convert
-from engine.gguf_file import GGUFFile
-from engine.quantise import Recipe, quantise
+from reference.formats import FORMATS
+from reference.op import Array
 
 
 def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
-    """Matrices in `format`, vectors in F32."""
+    """Matrices in `format`, vectors in F32. In a format that is only read, matrices are others as
+    large."""
     with TemporaryDirectory() as name:
         folder = write_folder(checkpoint, Path(name))
         if format in OUTTYPES:
             convert(folder, path, format)
+            return path
+        convert(folder, folder / "model.gguf", "F32")
+        rng = np.random.default_rng(checkpoint.seed)
+        return copied(
+            folder / "model.gguf", path, format, lambda rows: FORMATS[format].like(rows, rng)
+        )
+
+
+def decoded(source: Path, path: Path) -> Path:
+    """The same model with every matrix in F32, decoded by the gguf package."""
+    return copied(source, path, "F32", FORMATS["F32"].quantise)
+
+
+def copied(source: Path, path: Path, format: str, encode: Callable[[Array], Array]) -> Path:
+    """The same model with every matrix encoded anew, by the gguf package's own reader and writer."""
+    reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != gguf.Keys.General.ARCHITECTURE:
+            writer.add_key_value(key, field.contents(), *field.types[:2])
+    for tensor in reader.tensors:
+        rows = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if rows.ndim == 1:
+            writer.add_tensor(tensor.name, rows)
         else:
-            convert(folder, folder / "model.gguf", "F32")
-            with GGUFFile(folder / "model.gguf") as file:
-                quantise(file, path, Recipe(format, pure=True, output=format))
+            kind = gguf.GGMLQuantizationType[format]
+            writer.add_tensor(tensor.name, encode(rows), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
     return path
