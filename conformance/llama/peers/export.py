@@ -35,7 +35,7 @@ def decoded(source: Path, path: Path) -> Path:
 
 
 def copied(source: Path, path: Path, format: str, encode: Callable[[Array], Array]) -> Path:
-    """The same model with every matrix encoded anew, by the gguf package's own reader and writer."""
+    """The same model with every matrix encoded anew, by the gguf package alone."""
     reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key != gguf.Keys.General.ARCHITECTURE:
