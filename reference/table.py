@@ -31,6 +31,7 @@ from reference.samplers import (
     typical,
     xtc,
 )
+from reference.schemes import float8, integers, linear_float8, linear_w8a8
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -47,6 +48,10 @@ OPS: dict[str, Op] = {
         *gated_activations.OPS,
         *arithmetic.OPS,
         *weight_formats.OPS,
+        *integers.OPS,
+        *float8.OPS,
+        linear_w8a8.OP,
+        *linear_float8.OPS,
         logit_bias.OP,
         penalties.OP,
         dry.OP,
