@@ -5,7 +5,7 @@ must be cheap: weights repeat a few rows, and truth is computed for some tokens 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from bench.limits import ARITHMETIC
 from kernels.judge import Candidate, compare
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op
+from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48}  # how much of an axis is checked
@@ -52,6 +53,21 @@ def embedding(case: Case) -> Arguments:
     }
 
 
+def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
+    """What an op makes of ROWS rows of weight, which repeat; scales by group have columns."""
+
+    def some(case: Case) -> Arguments:
+        out = case.shape["out"]
+        few = make(replace(case, shape={**case.shape, "out": min(out, ROWS)}))
+        found = {"weight": np.resize(few["weight"], (out, few["weight"].shape[1]))}
+        for name in ("weight_scale", "weight_zero"):
+            if name in few:
+                found[name] = np.take(few[name], np.arange(out) % min(out, ROWS), axis=-1)
+        return few | found
+
+    return some
+
+
 def attention(case: Case) -> Arguments:
     """The last tokens of one sequence that fills the cache: each sees those before it."""
     s, rng = case.shape, case.rng()
@@ -78,6 +94,9 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
     "linear": linear,
     "embedding": embedding,
     "attention": attention,
+    "linear_w8a8": repeated(linear_w8a8.make),
+    "linear_e4m3": repeated(linear_float8.make_e4m3),
+    "linear_e5m2": repeated(linear_float8.make_e5m2),
 }
 
 
@@ -105,7 +124,9 @@ class Workload:
     @property
     def arithmetic(self) -> str:
         """Which of the machine's peaks holds for it."""
-        return ARITHMETIC[self.bench.kernel.activations]
+        kernel = self.bench.kernel
+        whole = kernel.spec.inputs[0].dtype == "i8"  # which no kernel has to round
+        return ARITHMETIC["int8" if whole else kernel.activations]
 
     def inputs(self) -> Arguments:
         op = self.bench.kernel.spec

@@ -44,9 +44,9 @@ def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
 
 
-def in_float8(op: str, variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
-    """A variant of the ops of one name for E4M3 and E5M2."""
-    return [Kernel(f"{op}_{kind}", variant, s, **rest) for kind, s in shares.items()]
+def in_float8(op: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+    """The ops of one name for E4M3 and E5M2."""
+    return [Kernel(f"{op}_{kind}", "generic", s, **rest) for kind, s in shares.items()]
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -113,10 +113,9 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("quantise_asymmetric", "generic", integers.asymmetric),
     Kernel("dequantise_symmetric", "generic", integers.from_symmetric),
     Kernel("dequantise_asymmetric", "generic", integers.from_asymmetric),
-    *in_float8("quantise", "generic", float8.QUANTISE_SHARES),
-    *in_float8("dequantise", "generic", float8.DEQUANTISE_SHARES),
-    *in_float8("linear", "avx512", linear_float8.AVX512_SHARES, pack=BYTES, requires=AVX512),
-    *in_float8("linear", "generic", linear_float8.GENERIC_SHARES, pack=BYTES),
+    *in_float8("quantise", float8.QUANTISE_SHARES),
+    *in_float8("dequantise", float8.DEQUANTISE_SHARES),
+    *in_float8("linear", linear_float8.SHARES, pack=BYTES),
     *(
         Kernel(
             "linear_w8a8",

@@ -9,7 +9,6 @@ from numba.extending import intrinsic
 from kernels.cpu.simd import (
     I32,
     add,
-    call_llvm,
     f32x16,
     fma,
     maximum,
@@ -17,7 +16,6 @@ from kernels.cpu.simd import (
     round_even,
     splat,
     sub,
-    suffix,
     zero,
 )
 

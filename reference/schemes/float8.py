@@ -1,8 +1,8 @@
 """Floats of eight bits with a float32 scale for each group: E4M3 and E5M2.
 
-Micikevicius et al., FP8 Formats for Deep Learning (arXiv 2209.05433), and OCP's 8-bit floating point
-specification: E4M3 has no infinity and one NaN a sign, so that 448 is its largest; E5M2 is IEEE
-754's scheme, the upper half of a float16. Defined in float32, so that kernels give the same bits.
+Micikevicius et al., FP8 Formats for Deep Learning (arXiv 2209.05433), and OCP's specification of
+8-bit floats: E4M3 has no infinity and one NaN a sign, so that 448 is its largest; E5M2 is as IEEE
+754 says, the upper half of a float16. Defined in float32, so that kernels give the same bits.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.schemes.integers import GROUPS, bound, divided, finite_groups, kept, make_groups
+from reference.schemes.integers import (
+    GROUPS,
+    MANY,
+    TIES_FIRST,
+    bound,
+    divided,
+    finite_groups,
+    kept,
+    make_groups,
+    next_to_ties,
+)
 
 SIGN = 0x80
 
@@ -89,18 +99,31 @@ def dequantise_e5m2(q: Array, scale: Array) -> Array:
     return E5M2.decode(q) * scale[:, None]
 
 
-def make_quantise(case: Case) -> Arguments:
-    return {"x": make_groups(case)}
+def make_quantise_e4m3(case: Case) -> Arguments:
+    return {"x": _values(case, E4M3)}
+
+
+def make_quantise_e5m2(case: Case) -> Arguments:
+    return {"x": _values(case, E5M2)}
+
+
+def _values(case: Case, kind: Float8) -> Array:
+    """Of the kind `ties`, what is halfway between neighbours, and the largest."""
+    x = make_groups(case)
+    if case.values == "ties":
+        codes = case.rng().integers(0, kind.last, x.shape) | np.where(x < 0, SIGN, 0)
+        x = (kind.decode(codes) + kind.decode(codes + 1)) / 2
+        x[:, :1] = kind.largest
+        x = next_to_ties(case, x)
+    return x
 
 
 def make_e4m3(case: Case) -> Arguments:
-    q, scale = quantise_e4m3(make_groups(case))
-    return {"q": q, "scale": scale}
+    return dict(zip(("q", "scale"), quantise_e4m3(_values(case, E4M3)), strict=True))
 
 
 def make_e5m2(case: Case) -> Arguments:
-    q, scale = quantise_e5m2(make_groups(case))
-    return {"q": q, "scale": scale}
+    return dict(zip(("q", "scale"), quantise_e5m2(_values(case, E5M2)), strict=True))
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -117,18 +140,22 @@ OPS = (
         reference=quantise_e4m3,
         signature=QUANTISE,
         axes=GROUPS,
-        make=make_quantise,
+        make=make_quantise_e4m3,
         bound=bound,
         cost=cost,
+        values=TIES_FIRST,
+        corners=(MANY,),
     ),
     Op(
         name="quantise_e5m2",
         reference=quantise_e5m2,
         signature=QUANTISE,
         axes=GROUPS,
-        make=make_quantise,
+        make=make_quantise_e5m2,
         bound=bound,
         cost=cost,
+        values=TIES_FIRST,
+        corners=(MANY,),
     ),
     Op(
         name="dequantise_e4m3",

@@ -1,14 +1,15 @@
 """Whole numbers of 2 to 8 bits with a scale for each group, symmetric or with a zero point.
 
-Defined in float32, so that every correct kernel gives the same bits. (Jacob et al., Quantization and
-Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, 2018, equations 1 and 8;
-the symmetric one leaves out -2^(bits - 1), so that -x has the negatives of x.)
+Jacob et al., Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference (arXiv 1712.05877), section 2.1. The symmetric one leaves out -2^(bits - 1), so that -x
+has the negatives of x. Defined in float32, so that every correct kernel gives the same bits.
 """
 
 import numpy as np
 
 from reference.bounds import TINY
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.values import VALUES
 
 FEWEST, MOST = 2, 8  # bits
 
@@ -16,8 +17,9 @@ FEWEST, MOST = 2, 8  # bits
 def quantise_symmetric(x: Array, bits: int) -> tuple[Array, Array]:
     """scale = max|x| / (2^(bits - 1) - 1) over a group; q = x / scale rounded half to even.
 
-    x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups]. A scale
-    below 2^-126 is 0, and so is its group's q. A group with a NaN or infinity has scale NaN and q 0.
+    x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups].
+    A scale below 2^-126 is 0, and so is its group's q. A group with a NaN or infinity has scale NaN
+    and q 0.
     """
     finite, x = finite_groups(x)
     scale = np.abs(x).max(axis=1, initial=0) / np.float32(2 ** (bits - 1) - 1)
@@ -29,9 +31,9 @@ def quantise_asymmetric(x: Array, bits: int) -> tuple[Array, Array, Array]:
     """scale = (high - low) / (2^bits - 1) over a group's range, which includes 0;
     q = x / scale rounded half to even, plus the zero point that takes low to -2^(bits - 1).
 
-    x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups], zero int32
-    [groups]. A scale below 2^-126 is 0, and so are its group's q and zero. A group with a NaN or
-    infinity has scale NaN, and q and zero 0.
+    x float32 [groups, size], bits 2 to 8 -> q int8 [groups, size], scale float32 [groups], zero
+    int32 [groups]. A scale below 2^-126 is 0, and so are its group's q and zero. A group with a NaN
+    or infinity has scale NaN, and q and zero 0.
     """
     finite, x = finite_groups(x)
     low, high = x.min(axis=1, initial=0), x.max(axis=1, initial=0)
@@ -83,17 +85,39 @@ def make_groups(case: Case) -> Array:
     return case.array(case.rng(), case.shape["groups"], case.shape["size"])
 
 
-def make_quantise(case: Case) -> Arguments:
-    return {"x": make_groups(case), "bits": case.shape["bits"]}
+def make_quantise_symmetric(case: Case) -> Arguments:
+    return _make(case, 0)
+
+
+def make_quantise_asymmetric(case: Case) -> Arguments:
+    return _make(case, 1)
+
+
+def _make(case: Case, beyond: int) -> Arguments:
+    """Of the kind `ties`, halves of steps: from -top to top, and so far beyond it."""
+    bits, x = case.shape["bits"], make_groups(case)
+    if case.values == "ties":
+        top = 2 ** (bits - 1) - 1
+        x = case.rng().integers(-2 * top, 2 * top, x.shape, endpoint=True).astype(np.float32) / 2
+        x[:, -1:], x[:, :1] = top + beyond, -top
+        x = next_to_ties(case, x)
+    return {"x": x, "bits": bits}
+
+
+def next_to_ties(case: Case, x: Array) -> Array:
+    """Every other group times a number that makes its ties inexact. float32 [groups, size]."""
+    factors = case.rng().uniform(1, 2, (len(x), 1)).astype(np.float32)
+    factors[::2] = 1
+    return x * factors
 
 
 def make_symmetric(case: Case) -> Arguments:
-    q, scale = quantise_symmetric(**make_quantise(case))
+    q, scale = quantise_symmetric(**make_quantise_symmetric(case))
     return {"q": q, "scale": scale}
 
 
 def make_asymmetric(case: Case) -> Arguments:
-    q, scale, zero = quantise_asymmetric(**make_quantise(case))
+    q, scale, zero = quantise_asymmetric(**make_quantise_asymmetric(case))
     return {"q": q, "scale": scale, "zero": zero}
 
 
@@ -125,8 +149,10 @@ def bad_zero(inputs: Arguments) -> str:
     return no_zero_point("zero", inputs["zero"])
 
 
-GROUPS = {"groups": (0, 1, 2, 7), "size": (1, 2, 31, 33, 127, 256)}
-BITS = {"bits": (2, 3, 4, 5, 6, 7, 8)}
+GROUPS: dict[str, tuple[int, ...]] = {"groups": (0, 1, 2, 7), "size": (1, 2, 31, 33, 127, 256)}
+MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
+TIES_FIRST = ("ties", *(kind for kind in VALUES if kind != "ties"))  # which corners are made of
+BITS: dict[str, tuple[int, ...]] = {"bits": (2, 3, 4, 5, 6, 7, 8)}
 
 OPS = (
     Op(
@@ -134,10 +160,12 @@ OPS = (
         reference=quantise_symmetric,
         signature="x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups]",
         axes=GROUPS | BITS,
-        make=make_quantise,
+        make=make_quantise_symmetric,
         bound=bound,
         cost=cost,
+        values=TIES_FIRST,
         fit=fit,
+        corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
         complaint=unknown_bits,
     ),
     Op(
@@ -148,10 +176,12 @@ OPS = (
             " q: i8[groups size], scale: f32[groups], zero: i32[groups]"
         ),
         axes=GROUPS | BITS,
-        make=make_quantise,
+        make=make_quantise_asymmetric,
         bound=bound,
         cost=cost,
+        values=TIES_FIRST,
         fit=fit,
+        corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
         complaint=unknown_bits,
     ),
     Op(

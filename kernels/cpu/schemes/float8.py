@@ -53,13 +53,14 @@ def encoder(kind: Float8) -> Any:
     return codes
 
 
-def decoder(kind: Float8) -> Any:
-    """A compiled function: sixteen codes as float32 lanes.
+def factor_of(kind: Float8) -> np.float32:
+    """What a decoder's numbers are to be multiplied by: the exponent's zero is float16's."""
+    return np.float32(2.0 ** (HALF_BIAS - 1 + kind.lowest))
 
-    A code's bits are a float16's, but for the exponent's zero: by that the result is multiplied.
-    """
-    shift, bias = HALF_FRACTION - kind.fraction, 1 - kind.lowest
-    factor, alone = np.float32(2.0 ** (HALF_BIAS - bias)), kind.nan == kind.last + 1
+
+def decoder(kind: Float8) -> Any:
+    """A compiled function: sixteen codes as float32 lanes, over factor_of(kind)."""
+    shift, alone = HALF_FRACTION - kind.fraction, kind.nan == kind.last + 1
 
     @intrinsic
     def halves(typing, v):
@@ -71,21 +72,20 @@ def decoder(kind: Float8) -> Any:
             def constant(value: int) -> Any:
                 return ir.Constant(words, [value] * v.lanes)
 
-            wide = builder.zext(values[0], words)
-            code = builder.and_(wide, constant(0x7F))
+            code = builder.sext(values[0], words)
             half = builder.shl(code, constant(shift))
+            half = builder.and_(half, constant(0x8000 | 0x7F << shift))
             if alone:  # the one NaN would be a number of float16
-                half = builder.select(
-                    builder.icmp_signed("==", code, constant(kind.nan)), constant(0x7E00), half
-                )
-            sign = builder.shl(builder.and_(wide, constant(0x80)), constant(8))
-            return builder.bitcast(builder.or_(half, sign), result.ir)
+                size = builder.and_(half, constant(0x7FFF))
+                nan = builder.icmp_signed("==", size, constant(kind.nan << shift))
+                half = builder.select(nan, constant(0x7E00), half)
+            return builder.bitcast(half, result.ir)
 
         return result(v), codegen
 
     @njit(inline="always")
     def numbers(codes):
-        return mul(convert(f32x16, halves(codes)), splat(f32x16, factor))
+        return convert(f32x16, halves(codes))
 
     return numbers
 
@@ -121,7 +121,7 @@ def quantise_to(kind: Float8) -> Callable[..., None]:
 
 
 def dequantise_from(kind: Float8) -> Callable[..., None]:
-    numbers = decoder(kind)
+    numbers, factor = decoder(kind), factor_of(kind)
 
     def dequantise(block, thread, n_threads):
         q, scale, out = arguments(block, DEQUANTISE)
@@ -130,7 +130,7 @@ def dequantise_from(kind: Float8) -> Callable[..., None]:
         for g in range(first, last):
             steps = splat(f32x16, scale[g])
             for i in range(0, size, 16):
-                values = numbers(some_codes(q[g], i, size))
+                values = mul(numbers(some_codes(q[g], i, size)), splat(f32x16, factor))
                 store_some(out[g], i, size, mul(values, steps))
 
     return dequantise
@@ -139,5 +139,3 @@ def dequantise_from(kind: Float8) -> Callable[..., None]:
 KINDS = {"e4m3": E4M3, "e5m2": E5M2}
 QUANTISE_SHARES = by_format(quantise_to, QUANTISE, KINDS)
 DEQUANTISE_SHARES = by_format(dequantise_from, DEQUANTISE, KINDS)
-
-

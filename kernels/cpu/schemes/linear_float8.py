@@ -1,21 +1,21 @@
-"""linear for E4M3 and E5M2 on both sides: variants `generic` and `avx512`.
+"""linear for E4M3 and E5M2 on both sides.
 
 Packed layout, a group of 16 rows after the other, rows beyond `out` zero: [hidden][16] codes. They
 are streamed as they are, a byte an element, and widened in registers as weights of linear_float.py
 are: unpacking them while packing would double what a single token has to stream. Activations become
-float32 as the panel is filled. Scales meet the sums last.
+float32 as the panel is filled. Scales meet the sums last, and with them the power of two that the
+numbers of both sides are short of (float8.py), which changes no bit.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from kernels.cpu.linear import LANES, Blocking, chains, named, product
-from kernels.cpu.linear_float import AVX512, GENERIC, single
-from kernels.cpu.schemes.float8 import KINDS, decoder, some_codes
+from kernels.cpu.linear import LANES, chains, product
+from kernels.cpu.linear_float import GENERIC, single
+from kernels.cpu.schemes.float8 import KINDS, decoder, factor_of, some_codes
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import i8x16, load, store
 from kernels.cpu.simd_shuffle import stack
@@ -44,16 +44,17 @@ def fill(numbers: Any) -> Any:
 
 
 @njit
-def scale_own(out, x_scale, weight_scale, thread, n_threads):
+def scale_own(out, x_scale, weight_scale, factor, thread, n_threads):
     """The rows that `product` gave this thread, times their scales."""
     begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
     for t in range(len(out)):
         for row in range(begin * LANES, min(end * LANES, out.shape[1])):
+            out[t, row] *= factor
             out[t, row] *= x_scale[t] * weight_scale[row]
 
 
-def float8_kernel(blocking: Blocking, variant: str, kind: Float8) -> Callable[..., None]:
-    size, numbers = blocking.size, decoder(kind)
+def float8_kernel(kind: Float8) -> Callable[..., None]:
+    size, numbers, factor = GENERIC.size, decoder(kind), factor_of(kind) ** 2
     fill_tile = fill(numbers)
 
     @njit(inline="always")
@@ -61,9 +62,9 @@ def float8_kernel(blocking: Blocking, variant: str, kind: Float8) -> Callable[..
         return numbers(load(i8x16, weight, at))
 
     one = single(load_weights, LANES)
-    many = product(blocking, fill_tile, chains(load_weights, LANES, fma_outer))
+    many = product(GENERIC, fill_tile, chains(load_weights, LANES, fma_outer))
 
-    def kernel(block, thread, n_threads):
+    def generic(block, thread, n_threads):
         x, x_scale, weight, weight_scale, out = arguments(block, SIGNATURE)
         tokens, hidden = x.shape
         panel = stack(np.float32, size)
@@ -72,10 +73,9 @@ def float8_kernel(blocking: Blocking, variant: str, kind: Float8) -> Callable[..
             one(panel[:hidden].reshape(1, hidden), weight, out, thread, n_threads)
         else:
             many((x,), (panel,), weight, LANES, hidden, out, thread, n_threads)
-        scale_own(out, x_scale, weight_scale, thread, n_threads)
+        scale_own(out, x_scale, weight_scale, factor, thread, n_threads)
 
-    return named(kernel, variant)
+    return generic
 
 
-GENERIC_SHARES = by_format(partial(float8_kernel, GENERIC, "generic"), SIGNATURE, KINDS)
-AVX512_SHARES = by_format(partial(float8_kernel, AVX512, "avx512"), SIGNATURE, KINDS)
+SHARES = by_format(float8_kernel, SIGNATURE, KINDS)

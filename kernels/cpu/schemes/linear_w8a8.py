@@ -18,26 +18,21 @@ import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS
-from kernels.cpu.linear import AHEAD, LANES, named, product
+from kernels.cpu.layouts import BLOCK, WORD_ROWS
+from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.linear_int8 import (
-    AVX512_VNNI,
-    GENERIC,
     Meeting,
-    dots_of,
+    by_bytes,
+    by_pairs,
     even_halves,
-    four_bytes,
     odd_halves,
-    two_halves,
 )
 from kernels.cpu.share import Share, arguments, part, share
 from kernels.cpu.simd import (
-    CACHE_LINE,
     Vector,
-    even_bytes,
     less,
+    load,
     load_first,
-    odd_bytes,
     prefetch,
     splat,
 )
@@ -55,7 +50,6 @@ SIGNATURE = (
 SCALAR = OP.signature
 STEP = 8 * WORD_ROWS  # bytes of a block of 32 of all rows
 LARGEST = (2**31 - 1) // 255**2
-BYTES = LAYOUTS["Q8_0"]
 
 
 def fits(shape: Shape) -> bool:
@@ -72,18 +66,6 @@ def unfinished(shape: Shape) -> int:
     return 2 * shape["tokens"] * shape["out"]
 
 
-@njit(inline="always")
-def by_bytes(dots, w, q, at, size):
-    return four_bytes(dots, to_unsigned(w), q, at)
-
-
-@njit(inline="always")
-def by_pairs(dots, w, q, at, size):
-    raised = to_unsigned(w)
-    dots = two_halves(dots, even_bytes(raised), q, at)
-    return two_halves(dots, odd_bytes(raised), q, at + size)
-
-
 @intrinsic
 def without_product(typing, total, a, b):
     """total - a * b, of integers."""
@@ -98,15 +80,10 @@ less_outer = outer(without_product)
 
 
 def multiply(meeting: Meeting) -> Callable[[int], Any]:
-    lanes, words = meeting.lanes, 8 * meeting.words
-    floats, integers = Vector("f32", lanes), Vector("i32", lanes)
-    first_half, second_half = dots_of(meeting, BYTES)
-    raised = BYTES.raised
-
-    @njit(inline="always")
-    def add(dots, weight, at, q, where, size):
-        dots = first_half(dots, weight, at, q, where, size)
-        return second_half(dots, weight, at, q, where, size)
+    lanes, words, four = meeting.lanes, meeting.words, meeting.any
+    bytes_, floats, integers = (
+        Vector(*kind) for kind in (("i8", 4 * lanes), ("f32", lanes), ("i32", lanes))
+    )
 
     def of_size(size: int) -> Any:
         @njit
@@ -128,19 +105,18 @@ def multiply(meeting: Meeting) -> Callable[[int], Any]:
                 while u < depth:
                     group = (unit + u) // blocks
                     end = min(depth, (group + 1) * blocks - unit)
-                    for b in range(u, end):
-                        base = at + b * STEP
+                    for k in range(8 * u, 8 * end):
+                        base = at + k * WORD_ROWS + 4 * lane
                         if size > 1:
-                            for line in range(AHEAD, AHEAD + STEP, CACHE_LINE):
-                                prefetch(weight, base + line, 3)
-                        where = (token * depth + b * size) * words
-                        dots = add(dots, weight, base + 4 * lane, q, where, size)
-                        weights = add(weights, weight, base + 4 * lane, ones, 0, 1)
+                            prefetch(weight, base + AHEAD, 3)
+                        w = to_unsigned(load(bytes_, weight, base))
+                        dots = four(dots, w, q, (token * depth * 8 + k * size) * words, size)
+                        weights = four(weights, w, ones, 0, 1)
                     u = end
                     if unit + u == (group + 1) * blocks:
                         where, at_row = token * depth + (u - 1) * size, group * width + row + lane
                         zero = load_first(integers, weight_zero, at_row, valid)
-                        zero = less(zero, splat(integers, np.int32(-raised)))
+                        zero = less(zero, splat(integers, np.int32(-128)))
                         many = splat(integers, np.int32(blocks * BLOCK))
                         beyond = without_product(weights[0], zero, many)
                         dots = less_outer(dots, beyond, point, where)
@@ -194,8 +170,8 @@ def fill(meeting: Meeting) -> Any:
 
 
 def packed_kernel(meeting: Meeting, variant: str) -> Share:
-    blocking, words = meeting.blocking, 8 * meeting.words
-    size, panel_words = blocking.size, words * blocking.size
+    blocking, words = meeting.blocking, meeting.words
+    size, panel_words = blocking.size, 8 * words * blocking.size
     one = 0x01010101 if meeting.words == 1 else 0x00010001
     many = product(blocking, fill(meeting), multiply(meeting))
 
@@ -233,7 +209,7 @@ def scalar(block, thread, n_threads):
             out[t, row] = total
 
 
-VNNI_MEETING = Meeting(16, 1, by_bytes, by_bytes, AVX512_VNNI.blocking)
-GENERIC_MEETING = Meeting(8, 2, by_pairs, by_pairs, GENERIC.blocking)
-avx512_vnni = packed_kernel(VNNI_MEETING, "avx512_vnni")
-generic = packed_kernel(GENERIC_MEETING, "generic")
+AVX512_VNNI = Meeting(16, 1, by_bytes, by_bytes, Blocking((12, 4, 1), 48, 64))
+GENERIC = Meeting(8, 2, by_pairs, by_pairs, Blocking((6, 2, 1), 48, 64))
+avx512_vnni = packed_kernel(AVX512_VNNI, "avx512_vnni")
+generic = packed_kernel(GENERIC, "generic")
