@@ -54,16 +54,18 @@ def embedding(case: Case) -> Arguments:
 
 
 def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
-    """What an op makes of ROWS rows of weight, which repeat; scales by group have columns."""
+    """What an op makes of ROWS rows of weight, which repeat and are the same for any tokens. Scales
+    by group have columns."""
 
     def some(case: Case) -> Arguments:
         out = case.shape["out"]
-        few = make(replace(case, shape={**case.shape, "out": min(out, ROWS)}))
-        found = {"weight": np.resize(few["weight"], (out, few["weight"].shape[1]))}
-        for name in ("weight_scale", "weight_zero"):
-            if name in few:
-                found[name] = np.take(few[name], np.arange(out) % min(out, ROWS), axis=-1)
-        return few | found
+        rows = np.arange(out) % min(out, ROWS)
+        found = make(replace(case, shape={**case.shape, "out": 0}))
+        weights = make(replace(case, shape={**case.shape, "out": min(out, ROWS), "tokens": 0}))
+        for name in found:
+            if name.startswith("weight"):
+                found[name] = np.take(weights[name], rows, axis=0 if name == "weight" else -1)
+        return found
 
     return some
 
@@ -94,9 +96,8 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
     "linear": linear,
     "embedding": embedding,
     "attention": attention,
-    "linear_w8a8": repeated(linear_w8a8.make),
-    "linear_e4m3": repeated(linear_float8.make_e4m3),
-    "linear_e5m2": repeated(linear_float8.make_e5m2),
+    "linear_w8a8": repeated(linear_w8a8.OP.make),
+    **{op.name: repeated(op.make) for op in linear_float8.OPS},
 }
 
 

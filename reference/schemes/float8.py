@@ -5,16 +5,20 @@ Micikevicius et al., FP8 Formats for Deep Learning (arXiv 2209.05433), and OCP's
 754 says, the upper half of a float16. Defined in float32, so that kernels give the same bits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Op
 from reference.schemes.integers import (
     GROUPS,
     MANY,
     TIES_FIRST,
     bound,
+    cost,
     divided,
     finite_groups,
     kept,
@@ -71,15 +75,16 @@ def quantise_e4m3(x: Array) -> tuple[Array, Array]:
     x float32 [groups, size] -> q uint8 [groups, size], scale float32 [groups]. A scale below 2^-126
     is 0, and so is its group's q. A group with a NaN or infinity has scale NaN and q 0.
     """
-    return _quantised(x, E4M3)
+    return quantised(x, E4M3)
 
 
 def quantise_e5m2(x: Array) -> tuple[Array, Array]:
     """As quantise_e4m3, with 57344 and the nearest E5M2 number; shapes as for it."""
-    return _quantised(x, E5M2)
+    return quantised(x, E5M2)
 
 
-def _quantised(x: Array, kind: Float8) -> tuple[Array, Array]:
+def quantised(x: Array, kind: Float8) -> tuple[Array, Array]:
+    """quantise_e4m3 or its like; shapes as for it."""
     finite, x = finite_groups(x)
     scale = kept(np.abs(x).max(axis=1, initial=0) / np.float32(kind.largest))
     q = np.where(scale[:, None] > 0, kind.encode(divided(x, scale)), np.uint8(0))
@@ -99,12 +104,8 @@ def dequantise_e5m2(q: Array, scale: Array) -> Array:
     return E5M2.decode(q) * scale[:, None]
 
 
-def make_quantise_e4m3(case: Case) -> Arguments:
-    return {"x": _values(case, E4M3)}
-
-
-def make_quantise_e5m2(case: Case) -> Arguments:
-    return {"x": _values(case, E5M2)}
+def make_quantise(kind: Float8, case: Case) -> Arguments:
+    return {"x": _values(case, kind)}
 
 
 def _values(case: Case, kind: Float8) -> Array:
@@ -118,63 +119,44 @@ def _values(case: Case, kind: Float8) -> Array:
     return x
 
 
-def make_e4m3(case: Case) -> Arguments:
-    return dict(zip(("q", "scale"), quantise_e4m3(_values(case, E4M3)), strict=True))
+def make_dequantise(kind: Float8, case: Case) -> Arguments:
+    q, scale = quantised(_values(case, kind), kind)
+    return {"q": q, "scale": scale}
 
 
-def make_e5m2(case: Case) -> Arguments:
-    return dict(zip(("q", "scale"), quantise_e5m2(_values(case, E5M2)), strict=True))
+def _quantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    return Op(
+        name=name,
+        reference=reference,
+        signature=QUANTISE,
+        axes=GROUPS,
+        make=partial(make_quantise, kind),
+        bound=bound,
+        cost=cost,
+        values=TIES_FIRST,
+        corners=(MANY,),
+    )
 
 
-def cost(shape: Shape, format: str | None) -> Cost:
-    elements = shape["groups"] * shape["size"]
-    return Cost(elements * (4 + 1) + 4 * shape["groups"], 4 * elements)
+def _dequantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    return Op(
+        name=name,
+        reference=reference,
+        signature=DEQUANTISE,
+        axes=GROUPS,
+        make=partial(make_dequantise, kind),
+        bound=bound,
+        cost=cost,
+        nan="token",
+    )
 
 
 QUANTISE = "x: f32[groups size] -> q: u8[groups size], scale: f32[groups]"
 DEQUANTISE = "q: u8[groups size], scale: f32[groups] -> out: f32[groups size]"
 
 OPS = (
-    Op(
-        name="quantise_e4m3",
-        reference=quantise_e4m3,
-        signature=QUANTISE,
-        axes=GROUPS,
-        make=make_quantise_e4m3,
-        bound=bound,
-        cost=cost,
-        values=TIES_FIRST,
-        corners=(MANY,),
-    ),
-    Op(
-        name="quantise_e5m2",
-        reference=quantise_e5m2,
-        signature=QUANTISE,
-        axes=GROUPS,
-        make=make_quantise_e5m2,
-        bound=bound,
-        cost=cost,
-        values=TIES_FIRST,
-        corners=(MANY,),
-    ),
-    Op(
-        name="dequantise_e4m3",
-        reference=dequantise_e4m3,
-        signature=DEQUANTISE,
-        axes=GROUPS,
-        make=make_e4m3,
-        bound=bound,
-        cost=cost,
-        nan="token",
-    ),
-    Op(
-        name="dequantise_e5m2",
-        reference=dequantise_e5m2,
-        signature=DEQUANTISE,
-        axes=GROUPS,
-        make=make_e5m2,
-        bound=bound,
-        cost=cost,
-        nan="token",
-    ),
+    _quantising(E4M3, "quantise_e4m3", quantise_e4m3),
+    _quantising(E5M2, "quantise_e5m2", quantise_e5m2),
+    _dequantising(E4M3, "dequantise_e4m3", dequantise_e4m3),
+    _dequantising(E5M2, "dequantise_e5m2", dequantise_e5m2),
 )

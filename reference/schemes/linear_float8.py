@@ -1,11 +1,15 @@
 """The linear layer on eight-bit floats, both sides E4M3 or both E5M2, with a scale for each token
 and each row of the weight (arXiv 2209.05433; a scale by tensor is the same one everywhere)."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from reference.bounds import TINY, gamma
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.schemes.float8 import E4M3, E5M2, Float8, quantise_e4m3, quantise_e5m2
+from reference.schemes.float8 import E4M3, E5M2, Float8, quantised
 
 
 def linear_e4m3(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
@@ -27,14 +31,11 @@ def _product(kind: Float8, x: Array, x_scale: Array, weight: Array, weight_scale
     return np.asarray((x_ @ w.T) * np.outer(x_scale.astype(np.float64), weight_scale))
 
 
-def make_e4m3(case: Case) -> Arguments:
-    (x, x_scale), (weight, weight_scale) = map(quantise_e4m3, _values(case))
-    return {"x": x, "x_scale": x_scale, "weight": weight, "weight_scale": weight_scale}
-
-
-def make_e5m2(case: Case) -> Arguments:
-    (x, x_scale), (weight, weight_scale) = map(quantise_e5m2, _values(case))
-    return {"x": x, "x_scale": x_scale, "weight": weight, "weight_scale": weight_scale}
+def make(kind: Float8, case: Case) -> Arguments:
+    found = {}
+    for name, values in zip(("x", "weight"), _values(case), strict=True):
+        found[name], found[f"{name}_scale"] = quantised(values, kind)
+    return found
 
 
 def _values(case: Case) -> tuple[Array, Array]:
@@ -43,15 +44,7 @@ def _values(case: Case) -> tuple[Array, Array]:
     return x, case.array(rng, shape["out"], shape["hidden"])
 
 
-def bound_e4m3(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    return _bound(E4M3, inputs)
-
-
-def bound_e5m2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    return _bound(E5M2, inputs)
-
-
-def _bound(kind: Float8, inputs: Arguments) -> dict[str, Array]:
+def bound(kind: Float8, inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """A dot product of length K of exact numbers, the product of scales and that of both:
     gamma(K + 2) * sum |term|. No sum is below the normal range; a product of scales may be, which
     may be flushed: TINY times the dot."""
@@ -79,27 +72,19 @@ AXES = {
 }
 CORNERS = ({"tokens": 67, "hidden": 2112, "out": 33},)  # more than a kernel holds at once
 
-OPS = (
-    Op(
-        name="linear_e4m3",
-        reference=linear_e4m3,
+
+def _row(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    return Op(
+        name=name,
+        reference=reference,
         signature=SIGNATURE,
         axes=AXES,
-        make=make_e4m3,
-        bound=bound_e4m3,
+        make=partial(make, kind),
+        bound=partial(bound, kind),
         cost=cost,
         corners=CORNERS,
         nan="token",
-    ),
-    Op(
-        name="linear_e5m2",
-        reference=linear_e5m2,
-        signature=SIGNATURE,
-        axes=AXES,
-        make=make_e5m2,
-        bound=bound_e5m2,
-        cost=cost,
-        corners=CORNERS,
-        nan="token",
-    ),
-)
+    )
+
+
+OPS = (_row(E4M3, "linear_e4m3", linear_e4m3), _row(E5M2, "linear_e5m2", linear_e5m2))

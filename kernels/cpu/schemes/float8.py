@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.schemes.integers import INFINITY, NAN, all_zero, kept, magnitude
+from kernels.cpu.schemes.integers import all_zero, scale_of
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import I32, convert, div, f32x16, i8x16, load, load_first, mul, splat
 from kernels.cpu.sweep import load_some, store_some
@@ -101,8 +101,7 @@ def quantise_to(kind: Float8) -> Callable[..., None]:
 
     @njit
     def group(row, q):
-        peak = magnitude(row)
-        scale = kept(peak / largest) if peak < INFINITY else NAN
+        scale = scale_of(row, largest)
         if not scale > 0:
             all_zero(q)
             return scale

@@ -62,6 +62,13 @@ def kept(scale):
 
 
 @njit(inline="always")
+def scale_of(row, top):
+    """What takes the largest magnitude to `top`; NaN if one is not finite."""
+    largest = magnitude(row)
+    return kept(largest / top) if largest < INFINITY else NAN
+
+
+@njit(inline="always")
 def all_zero(q):
     for i in range(len(q)):
         q[i] = 0
@@ -76,8 +83,7 @@ def put(q, i, whole):
 @njit
 def symmetric_group(row, q, top):
     """Fills q and returns the scale."""
-    largest = magnitude(row)
-    scale = kept(largest / top) if largest < INFINITY else NAN
+    scale = scale_of(row, top)
     if not scale > 0:
         all_zero(q)
         return scale

@@ -20,13 +20,7 @@ from numba.extending import intrinsic
 
 from kernels.cpu.layouts import BLOCK, WORD_ROWS
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
-from kernels.cpu.linear_int8 import (
-    Meeting,
-    by_bytes,
-    by_pairs,
-    even_halves,
-    odd_halves,
-)
+from kernels.cpu.linear_int8 import Meeting, by_bytes, by_pairs, spreading
 from kernels.cpu.share import Share, arguments, part, share
 from kernels.cpu.simd import (
     Vector,
@@ -135,7 +129,7 @@ def multiply(meeting: Meeting) -> Callable[[int], Any]:
 
 
 def fill(meeting: Meeting) -> Any:
-    words = meeting.words
+    words, spread = meeting.words, spreading(meeting)
 
     @njit(inline="always")
     def sum_of(q):
@@ -158,13 +152,7 @@ def fill(meeting: Meeting) -> Any:
                     at = token * depth + b * size + t
                     scale[at], point[at] = x_scale[row, group], x_zero[row, group]
                     total[at] = sum_of(x[row, group * blocks * BLOCK : after * BLOCK])
-            for k in range(8 * depth):
-                four = word[row, 8 * unit + k]
-                if words == 1:
-                    target[k * size + t] = four
-                else:
-                    target[2 * k * size + t] = even_halves(four)
-                    target[(2 * k + 1) * size + t] = odd_halves(four)
+            spread(word[row], 8 * unit, 8 * depth, target, size, t)
 
     return fill_tile
 
