@@ -76,7 +76,9 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": m.ffn}
         case "swiglu" | "reglu" if op == m.gate:
             yield n | {"width": m.ffn}
-        case "quantise" | "dequantise":
+        case "add_squares":
+            yield from (n | {"hidden": hidden} for hidden in (m.hidden, m.ffn))
+        case "quantise" | "quantise_weighted" | "dequantise":
             yield {"rows": tokens, "hidden": m.ffn}
         case "linear_w8a8":
             for hidden, out in (m.hidden, m.ffn), (m.ffn, m.hidden):

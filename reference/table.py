@@ -2,12 +2,14 @@
 
 from reference import (
     activations,
+    add_squares,
     arithmetic,
     attention,
     embedding,
     gated_activations,
     kv_write,
     linear,
+    log_probabilities,
     quantise_activations,
     rms_norm,
     rope,
@@ -47,6 +49,7 @@ OPS: dict[str, Op] = {
         *activations.OPS,
         *gated_activations.OPS,
         *arithmetic.OPS,
+        add_squares.OP,
         *weight_formats.OPS,
         *integers.OPS,
         *float8.OPS,
@@ -66,5 +69,6 @@ OPS: dict[str, Op] = {
         log_sum_exp.OP,
         greedy.OP,
         draw.OP,
+        *log_probabilities.OPS,
     )
 }
