@@ -22,14 +22,7 @@ from kernels.cpu.layouts import BLOCK, WORD_ROWS
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.linear_int8 import Meeting, by_bytes, by_pairs, spreading
 from kernels.cpu.share import Share, arguments, part, share
-from kernels.cpu.simd import (
-    Vector,
-    less,
-    load,
-    load_first,
-    prefetch,
-    splat,
-)
+from kernels.cpu.simd import Vector, less, load, load_first, prefetch, splat
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.simd_x86 import to_unsigned
 from kernels.cpu.tiles import add_scaled, load_tile, outer, store_tile, zeros
