@@ -26,8 +26,9 @@ Picks = Mapping[str, Array]
 @lru_cache(maxsize=1)
 def weight(format: str, rows: int, hidden: int) -> Array:
     """uint8 [rows, row_bytes], of which ROWS rows are distinct; the last one made is kept."""
-    few = np.random.default_rng([rows, hidden]).standard_normal((min(rows, ROWS), hidden))
-    data = FORMATS[format].quantise(few.astype(np.float32))
+    rng = np.random.default_rng([rows, hidden])
+    few = rng.standard_normal((min(rows, ROWS), hidden)).astype(np.float32)
+    data = FORMATS[format].like(few, rng)
     return np.resize(data, (rows, data.shape[1]))
 
 

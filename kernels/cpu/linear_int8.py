@@ -20,7 +20,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.formats import CODINGS
+from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
@@ -36,6 +37,7 @@ from kernels.cpu.simd import (
     mul,
     odd_bytes,
     prefetch,
+    splat,
     sub,
     zero,
 )
@@ -266,12 +268,9 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
     return add
 
 
-def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
-    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
-    floats = Vector("f32", lanes)
-    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
-    scales, minus = blocks * block_step, layout.floors
-    add = add_block(meeting, layout)
+def offset_scale(layout: Layout, lanes: int) -> Any:
+    """(weight, at) -> a unit's m, or minus it where floors multiply it."""
+    floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.floors
 
     @njit(inline="always")
     def none(weight, at):
@@ -282,7 +281,17 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
         m = convert(floats, load(halves, weight, at))
         return sub(zero(floats), m) if minus else m
 
-    offset = stored if layout.m else none
+    return stored if layout.m else none
+
+
+def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
+    """Of linear.product; `factor` multiplies the weight's d."""
+    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
+    floats = Vector("f32", lanes)
+    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
+    scales = blocks * block_step
+    add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
+    times = np.float32(factor)
 
     def of_size(size: int) -> Any:
         @njit
@@ -296,6 +305,7 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
                 for u in range(depth):
                     base = at + u * step
                     d = convert(floats, load(halves, weight, base + scales + 2 * lane))
+                    d = mul(d, splat(floats, times))
                     m = offset(weight, base + scales + 2 * (LANES + lane))
                     if size > 1:
                         for line in range(AHEAD, AHEAD + step, CACHE_LINE):
@@ -330,19 +340,28 @@ def spreading(meeting: Meeting) -> Any:
     return spread
 
 
-def fill(meeting: Meeting, layout: Layout) -> Any:
-    spread = spreading(meeting)
-    words, blocks, parts = meeting.words, layout.blocks, layout.parts
-    taken_off, has_m, width = meeting.taken_off(layout), layout.m, BLOCK // layout.parts
+def total_of(layout: Layout) -> Any:
+    """(q, total, row, block, part) -> the sum of a part's activations."""
+    parts, width = layout.parts, BLOCK // layout.parts
 
     @njit(inline="always")
-    def total_of(q, total, row, block, part):
-        if parts == 1:
-            return total[row, block]
+    def whole(q, total, row, block, part):
+        return total[row, block]
+
+    @njit(inline="always")
+    def added(q, total, row, block, part):
         found = np.int32(0)
         for j in range(block * BLOCK + part * width, block * BLOCK + part * width + width):
             found += q[row, j]
         return found
+
+    return whole if parts == 1 else added
+
+
+def fill(meeting: Meeting, layout: Layout) -> Any:
+    words, blocks, parts = meeting.words, layout.blocks, layout.parts
+    taken_off, has_m, sum_of = meeting.taken_off(layout), layout.m, total_of(layout)
+    spread = spreading(meeting)
 
     @njit
     def fill_tile(token, size, arguments):
@@ -355,7 +374,7 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
             for b in range(count):
                 scales[begin + b * size + t] = scale[row, block + b]
                 for p in range(parts):
-                    found = total_of(q, total, row, block + b, p)
+                    found = sum_of(q, total, row, block + b, p)
                     at = (begin + b * size) * parts + p * size + t
                     if has_m:
                         extras[at] = scale[row, block + b] * np.float32(found)
@@ -367,13 +386,13 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
 
 
 def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
-    layout = meeting.layout(format)
+    layout, factor = meeting.layout(format), CODINGS[format].factor
     blocking = meeting.blocking.over(layout.blocks)
     blocks, step = layout.blocks, layout.step
     size = blocking.size * blocks
     words, extras = 8 * meeting.words * size, layout.parts * size
     extra = np.float32 if layout.m else np.int32
-    many = product(blocking, fill(meeting, layout), multiply(meeting, layout))
+    many = product(blocking, fill(meeting, layout), multiply(meeting, layout, factor))
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, out = arguments(block, SIGNATURE)
@@ -385,7 +404,13 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
 
 
 def shares(meeting: Meeting, variant: str) -> dict[str, Share]:
-    return by_format(partial(int8_kernel, meeting, variant), SIGNATURE, {f: f for f in LAYOUTS})
+    """Formats that lie packed alike share one."""
+    formats = [f for f in LAYOUTS if not (meeting.tables and f in LATTICES)]
+    kinds = {f: (meeting.layout(f), CODINGS[f].factor) for f in formats}
+    first = {kind: f for f, kind in reversed(kinds.items())}
+    tags = {f: f for f in first.values()}
+    made = by_format(partial(int8_kernel, meeting, variant), SIGNATURE, tags)
+    return {f: made[first[kind]] for f, kind in kinds.items()}
 
 
 GENERIC_SHARES = shares(GENERIC, "generic")
