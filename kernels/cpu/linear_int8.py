@@ -322,6 +322,24 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     return of_size
 
 
+def spreading(meeting: Meeting) -> Any:
+    """(row, begin, count, target, size, t): so many words of a row's activations into a panel's
+    tile of `size` tokens, of which it is number t."""
+    words = meeting.words
+
+    @njit(inline="always")
+    def spread(row, begin, count, target, size, t):
+        for k in range(count):
+            four = row[begin + k]
+            if words == 1:
+                target[k * size + t] = four
+            else:
+                target[2 * k * size + t] = even_halves(four)
+                target[(2 * k + 1) * size + t] = odd_halves(four)
+
+    return spread
+
+
 def total_of(layout: Layout) -> Any:
     """(q, total, row, block, part) -> the sum of a part's activations."""
     parts, width = layout.parts, BLOCK // layout.parts
@@ -343,6 +361,7 @@ def total_of(layout: Layout) -> Any:
 def fill(meeting: Meeting, layout: Layout) -> Any:
     words, blocks, parts = meeting.words, layout.blocks, layout.parts
     taken_off, has_m, sum_of = meeting.taken_off(layout), layout.m, total_of(layout)
+    spread = spreading(meeting)
 
     @njit
     def fill_tile(token, size, arguments):
@@ -361,13 +380,7 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
                         extras[at] = scale[row, block + b] * np.float32(found)
                     else:
                         extras[at] = taken_off * found
-            for k in range(8 * count):
-                four = word[row, 8 * block + k]
-                if words == 1:
-                    target[k * size + t] = four
-                else:
-                    target[2 * k * size + t] = even_halves(four)
-                    target[(2 * k + 1) * size + t] = odd_halves(four)
+            spread(word[row], 8 * block, 8 * count, target, size, t)
 
     return fill_tile
 

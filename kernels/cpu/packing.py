@@ -19,6 +19,7 @@ from reference.formats import FORMATS
 Array = np.ndarray[Any, np.dtype[Any]]
 TILE = 128
 
+WORDS8 = "weight: u8[rows hidden] -> out: u8[packed]"
 WORDS16 = "weight: u16[rows hidden] -> out: u16[packed]"
 WORDS32 = "weight: u32[rows hidden] -> out: u32[packed]"
 BLOCKS = "weight: u8[rows row_bytes] -> out: u8[packed]"
@@ -206,6 +207,7 @@ def aligned(size: int) -> Array:
     return memory[start : start + size]
 
 
+_words8 = Share(words_packer(WORDS8), WORDS8, "u8")
 _words16 = Share(words_packer(WORDS16), WORDS16, "u16")
 _words32 = Share(words_packer(WORDS32), WORDS32, "u32")
 
@@ -217,8 +219,9 @@ def of_blocks(format: str, layout: Layout) -> Packing:
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
 
+BYTES, FOURS = Packing(_words8, np.uint8), Packing(_words32, np.uint32)  # of one, of four elements
 PACKINGS: dict[str, Packing] = {
-    "F32": Packing(_words32, np.uint32),
+    "F32": FOURS,
     "F16": Packing(_words16, np.uint16),
     "BF16": Packing(_words16, np.uint16),
     **{name: of_blocks(name, layout) for name, layout in LAYOUTS.items()},
