@@ -15,6 +15,7 @@ from kernels.cpu import (
     linear_bf16,
     linear_float,
     linear_int8,
+    linear_lut,
     linear_scalar,
     quantise_activations,
     rms_norm,
@@ -22,7 +23,7 @@ from kernels.cpu import (
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import BF16_PACKINGS, PACKINGS, SPREAD_PACKINGS
+from kernels.cpu.packing import BF16_PACKINGS, LUT_PACKINGS, PACKINGS, SPREAD_PACKINGS
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.share import Share
 from kernels.kernel import Kernel
@@ -40,6 +41,7 @@ def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of linear on packed weights, in each of its formats."""
     found = BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
     found = SPREAD_PACKINGS if variant == "generic" else found
+    found = LUT_PACKINGS if variant.startswith("lut") else found
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
 
 
@@ -67,6 +69,8 @@ KERNELS: tuple[Kernel, ...] = (
     *linear("amx", linear_amx.SHARES, requires=AMX_INT8, activations="int8"),
     *linear("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, activations="int8"),
     *linear("avx2", linear_int8.AVX2_SHARES, requires=AVX2, activations="int8"),
+    *linear("lut_avx512", linear_lut.AVX512_SHARES, requires=AVX512, activations="int8"),
+    *linear("lut_avx2", linear_lut.AVX2_SHARES, requires=AVX2, activations="int8"),
     *linear("generic", linear_int8.GENERIC_SHARES, activations="int8"),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
     Kernel("rotation", "generic", rope.rotation, splits="tokens"),
