@@ -122,8 +122,9 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Multiplying(Meeting):
-    """By multiplying bytes: (dots, weights, panel, offset, size) -> dots for four bytes a row, which
-    are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total has to.
+    """By multiplying bytes: (dots, weights, panel, offset, size) -> dots for four bytes a row,
+    which are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total
+    has to.
 
     Without `tables` codes are laid out as what they name.
     """

@@ -3,16 +3,17 @@ layouts.py, linear_lut.py and linear_bf16.py). Groups of rows are shared among t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 
+from kernels.cpu import linear_lut
 from kernels.cpu.formats import CODINGS, TAGS, element
 from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES
 from kernels.cpu.linear_bf16 import PADDED
-from kernels.cpu.linear_lut import FORMATS as LUT_FORMATS
 from kernels.cpu.share import Share, Words, arguments, pack_words, part
 from kernels.cpu.simd import CACHE_LINE, bf16x1, convert, f32x1, load, splat, store
 from reference.formats import FORMATS
@@ -73,18 +74,18 @@ def words_of(layout: Layout) -> Any:
     return put
 
 
-def nibbles_of(layout: Layout) -> Any:
+def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
     """The same for linear_lut.py's planes: bit i of each of the four codes is a nibble."""
     bits = sum(layout.planes)
     together = 4 // bits  # groups of four elements that a step of lookups has
 
     @njit
     def put(out, at, lane, c, codes):
-        step, rows = c // together, LANES // together
+        step, rows = c // together, LANES // together if rows_apart else 1
         begin = (lane // rows * together + c % together) * rows + lane % rows
         begin = at + WORD_ROWS * (step // 2) + begin * bits
         for i in range(bits):
-            nibble = 0
+            nibble = np.int64(0)
             for b in range(4):
                 nibble |= np.int64(codes >> np.uint32(8 * b + i) & np.uint32(1)) << b
             before = out[begin + i] if step % 2 else 0
@@ -262,7 +263,13 @@ SPREAD_PACKINGS = PACKINGS | {
     name: of_blocks(name, layout.spread()) for name, layout in LAYOUTS.items() if layout.table
 }
 
-LUT_PACKINGS = {name: of_blocks(name, LAYOUTS[name], nibbles_of) for name in LUT_FORMATS}
+LUT_PACKINGS = {
+    variant: {
+        name: of_blocks(name, LAYOUTS[name], partial(nibbles_of, rows_apart=rows_apart))
+        for name in linear_lut.FORMATS
+    }
+    for variant, rows_apart in (("lut_avx2", True), ("lut_avx512", False))
+}
 
 BF16_PACKINGS: dict[str, Packing] = {
     name: Packing(

@@ -29,12 +29,20 @@ def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
 
 
 def shuffled(builder: Any, tables: Any, index: Any) -> Any:
-    """`looked_up` in tables of sixteen bytes, one for each sixteen of `index`; fewer are repeated."""
-    lanes = index.type.count
-    name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[lanes]
-    every = ir.Constant(ir.VectorType(I32, lanes), [i % tables.type.count for i in range(lanes)])
-    tables = builder.shuffle_vector(tables, tables, every)
-    return call_llvm(builder, name, index.type, [tables, index])
+    """`looked_up` in a table of sixteen bytes for each sixteen of `index`; fewer are repeated."""
+    name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[index.type.count]
+    return call_llvm(builder, name, index.type, [_repeated(builder, tables, index), index])
+
+
+def permuted(builder: Any, table: Any, index: Any) -> Any:
+    """Each byte's value of 64, by its six low bits; fewer values are repeated (AVX-512 VBMI)."""
+    values = [_repeated(builder, table, index), index]
+    return call_llvm(builder, "llvm.x86.avx512.permvar.qi.512", index.type, values)
+
+
+def _repeated(builder: Any, few: Any, like: Any) -> Any:
+    lanes = [i % few.type.count for i in range(like.type.count)]
+    return builder.shuffle_vector(few, few, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
 
 def dots_of_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
@@ -43,6 +51,13 @@ def dots_of_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
     lanes = unsigned.type.count
     name = {32: "llvm.x86.avx2.pmadd.ub.sw", 64: "llvm.x86.avx512.pmaddubs.w.512"}[lanes]
     return call_llvm(builder, name, ir.VectorType(I16, lanes // 2), [unsigned, signed])
+
+
+def dots_of_fours(builder: Any, sums: Any, unsigned: Any, signed: Any) -> Any:
+    """What `dot4` is."""
+    words = [sums, *(builder.bitcast(v, sums.type) for v in (unsigned, signed))]
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.type.count}"
+    return call_llvm(builder, name, sums.type, words)
 
 
 def dots_of_halves(builder: Any, a: Any, b: Any) -> Any:
@@ -63,9 +78,7 @@ def dot4(typing, sums, unsigned, signed):
     (AVX-512 VNNI), or i32x8 and i8x32 (AVX-VNNI, or AVX-512 VNNI and VL). Sums wrap around."""
 
     def codegen(context, builder, signature, values):
-        words = [values[0], *(builder.bitcast(v, sums.ir) for v in values[1:])]
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.lanes}"
-        return call_llvm(builder, name, sums.ir, words)
+        return dots_of_fours(builder, *values)
 
     return sums(sums, unsigned, signed), codegen
 
