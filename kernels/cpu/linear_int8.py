@@ -22,7 +22,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
-from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
+from kernels.cpu.linear import LANES, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
     CACHE_LINE,
@@ -306,6 +306,7 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
     floats = Vector("f32", lanes)
     halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
     scales, minus = blocks * block_step, layout.floors
+    least, ahead, cache = meeting.blocking.asks
     add = add_block(meeting, layout)
 
     @njit(inline="always")
@@ -332,9 +333,9 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
                     base = at + u * step
                     d = convert(floats, load(halves, weight, base + scales + 2 * lane))
                     m = offset(weight, base + scales + 2 * (LANES + lane))
-                    if size > 1:
-                        for line in range(AHEAD, AHEAD + step, CACHE_LINE):
-                            prefetch(weight, base + line, 3)
+                    if size >= least:
+                        for line in range(ahead, ahead + step, CACHE_LINE):
+                            prefetch(weight, base + line, cache)
                     for b in range(blocks):
                         where = (token * depth + u * size) * blocks + b * size
                         sums = add(

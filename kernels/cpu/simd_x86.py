@@ -30,19 +30,16 @@ def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
 
 def shuffled(builder: Any, tables: Any, index: Any) -> Any:
     """`looked_up` in a table of sixteen bytes for each sixteen of `index`; fewer are repeated."""
-    name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[index.type.count]
-    return call_llvm(builder, name, index.type, [_repeated(builder, tables, index), index])
+    lanes = index.type.count
+    name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[lanes]
+    every = ir.Constant(ir.VectorType(I32, lanes), [i % tables.type.count for i in range(lanes)])
+    tables = builder.shuffle_vector(tables, tables, every)
+    return call_llvm(builder, name, index.type, [tables, index])
 
 
 def permuted(builder: Any, table: Any, index: Any) -> Any:
-    """Each byte's value of 64, by its six low bits; fewer values are repeated (AVX-512 VBMI)."""
-    values = [_repeated(builder, table, index), index]
-    return call_llvm(builder, "llvm.x86.avx512.permvar.qi.512", index.type, values)
-
-
-def _repeated(builder: Any, few: Any, like: Any) -> Any:
-    lanes = [i % few.type.count for i in range(like.type.count)]
-    return builder.shuffle_vector(few, few, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+    """Each byte's value of 64, by its six low bits: of i8x64 (AVX-512 VBMI)."""
+    return call_llvm(builder, "llvm.x86.avx512.permvar.qi.512", index.type, [table, index])
 
 
 def dots_of_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
