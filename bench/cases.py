@@ -75,7 +75,9 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": m.ffn}
         case "swiglu" | "reglu" if op == m.gate:
             yield n | {"width": m.ffn}
-        case "quantise" | "dequantise":
+        case "add_squares":
+            yield from (n | {"hidden": hidden} for hidden in (m.hidden, m.ffn))
+        case "quantise" | "quantise_weighted" | "dequantise":
             yield {"rows": tokens, "hidden": m.ffn}
         case "logit_bias" if tokens == 1:
             yield {"vocab": m.vocab, "biases": 8}

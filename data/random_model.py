@@ -18,26 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import (
-    GGML_QUANT_VERSION,
-    GGMLQuantizationType,
-    GGUFValueType,
-    GGUFWriter,
-    LlamaFileType,
-    TokenType,
-)
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
 
 from data.shapes import ModelShape, read
+from engine import gguf_writer as gw
+from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile, ValueType
+from engine.shell.show import bytes_bar
 from reference.formats import FORMATS, Format
 from reference.formats.format import Bytes
 
@@ -65,24 +52,14 @@ EPS, ROPE_BASE = 1e-5, 10000.0
 
 def main() -> int:
     options = read_options()
-    if options.out.exists() and not options.out.is_file():  # the rename would replace a device
-        return failed(f"{options.out}: cannot be written: it is there and is not a file")
     try:
         vocabulary = read_vocabulary(options.vocab) if options.vocab else made_up_vocabulary()
-        with progress_bar() as progress:
-            task = progress.add_task(options.out.name)
+        with bytes_bar(options.out.name) as watch:
             write(
-                options.out,
-                options.shape,
-                vocabulary,
-                FORMATS[options.type],
-                options.seed,
-                lambda done, total: progress.update(task, completed=done, total=total),
+                options.out, options.shape, vocabulary, FORMATS[options.type], options.seed, watch
             )
-    except GGUFError as error:
+    except (GGUFError, OutputError) as error:
         return failed(str(error))
-    except OSError as error:
-        return failed(f"{options.out}: cannot be written: {(error.strerror or str(error)).lower()}")
     return 0
 
 
@@ -102,20 +79,6 @@ def read_options() -> argparse.Namespace:
     return options
 
 
-def progress_bar() -> Progress:
-    """Bytes, their rate and the time left, on a terminal's stderr only."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
 def failed(line: str) -> int:
     print(line, file=sys.stderr)
     return 1
@@ -129,42 +92,32 @@ def write(
     seed: int,
     report: Callable[[int, int], None],
 ) -> None:
-    """Write the whole file, one tensor in memory at a time; `report` gets bytes done and total."""
+    """Write the whole file, a slice in memory at a time; `report` gets bytes done and total."""
     shape = SHAPES[shape_name]
-    part = out.with_name(out.name + ".part")
-    writer = GGUFWriter(part, "llama")
-    try:
-        writer.add_name(f"Random {shape_name} {weight_format.name}, seed {seed}")
-        writer.add_file_type(FILE_TYPES[weight_format.name])
-        writer.add_quantization_version(GGML_QUANT_VERSION)
-        add_shape(writer, shape)
-        add_vocabulary(writer, vocabulary)
-        n_tokens = len(vocabulary[TOKENS][1])
-        plan = [
-            (name, dims, FORMATS["F32"] if len(dims) == 1 else weight_format)
-            for name, dims in tensors(shape, n_tokens)
-        ]
-        total = sum(math.prod(stored_dims(dims, form)) for _, dims, form in plan)
-        for name, dims, form in plan:
-            stored = stored_dims(dims, form)
-            kind = GGMLQuantizationType(form.gguf_type)
-            writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
+    keys: dict[str, tuple[ValueType, Any]] = {
+        "general.architecture": gw.text("llama"),
+        "general.name": gw.text(f"Random {shape_name} {weight_format.name}, seed {seed}"),
+        "general.file_type": gw.u32(FILE_TYPES[weight_format.name]),
+        "general.quantization_version": gw.u32(GGML_QUANT_VERSION),
+        **shape_keys(shape),
+        "llama.vocab_size": gw.u32(len(vocabulary[TOKENS][1])),
+        **vocabulary,
+    }
+    plan = [
+        gw.NewTensor(name, "F32" if len(dims) == 1 else weight_format.name, dims)
+        for name, dims in tensors(shape, len(vocabulary[TOKENS][1]))
+    ]
+    total = sum(tensor.n_bytes for tensor in plan)
 
-        rng = np.random.default_rng(seed)
-        done = 0
-        for _, dims, form in plan:
-            data = norm(rng, dims, form) if len(dims) == 1 else matrix(rng, dims, form)
-            writer.write_tensor_data(data)
-            done += data.nbytes
-            report(done, total)
-        writer.close()
-        part.replace(out)
-    finally:
-        writer.close()
-        part.unlink(missing_ok=True)
+    def pieces() -> Iterator[Bytes]:
+        rng, done = np.random.default_rng(seed), 0
+        for tensor in plan:
+            for piece in drawn(rng, tensor.dims, FORMATS[tensor.type_name]):
+                yield piece
+                done += piece.nbytes
+                report(done, total)
+
+    gw.write_gguf(out, keys, plan, pieces())
 
 
 def tensors(shape: ModelShape, n_tokens: int) -> Iterator[tuple[str, Dims]]:
@@ -186,53 +139,32 @@ def tensors(shape: ModelShape, n_tokens: int) -> Iterator[tuple[str, Dims]]:
     yield "output.weight", (n_tokens, hidden)
 
 
-def stored_dims(dims: Dims, form: Format) -> Dims:
-    """(..., elements) -> (..., row_bytes)."""
-    return (*dims[:-1], form.row_bytes(dims[-1]))
-
-
-def norm(rng: np.random.Generator, dims: Dims, form: Format) -> Bytes:
-    """uint8 [row_bytes] of elements near 1."""
-    return form.quantise(1 + np.float32(0.1) * rng.standard_normal(dims, np.float32))
-
-
-def matrix(rng: np.random.Generator, dims: Dims, form: Format) -> Bytes:
-    """uint8 [rows, row_bytes] of normal elements with a variance of 1 / fan_in."""
+def drawn(rng: np.random.Generator, dims: Dims, form: Format) -> Iterator[Bytes]:
+    """A norm's elements near 1, or a matrix's with a variance of 1 / fan_in: uint8 pieces."""
+    if len(dims) == 1:
+        yield form.quantise(1 + np.float32(0.1) * rng.standard_normal(dims, np.float32))
+        return
     rows, fan_in = dims
-    stored = np.empty(stored_dims(dims, form), np.uint8)
-    deviation = np.float32(1 / math.sqrt(fan_in))
-    step = max(1, SLICE // fan_in)
+    deviation, step = np.float32(1 / math.sqrt(fan_in)), max(1, SLICE // fan_in)
     for first in range(0, rows, step):
-        part = stored[first : first + step]
-        part[:] = form.quantise(deviation * rng.standard_normal((len(part), fan_in), np.float32))
-    return stored
+        count = min(step, rows - first)
+        yield form.quantise(deviation * rng.standard_normal((count, fan_in), np.float32))
 
 
-def add_shape(writer: GGUFWriter, shape: ModelShape) -> None:
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.blocks)
-    writer.add_feed_forward_length(shape.ffn)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(ROPE_BASE)
-    writer.add_layer_norm_rms_eps(EPS)
-
-
-def add_vocabulary(writer: GGUFWriter, vocabulary: Metadata) -> None:
-    writer.add_vocab_size(len(vocabulary[TOKENS][1]))
-    for key, (value_type, value) in vocabulary.items():
-        writer.add_key_value(key, as_stored(value), value_type.kind, value_type.element)
-
-
-def as_stored(value: Any) -> Any:
-    """Texts as the bytes they were read from, UTF-8 or not; anything else as it is."""
-    if isinstance(value, list):
-        return [as_stored(element) for element in value]
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+def shape_keys(shape: ModelShape) -> Metadata:
+    return {
+        "llama.context_length": gw.u32(shape.context),
+        "llama.embedding_length": gw.u32(shape.hidden),
+        "llama.block_count": gw.u32(shape.blocks),
+        "llama.feed_forward_length": gw.u32(shape.ffn),
+        "llama.attention.head_count": gw.u32(shape.heads),
+        "llama.attention.head_count_kv": gw.u32(shape.kv_heads),
+        "llama.attention.key_length": gw.u32(shape.head_dim),
+        "llama.attention.value_length": gw.u32(shape.head_dim),
+        "llama.rope.dimension_count": gw.u32(shape.head_dim),
+        "llama.rope.freq_base": gw.f32(ROPE_BASE),
+        "llama.attention.layer_norm_rms_epsilon": gw.f32(EPS),
+    }
 
 
 def read_vocabulary(path: Path) -> Metadata:
@@ -241,7 +173,7 @@ def read_vocabulary(path: Path) -> Metadata:
         vocabulary = {
             key: (file.value_types[key], value)
             for key, value in file.metadata.items()
-            if key.startswith("tokenizer.") and value != []  # the writer has no empty arrays
+            if key.startswith("tokenizer.")
         }
     if not isinstance(file.metadata.get(TOKENS), list) or TOKENS not in vocabulary:
         raise GGUFError(f"{path}: key '{TOKENS}': there is no vocabulary")
@@ -255,15 +187,14 @@ def made_up_vocabulary(n_tokens: int = 32000) -> Metadata:
     words = [f"▁w{i}" for i in range(n_tokens - len(control) - len(in_bytes))]
     kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
     kinds += [TokenType.BYTE] * len(in_bytes) + [TokenType.NORMAL] * len(words)
-    kind = GGUFValueType
     return {
-        "tokenizer.ggml.model": (ValueType(kind.STRING, None), "llama"),
-        TOKENS: (ValueType(kind.ARRAY, kind.STRING), control + in_bytes + words),
-        "tokenizer.ggml.scores": (ValueType(kind.ARRAY, kind.FLOAT32), [0.0] * n_tokens),
-        "tokenizer.ggml.token_type": (ValueType(kind.ARRAY, kind.INT32), kinds),
-        "tokenizer.ggml.unknown_token_id": (ValueType(kind.UINT32, None), 0),
-        "tokenizer.ggml.bos_token_id": (ValueType(kind.UINT32, None), 1),
-        "tokenizer.ggml.eos_token_id": (ValueType(kind.UINT32, None), 2),
+        "tokenizer.ggml.model": gw.text("llama"),
+        TOKENS: gw.texts(control + in_bytes + words),
+        "tokenizer.ggml.scores": gw.f32s([0.0] * n_tokens),
+        "tokenizer.ggml.token_type": gw.i32s(kinds),
+        "tokenizer.ggml.unknown_token_id": gw.u32(0),
+        "tokenizer.ggml.bos_token_id": gw.u32(1),
+        "tokenizer.ggml.eos_token_id": gw.u32(2),
     }
 
 

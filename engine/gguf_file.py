@@ -23,7 +23,7 @@ from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from gguf.constants import (
@@ -178,14 +178,18 @@ def map_file(path: Path) -> tuple[mmap.mmap, tuple[int, ...]]:
         if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
             raise GGUFError(f"{shown_path(path)}: this is not a file")
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if not found.st_size:
+            stamp = stamp_of(file)
+            if not stamp[0]:
                 raise GGUFError(f"{shown_path(path)}: the file is empty")
-            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), stamp
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise GGUFError(f"{shown_path(path)}: cannot be read: {reason}") from None
+
+
+def stamp_of(file: IO[bytes]) -> tuple[int, ...]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 def shown_path(path: Path) -> str:

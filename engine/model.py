@@ -15,6 +15,7 @@ from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
 from engine.models import llama
+from engine.observed import observing
 from engine.packed_weights import Job, packed_weights
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from kernels.certificates import Certificate, Store
@@ -54,6 +55,7 @@ class Options:
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
+    - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
     """
 
     context: int = 0
@@ -67,6 +69,7 @@ class Options:
     strict: bool = False
     variant: str | None = None
     keep_packed: bool = False
+    observe: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -119,6 +122,9 @@ class Model:
         self.cells = Cells(context, options.sequences)
         arrays = self._inputs()
         graph, logits = self._graph(arrays, context)
+        if options.observe:
+            graph, self.observed = observing(graph)
+            arrays |= self.observed.sums
         self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
         needs = dict.fromkeys(need(node) for node in graph.nodes)
         chosen = self.chooser.choose(list(needs), options.progress.certified)

@@ -7,14 +7,13 @@ and renamed, so that a crash leaves the old file as it was.
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from engine.aside import written_aside
 from engine.engine import Engine
 from engine.gguf_file import GGUFFile
 
@@ -29,7 +28,6 @@ class SessionError(ValueError):
 def save(engine: Engine, path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
-    check_place(path)
     cells = engine.model.cells.of(0)[: len(engine.held)]  # an evaluation cut off has left more
     header = json.dumps(
         {
@@ -41,30 +39,15 @@ def save(engine: Engine, path: str | Path) -> None:
         }
     ).encode()
     checksum = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as aside:
-        try:
-            for part in (MAGIC, struct.pack("<Q", len(header)), header):
-                aside.write(part)
-                checksum.update(part)
-            for cache in engine.model.caches.values():
-                rows = cache[cells].tobytes()
-                aside.write(rows)
-                checksum.update(rows)
-            aside.write(checksum.digest())
-            aside.flush()
-            os.fsync(aside.fileno())
-            Path(aside.name).replace(path)
-        except BaseException:
-            Path(aside.name).unlink(missing_ok=True)
-            raise
-
-
-def check_place(path: Path) -> None:
-    """Raise before any work is done if no session can be written there."""
-    if not path.name or (path.exists() and not path.is_file()):
-        raise SessionError(f"{path}: the session cannot be written: this is not a file")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise SessionError(f"{path}: the session cannot be written: no such folder to write to")
+    with written_aside(path) as aside:
+        for part in (MAGIC, struct.pack("<Q", len(header)), header):
+            aside.write(part)
+            checksum.update(part)
+        for cache in engine.model.caches.values():
+            rows = cache[cells].tobytes()
+            aside.write(rows)
+            checksum.update(rows)
+        aside.write(checksum.digest())
 
 
 def restore(engine: Engine, path: str | Path) -> list[int]:

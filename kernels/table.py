@@ -4,6 +4,7 @@ from typing import Any
 
 from kernels.cpu import (
     activations,
+    add_squares,
     arithmetic,
     attention,
     attention_scalar,
@@ -17,6 +18,7 @@ from kernels.cpu import (
     linear_int8,
     linear_lut,
     linear_scalar,
+    log_probabilities,
     quantise_activations,
     rms_norm,
     rope,
@@ -35,7 +37,7 @@ VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = AVX512 | {"amx-tile", "amx-bf16"}
-WRITES_CACHE = (("out", "before"),)
+ONTO = (("out", "before"),)  # what was there before
 
 
 def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
@@ -79,7 +81,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("rope_norm", "generic", rope.rope_norm, splits="tokens"),
     Kernel("rope_neox", "generic", rope.rope_neox, splits="tokens"),
     *(
-        Kernel("kv_write", "generic", s, f, in_place=WRITES_CACHE, splits="tokens")
+        Kernel("kv_write", "generic", s, f, in_place=ONTO, splits="tokens")
         for f, s in kv_write.SHARES.items()
     ),
     *(
@@ -107,7 +109,12 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("add", "generic", arithmetic.add, splits="tokens"),
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
+    Kernel("add_squares", "generic", add_squares.add_squares, in_place=ONTO),
     *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
+    *(
+        Kernel("quantise_weighted", "generic", s, f)
+        for f, s in weight_formats.WEIGHTED_SHARES.items()
+    ),
     *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
     Kernel("logit_bias", "generic", edits.logit_bias),
     Kernel("penalties", "generic", edits.penalties),
@@ -125,6 +132,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("log_sum_exp", "generic", choice.log_sum_exp),
     Kernel("greedy", "generic", choice.greedy),
     Kernel("draw", "generic", choice.draw),
+    Kernel("quantise_log_probabilities", "generic", log_probabilities.quantise_log_probabilities),
+    Kernel("kl_divergence", "generic", log_probabilities.kl_divergence),
 )
 
 

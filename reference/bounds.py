@@ -13,11 +13,12 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 U = 2.0**-24
 TINY = 2.0**-126  # a kernel may flush subnormal numbers to zero
+U64 = 2.0**-53  # of float64, where a kernel sums in it
 EXP = 4 * U  # relative error of a good float32 exp, its argument's rounding aside
 
 
-def gamma(n: float) -> float:
-    return n * U / (1 - n * U)
+def gamma(n: float, u: float = U) -> float:
+    return n * u / (1 - n * u)
 
 
 def relative(expected: Any, roundings: float) -> Array:

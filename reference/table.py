@@ -2,12 +2,14 @@
 
 from reference import (
     activations,
+    add_squares,
     arithmetic,
     attention,
     embedding,
     gated_activations,
     kv_write,
     linear,
+    log_probabilities,
     quantise_activations,
     rms_norm,
     rope,
@@ -46,6 +48,7 @@ OPS: dict[str, Op] = {
         *activations.OPS,
         *gated_activations.OPS,
         *arithmetic.OPS,
+        add_squares.OP,
         *weight_formats.OPS,
         logit_bias.OP,
         penalties.OP,
@@ -61,5 +64,6 @@ OPS: dict[str, Op] = {
         log_sum_exp.OP,
         greedy.OP,
         draw.OP,
+        *log_probabilities.OPS,
     )
 }

@@ -14,6 +14,12 @@ def quantise(x: Array, format: str) -> Array:
     return FORMATS[format].quantise(x)
 
 
+def quantise_weighted(x: Array, importance: Array, format: str) -> Array:
+    """As `quantise`, but with scales that make small what an error costs where importance
+    float32 [hidden], not negative, says how much each column matters."""
+    return FORMATS[format].quantise_weighted(x, importance)
+
+
 def dequantise(data: Array, format: str) -> Array:
     """data uint8 [rows, row_bytes] in `format` -> float32 [rows, hidden]."""
     return FORMATS[format].dequantise(data)
@@ -23,6 +29,14 @@ def make_quantise(case: Case) -> Arguments:
     assert case.format is not None
     x = case.array(case.rng(), case.shape["rows"], case.shape["hidden"])
     return {"x": x, "format": case.format}
+
+
+def make_weighted(case: Case) -> Arguments:
+    """Importances of many magnitudes, among them none."""
+    arguments, rng = make_quantise(case), case.rng()
+    importance = rng.standard_normal(case.shape["hidden"]).astype(np.float32) ** 4
+    importance[rng.random(len(importance)) < 0.1] = 0
+    return {**arguments, "importance": importance}
 
 
 def make_dequantise(case: Case) -> Arguments:
@@ -50,6 +64,17 @@ OPS = (
         bound=bound,
         cost=cost,
         formats=tuple(FORMATS),
+        fit=whole_blocks,
+    ),
+    Op(
+        name="quantise_weighted",
+        reference=quantise_weighted,
+        signature="x: f32[rows hidden], importance: f32[hidden] -> out: format[rows hidden]",
+        axes=AXES,
+        make=make_weighted,
+        bound=bound,
+        cost=cost,
+        formats=tuple(name for name, form in FORMATS.items() if form.encode_weighted),
         fit=whole_blocks,
     ),
     Op(

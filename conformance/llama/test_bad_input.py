@@ -21,7 +21,6 @@ from engine import Engine, PromptError, SamplingParams
 from engine.config import ModelError
 from engine.gguf_file import GGUFError
 from engine.model import NumericalError
-from engine.shell import main
 from engine.tokenizer.vocab import TokenizerError
 from reference.transformer import Weight
 
@@ -45,20 +44,6 @@ def assay(*arguments: str | Path, **options: Any) -> tuple[int, str, str]:
         [PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False, **options
     )
     return done.returncode, done.stdout, done.stderr
-
-
-@pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Assay:
-    """The same in this process, which costs no start."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0, *capfd.readouterr())
-
-    return run
 
 
 def fault(outcome: tuple[int, str, str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from conformance.llama.peers.checkpoint import CHECKPOINTS, formats
 from conformance.llama.peers.compare import CACHE_F16, PROMISE, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
-from conformance.llama.peers.stories import PROMPTS, STORY, TOLD, tell
+from conformance.llama.peers.stories import NEAR, PROMPTS, STORY, TOLD, costs, tell
 from engine import Engine
 from engine.embedded import embedded_models
 
@@ -87,6 +87,13 @@ def test_logits_of_trained_models_agree(both: tuple[Engine, Any], prompt: str) -
     llama.eval(tokens)
     gap = Gap.between(engine.logits(tokens), llama.scores[: len(tokens)])
     assert gap.within(PROMISE), gap
+
+
+@pytest.mark.parametrize("both", [STORY], indirect=True)
+def test_a_text_costs_the_same(llama_cpp: ModuleType, both: tuple[Engine, Any]) -> None:
+    """By the perplexity tool's method both give the held-out stories the same perplexity."""
+    engine, llama = both
+    assert costs(engine) == pytest.approx(llama_cpp.costs(llama), abs=NEAR)
 
 
 @pytest.mark.parametrize("text", TEXTS)

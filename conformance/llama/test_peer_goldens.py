@@ -14,7 +14,7 @@ from conformance.llama.peers import goldens
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoint
 from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
-from conformance.llama.peers.stories import tell
+from conformance.llama.peers.stories import CONTEXT, NEAR, costs, tell
 from data.golden import sha256
 from engine import Engine
 from engine.embedded import embedded_models
@@ -136,6 +136,14 @@ def test_greedy_text_is_the_same(name: str, digest: str, story: dict[str, Any]) 
     with Engine.load(path, threads=2) as engine:
         assert engine.encode(story["prompt"]) == story["tokens"]
         assert tell(engine, story["prompt"]) == story["continuation"]
+
+
+@pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
+@pytest.mark.parametrize("name", INDEX["told"])
+def test_a_text_costs_the_same(name: str) -> None:
+    """The held-out stories cost an embedded model what they cost llama.cpp, chunk for chunk."""
+    with Engine.load(name, threads=2, context=CONTEXT) as engine:
+        assert costs(engine) == pytest.approx(INDEX["told"][name]["costs"], abs=NEAR)
 
 
 def assert_seen(mistaken: Array, name: str) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from conformance.llama.small_models import Small
 from engine import Engine, SamplingParams
+from engine.aside import OutputError
 from engine.session import SessionError, restore, save
 from engine.shell.program import app
 from reference.op import Array
@@ -201,12 +202,12 @@ def test_full_disk_leaves_the_old_file(
     list(engine.generate(PROMPT[:3], SamplingParams(max_tokens=9)))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail_fsync)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OutputError, match="no space left"):
             save(engine, saved)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(OSError, match="too large"):
+        with pytest.raises(OutputError, match="too large"):
             save(engine, saved)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from engine.shell import certify, chat, ops, plan, run, tokenize
+from engine.shell import (
+    certify,
+    chat,
+    imatrix,
+    inspect,
+    ops,
+    perplexity,
+    plan,
+    quantize,
+    run,
+    tokenize,
+)
 
 app = typer.Typer(
     name="assay",
@@ -23,6 +34,10 @@ COMMANDS: dict[Callable[..., None], str] = {
     run.run: "Continue a prompt.",
     chat.chat: "Talk to a model.",
     tokenize.tokenize: "Print a text's tokens.",
+    inspect.inspect: "Print a file's metadata and tensors, or change keys.",
+    imatrix.imatrix: "Find out which columns of weights matter.",
+    quantize.quantize: "Write a model in another weight format.",
+    perplexity.perplexity: "Measure how well a model foretells a text.",
     plan.plan: "Print the nodes of a step.",
     ops.ops: "List ops and their kernels.",
     certify.certify: "Try kernels, keep certificates.",

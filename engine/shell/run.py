@@ -48,8 +48,9 @@ def run(
     as_json: o.Json = False,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
+    from engine.aside import check
     from engine.sampling_params import SamplingParams
-    from engine.session import check_place, restore, save
+    from engine.session import restore, save
     from engine.shell.show import loaded, print_timings, timings_json
 
     params = SamplingParams(
@@ -69,7 +70,7 @@ def run(
     )
     text = prompt_text(prompt, file)
     if session is not None:
-        check_place(session)
+        check(session)
     with loaded(
         model, threads=threads, context=context, batch=batch, kv_format=kv, numerics=numerics,
         pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,

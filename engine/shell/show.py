@@ -1,12 +1,21 @@
 """What commands share on the terminal: progress while a model loads, timings, notes."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from engine.engine import Engine
 from engine.model import Options
@@ -38,11 +47,32 @@ def progress_bar() -> Progress:
 
 
 @contextmanager
-def loaded(model: str, **options: Any) -> Iterator[Engine]:
-    """The engine for a command, with a progress bar while kernels are certified."""
+def bytes_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """For a file being written: a function of bytes done and their total."""
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+Certified = Callable[[int, Certificate], None]
+
+
+@contextmanager
+def loading(name: str) -> Iterator[tuple[Certified, Callable[[int, int], None]]]:
+    """For kernels that are tried, then a file that is written: who to tell of either."""
     with progress_bar() as bar:
         kernels = bar.add_task("certifying kernels", visible=False, total=None)
-        weights = bar.add_task("packing weights (MB)", visible=False, total=None)
+        work = bar.add_task(name, visible=False, total=None)
 
         def certified(total: int, certificate: Certificate) -> None:
             bar.update(
@@ -53,11 +83,16 @@ def loaded(model: str, **options: Any) -> Iterator[Engine]:
                 description=f"certifying kernels: {certificate.kernel}",
             )
 
-        def packed(done: int, total: int) -> None:
-            bar.update(
-                weights, visible=total > 2**27, total=total // 2**20, completed=done // 2**20
-            )
+        def watch(done: int, total: int) -> None:
+            bar.update(work, visible=total > 2**27, total=total // 2**20, completed=done // 2**20)
 
+        yield certified, watch
+
+
+@contextmanager
+def loaded(model: str, **options: Any) -> Iterator[Engine]:
+    """The engine for a command, with a progress bar while kernels are certified."""
+    with loading("packing weights (MB)") as (certified, packed):
         engine = Engine.load(model, Options(progress=Watcher(certified, packed), **options))
     with engine:
         for note in engine.model.notes:

@@ -76,6 +76,11 @@ class Tokenizer:
         return self._special.bos_id
 
     @property
+    def bos_of_texts(self) -> int | None:
+        """The token that begins a text, if the model was trained to have it there."""
+        return self._special.bos_id if self._special.add_bos else None
+
+    @property
     def eos_id(self) -> int | None:
         """The token that ends a text."""
         return self._special.eos_id
@@ -108,8 +113,8 @@ class Tokenizer:
         check_text(text)
         special = self._special
         ids: list[int] = []
-        if add_special and special.add_bos and special.bos_id is not None:
-            ids.append(special.bos_id)
+        if add_special and self.bos_of_texts is not None:
+            ids.append(self.bos_of_texts)
         after_special = at_start
         for part in special.split(text, parse_special):
             if isinstance(part, int):

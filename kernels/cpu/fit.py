@@ -1,5 +1,8 @@
 """Scales that make a block's weighted error small, as reference/formats/fit.py finds them: the same
-tries, sums and comparisons in the same order, so the same integers."""
+tries, sums and comparisons in the same order, so the same integers.
+
+Sixteen parts are fitted at once, one a lane. Elements and weights lie as [elements of a part][16].
+"""
 
 from typing import Any
 
@@ -7,147 +10,261 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.formats import half_at, put_half
-from reference.formats.codebooks import ENDS, MIDDLES, NL
-from reference.formats.superblocks import SYMMETRIC_TRIES
+from kernels.cpu.lanes import alike, both, fabs, rint, root, where, within
+from kernels.cpu.simd import f32x16, load, splat, store, zero
+from kernels.cpu.simd_shuffle import stack
+from reference.formats.codebooks import MIDDLES, NL
+from reference.formats.fit import STEPS
 
-ZERO = np.float32(0)
-TARGETS = {h: np.array([-(h + step) for step in SYMMETRIC_TRIES], np.float32) for h in (4, 32)}
+LANES = 16
+ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
+VALUES = NL.astype(np.float32)
+
+
+@njit(inline="always")
+def at(x, j):
+    """Element j of every part."""
+    return load(f32x16, x, LANES * j)
 
 
 @njit(inline="always")
 def quotient(a, b):
-    return ZERO if b == ZERO else a / b
+    return where(b == ZERO, alike(b, ZERO), a / where(b == ZERO, alike(b, ONE), b))
 
 
 @njit(inline="always")
 def inverse(d):
-    return ZERO if d == ZERO else np.float32(1) / d
+    return where(d == ZERO, d, ONE / d)
 
 
 @njit(inline="always")
 def nearest(x, low, high):
-    return min(max(np.rint(x), np.float32(low)), np.float32(high))
+    return within(rint(x), np.float32(low), np.float32(high))
 
 
-@njit(inline="always")
-def halved(data, offset, value):
-    """Write a float16; what was written, as float32."""
-    put_half(data, offset, value)
-    return half_at(data, offset)
+def whole(half: int) -> Any:
+    """What elements over their scale become: integers in [-half, half)."""
+    low, high = np.float32(-half), np.float32(half - 1)
+
+    @njit(inline="always")
+    def becomes(scaled):
+        return within(rint(scaled), low, high)
+
+    return becomes
 
 
 @njit
-def extreme(x):
+def named(scaled):
+    """The nearest of NL's values, the lower one of two."""
+    value = splat(f32x16, VALUES[0])
+    for i in range(len(MIDDLES)):
+        value = where(scaled > MIDDLES[i], splat(f32x16, VALUES[i + 1]), value)
+    return value
+
+
+@njit
+def extreme(x, size):
     """The element of largest magnitude, the first if there are several."""
-    found = x[0]
-    for value in x:
-        if abs(value) > abs(found):
-            found = value
+    found = at(x, 0)
+    for j in range(1, size):
+        value = at(x, j)
+        found = where(fabs(value) > fabs(found), value, found)
     return found
 
 
 @njit
-def index(scaled):
-    """The nearest of NL's values, the lower one of two."""
-    i = 0
-    for middle in MIDDLES:
-        if scaled > middle:
-            i += 1
-    return i
+def mean_square(x, size):
+    total = zero(f32x16)
+    for j in range(size):
+        total = total + at(x, j) * at(x, j)
+    return total / np.float32(size)
 
 
-def explaining(value_of: Any) -> Any:
-    """(x, targets, half) -> the scale that explains most of x's squares; each try takes the extreme
-    element to a target, and value_of(scaled, half) is what stands for a scaled element."""
+# Weights of elements, to `weights`.
+
+
+@njit
+def weigh(x, importance, size, weights):
+    mean = mean_square(x, size)
+    for j in range(size):
+        weight = at(importance, j) * root(mean + at(x, j) * at(x, j))
+        store(weights, LANES * j, weight)
+
+
+@njit
+def squares(x, size, weights):
+    for j in range(size):
+        store(weights, LANES * j, at(x, j) * at(x, j))
+
+
+@njit
+def sizes(x, size, power, weights):
+    mean = root(mean_square(x, size)) if power == 2 else zero(f32x16)
+    for j in range(size):
+        store(weights, LANES * j, fabs(at(x, j)) + mean)
+
+
+# The fits.
+
+
+def symmetric_fit(becomes: Any) -> Any:
+    """(x, weights, size, targets) -> the scale that explains most."""
 
     @njit
-    def fit(x, targets, half):
-        peak, best, scale = extreme(x), ZERO, ZERO
+    def symmetric(x, weights, size, targets):
+        peak, best, scale = extreme(x, size), zero(f32x16), zero(f32x16)
         for target in targets:
-            each, along, square = quotient(target, peak), ZERO, ZERO
-            for value in x:
-                q = value_of(value * each, half)
-                weighted = value * value * q
-                along += weighted * value
-                square += weighted * q
+            each = quotient(splat(f32x16, target), peak)
+            along, square = zero(f32x16), zero(f32x16)
+            for j in range(size):
+                value = at(x, j)
+                q = becomes(value * each)
+                weighted = at(weights, j) * q
+                along = along + weighted * value
+                square = square + weighted * q
             explained = quotient(along * along, square)
-            if explained > best:
-                best, scale = explained, quotient(along, square)
+            better = explained > best
+            best = where(better, explained, best)
+            scale = where(better, quotient(along, square), scale)
         return scale
 
-    return fit
+    return symmetric
+
+
+def symmetric_parts_fit(becomes: Any) -> Any:
+    """(x, weights, size, parts, most, targets, halves, d, scales): the float16 of each block's d to
+    `halves`, d and integer scales of each part."""
+    symmetric = symmetric_fit(becomes)
+
+    @njit
+    def symmetric_parts(x, weights, size, parts, most, targets, halves, d, scales):
+        fitted = symmetric(x, weights, size, targets)
+        largest = stack(np.float32, LANES)
+        store(largest, 0, fitted)
+        for block in range(LANES // parts):
+            peak = largest[block * parts]
+            for p in range(block * parts, (block + 1) * parts):
+                if abs(largest[p]) > abs(peak):
+                    peak = largest[p]
+            put_half(halves, 2 * block, peak / np.float32(-most))
+            for p in range(block * parts, (block + 1) * parts):
+                d[p] = half_at(halves, 2 * block)
+        step_of = at(d, 0)
+        first = nearest(fitted * inverse(step_of), -most, most - 1)
+        best, chosen = splat(f32x16, INFINITY), first
+        for step in STEPS:
+            trial = within(first + np.float32(step), np.float32(-most), np.float32(most - 1))
+            scale = step_of * trial
+            rate, error = inverse(scale), zero(f32x16)
+            for j in range(size):
+                value = at(x, j)
+                off = scale * becomes(value * rate) - value
+                error = error + at(weights, j) * off * off
+            better = error < best
+            best, chosen = where(better, error, best), where(better, trial, chosen)
+        store(scales, 0, chosen)
+
+    return symmetric_parts
 
 
 @njit(inline="always")
-def _whole(scaled, half):
-    return nearest(scaled, -half, half - 1)
+def distance(off):
+    return fabs(off)
 
 
 @njit(inline="always")
-def _named(scaled, half):
-    return np.float32(NL[index(scaled)])
+def its_square(off):
+    return off * off
 
 
-symmetric, _of_table = explaining(_whole), explaining(_named)
+LOSSES = {1: distance, 2: its_square}
 
 
-@njit
-def codebook(x):
-    return _of_table(x, ENDS, 0)
+def affine_fit(power: int) -> Any:
+    """(x, weights, size, top, tries) -> scale and minimum of each part."""
+    lost = LOSSES[power]
 
-
-@njit(inline="always")
-def weight_of(value, mean, power):
-    return abs(value) + mean if power == 2 else abs(value)
-
-
-@njit
-def root_mean_square(x):
-    total = ZERO
-    for value in x:
-        total += value * value
-    return np.sqrt(total / np.float32(len(x)))
-
-
-@njit(inline="always")
-def loss(off, power):
-    return off * off if power == 2 else abs(off)
-
-
-@njit
-def affine(x, mean, top, tries, power):
-    """(scale, minimum) of a part."""
-    low, high, total, first = min(x[0], ZERO), x[0], ZERO, ZERO
-    for value in x:
-        low, high = min(low, value), max(high, value)
-        weight = weight_of(value, mean, power)
-        total += weight
-        first += weight * value
-    wide = high - low
-    scale, lowest = wide / np.float32(top), low
-    each, best = inverse(scale), ZERO
-    for value in x:
-        q = nearest((value - low) * each, 0, top)
-        best += weight_of(value, mean, power) * loss(scale * q + lowest - value, power)
-    for target in tries:
-        each, one, two, along = quotient(target, wide), ZERO, ZERO, ZERO
-        for value in x:
+    @njit
+    def affine(x, weights, size, top, tries):
+        low, high = zero(f32x16), at(x, 0)
+        total, first = zero(f32x16), zero(f32x16)
+        for j in range(size):
+            value, weight = at(x, j), at(weights, j)
+            low, high = where(value < low, value, low), where(value > high, value, high)
+            total = total + weight
+            first = first + weight * value
+        wide = high - low
+        scale, lowest, best = wide / np.float32(top), low, zero(f32x16)
+        each = inverse(scale)
+        for j in range(size):
+            value = at(x, j)
             q = nearest((value - low) * each, 0, top)
-            weighted = weight_of(value, mean, power) * q
-            one += weighted
-            two += weighted * q
-            along += weighted * value
-        spread = total * two - one * one
-        fitted = quotient(total * along - first * one, spread)
-        shift = quotient(two * first - one * along, spread)
-        if shift > ZERO:
-            fitted, shift = quotient(along, two), ZERO
-        if not (spread > ZERO and fitted > ZERO):
-            continue
-        found = ZERO
-        for value in x:
-            q = nearest((value - low) * each, 0, top)
-            found += weight_of(value, mean, power) * loss(fitted * q + shift - value, power)
-        if found < best:
-            best, scale, lowest = found, fitted, shift
-    return scale, ZERO - lowest
+            best = best + at(weights, j) * lost(scale * q + lowest - value)
+        for target in tries:
+            each = quotient(splat(f32x16, target), wide)
+            one, two, along = zero(f32x16), zero(f32x16), zero(f32x16)
+            for j in range(size):
+                value = at(x, j)
+                q = nearest((value - low) * each, 0, top)
+                weighted = at(weights, j) * q
+                one = one + weighted
+                two = two + weighted * q
+                along = along + weighted * value
+            spread = total * two - one * one
+            fitted = quotient(total * along - first * one, spread)
+            shift = quotient(two * first - one * along, spread)
+            above = shift > ZERO
+            fitted = where(above, quotient(along, two), fitted)
+            shift = where(above, zero(f32x16), shift)
+            found = zero(f32x16)
+            for j in range(size):
+                value = at(x, j)
+                q = nearest((value - low) * each, 0, top)
+                found = found + at(weights, j) * lost(fitted * q + shift - value)
+            better = both(both(spread > ZERO, fitted > ZERO), found < best)
+            best = where(better, found, best)
+            scale, lowest = where(better, fitted, scale), where(better, shift, lowest)
+        return scale, ZERO - lowest
+
+    return affine
+
+
+def affine_parts_fit(power: int) -> Any:
+    """(x, weights, size, parts, top, most, tries, halves, d, m, scales, minima): the float16s of
+    each block's d and dmin to `halves`, and d, dmin and the integers of each part."""
+    affine, lost = affine_fit(power), LOSSES[power]
+
+    @njit
+    def affine_parts(x, weights, size, parts, top, most, tries, halves, d, m, scales, minima):
+        fitted, lowest = affine(x, weights, size, top, tries)
+        store(scales, 0, fitted)
+        store(minima, 0, lowest)
+        for block in range(LANES // parts):
+            largest, deepest = scales[block * parts], minima[block * parts]
+            for p in range(block * parts, (block + 1) * parts):
+                largest, deepest = max(largest, scales[p]), max(deepest, minima[p])
+            put_half(halves, 4 * block, largest / np.float32(most))
+            put_half(halves, 4 * block + 2, deepest / np.float32(most))
+            for p in range(block * parts, (block + 1) * parts):
+                d[p], m[p] = half_at(halves, 4 * block), half_at(halves, 4 * block + 2)
+        step_of, low_of = at(d, 0), at(m, 0)
+        first = nearest(fitted * inverse(step_of), 0, most)
+        second = nearest(lowest * inverse(low_of), 0, most)
+        best, chosen, other = splat(f32x16, INFINITY), first, second
+        for step in STEPS:
+            for shift in STEPS:
+                trial = within(first + np.float32(step), ZERO, np.float32(most))
+                beside = within(second + np.float32(shift), ZERO, np.float32(most))
+                scale, low = step_of * trial, low_of * beside
+                rate, error = inverse(scale), zero(f32x16)
+                for j in range(size):
+                    value = at(x, j)
+                    off = scale * nearest((value + low) * rate, 0, top) - low - value
+                    error = error + at(weights, j) * lost(off)
+                better = error < best
+                best, chosen = where(better, error, best), where(better, trial, chosen)
+                other = where(better, beside, other)
+        store(scales, 0, chosen)
+        store(minima, 0, other)
+
+    return affine_parts

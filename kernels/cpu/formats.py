@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import models, overload, register_model
 
+from kernels.cpu.bits import field
 from kernels.cpu.simd import bf16x1, convert, extract, f16x1, f32x1, load, splat, store
 from reference.formats import FORMATS
 from reference.formats.codebooks import FP4, NL
@@ -41,15 +42,6 @@ def half_at(data, offset):
 def put_half(data, offset, value):
     """float32 to float16, nearest even, at a byte offset."""
     store(data, offset, convert(f16x1, splat(f32x1, value)))
-
-
-@njit(inline="always")
-def field(data, base, j, bits, run):
-    """Field j of those that begin at data[base], laid out as `unpack` of reference/formats/bits.py
-    says."""
-    span = run * (8 // bits)
-    byte = np.int32(data[base + j // span * run + j % run])
-    return byte >> (bits * (j % span // run)) & ((1 << bits) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""linear for Q8_0 and Q4_0 weights and int8 activations on AMX tiles: variant `amx`.
+"""linear for block formats and int8 activations on AMX tiles: variant `amx`.
 
-One instruction multiplies a block of sixteen tokens with that of sixteen rows of the weight, which
-lies packed (linear_int8.py) as the tile it is, 8 by 64 bytes. Its bytes are lowered to signed ones,
-and nibbles spread, once for all tokens of a panel. Every output is the same chain over blocks as in
-linear_int8.py, so the bits are too.
+One instruction multiplies a part of sixteen tokens with that of sixteen rows of the weight, which
+lies packed (layouts.py) almost as the tile it is, 8 by 64 bytes, or 4 by 64 where a block of 32 has
+two parts. Its codes are unpacked and lowered to signed bytes once for all tokens of a panel. Every
+output is the same chain over parts as in linear_int8.py, so the bits are too.
 
 By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
 memory, and vectors scale them: 3 instructions for each token, 2 a cycle, so 24 cycles set the pace.
-Two blocks are under way at once, for one to be scaled while the other waits for its dots. For
+Two parts are under way at once, for one to be scaled while the other waits for its dots. For
 ALONE tokens or fewer, vectors alone are faster.
 """
 
@@ -32,22 +32,30 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
-from kernels.cpu.layouts import LAYOUTS
+from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
 from kernels.cpu.linear import LANES, Blocking, named
-from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, SIGNATURE
+from kernels.cpu.linear_int8 import (
+    AVX512_VNNI,
+    GENERIC,
+    SIGNATURE,
+    four_codes,
+    integers_of,
+    offset_scale,
+    offsets_of,
+    total_of,
+)
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import (
     convert,
     f16x16,
     f32x16,
-    high_nibbles,
     i8x32,
     i8x64,
     i32x16,
     less,
     load,
     load_first,
-    low_nibbles,
+    mul,
     store,
     store_first,
 )
@@ -57,15 +65,11 @@ from kernels.cpu.tiles import add_scaled, zeros
 ROWS = 16  # of a tile: tokens
 ROW = 64  # bytes of a tile's row
 C = ROWS * LANES  # elements of a tile of sums
-BLOCK = 32  # bytes of a token
 TOKENS = 256  # of a panel: what meets weights before the next ones have to come from memory
 PANEL = 512  # units of sixteen tokens: at most half a megabyte, in the second level of cache
 DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level
 ALONE = 4
-FORMATS = "Q8_0", "Q4_0"
-
-# Dots, then activations and weights, of two blocks.
-CONFIG = tile_config(*[(ROWS, ROW)] * 2, *[(ROWS, BLOCK), (BLOCK // 4, ROW)] * 2)
+FORMATS = tuple(name for name, layout in LAYOUTS.items() if not layout.table)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
 
@@ -87,8 +91,8 @@ def put(out, token, row, kept, at):
         store_first(out, (token + t) * width + row, sums, width - row)
 
 
-def product(deepest: int, fill: Any, multiply: Any) -> Any:
-    """The loops around
+def product(deepest: int, whole: int, fill: Any, multiply: Any) -> Any:
+    """The loops, in multiples of `whole` units, around
 
     - fill(source, panel, first, count, unit, depth), which lays `depth` units from `unit` on, at
       most `deepest`, of `count` tokens from `first` on into the panel, [tiles][depth][16 tokens];
@@ -103,7 +107,7 @@ def product(deepest: int, fill: Any, multiply: Any) -> Any:
         tokens = out.shape[0]
         for first in range(0, tokens, TOKENS):
             count = min(TOKENS, tokens - first)
-            most = min(deepest, PANEL // ((count + ROWS - 1) // ROWS))
+            most = min(deepest, PANEL // ((count + ROWS - 1) // ROWS)) // whole * whole
             for unit in range(0, units, most):
                 depth = min(most, units - unit)
                 fill(source, panel, first, count, unit, depth)
@@ -112,89 +116,112 @@ def product(deepest: int, fill: Any, multiply: Any) -> Any:
     return run
 
 
-@njit
-def fill(source, panel, first, count, unit, depth):
-    (q, scale), (bytes_, scales) = source, panel[:2]
-    hidden = q.shape[1]
-    for token in range((count + ROWS - 1) // ROWS * ROWS):
-        row = first + min(token, count - 1)
-        for b in range(depth):
-            at = (token // ROWS * depth + b) * ROWS + token % ROWS
-            store(bytes_, at * BLOCK, load(i8x32, q, row * hidden + (unit + b) * BLOCK))
-            scales[at] = scale[row, unit + b]
+def fill(layout: Layout) -> Any:
+    """Activations, their scales and, where weights have an offset, what meets it in each part."""
+    parts, has_m, total = layout.parts, layout.m, total_of(layout)
+
+    @njit
+    def fill_tiles(source, panel, first, count, unit, depth):
+        (q, scale, totals), (bytes_, scales, extras) = source, panel[:3]
+        hidden = q.shape[1]
+        for token in range((count + ROWS - 1) // ROWS * ROWS):
+            row = first + min(token, count - 1)
+            for b in range(depth):
+                tile = token // ROWS * depth + b
+                at = tile * ROWS + token % ROWS
+                store(bytes_, at * BLOCK, load(i8x32, q, row * hidden + (unit + b) * BLOCK))
+                scales[at] = scale[row, unit + b]
+                if has_m:
+                    for p in range(parts):
+                        found = total(q, totals, row, unit + b, p)
+                        met = scale[row, unit + b] * np.float32(found)
+                        extras[(tile * parts + p) * ROWS + token % ROWS] = met
+
+    return fill_tiles
 
 
-def lower(format: str) -> Any:
+def lower(layout: Layout) -> Any:
     """(weight, at, depth, lowered): a group's blocks as tiles of signed bytes."""
-    step = LAYOUTS[format].step
-    raised = np.full(ROW, LAYOUTS[format].raised, np.uint8)
-
-    @njit
-    def from_bytes(weight, at, depth, lowered):
-        for b in range(depth):
-            for c in range(8):
-                w = load(i8x64, weight, at + b * step + c * ROW)
-                store(lowered, (8 * b + c) * ROW, less(w, load(i8x64, raised, 0)))
-
-    @njit
-    def from_nibbles(weight, at, depth, lowered):
-        for b in range(depth):
-            for c in range(4):
-                w = load(i8x64, weight, at + b * step + c * ROW)
-                low, high = low_nibbles(w), high_nibbles(w)
-                store(lowered, (8 * b + c) * ROW, less(low, load(i8x64, raised, 0)))
-                store(lowered, (8 * b + c + 4) * ROW, less(high, load(i8x64, raised, 0)))
-
-    return from_bytes if format == "Q8_0" else from_nibbles
-
-
-def multiply(tag: Any, format: str) -> Any:
-    payload, step = LAYOUTS[format].payload, LAYOUTS[format].step
-    lower_all = lower(format)
+    blocks, step, block_step = layout.blocks, layout.step, layout.block
+    first, second = (four_codes(layout, LANES, half) for half in (0, 1))
+    raised = np.full(ROW, layout.raised, np.uint8)
 
     @njit(inline="always")
-    def add(sums, dots, where, weight, at, scales, unit):
-        w = convert(f32x16, load(f16x16, weight, at + payload))
+    def four(lowered, at, codes):
+        for i in range(4):
+            store(lowered, at + i * ROW, less(codes[i], load(i8x64, raised, 0)))
+
+    @njit
+    def lower_all(weight, at, depth, lowered):
+        for b in range(depth):
+            block = at + b // blocks * step + b % blocks * block_step
+            four(lowered, 8 * b * ROW, first(weight, block))
+            four(lowered, (8 * b + 4) * ROW, second(weight, block))
+
+    return lower_all
+
+
+def multiply(tag: Any, layout: Layout) -> Any:
+    blocks, step, block_step = layout.blocks, layout.step, layout.block
+    parts, payload, integers = layout.parts, layout.payload, layout.integers
+    lower_all, lift, offset = lower(layout), offsets_of(layout, LANES), offset_scale(layout, LANES)
+    part_of, _ = integers_of(layout, LANES)
+    width = BLOCK // parts
+
+    @njit(inline="always")
+    def add(sums, dots, where, weight, at, panel, unit, piece):
+        """A part's dots, and after a block's last part what the offsets give."""
+        (scales, extras), b, own = panel, piece // parts, piece % parts
+        base = at + b // blocks * step
+        block, ends = base + b % blocks * block_step + payload, base + blocks * block_step
+        w = convert(f32x16, load(f16x16, weight, ends))
+        if integers:
+            w = mul(w, part_of(weight, block + own * LANES))
         exact = load_rows(zeros(i32x16, ROWS), dots, where, LANES)
-        return add_scaled(sums, exact, w, scales, unit * ROWS)
+        sums = add_scaled(sums, exact, w, scales, (unit + b) * ROWS)
+        if own == parts - 1:
+            m = offset(weight, ends + 2 * LANES)
+            sums = lift(sums, m, weight, block, extras, (unit + b) * parts * ROWS, ROWS)
+        return sums
 
     @njit(inline="always")
-    def dot(state, c, a, w, q, unit, lowered, b):
+    def dot(state, c, a, w, q, unit, lowered, piece):
         tile_zero(tag, state, c)
-        tile_load(tag, state, a, q, unit * ROWS * BLOCK, BLOCK)
-        tile_load(tag, state, w, lowered, b * LANES * BLOCK, ROW)
+        block = (unit + piece // parts) * ROWS * BLOCK
+        tile_load(tag, state, a, q, block + piece % parts * width, BLOCK)
+        tile_load(tag, state, w, lowered, piece * LANES * width, ROW)
         tile_dot_i8(tag, state, c, a, w)
 
     @njit
-    def tile(state, q, scales, unit, lowered, weight, at, depth, dots, sums):
+    def tile(state, q, met, unit, lowered, weight, at, depth, dots, sums):
         """Sixteen tokens of the panel from its unit `unit` on, a group of rows, `depth` blocks."""
-        for b in range(0, depth - 1, 2):
-            dot(state, 0, 2, 3, q, unit + b, lowered, b)
-            dot(state, 1, 4, 5, q, unit + b + 1, lowered, b + 1)
+        pieces = depth * parts
+        for piece in range(0, pieces - 1, 2):
+            dot(state, 0, 2, 3, q, unit, lowered, piece)
+            dot(state, 1, 4, 5, q, unit, lowered, piece + 1)
             tile_store(tag, state, 0, dots, 0, ROW)
             tile_store(tag, state, 1, dots, C, ROW)
-            sums = add(sums, dots, 0, weight, at + b * step, scales, unit + b)
-            sums = add(sums, dots, C, weight, at + (b + 1) * step, scales, unit + b + 1)
-        if depth % 2:
-            b = depth - 1
-            dot(state, 0, 2, 3, q, unit + b, lowered, b)
+            sums = add(sums, dots, 0, weight, at, met, unit, piece)
+            sums = add(sums, dots, C, weight, at, met, unit, piece + 1)
+        if pieces % 2:
+            dot(state, 0, 2, 3, q, unit, lowered, pieces - 1)
             tile_store(tag, state, 0, dots, 0, ROW)
-            sums = add(sums, dots, 0, weight, at + b * step, scales, unit + b)
+            sums = add(sums, dots, 0, weight, at, met, unit, pieces - 1)
         return sums
 
     @njit
     def multiply(state, panel, weight, out, first, count, rows, where):
-        (q, scales, lowered, dots, kept), (unit, depth, units) = panel, where
+        (q, scales, extras, lowered, dots, kept), (unit, depth, units) = panel, where
         for group in range(*rows):
-            at = (group * units + unit) * step
+            at = (group * units + unit) // blocks * step
             lower_all(weight, at, depth, lowered)
             for token in range(0, count, ROWS):
                 sums = zeros(f32x16, ROWS)
                 if unit:
                     fetch(kept, 0, out, first + token, group * LANES)
                     sums = load_rows(sums, kept, 0, LANES)
-                of = token // ROWS * depth
-                sums = tile(state, q, scales, of, lowered, weight, at, depth, dots, sums)
+                of, met = token // ROWS * depth, (scales, extras)
+                sums = tile(state, q, met, of, lowered, weight, at, depth, dots, sums)
                 store_rows(kept, 0, LANES, sums)
                 put(out, first + token, group * LANES, kept, 0)
 
@@ -202,14 +229,18 @@ def multiply(tag: Any, format: str) -> Any:
 
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
-    vectors = AVX512_VNNI if tag == AMX else GENERIC
+    layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
     few = njit(linear_int8.int8_kernel(replace(vectors, blocking=FEW), "few", format))
-    many = product(DEEPEST, fill, multiply(tag, format))
+    many = product(DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
+    # dots, then activations and weights, of two parts
+    width = BLOCK // layout.parts
+    config = tile_config(*[(ROWS, ROW)] * 2, *[(ROWS, width), (width // 4, ROW)] * 2)
     scales, activations = PANEL * ROWS, PANEL * ROWS * BLOCK
+    extras = scales * layout.parts if layout.m else 1
     weights, dots = DEEPEST * LANES * BLOCK, 2 * C
 
     def kernel(block, thread, n_threads):
-        q, scale, _total, weight, out = arguments(block, SIGNATURE)
+        q, scale, total, weight, out = arguments(block, SIGNATURE)
         if out.shape[0] <= ALONE:
             few(block, thread, n_threads)
             return
@@ -219,13 +250,14 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
         panel = (
             stack(np.int8, activations),
             stack(np.float32, scales),
+            stack(np.float32, extras),
             stack(np.int8, weights),
             stack(np.int32, dots),
             stack(np.float32, C),
         )
         state = tile_state(tag)
-        configure(tag, state, CONFIG)
-        many(state, (q, scale), panel, weight, scale.shape[1], out, rows)
+        configure(tag, state, config)
+        many(state, (q, scale, total), panel, weight, scale.shape[1], out, rows)
         release(tag, state)
 
     return named(kernel, tag.form)

@@ -107,7 +107,7 @@ def multiply(tag: Any) -> Any:
 
 
 def bf16_kernel(tag: Any) -> Callable[..., None]:
-    many = product(PANEL, fill, multiply(tag))
+    many = product(PANEL, 1, fill, multiply(tag))
     activations, sums = PANEL * ROWS * PADDED, 4 * C
 
     def kernel(block, thread, n_threads):

@@ -301,13 +301,9 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
     return add
 
 
-def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
-    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
-    floats = Vector("f32", lanes)
-    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
-    scales, minus = blocks * block_step, layout.floors
-    least, ahead, cache = meeting.blocking.asks
-    add = add_block(meeting, layout)
+def offset_scale(layout: Layout, lanes: int) -> Any:
+    """(weight, at) -> a unit's m, or minus it where floors multiply it."""
+    floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.floors
 
     @njit(inline="always")
     def none(weight, at):
@@ -318,7 +314,16 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
         m = convert(floats, load(halves, weight, at))
         return sub(zero(floats), m) if minus else m
 
-    offset = stored if layout.m else none
+    return stored if layout.m else none
+
+
+def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
+    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
+    floats = Vector("f32", lanes)
+    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
+    scales = blocks * block_step
+    least, ahead, cache = meeting.blocking.asks
+    add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
 
     def of_size(size: int) -> Any:
         @njit
@@ -348,18 +353,27 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
     return of_size
 
 
-def fill(meeting: Meeting, layout: Layout) -> Any:
-    words, lay, blocks, parts = meeting.words, meeting.lay, layout.blocks, layout.parts
-    taken_off, has_m, width = meeting.taken_off(layout), layout.m, BLOCK // layout.parts
+def total_of(layout: Layout) -> Any:
+    """(q, total, row, block, part) -> the sum of a part's activations."""
+    parts, width = layout.parts, BLOCK // layout.parts
 
     @njit(inline="always")
-    def total_of(q, total, row, block, part):
-        if parts == 1:
-            return total[row, block]
+    def whole(q, total, row, block, part):
+        return total[row, block]
+
+    @njit(inline="always")
+    def added(q, total, row, block, part):
         found = np.int32(0)
         for j in range(block * BLOCK + part * width, block * BLOCK + part * width + width):
             found += q[row, j]
         return found
+
+    return whole if parts == 1 else added
+
+
+def fill(meeting: Meeting, layout: Layout) -> Any:
+    words, lay, blocks, parts = meeting.words, meeting.lay, layout.blocks, layout.parts
+    taken_off, has_m, sum_of = meeting.taken_off(layout), layout.m, total_of(layout)
 
     @njit
     def fill_tile(token, size, arguments):
@@ -372,7 +386,7 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
             for b in range(count):
                 scales[begin + b * size + t] = scale[row, block + b]
                 for p in range(parts):
-                    found = total_of(q, total, row, block + b, p)
+                    found = sum_of(q, total, row, block + b, p)
                     at = (begin + b * size) * parts + p * size + t
                     if has_m:
                         extras[at] = scale[row, block + b] * np.float32(found)

@@ -19,11 +19,12 @@ I32 = ir.IntType(32)
 CACHE_LINE = 64  # bytes, and those of the widest vector
 ELEMENTS: dict[str, ir.Type] = {
     "f32": ir.FloatType(), "f16": ir.HalfType(), "bf16": ir.IntType(16),
-    "i8": ir.IntType(8), "i16": ir.IntType(16), "i32": I32,
+    "i1": ir.IntType(1), "i8": ir.IntType(8), "i16": ir.IntType(16), "u16": ir.IntType(16),
+    "i32": I32,
 }  # fmt: skip
-
-
-WIDTHS = {"f32": 32, "f16": 16, "bf16": 16, "i8": 8, "i16": 16, "i32": 32}  # in bits
+WIDTHS = {  # in bits
+    "f32": 32, "f16": 16, "bf16": 16, "i1": 1, "i8": 8, "i16": 16, "u16": 16, "i32": 32,
+}  # fmt: skip
 
 
 class Vector(types.Type):
@@ -53,7 +54,7 @@ class _VectorModel(models.PrimitiveModel):
 
 f32x16, f16x16, bf16x16, i32x16 = (Vector(e, 16) for e in ("f32", "f16", "bf16", "i32"))
 i32x8, i8x64 = Vector("i32", 8), Vector("i8", 64)
-bf16x32, i8x32 = Vector("bf16", 32), Vector("i8", 32)
+bf16x32, i8x32, u16x16 = Vector("bf16", 32), Vector("i8", 32), Vector("u16", 16)
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
 
 
@@ -224,6 +225,17 @@ def maximum(typing, a, b):
 
 
 @intrinsic
+def where_above(typing, v, limit, value):
+    """Each lane's value where v is above the limit, else 0; all are float vectors."""
+
+    def codegen(context, builder, signature, values):
+        above = builder.fcmp_ordered(">", values[0], values[1])
+        return builder.select(above, values[2], ir.Constant(v.ir, None))
+
+    return value(v, limit, value), codegen
+
+
+@intrinsic
 def low_nibbles(typing, v):
     """Each byte's low four bits."""
 
@@ -335,7 +347,7 @@ def _narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
 
 @intrinsic
 def convert(typing, kind, v):
-    """Lanes of one element type as another: f16, bf16, i8, i32 to f32 (exact where it fits);
+    """Lanes of one element type as another: f16, bf16, i8, u16, i32 to f32 (exact where it fits);
     f32 to f16 and bf16 (nearest even, subnormals kept) and to i32 (toward zero)."""
     result = kind.instance_type if isinstance(kind.instance_type, Vector) else v.of("f32")
 
@@ -344,6 +356,8 @@ def convert(typing, kind, v):
         match v.element, result.element:
             case (("i8" | "i32"), "f32"):
                 return builder.sitofp(value, target)
+            case "u16", "f32":
+                return builder.uitofp(value, target)
             case "f16", "f32" if _has_half_conversion():
                 return builder.fpext(value, target)
             case "f16", "f32":

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from kernels.cpu.encoding import encode
+from kernels.cpu.encoding import encode, encode_weighted
 from kernels.cpu.formats import TAGS, FormatTag, element
 from kernels.cpu.share import arguments, by_format, part
 from reference.weight_formats import OPS
 
-QUANTISE, DEQUANTISE = (op.signature for op in OPS)
+QUANTISE, WEIGHTED, DEQUANTISE = (op.signature for op in OPS)
 
 
 def quantise_to(tag: FormatTag) -> Callable[..., None]:
@@ -16,6 +16,16 @@ def quantise_to(tag: FormatTag) -> Callable[..., None]:
         first, last = part(x.shape[0], thread, n_threads)
         for row in range(first, last):
             encode(tag, x[row], out[row])
+
+    return generic
+
+
+def weighted_to(tag: FormatTag) -> Callable[..., None]:
+    def generic(block, thread, n_threads):
+        x, importance, out = arguments(block, WEIGHTED)
+        first, last = part(x.shape[0], thread, n_threads)
+        for row in range(first, last):
+            encode_weighted(tag, x[row], importance, out[row])
 
     return generic
 
@@ -32,4 +42,5 @@ def dequantise_from(tag: FormatTag) -> Callable[..., None]:
 
 
 QUANTISE_SHARES = by_format(quantise_to, QUANTISE, TAGS)
+WEIGHTED_SHARES = by_format(weighted_to, WEIGHTED, {f: TAGS[f] for f in OPS[1].formats})
 DEQUANTISE_SHARES = by_format(dequantise_from, DEQUANTISE, TAGS)

@@ -7,6 +7,7 @@ llama.cpp and the `gguf` package agree bit for bit.
 import numpy as np
 
 from reference.formats.bits import pack, unpack
+from reference.formats.fit import TRIES, affine, nearest, symmetric, weighed, whole
 from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
 
 
@@ -35,6 +36,11 @@ def encode_q4_0(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), pack(q, 4, 16)], axis=1)
 
 
+def weigh_q4_0(x: Floats, importance: Floats) -> Bytes:
+    d, q = _weighed_extreme(x, importance, 8)
+    return np.concatenate([d, pack(q, 4, 16)], axis=1)
+
+
 def decode_q5_0(blocks: Bytes) -> Floats:
     """d * (q - 16); four bytes hold the fifth bits, then low halves as in Q4_0."""
     q = unpack(blocks[:, 6:], 4, 16) | unpack(blocks[:, 2:6], 1, 1) << 4
@@ -47,12 +53,25 @@ def encode_q5_0(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
+def weigh_q5_0(x: Floats, importance: Floats) -> Bytes:
+    d, q = _weighed_extreme(x, importance, 16)
+    return np.concatenate([d, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
+
+
 def _from_extreme(x: Floats, half: int) -> tuple[Floats, Bytes]:
     """The scale that takes the value of largest magnitude to -half, and integers raised by half."""
     extreme = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)
     d = extreme / np.float32(-half)
     q = np.trunc(x * inverse(d) + np.float32(half + 0.5))
     return d, q.astype(np.uint8).clip(0, 2 * half - 1)
+
+
+def _weighed_extreme(x: Floats, importance: Floats, half: int) -> tuple[Bytes, Bytes]:
+    """d as bytes, by the error that matters, and integers raised by half."""
+    becomes = whole(half)
+    targets = [-(half + step) for step in TRIES]
+    d = to_halves(symmetric(x, weighed(x, importance), targets, becomes)[:, None])
+    return d, (becomes(x * inverse(from_halves(d))) + np.float32(half)).astype(np.uint8)
 
 
 def decode_q4_1(blocks: Bytes) -> Floats:
@@ -72,6 +91,11 @@ def encode_q4_1(x: Floats) -> Bytes:
     return np.concatenate([to_halves(d), to_halves(m), pack(q, 4, 16)], axis=1)
 
 
+def weigh_q4_1(x: Floats, importance: Floats) -> Bytes:
+    d, m, q = _weighed_range(x, importance, 15)
+    return np.concatenate([d, m, pack(q, 4, 16)], axis=1)
+
+
 def decode_q5_1(blocks: Bytes) -> Floats:
     """d * q + m, the fifth bits in four bytes before the low halves."""
     q = unpack(blocks[:, 8:], 4, 16) | unpack(blocks[:, 4:8], 1, 1) << 4
@@ -85,6 +109,11 @@ def encode_q5_1(x: Floats) -> Bytes:
     return np.concatenate([*halves, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
 
 
+def weigh_q5_1(x: Floats, importance: Floats) -> Bytes:
+    d, m, q = _weighed_range(x, importance, 31)
+    return np.concatenate([d, m, pack(q >> 4, 1, 1), pack(q, 4, 16)], axis=1)
+
+
 def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
     """The scale and minimum that take a block's range to 0 .. top, and its integers."""
     m = x.min(axis=1, keepdims=True)
@@ -93,8 +122,16 @@ def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
     return d, m, q.astype(np.uint8).clip(0, top)
 
 
-Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0)
-Q4_1 = Format("Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, offset=offset_1)
-Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0)
-Q5_1 = Format("Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, offset=offset_1)
+def _weighed_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Bytes, Bytes]:
+    """d and m as bytes, by the error that matters, and the integers."""
+    scale, minimum = affine(x, weighed(x, importance), top, TRIES, 2)
+    d, m = to_halves(scale[:, None]), to_halves(np.float32(0) - minimum[:, None])
+    q = nearest((x - from_halves(m)) * inverse(from_halves(d)), 0, top)
+    return d, m, q.astype(np.uint8)
+
+
+Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, weigh_q4_0)
+Q4_1 = Format("Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, weigh_q4_1, offset=offset_1)
+Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, weigh_q5_0)
+Q5_1 = Format("Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, weigh_q5_1, offset=offset_1)
 Q8_0 = Format("Q8_0", 8, 32, 34, decode_q8_0, encode_q8_0)

@@ -3,14 +3,14 @@
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import best_of, chain, extreme, nearest, quotient
+from reference.formats.fit import squares, symmetric, symmetric_parts
 from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
 
 NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)  # twice what the four bits mean
 FP4 = np.concatenate([E2M1, -E2M1])
 MIDDLES = (NL[:-1].astype(np.float32) + NL[1:]) / np.float32(2)
-ENDS = np.array([int(end) + step for end in (NL[0], NL[-1]) for step in range(-7, 8)], np.float32)
+ENDS = [float(int(end) + step) for end in (NL[0], NL[-1]) for step in range(-7, 8)]
 
 
 def _index(scaled: Floats) -> Bytes:
@@ -18,16 +18,8 @@ def _index(scaled: Floats) -> Bytes:
     return np.searchsorted(MIDDLES, scaled).astype(np.uint8)
 
 
-def _scale(x: Floats, weights: Floats) -> Floats:
-    """The scale by which NL's values come nearest to x: [..., k] -> [...].
-
-    As `symmetric` of fit.py, the extreme element taken near either end of the values.
-    """
-    rates = quotient(ENDS, extreme(x)[..., None])
-    each, weight = x[..., None, :], weights[..., None, :]
-    q = NL[_index(each * rates[..., None])].astype(np.float32)
-    along, square = chain(weight * q * each), chain(weight * q * q)
-    return best_of(quotient(along * along, square), quotient(along, square))
+def _becomes(scaled: Floats) -> Floats:
+    return NL[_index(scaled)].astype(np.float32)
 
 
 def decode_iq4_nl(blocks: Bytes) -> Floats:
@@ -35,8 +27,8 @@ def decode_iq4_nl(blocks: Bytes) -> Floats:
     return from_halves(blocks[:, :2]) * NL[unpack(blocks[:, 2:], 4, 16)]
 
 
-def encode_iq4_nl(x: Floats) -> Bytes:
-    halves = to_halves(_scale(x, x * x)[:, None])
+def encode_iq4_nl(x: Floats, importance: Floats | None = None) -> Bytes:
+    halves = to_halves(symmetric(x, squares(x, importance), ENDS, _becomes)[:, None])
     q = _index(x * inverse(from_halves(halves)))
     return np.concatenate([halves, pack(q, 4, 16)], axis=1)
 
@@ -49,27 +41,16 @@ def decode_iq4_xs(blocks: Bytes) -> Floats:
     return (scale[..., None] * q.reshape(len(q), 8, 32)).reshape(len(q), 256)
 
 
-def encode_iq4_xs(x: Floats) -> Bytes:
-    x = x.reshape(len(x), 8, 32)
-    weights = x * x
-    scale = _scale(x, weights)
-    halves = to_halves(extreme(scale)[:, None] / np.float32(-32))
-    d = from_halves(halves)
-    first = nearest(scale * inverse(d), -32, 31)
-    best = np.full(first.shape, np.inf, np.float32)
-    scales, q = first, np.zeros(x.shape, np.uint8)
-    for step in (0, -1, 1):
-        trial = (first + np.float32(step)).clip(-32, 31)
-        size = (d * trial)[..., None]
-        index = _index(x * inverse(size))
-        off = size * NL[index] - x
-        error = chain(weights * off * off)
-        better = error < best
-        best, scales = np.where(better, error, best), np.where(better, trial, scales)
-        q = np.where(better[..., None], index, q)
+def encode_iq4_xs(x: Floats, importance: Floats | None = None) -> Bytes:
+    n, parts = len(x), (len(x), 8, 32)
+    x = x.reshape(parts)
+    weights = squares(x, None if importance is None else importance.reshape(parts))
+    halves, scales = symmetric_parts(x, weights, 32, ENDS, _becomes)
+    q = _index(x * inverse((from_halves(halves) * scales)[..., None])).reshape(n, 256)
     raised = (scales + np.float32(32)).astype(np.uint8)
-    parts = pack(raised >> 4, 2, 1), pack(raised, 4, 1), pack(q.reshape(len(x), 256), 4, 16)
-    return np.concatenate([halves, *parts], axis=1)
+    return np.concatenate(
+        [halves, pack(raised >> 4, 2, 1), pack(raised, 4, 1), pack(q, 4, 16)], axis=1
+    )
 
 
 def _power(exponent: Bytes) -> Floats:
@@ -92,6 +73,6 @@ def encode_mxfp4(x: Floats) -> Bytes:
     return np.concatenate([e, pack(error.argmin(axis=-1), 4, 16)], axis=1)
 
 
-IQ4_NL = Format("IQ4_NL", 20, 32, 18, decode_iq4_nl, encode_iq4_nl)
-IQ4_XS = Format("IQ4_XS", 23, 256, 136, decode_iq4_xs, encode_iq4_xs)
+IQ4_NL = Format("IQ4_NL", 20, 32, 18, decode_iq4_nl, encode_iq4_nl, encode_iq4_nl)
+IQ4_XS = Format("IQ4_XS", 23, 256, 136, decode_iq4_xs, encode_iq4_xs, encode_iq4_xs)
 MXFP4 = Format("MXFP4", 39, 32, 17, decode_mxfp4, encode_mxfp4)

@@ -1,16 +1,22 @@
 """Scales that make a block's weighted error small, by trying some and fitting each once more.
 
-Sums are float32 chains over a block's elements in order, so that every implementation finds the
-same integers.
+What elements become is a function of elements over the scale: `whole` numbers of some range, or
+values of a table. Sums are float32 chains over a block's elements in order, so that every
+implementation finds the same integers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 
-from reference.formats.format import Floats, inverse
+from reference.formats.format import Bytes, Floats, from_halves, inverse, to_halves
 
 ZERO = np.float32(0)
+STEPS = (0, -1, 1)  # neighbours of an integer scale, itself first
+TRIES = [0.1 * step for step in range(-9, 10)]
+
+Becomes = Callable[[Floats], Floats]
 
 
 def chain(terms: Floats) -> Floats:
@@ -26,6 +32,11 @@ def nearest(x: Floats, low: int, high: int) -> Floats:
     return np.rint(x).clip(np.float32(low), np.float32(high))
 
 
+def whole(half: int) -> Becomes:
+    """Integers in [-half, half)."""
+    return lambda scaled: nearest(scaled, -half, half - 1)
+
+
 def quotient(a: Floats, b: Floats) -> Floats:
     """a / b, and 0 where b is 0."""
     return np.where(b == 0, ZERO, a / np.where(b == 0, np.float32(1), b))
@@ -36,25 +47,63 @@ def extreme(x: Floats) -> Floats:
     return np.take_along_axis(x, np.abs(x).argmax(axis=-1)[..., None], axis=-1)[..., 0]
 
 
-def best_of(explained: Floats, scales: Floats) -> Floats:
-    """Of the last axis' tries the scale that explains most, the first of equals; 0 if none does."""
+def mean_square(x: Floats) -> Floats:
+    """[..., k] -> [..., 1]."""
+    return np.asarray(chain(x * x) / np.float32(x.shape[-1]))[..., None]
+
+
+def weighed(x: Floats, importance: Floats) -> Floats:
+    """Weights of elements whose columns matter: by size too, since a large one's error is more
+    often that of its scale (as llama.cpp weighs them)."""
+    return np.asarray(importance * np.sqrt(mean_square(x) + x * x))
+
+
+def squares(x: Floats, importance: Floats | None) -> Floats:
+    """Weights for `symmetric` fits."""
+    return x * x if importance is None else weighed(x, importance)
+
+
+def sizes(x: Floats, power: int, importance: Floats | None) -> Floats:
+    """Weights for `affine` fits; flatter where errors are squared."""
+    if importance is not None:
+        return weighed(x, importance)
+    return np.abs(x) + np.sqrt(mean_square(x)) if power == 2 else np.abs(x)
+
+
+def symmetric(x: Floats, weights: Floats, targets: Sequence[float], becomes: Becomes) -> Floats:
+    """The scale by which what elements become comes nearest to them. [..., k] -> [...].
+
+    For a choice q the best scale is sum wqx / sum wq^2, and what it explains of the squares is
+    (sum wqx)^2 / sum wq^2. Each try takes the extreme element to a target; 0 if none explains.
+    """
+    rates = quotient(np.array(targets, np.float32), extreme(x)[..., None])
+    each, weight = x[..., None, :], weights[..., None, :]
+    q = becomes(each * rates[..., None])
+    along, square = chain(weight * q * each), chain(weight * q * q)
+    explained, scales = quotient(along * along, square), quotient(along, square)
     first = explained.argmax(axis=-1)[..., None]
     best, scale = (np.take_along_axis(v, first, axis=-1)[..., 0] for v in (explained, scales))
     return np.where(best > 0, scale, ZERO)
 
 
-def symmetric(x: Floats, weights: Floats, half: int, tries: Sequence[float]) -> Floats:
-    """The scale by which integers in [-half, half) come nearest to x. [..., k] -> [...].
-
-    For a choice of integers q the best scale is sum wqx / sum wq^2, and what it explains of the
-    squares is (sum wqx)^2 / sum wq^2. Each try takes the extreme element to -(half + try).
-    """
-    targets = np.array([-(half + step) for step in tries], np.float32)
-    rates = quotient(targets, extreme(x)[..., None])
-    each, weight = x[..., None, :], weights[..., None, :]
-    q = nearest(each * rates[..., None], -half, half - 1)
-    along, square = chain(weight * q * each), chain(weight * q * q)
-    return best_of(quotient(along * along, square), quotient(along, square))
+def symmetric_parts(
+    x: Floats, weights: Floats, most: int, targets: Sequence[float], becomes: Becomes
+) -> tuple[Bytes, Floats]:
+    """Of blocks in parts, [n, parts, k]: d as bytes [n, 2], and scales [n, parts], integers in
+    [-most, most), of which the neighbours are tried too."""
+    scale = symmetric(x, weights, targets, becomes)
+    halves = to_halves(extreme(scale)[:, None] / np.float32(-most))
+    d = from_halves(halves)
+    first = nearest(scale * inverse(d), -most, most - 1)
+    best, scales = np.full(first.shape, np.inf, np.float32), first
+    for step in STEPS:
+        trial = (first + np.float32(step)).clip(-most, most - 1)
+        size = (d * trial)[..., None]
+        off = size * becomes(x * inverse(size)) - x
+        error = chain(weights * off * off)
+        better = error < best
+        best, scales = np.where(better, error, best), np.where(better, trial, scales)
+    return halves, scales
 
 
 def affine(
@@ -95,3 +144,28 @@ def affine(
         for pair in ((scale, fitted), (low, shift))
     )
     return scale, ZERO - lowest
+
+
+def affine_parts(
+    x: Floats, weights: Floats, top: int, most: int, tries: Sequence[float], power: int
+) -> tuple[Bytes, Bytes, Floats, Floats]:
+    """Of blocks in parts, [n, parts, k]: d and dmin as bytes [n, 2], scales and minima [n, parts],
+    integers in 0 .. most, of which the neighbours are tried too."""
+    scale, minimum = affine(x, weights, top, tries, power)
+    d, dmin = (to_halves(v.max(axis=1, keepdims=True) / np.float32(most)) for v in (scale, minimum))
+    step_of, low_of = from_halves(d), from_halves(dmin)
+    first = nearest(scale * inverse(step_of), 0, most)
+    second = nearest(minimum * inverse(low_of), 0, most)
+    best = np.full(first.shape, np.inf, np.float32)
+    scales, minima = first, second
+    for step, shift in product(STEPS, repeat=2):
+        trial, other = (
+            v.clip(0, most) for v in (first + np.float32(step), second + np.float32(shift))
+        )
+        size, low = (step_of * trial)[..., None], (low_of * other)[..., None]
+        off = np.abs(size * nearest((x + low) * inverse(size), 0, top) - low - x)
+        error = chain(weights * (off * off if power == 2 else off))
+        better = error < best
+        best = np.where(better, error, best)
+        scales, minima = np.where(better, trial, scales), np.where(better, other, minima)
+    return d, dmin, scales, minima

@@ -16,9 +16,10 @@ class Format:
     """One GGUF weight format.
 
     `gguf_type` is its number in a GGUF file. `decode` turns uint8 [blocks, block_bytes] into
-    float32 [blocks, block], `encode` the reverse; both are exact definitions, bit for bit.
-    `part` elements of a block share a scale; where they have an offset, too, `offset` gives it as
-    `decode` gives the elements.
+    float32 [blocks, block], `encode` the reverse; both are exact definitions, bit for bit. Where
+    scales are fitted, `encode_weighted` also takes how much each element matters, and looks for
+    those that are best for it. `part` elements of a block share a scale; where they have an offset,
+    too, `offset` gives it as `decode` gives the elements.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Format:
     block_bytes: int
     decode: Callable[[Bytes], Floats]
     encode: Callable[[Floats], Bytes]
+    encode_weighted: Callable[[Floats, Floats], Bytes] | None = None
     part: int = 32
     offset: Callable[[Bytes], Floats] | None = None
 
@@ -51,6 +53,17 @@ class Format:
         row_bytes = self.row_bytes(x.shape[-1])
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
         return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
+
+    def quantise_weighted(self, x: Floats, importance: Floats) -> Bytes:
+        """As `quantise`, importance float32 [elements] being that of each column."""
+        if self.encode_weighted is None:
+            raise ValueError(f"{self.name} has nothing that an importance could decide")
+        row_bytes = self.row_bytes(x.shape[-1])
+        matters = np.broadcast_to(importance, x.shape)
+        blocks, weights = (
+            np.ascontiguousarray(v, np.float32).reshape(-1, self.block) for v in (x, matters)
+        )
+        return self.encode_weighted(blocks, weights).reshape(*x.shape[:-1], row_bytes)
 
 
 def from_halves(data: Bytes) -> Floats:

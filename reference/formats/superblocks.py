@@ -6,12 +6,20 @@ that fit.py tries and, once scales are integers, among their neighbours.
 """
 
 from dataclasses import dataclass
-from itertools import product
+from typing import overload
 
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import affine, chain, extreme, nearest, symmetric
+from reference.formats.fit import (
+    TRIES,
+    affine_parts,
+    nearest,
+    sizes,
+    squares,
+    symmetric_parts,
+    whole,
+)
 from reference.formats.format import (
     Bytes,
     Floats,
@@ -19,10 +27,7 @@ from reference.formats.format import (
     Integers,
     from_halves,
     inverse,
-    to_halves,
 )
-
-SYMMETRIC_TRIES = [0.1 * step for step in range(-9, 10)]
 
 
 def _by_parts(values: Integers, per_part: Floats) -> Floats:
@@ -32,26 +37,38 @@ def _by_parts(values: Integers, per_part: Floats) -> Floats:
     return np.asarray(found.reshape(n, 256))
 
 
-def _symmetric(x: Floats, parts: int, half: int, most: int) -> tuple[Bytes, Bytes, Bytes]:
+@dataclass(frozen=True, slots=True)
+class Symmetric:
+    """How a format without minima is fitted: parts of a superblock, integers in [-half, half) and
+    their scales in [-most, most)."""
+
+    parts: int
+    half: int
+    most: int
+
+
+SYMMETRIC = {"Q3_K": Symmetric(16, 4, 32), "Q6_K": Symmetric(16, 32, 128)}
+
+
+def _symmetric(x: Floats, importance: Floats | None, fit: Symmetric) -> tuple[Bytes, Bytes, Bytes]:
     """d as bytes, scales int8 [n, parts] in [-most, most), q int8 [n, 256] in [-half, half)."""
-    x = x.reshape(len(x), parts, 256 // parts)
-    weights = x * x
-    scale = symmetric(x, weights, half, SYMMETRIC_TRIES)
-    halves = to_halves(extreme(scale)[:, None] / np.float32(-most))
-    d = from_halves(halves)
-    first = nearest(scale * inverse(d), -most, most - 1)
-    best = np.full(first.shape, np.inf, np.float32)
-    scales, q = first, np.zeros(x.shape, np.float32)
-    for step in (0, -1, 1):
-        trial = (first + np.float32(step)).clip(-most, most - 1)
-        size = (d * trial)[..., None]
-        integers = nearest(x * inverse(size), -half, half - 1)
-        off = size * integers - x
-        error = chain(weights * off * off)
-        better = error < best
-        best, scales = np.where(better, error, best), np.where(better, trial, scales)
-        q = np.where(better[..., None], integers, q)
-    return halves, scales.astype(np.int8).view(np.uint8), q.reshape(len(x), 256).astype(np.int8)
+    x, importance = _in_parts(x, fit.parts), _in_parts(importance, fit.parts)
+    targets = [-(fit.half + step) for step in TRIES]
+    becomes = whole(fit.half)
+    d, scales = symmetric_parts(x, squares(x, importance), fit.most, targets, becomes)
+    q = becomes(x * inverse((from_halves(d) * scales)[..., None]))
+    return d, scales.astype(np.int8).view(np.uint8), q.reshape(len(x), 256).astype(np.int8)
+
+
+@overload
+def _in_parts(x: Floats, parts: int) -> Floats: ...
+@overload
+def _in_parts(x: None, parts: int) -> None: ...
+@overload
+def _in_parts(x: Floats | None, parts: int) -> Floats | None: ...
+def _in_parts(x: Floats | None, parts: int) -> Floats | None:
+    """[n, 256] -> [n, parts, 256 / parts]."""
+    return None if x is None else x.reshape(len(x), parts, 256 // parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,35 +90,17 @@ AFFINE = {
 }
 
 
-def _affine(x: Floats, fit: Affine) -> tuple[Bytes, Bytes, Bytes, Bytes, Bytes]:
+def _affine(
+    x: Floats, importance: Floats | None, fit: Affine
+) -> tuple[Bytes, Bytes, Bytes, Bytes, Bytes]:
     """d and dmin as bytes, scales and minima uint8 [n, parts], q uint8 [n, 256]."""
-    top, most, power = fit.top, fit.most, fit.power
-    x = x.reshape(len(x), fit.parts, 256 // fit.parts)
-    weights = np.abs(x)
-    if power == 2:
-        weights += np.sqrt(chain(x * x) / np.float32(x.shape[-1]))[..., None]
-    scale, minimum = affine(x, weights, top, fit.tries, power)
-    d, dmin = (
-        from_halves(to_halves(v.max(axis=1, keepdims=True) / np.float32(most)))
-        for v in (scale, minimum)
-    )
-    first, second = nearest(scale * inverse(d), 0, most), nearest(minimum * inverse(dmin), 0, most)
-    best = np.full(first.shape, np.inf, np.float32)
-    scales, minima, q = first, second, np.zeros(x.shape, np.float32)
-    for step, shift in product((0, -1, 1), repeat=2):
-        trial, other = (
-            v.clip(0, most) for v in (first + np.float32(step), second + np.float32(shift))
-        )
-        size, low = (d * trial)[..., None], (dmin * other)[..., None]
-        integers = nearest((x + low) * inverse(size), 0, top)
-        off = np.abs(size * integers - low - x)
-        error = chain(weights * (off * off if power == 2 else off))
-        better = error < best
-        best = np.where(better, error, best)
-        scales, minima = np.where(better, trial, scales), np.where(better, other, minima)
-        q = np.where(better[..., None], integers, q)
-    codes = q.reshape(len(x), 256).astype(np.uint8)
-    return to_halves(d), to_halves(dmin), scales.astype(np.uint8), minima.astype(np.uint8), codes
+    x, importance = _in_parts(x, fit.parts), _in_parts(importance, fit.parts)
+    power = fit.power if importance is None else 2
+    weights = sizes(x, power, importance)
+    d, dmin, scales, minima = affine_parts(x, weights, fit.top, fit.most, fit.tries, power)
+    size, low = ((from_halves(h) * v)[..., None] for h, v in ((d, scales), (dmin, minima)))
+    q = nearest((x + low) * inverse(size), 0, fit.top).reshape(len(x), 256)
+    return d, dmin, scales.astype(np.uint8), minima.astype(np.uint8), q.astype(np.uint8)
 
 
 def decode_q2_k(blocks: Bytes) -> Floats:
@@ -114,8 +113,8 @@ def offset_q2_k(blocks: Bytes) -> Floats:
     return np.repeat(-(from_halves(blocks[:, 82:]) * (blocks[:, :16] >> 4)), 16, axis=1)
 
 
-def encode_q2_k(x: Floats) -> Bytes:
-    d, dmin, scales, minima, q = _affine(x, AFFINE["Q2_K"])
+def encode_q2_k(x: Floats, importance: Floats | None = None) -> Bytes:
+    d, dmin, scales, minima, q = _affine(x, importance, AFFINE["Q2_K"])
     return np.concatenate([scales | minima << 4, pack(q, 2, 32), d, dmin], axis=1)
 
 
@@ -128,8 +127,8 @@ def decode_q3_k(blocks: Bytes) -> Floats:
     return _by_parts(q - np.int8(4), d * (scales - np.int8(32)))
 
 
-def encode_q3_k(x: Floats) -> Bytes:
-    d, scales, q = _symmetric(x, 16, 4, 32)
+def encode_q3_k(x: Floats, importance: Floats | None = None) -> Bytes:
+    d, scales, q = _symmetric(x, importance, SYMMETRIC["Q3_K"])
     raised, sixty_four = (q + np.int8(4)).view(np.uint8), scales + np.uint8(32)
     scale_bits = pack(sixty_four, 4, 8), pack(sixty_four >> 4, 2, 4)
     return np.concatenate([pack(raised >> 2, 1, 32), pack(raised, 2, 32), *scale_bits, d], axis=1)
@@ -163,8 +162,8 @@ def offset_k(blocks: Bytes) -> Floats:
     return np.repeat(-(from_halves(blocks[:, 2:4]) * minima), 32, axis=1)
 
 
-def encode_q4_k(x: Floats) -> Bytes:
-    d, dmin, scales, minima, q = _affine(x, AFFINE["Q4_K"])
+def encode_q4_k(x: Floats, importance: Floats | None = None) -> Bytes:
+    d, dmin, scales, minima, q = _affine(x, importance, AFFINE["Q4_K"])
     return np.concatenate([d, dmin, _from_six_bits(scales, minima), pack(q, 4, 32)], axis=1)
 
 
@@ -175,8 +174,8 @@ def decode_q5_k(blocks: Bytes) -> Floats:
     return _by_parts(q, scale) + offset_k(blocks)
 
 
-def encode_q5_k(x: Floats) -> Bytes:
-    d, dmin, scales, minima, q = _affine(x, AFFINE["Q5_K"])
+def encode_q5_k(x: Floats, importance: Floats | None = None) -> Bytes:
+    d, dmin, scales, minima, q = _affine(x, importance, AFFINE["Q5_K"])
     bits = pack(q >> 4, 1, 32), pack(q, 4, 32)
     return np.concatenate([d, dmin, _from_six_bits(scales, minima), *bits], axis=1)
 
@@ -188,14 +187,14 @@ def decode_q6_k(blocks: Bytes) -> Floats:
     return _by_parts(q.view(np.int8) - np.int8(32), from_halves(blocks[:, 208:]) * scales)
 
 
-def encode_q6_k(x: Floats) -> Bytes:
-    d, scales, q = _symmetric(x, 16, 32, 128)
+def encode_q6_k(x: Floats, importance: Floats | None = None) -> Bytes:
+    d, scales, q = _symmetric(x, importance, SYMMETRIC["Q6_K"])
     raised = (q + np.int8(32)).view(np.uint8)
     return np.concatenate([pack(raised, 4, 64), pack(raised >> 4, 2, 32), scales, d], axis=1)
 
 
-Q2_K = Format("Q2_K", 10, 256, 84, decode_q2_k, encode_q2_k, 16, offset_q2_k)
-Q3_K = Format("Q3_K", 11, 256, 110, decode_q3_k, encode_q3_k, 16)
-Q4_K = Format("Q4_K", 12, 256, 144, decode_q4_k, encode_q4_k, offset=offset_k)
-Q5_K = Format("Q5_K", 13, 256, 176, decode_q5_k, encode_q5_k, offset=offset_k)
-Q6_K = Format("Q6_K", 14, 256, 210, decode_q6_k, encode_q6_k, 16)
+Q2_K = Format("Q2_K", 10, 256, 84, decode_q2_k, encode_q2_k, encode_q2_k, 16, offset_q2_k)
+Q3_K = Format("Q3_K", 11, 256, 110, decode_q3_k, encode_q3_k, encode_q3_k, 16)
+Q4_K = Format("Q4_K", 12, 256, 144, decode_q4_k, encode_q4_k, encode_q4_k, offset=offset_k)
+Q5_K = Format("Q5_K", 13, 256, 176, decode_q5_k, encode_q5_k, encode_q5_k, offset=offset_k)
+Q6_K = Format("Q6_K", 14, 256, 210, decode_q6_k, encode_q6_k, encode_q6_k, 16)

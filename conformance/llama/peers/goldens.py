@@ -2,7 +2,8 @@
 
 `transformers.Q8_0` in a file holds that peer's logits, float32, after the last ROWS tokens; weights
 are not kept, since `Checkpoint` makes them again. The index has the peers' versions, each
-checkpoint's fields, the sha256 of its weights and of its file, and what llama.cpp told greedily.
+checkpoint's fields, the sha256 of its weights and of its file, and what llama.cpp told greedily and
+what the held-out stories cost it, chunk by chunk.
 """
 
 import json

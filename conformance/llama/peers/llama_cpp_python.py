@@ -7,6 +7,8 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 
+from conformance.llama.peers.compare import log_probabilities
+from conformance.llama.peers.stories import HELD_OUT, read_out
 from reference.op import Array
 
 PEER = "llama.cpp"
@@ -55,3 +57,17 @@ def greedy(llama: llama_cpp.Llama, prompt: str, count: int) -> tuple[list[int], 
         told.append(int(first))
         llama.eval(told[-1:])
     return tokens, told, lead
+
+
+def costs(llama: llama_cpp.Llama) -> list[float]:
+    """Mean -ln p in nats of the tokens that count of each chunk of the held-out stories, as
+    llama.cpp's perplexity tool has it: the text is tokenised whole, special tokens left as text."""
+    tokens = llama.tokenize(HELD_OUT.read_bytes(), add_bos=True, special=False)
+    found = []
+    for passage in read_out(tokens, llama.token_bos()).passages():
+        llama.reset()
+        llama.eval(list(passage.tokens))
+        rows = llama.scores[passage.first : len(passage.tokens) - 1].astype(np.float64)
+        costs = -log_probabilities(rows)
+        found.append(float(costs[np.arange(len(costs)), passage.foretold].mean()))
+    return found

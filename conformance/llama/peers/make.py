@@ -56,7 +56,8 @@ def answers(checkpoint: Checkpoint) -> dict[str, Array]:
 
 
 def told(path: Path) -> dict[str, Any]:
-    """What llama.cpp tells with a model, its cache in F16 as ours is by default."""
+    """What llama.cpp tells with a model, its cache in F16 as ours is by default, and what the
+    held-out stories cost it."""
     stories = []
     with closing(llama_cpp_python.load(path, "F16", context=0)) as llama:
         for prompt in PROMPTS:
@@ -64,7 +65,8 @@ def told(path: Path) -> dict[str, Any]:
             stories.append(
                 {"prompt": prompt, "tokens": tokens, "continuation": continuation, "lead": lead}
             )
-    return {"sha256": sha256(path), "stories": stories}
+        costs = llama_cpp_python.costs(llama)
+    return {"sha256": sha256(path), "stories": stories, "costs": costs}
 
 
 if __name__ == "__main__":

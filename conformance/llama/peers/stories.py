@@ -1,6 +1,8 @@
-"""Greedy text of an embedded model: what is asked of llama.cpp and of the engine."""
+"""Greedy text of an embedded model, and what a text costs it: asked of llama.cpp and the engine."""
 
+from data.golden import FOLDER
 from engine import Engine, SamplingParams
+from engine.perplexity import Scorer, Text, cut
 
 STORY = "story-f16"
 PROMPTS = (
@@ -9,9 +11,24 @@ PROMPTS = (
     "One foggy day, Olive found six plums beside the pond.",
 )
 TOLD = 200  # tokens
+HELD_OUT = FOLDER.parent / "story" / "held_out.txt"
+CONTEXT, CHUNKS = 128, 8
+NEAR = 2e-4  # nats between mean costs: logits that differ by 1e-4 move a cost by twice that at most
 
 
 def tell(engine: Engine, prompt: str) -> list[int]:
     """The TOLD likeliest tokens, one after the other; no token ends the text."""
     params = SamplingParams(temperature=0.0, max_tokens=TOLD, ignore_eos=True)
     return [piece.token for piece in engine.generate(prompt, params)]
+
+
+def read_out(tokens: list[int], bos: int | None) -> Text:
+    """The beginning of the held-out stories, in chunks."""
+    return cut(tokens, CONTEXT, bos, CHUNKS)
+
+
+def costs(engine: Engine) -> list[float]:
+    """Mean -ln p in nats of the tokens that count of each chunk of the held-out stories."""
+    tokenizer, scorer = engine.tokenizer, Scorer(engine)
+    text = read_out(tokenizer.encode(HELD_OUT.read_text()), tokenizer.bos_of_texts)
+    return [float(scorer.read(passage).nll.mean()) for passage in text.passages()]

@@ -1,0 +1,320 @@
+"""Perplexity against a direct computation, bases and what they are compared by, and bad input."""
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.llama.test_bad_input import Assay, fault
+from conformance.llama.test_generate import log_softmax
+from data.golden import FOLDER
+from engine import Engine
+from engine.aside import OutputError
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+from engine.perplexity import (
+    Coded,
+    Estimate,
+    LogitsFile,
+    Passage,
+    PerplexityError,
+    Scorer,
+    Tally,
+    Text,
+    cut,
+    writing,
+)
+from engine.perplexity.statistics import percentiles
+from engine.quantise import Recipe, quantise
+
+HELD_OUT = FOLDER.parent / "story" / "held_out.txt"
+CONTEXT, CHUNKS = 64, 4
+HALF_STEP = 16 / 65535 * (1 / 2 + 1 / 64)  # of a base's log-probabilities, in nats
+ROUNDING = 1e-5  # of nats in float32, where they are some tens
+
+
+@pytest.fixture(name="story", scope="module")
+def _story() -> Iterator[Engine]:
+    with Engine.load("story", threads=2, context=CONTEXT, outputs=CONTEXT) as engine:
+        yield engine
+
+
+@pytest.fixture(name="text", scope="module")
+def _text(story: Engine) -> Text:
+    tokens = story.tokenizer.encode(HELD_OUT.read_text())
+    return cut(tokens, CONTEXT, story.tokenizer.bos_of_texts, CHUNKS)
+
+
+def tally(engine: Engine, text: Text, base: LogitsFile | None = None) -> Tally:
+    scorer, found = Scorer(engine), Tally()
+    coded = base.coded() if base else None
+    for passage in text.passages():
+        found.add(scorer.read(passage, next(coded) if coded else None))
+    return found
+
+
+def keep(engine: Engine, text: Text, path: Path) -> Tally:
+    """Read a text and write a base."""
+    scorer, found = Scorer(engine), Tally()
+    with writing(path, text, engine.model.config.vocab) as writer:
+        for passage in text.passages():
+            coded = Coded.empty(text.scored, engine.model.config.vocab)
+            found.add(scorer.read(passage, keep=coded))
+            writer.add(coded)
+    return found
+
+
+def direct(engine: Engine, text: Text) -> tuple[list[float], float]:
+    """-ln p of every token that counts, by the logits in float64; and how far a kernel may be."""
+    nll, worst = [], 0.0
+    for chunk in text.chunks.tolist():
+        tokens = [engine.tokenizer.bos_id, *chunk[1:]]
+        logits = engine.logits(tokens)
+        for at in range(text.context // 2, text.context - 1):
+            log_p, error = log_softmax(logits[at])
+            nll.append(-float(log_p[tokens[at + 1]]))
+            worst = max(worst, error)
+    return nll, worst
+
+
+# The method
+
+
+def test_perplexity_is_that_of_the_engine_s_logits(story: Engine, text: Text) -> None:
+    """Each token of a chunk's second half costs what the logits before it say, in float64."""
+    expected, error = direct(story, text)
+    found = tally(story, text)
+    assert found.nll == pytest.approx(expected, abs=error)
+    assert len(expected) == CHUNKS * (CONTEXT - 1 - CONTEXT // 2)
+    value = found.perplexity().perplexity.value
+    assert value == pytest.approx(math.exp(sum(expected) / len(expected)), rel=2 * error)
+    assert found.running[-1] == pytest.approx(value, rel=1e-12)
+
+
+def test_steps_of_any_size_give_the_same_bits(story: Engine, text: Text) -> None:
+    """However few tokens a step takes and gives logits for, no bit of the scores changes."""
+    with Engine.load("story", threads=1, context=CONTEXT, batch=23, outputs=5) as narrow:
+        assert tally(narrow, text).nll.tobytes() == tally(story, text).nll.tobytes()
+
+
+def test_a_text_is_cut_as_llama_cpp_cuts_it() -> None:
+    """Chunks stand side by side, what is left over is dropped, BOS takes the place of a token."""
+    text = cut(range(100, 126), 8, 1)
+    assert text.chunks.tolist() == [list(range(b, b + 8)) for b in (100, 108, 116)]
+    passages = list(text.passages())
+    assert [p.tokens[0] for p in passages] == [1, 1, 1]
+    assert list(passages[1].foretold) == [113, 114, 115]
+    assert [p.tokens[0] for p in cut(range(100, 126), 8, None, 2).passages()] == [100, 108]
+
+
+def test_passages_count_from_where_they_say(story: Engine) -> None:
+    """Of a passage that counts from its first token all but that token are foretold."""
+    tokens = [0, 639, 640, 286, 260]
+    assert len(Scorer(story).read(Passage(tokens)).nll) == 4
+    assert len(Scorer(story).read(Passage(tokens, 3)).nll) == 1
+    with pytest.raises(PerplexityError, match="has none behind 5"):
+        Scorer(story).read(Passage(tokens, 4))
+    with pytest.raises(PerplexityError, match="66 tokens, the context holds 64"):
+        Scorer(story).read(Passage([0] * 66))
+
+
+# Statistics
+
+
+def test_the_standard_error_is_llama_cpp_s() -> None:
+    """sqrt((mean x^2 - mean^2) / (n - 1)), and times the perplexity for the perplexity's."""
+    found = Estimate.mean(np.array([1.0, 2.0, 3.0, 6.0]))
+    assert (found.value, found.error) == (3.0, pytest.approx(math.sqrt((50 / 4 - 9) / 3)))
+    assert found.exp() == Estimate(pytest.approx(math.e**3), pytest.approx(math.e**3 * found.error))
+
+
+def test_percentiles_lie_on_lines_between_samples() -> None:
+    """0 to 100 in steps of 10: a twentieth of the way down is 5."""
+    found = percentiles(np.arange(0.0, 101.0, 10.0), (0.99, 0.5, 0.05))
+    assert found == {"maximum": 100, "99%": pytest.approx(99), "50%": 50, "5%": 5, "minimum": 0}
+
+
+def test_a_ratio_s_error_is_that_of_pairs(story: Engine, text: Text, tmp_path: Path) -> None:
+    """var(a) + var(b) - 2 cov(a, b), as llama.cpp writes it, for logarithm and difference."""
+    keep(story, text, tmp_path / "base")
+    with (
+        Engine.load("story-draft", threads=2, context=CONTEXT) as draft,
+        LogitsFile(tmp_path / "base") as base,
+    ):
+        found = tally(draft, text, base)
+    comparison = found.comparison()
+    assert comparison
+    a, b = found.nll, np.concatenate([s.base.nll for s in found.scores if s.base])
+    (aa, ab), (_, bb) = np.cov(a, b, ddof=0) / (len(a) - 1)
+    assert comparison.log_ratio.error == pytest.approx(math.sqrt(aa + bb - 2 * ab))
+    assert comparison.log_ratio.value == pytest.approx(a.mean() - b.mean())
+    assert comparison.correlation == pytest.approx(ab / math.sqrt(aa * bb))
+    p, q = math.exp(a.mean()), math.exp(b.mean())
+    error = math.sqrt(p * p * aa + q * q * bb - 2 * p * q * ab)
+    assert comparison.difference == Estimate(pytest.approx(p - q), pytest.approx(error))
+    assert comparison.delta_p.value == pytest.approx((np.exp(-a) - np.exp(-b)).mean())
+    share = comparison.same_top.value
+    assert comparison.same_top.error == pytest.approx(math.sqrt(share * (1 - share) / (len(a) - 1)))
+
+
+# Bases
+
+
+def test_a_model_is_its_own_base(story: Engine, text: Text, tmp_path: Path) -> None:
+    """Against itself nothing is lost but the rounding to 16 bits."""
+    kept = keep(story, text, tmp_path / "base")
+    with LogitsFile(tmp_path / "base") as base:
+        found = tally(story, text, base)
+    assert found.nll.tobytes() == kept.nll.tobytes()
+    comparison = found.comparison()
+    assert comparison
+    assert comparison.same_top == Estimate(1.0, 0.0)
+    assert abs(comparison.divergence.value) <= HALF_STEP + ROUNDING
+    likely = found.nll < 15  # what is deeper than 16 below the likeliest is clipped
+    theirs = np.concatenate([s.base.nll for s in found.scores if s.base])
+    assert np.abs(found.nll - theirs)[likely].max() <= HALF_STEP + ROUNDING
+
+
+def test_a_quantised_model_diverges(story: Engine, text: Text, tmp_path: Path) -> None:
+    """Four bits diverge from F16 by more than rounding, eight by less than four."""
+    keep(story, text, tmp_path / "base")
+    divergence = {}
+    for kind in ("Q8_0", "Q4_0"):
+        out = tmp_path / f"{kind}.gguf"
+        with GGUFFile(resolve("story")) as file:
+            quantise(file, out, Recipe(kind, pure=True), threads=1)
+        with (
+            Engine.load(out, threads=2, context=CONTEXT) as engine,
+            LogitsFile(tmp_path / "base") as base,
+        ):
+            comparison = tally(engine, text, base).comparison()
+        assert comparison
+        divergence[kind] = comparison.divergence.value
+    assert divergence["Q4_0"] > HALF_STEP + ROUNDING
+    assert divergence["Q4_0"] > divergence["Q8_0"]
+
+
+@pytest.mark.parametrize("vocab", [5, 6])
+def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path: Path, vocab: int) -> None:
+    """Magic, context, vocabulary, chunks, tokens; rows of scale, least and codes, evenly many."""
+    text = cut(range(16), 8, None)
+    rng = np.random.default_rng(0)
+    coded = [
+        Coded(
+            rng.integers(0, 65536, (3, vocab)).astype(np.uint16),
+            rng.standard_normal((3, 2)).astype(np.float32),
+        )
+        for _ in range(2)
+    ]
+    with writing(tmp_path / "base", text, vocab) as writer:
+        for one in coded:
+            writer.add(one)
+    expected = b"_logits_" + struct.pack("<19i", 8, vocab, 2, *range(16))
+    for one in coded:
+        for line, codes in zip(one.lines, one.codes, strict=True):
+            expected += struct.pack(f"<2f{vocab}H", *line, *codes) + b"\0\0" * (vocab % 2)
+    assert (tmp_path / "base").read_bytes() == expected
+    with LogitsFile(tmp_path / "base") as base:
+        assert (base.context, base.vocab, base.count) == (8, vocab, 2)
+        assert (base.chunks == text.chunks).all()
+        for one, again in zip(coded, base.coded(), strict=True):
+            assert (one.codes == again.codes).all()
+            assert (one.lines == again.lines).all()
+
+
+def test_what_was_not_finished_is_not_there(tmp_path: Path) -> None:
+    """An error while a base is written leaves an older one, and nothing else."""
+    path = tmp_path / "base"
+    path.write_bytes(b"older")
+    with pytest.raises(RuntimeError), writing(path, cut(range(16), 8, None), 4):
+        raise RuntimeError
+    assert [p.name for p in tmp_path.iterdir()] == ["base"]
+    assert path.read_bytes() == b"older"
+
+
+# The program
+
+
+def test_the_program_prints_json(inside: Assay, tmp_path: Path) -> None:
+    """A base kept and compared with: figures as JSON, the text read from stdin or a file."""
+    base = tmp_path / "base"
+    options = ["-c", "64", "--chunks", "3", "-t", "1"]
+    code, out, _ = inside("perplexity", "story", HELD_OUT, *options, "--save-logits", base)
+    assert code == 0
+    assert out.startswith("perplexity ")
+    code, out, _ = inside("perplexity", "story-q8_0", HELD_OUT, "-t", "1", "--base", base, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["context"], found["chunks"], found["tokens"]) == (64, 3, 93)
+    assert len(found["running"]) == 3
+    assert found["comparison"]["same_top"]["value"] > 0.9
+    assert found["comparison"]["base"]["tokens"] == 93
+    code, out, _ = inside("perplexity", "story", HELD_OUT, *options, "--base", base)
+    assert "same likeliest token" in out
+
+
+def test_bad_texts(inside: Assay, tmp_path: Path) -> None:
+    """A text that is empty, short, not UTF-8 or not there is refused in one line."""
+    path = tmp_path / "text"
+    path.write_text("")
+    assert fault(inside("perplexity", "story", path)) == f"{path}: the text is empty"
+    path.write_text("Once upon a time\n")
+    assert fault(inside("perplexity", "story", path)) == (
+        f"{path}: the text has 5 tokens: want at least 1024, which is 2 chunks of 512"
+    )
+    path.write_bytes(b"Once \xff")
+    assert fault(inside("perplexity", "story", path)) == f"{path}: byte 5 is not valid UTF-8"
+    assert "No such file" in fault(inside("perplexity", "story", tmp_path / "none"))
+    assert "chunk has at least 8" in fault(inside("perplexity", "story", HELD_OUT, "-c", "4"))
+    assert "chunks must be" in fault(inside("perplexity", "story", HELD_OUT, "--chunks", "0"))
+
+
+def test_bad_bases(inside: Assay, text: Text, tmp_path: Path) -> None:
+    """A base of another text, vocabulary or context, and what is none, is refused in one line."""
+    base = tmp_path / "base"
+
+    def made(text: Text, vocab: int = 1024) -> Path:
+        with writing(base, text, vocab) as writer:
+            for _ in text.chunks:
+                writer.add(Coded.empty(text.scored, vocab))
+        return base
+
+    def said(*options: str) -> str:
+        return fault(inside("perplexity", "story", HELD_OUT, "--base", base, *options))
+
+    made(text, 1023)
+    assert said() == f"{base}: the base has a vocabulary of 1023 tokens, the model 1024"
+    made(text)
+    assert said("-c", "32") == f"{base}: the base read chunks of 64 tokens, not 32"
+    assert "the base read 4 chunks, the text has 5" in said("--chunks", "5")
+    whole = base.read_bytes()
+    base.write_bytes(whole[:-1])
+    assert "cut off while it was written" in said()
+    base.write_bytes(whole[:19])
+    assert "this is no file of a base's logits" in said()
+    base.write_bytes(b"GGUF" + whole[4:])
+    assert "this is no file of a base's logits" in said()
+    base.write_bytes(whole[:8] + struct.pack("<3i", 64, -1, 4) + whole[20:])
+    assert "the file is damaged" in said()
+    changed = text.chunks.copy()
+    changed[2, 5] += 1
+    made(replace(text, chunks=changed))
+    assert said() == f"{base}: the base read another text: chunk 3 differs"
+    made(text)
+    assert "it is the file that is read" in said("--save-logits", str(base))
+    base.unlink()
+    assert "No such file" in said()
+
+
+def test_a_base_cannot_be_written_anywhere(inside: Assay, tmp_path: Path) -> None:
+    """Where there is no place for it is said before any work is done."""
+    nowhere = tmp_path / "none" / "base"
+    line = fault(inside("perplexity", "story", HELD_OUT, "--save-logits", nowhere))
+    assert "cannot be written" in line
+    with pytest.raises(OutputError), writing(tmp_path, cut(range(16), 8, None), 4):
+        pass

@@ -1,0 +1,49 @@
+"""Files that are there whole or not at all: written aside, renamed when they are complete."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+UNFINISHED = ".part"
+
+
+class OutputError(ValueError):
+    """A file cannot be written; the message is one plain line: file and fault."""
+
+
+@contextmanager
+def written_aside(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the name `out` at the end; after an error nothing is left.
+
+    Raises `OutputError` if `out` is no place for a file, is the file that the caller `reads`, or if
+    the disk is full.
+    """
+    check(out, reads)
+    part = out.with_name(out.name + UNFINISHED)
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(out)
+    except OSError as error:
+        if error.filename not in (None, str(part)):
+            raise
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"{out}: cannot be written: {reason}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def check(out: Path, reads: Path | None = None) -> None:
+    """Raise `OutputError`, before any work is done, where `written_aside` would."""
+    if not out.name or (out.exists() and not out.is_file()):  # a rename would replace a device
+        raise OutputError(f"{out}: cannot be written: it is there and is not a file")
+    if not out.parent.is_dir():
+        raise OutputError(f"{out}: cannot be written: there is no folder {out.parent}")
+    if not os.access(out.parent, os.W_OK):
+        raise OutputError(f"{out}: cannot be written: {out.parent} is read-only")
+    if reads is not None and out.exists() and out.samefile(reads):
+        raise OutputError(f"{out}: cannot be written: it is the file that is read")

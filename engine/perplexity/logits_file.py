@@ -1,0 +1,138 @@
+"""A base run's log-probabilities on disk, in the file that llama.cpp's perplexity tool writes and
+reads (`--kl-divergence-base`):
+
+    header   8 bytes `_logits_`, then little-endian i32: tokens of a chunk, vocabulary, chunks
+    text     i32 [chunks, context], BOS not put in
+    row      for each token that counts: f32 scale, f32 least, u16 [vocab], one more if vocab is odd
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+
+from engine.aside import written_aside
+from engine.perplexity.scores import Coded
+from engine.perplexity.text import LEAST_CONTEXT, PerplexityError, Text, Tokens, scored_of
+
+MAGIC = b"_logits_"
+HEADER = struct.Struct("<8s3i")
+
+
+def row_of(vocab: int) -> np.dtype[np.void]:
+    """A row as NumPy has it."""
+    return np.dtype(
+        {
+            "names": ["line", "codes"],
+            "formats": [("<f4", 2), ("<u2", vocab)],
+            "itemsize": 8 + 2 * (vocab + vocab % 2),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsWriter:
+    """Where the rows of chunk after chunk go."""
+
+    file: BinaryIO
+    row: np.dtype[np.void]
+
+    def add(self, coded: Coded) -> None:
+        rows = np.zeros(len(coded.codes), self.row)
+        rows["line"], rows["codes"] = coded.lines, coded.codes
+        self.file.write(rows.tobytes())
+
+
+@contextmanager
+def writing(path: Path, text: Text, vocab: int) -> Iterator[LogitsWriter]:
+    """A file that is there when all chunks of the text were added; after an error nothing is."""
+    with written_aside(path) as file:
+        file.write(HEADER.pack(MAGIC, text.context, vocab, len(text.chunks)))
+        file.write(text.chunks.astype("<i4").tobytes())
+        yield LogitsWriter(file, row_of(vocab))
+
+
+class LogitsFile:
+    """A base to compare with, of which one chunk at a time is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("rb")
+        try:
+            self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> None:
+        head = self._file.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            raise PerplexityError(f"{self.path}: this is no file of a base's logits")
+        _, self.context, self.vocab, self.count = HEADER.unpack(head)
+        if self.context < LEAST_CONTEXT or self.vocab < 1 or self.count < 1:
+            raise PerplexityError(
+                f"{self.path}: {self.count} chunks of {self.context} tokens, a vocabulary of"
+                f" {self.vocab}: the file is damaged"
+            )
+        scored, row = scored_of(self.context), row_of(self.vocab)
+        expected = HEADER.size + self.count * (4 * self.context + scored * row.itemsize)
+        size = os.fstat(self._file.fileno()).st_size
+        if size != expected:
+            raise PerplexityError(
+                f"{self.path}: {size} bytes, {expected} are wanted for {self.count} chunks of"
+                f" {self.context} tokens: cut off while it was written?"
+            )
+        text = np.frombuffer(self._file.read(4 * self.count * self.context), "<i4")
+        self.chunks: Tokens = text.reshape(self.count, self.context)
+
+    def check(self, text: Text, vocab: int) -> None:
+        """Raise `PerplexityError` unless the text is the base's, or its beginning."""
+        if self.vocab != vocab:
+            raise PerplexityError(
+                f"{self.path}: the base has a vocabulary of {self.vocab} tokens, the model {vocab}"
+            )
+        if self.context != text.context:
+            raise PerplexityError(
+                f"{self.path}: the base read chunks of {self.context} tokens, not {text.context}"
+            )
+        if len(text.chunks) > self.count:
+            raise PerplexityError(
+                f"{self.path}: the base read {self.count} chunks, the text has {len(text.chunks)}:"
+                " --chunks takes fewer"
+            )
+        other = (self.chunks[: len(text.chunks)] != text.chunks).any(axis=1)
+        if other.any():
+            raise PerplexityError(
+                f"{self.path}: the base read another text: chunk {int(other.argmax()) + 1} differs"
+            )
+
+    def coded(self) -> Iterator[Coded]:
+        """What the base said of each chunk, in order."""
+        row, scored = row_of(self.vocab), scored_of(self.context)
+        self._file.seek(HEADER.size + self.chunks.nbytes)
+        for number in range(self.count):
+            data = self._file.read(scored * row.itemsize)
+            if len(data) < scored * row.itemsize:
+                raise PerplexityError(f"{self.path}: chunk {number + 1} was cut off meanwhile")
+            rows = np.frombuffer(data, row)
+            yield Coded(rows["codes"], rows["line"])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,126 @@
+"""What each token of a passage costs a model, and how far its distribution is from a base's."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from engine.engine import Engine
+from engine.perplexity.text import Passage, PerplexityError
+from kernels.call import bind
+from kernels.choose import Need
+from reference.op import Arguments
+
+Array = np.ndarray[Any, np.dtype[Any]]
+OPS = ("log_sum_exp", "quantise_log_probabilities", "kl_divergence")
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Log-probabilities of the whole vocabulary behind each token that counts, in 16 bits: codes
+    uint16 [scored, vocab] and lines float32 [scored, 2] (reference/log_probabilities.py)."""
+
+    codes: Array
+    lines: Array
+
+    @classmethod
+    def empty(cls, scored: int, vocab: int) -> "Coded":
+        return cls(np.empty((scored, vocab), np.uint16), np.empty((scored, 2), np.float32))
+
+    def of(self, tokens: Array) -> Array:
+        """Of the token that came, float64 [scored] in nats."""
+        scale, least = self.lines.astype(np.float64).T
+        return np.asarray(scale * self.codes[np.arange(len(tokens)), tokens] + least)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Beside a base, of each token that counts: its -ln p there in nats, the KL divergence from it
+    in nats (float64 [scored]), and whether both hold the same token for the likeliest."""
+
+    nll: Array
+    divergence: Array
+    same_top: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """-ln p in nats, float64 [scored], of the tokens of a passage that count."""
+
+    nll: Array
+    base: Compared | None = None
+
+
+class Scorer:
+    """Reads passages with an engine, whose cache forgets what it held."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, model = engine, engine.model
+        needs = {op: Need(op) for op in OPS}
+        kernels = model.chooser.choose(list(needs.values()), model.options.progress.certified)
+        for kernel in kernels.values():
+            kernel.share.compile()  # now, not while the first passage waits
+        vocab = model.config.vocab
+        self._row, self._out = np.empty(vocab, np.float32), np.empty(1)
+        self._codes, self._line = np.empty(vocab, np.uint16), np.empty(2, np.float32)
+        logits: Arguments = {"logits": self._row}
+        coded: Arguments = {"codes": self._codes, "line": self._line}
+        out = {"out": self._out}
+
+        def bound(op: str, inputs: Arguments, outputs: Arguments) -> Callable[[], None]:
+            return partial(bind(kernels[needs[op]], inputs, outputs), 1, (0,))
+
+        self._normalise = bound("log_sum_exp", logits, out)
+        self._quantise = bound("quantise_log_probabilities", logits, coded)
+        self._diverge = bound("kl_divergence", logits | coded, out)
+
+    def read(
+        self, passage: Passage, base: Coded | None = None, keep: Coded | None = None
+    ) -> Scores:
+        """Foretell each token from those before it; compare with what a base said of the passage,
+        or fill `keep` with what others may be compared with."""
+        tokens = np.array(passage.foretold)
+        nll, divergence = np.empty(len(tokens)), np.empty(len(tokens))
+        same = np.empty(len(tokens), bool)
+        for begin, rows in self._logits(passage):
+            for i, row in enumerate(rows, begin):
+                np.copyto(self._row, row)
+                self._normalise()
+                nll[i] = self._out[0] - row[tokens[i]]
+                if keep is not None:
+                    self._quantise()
+                    keep.codes[i], keep.lines[i] = self._codes, self._line
+                if base is not None:
+                    self._codes[:], self._line[:] = base.codes[i], base.lines[i]
+                    self._diverge()
+                    divergence[i] = self._out[0]
+                    same[i] = row.argmax() == self._codes.argmax()
+        return Scores(nll, Compared(-base.of(tokens), divergence, same) if base else None)
+
+    def _logits(self, passage: Passage) -> Iterator[tuple[int, Array]]:
+        """Logits [n, vocab] that count, valid until the next ones are asked for, with the number of
+        those before; in steps as large as the model takes."""
+        model, tokens, first = self.engine.model, passage.tokens, passage.first
+        last = len(tokens) - 1  # nothing follows the last token
+        if not 0 <= first < last:
+            raise PerplexityError(f"a passage of {len(tokens)} tokens has none behind {first + 1}")
+        if last > model.cells.capacity:
+            raise PerplexityError(
+                f"a passage has {len(tokens)} tokens, the context holds {model.cells.capacity}"
+            )
+        self.engine.reset()
+        try:
+            begin = 0
+            while begin < last:
+                end = max(first, begin) + model.limits["outputs"]
+                end = min(begin + model.limits["tokens"], end, last)
+                where, wanted = range(begin, end), range(max(first - begin, 0), end - begin)
+                with self.engine.timings.prompt.measure(len(where)):
+                    rows = model.step(tokens[begin:end], where, [(0,)] * len(where), wanted)
+                if wanted:
+                    yield max(begin - first, 0), rows
+                begin = end
+        finally:
+            self.engine.reset()

@@ -1,0 +1,152 @@
+"""Importance matrices: how much each column of a weight matters, as llama.cpp keeps them.
+
+A column of a weight meets one element of every activation that the layer sees; it matters as the
+mean of that element's square. Two file formats:
+
+    GGUF      general.type "imatrix"; for each weight NAME tensors NAME.in_sum2 F32 [1, hidden], of
+              sums of squares, and NAME.counts F32 [1, 1], of how many tokens
+    legacy    i32 entries; each i32 length, name, i32 calls, i32 hidden, f32 x hidden (mean times
+              calls); then perhaps i32 chunks, i32 length, the text's name
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.gguf_cursor import ValueType
+from engine.gguf_file import GGUFFile, shown_path
+from engine.gguf_writer import NewTensor, i32, text, texts, u32, write_gguf
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class ImportanceError(ValueError):
+    """A file that is no importance matrix, or not of this model: one plain line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """float32 [hidden] by weight, means of squares; the text it comes from, in chunks of tokens."""
+
+    columns: Mapping[str, Floats]
+    source: str
+    texts: tuple[str, ...] = ()
+    chunks: int = 0
+
+    def of(self, name: str, hidden: int) -> Floats | None:
+        """A weight's columns; None if nothing was gathered for it. Raises `ImportanceError`."""
+        found = self.columns.get(name)
+        if found is not None and len(found) != hidden:
+            raise ImportanceError(
+                f"{self.source}: {name} has {len(found)} columns there, and {hidden} in the model"
+            )
+        return found
+
+    def provenance(self) -> dict[str, tuple[ValueType, Any]]:
+        """Keys of a quantised model, as llama.cpp writes them."""
+        return {
+            "quantize.imatrix.file": text(self.source),
+            "quantize.imatrix.dataset": text(", ".join(self.texts)),
+            "quantize.imatrix.entries_count": i32(len(self.columns)),
+            "quantize.imatrix.chunks_count": i32(self.chunks),
+        }
+
+
+def write(
+    out: Path,
+    sums: Mapping[str, np.ndarray[Any, Any]],
+    tokens: int,
+    texts_read: tuple[str, ...],
+    chunks: int,
+    chunk_tokens: int,
+) -> None:
+    """Sums of squares [hidden] by weight, over so many tokens, as a GGUF file."""
+    keys = {
+        "general.type": text("imatrix"),
+        "imatrix.datasets": texts(texts_read),
+        "imatrix.chunk_count": u32(chunks),
+        "imatrix.chunk_size": u32(chunk_tokens),
+    }
+    tensors, data = [], []
+    for name in sorted(sums):
+        tensors.append(NewTensor(name + SUMS, "F32", (1, len(sums[name]))))
+        tensors.append(NewTensor(name + COUNTS, "F32", (1, 1)))
+        data += [sums[name].astype(np.float32), np.array([tokens], np.float32)]
+    write_gguf(out, keys, tensors, (array.view(np.uint8) for array in data))
+
+
+def read(path: Path) -> Importance:
+    """Either format. Raises `ImportanceError` or `GGUFError`."""
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(4) == b"GGUF"
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ImportanceError(f"{shown_path(path)}: cannot be read: {reason}") from None
+    found = _read_gguf(path) if is_gguf else _read_legacy(path)
+    for name, columns in found.columns.items():
+        if not (np.isfinite(columns).all() and (columns >= 0).all()):
+            raise ImportanceError(f"{shown_path(path)}: {name} has what is no mean of squares")
+    return found
+
+
+def _read_gguf(path: Path) -> Importance:
+    with GGUFFile(path) as file:
+        if file.metadata.get("general.type") != "imatrix":
+            raise ImportanceError(f"{shown_path(path)}: this GGUF file is no importance matrix")
+        columns = {}
+        for name, tensor in file.tensors.items():
+            if not name.endswith(SUMS):
+                continue
+            weight = name.removesuffix(SUMS)
+            counts = file.tensors.get(weight + COUNTS)
+            if counts is None or {tensor.type_name, counts.type_name} != {"F32"}:
+                raise ImportanceError(f"{shown_path(path)}: {weight} has no counts, or not in F32")
+            sums = file.tensor(name).view(np.float32)
+            many = np.maximum(file.tensor(counts.name).view(np.float32).reshape(-1, 1), 1)
+            if len(many) != len(sums.reshape(-1, sums.shape[-1])):
+                raise ImportanceError(f"{shown_path(path)}: {weight} has other counts than sums")
+            columns[weight] = (sums / many).astype(np.float32).reshape(-1)
+        datasets = file.metadata.get("imatrix.datasets", [])
+        chunks = file.metadata.get("imatrix.chunk_count", 0)
+    return Importance(columns, path.name, tuple(datasets), chunks)
+
+
+def _read_legacy(path: Path) -> Importance:
+    data, at = path.read_bytes(), 0
+
+    def number() -> int:
+        nonlocal at
+        (value,) = struct.unpack_from("<i", data, at)
+        at += 4
+        return int(value)
+
+    def taken(count: int) -> bytes:
+        nonlocal at
+        if not 0 <= count <= len(data) - at:
+            raise struct.error("a length is beyond the end")
+        at += count
+        return data[at - count : at]
+
+    columns = {}
+    try:
+        for _ in range(number()):
+            name = taken(number()).decode()
+            calls = max(number(), 1)
+            sums = np.frombuffer(taken(4 * number()), np.float32)
+            columns[name] = np.asarray(sums / np.float32(calls))
+        chunks = number() if at < len(data) else 0
+        dataset = (taken(number()).decode(),) if at < len(data) else ()
+    except (struct.error, UnicodeDecodeError):
+        raise ImportanceError(
+            f"{shown_path(path)}: this is no importance matrix, or it was cut short"
+        ) from None
+    if not columns:
+        raise ImportanceError(f"{shown_path(path)}: there is nothing in this importance matrix")
+    return Importance(columns, path.name, dataset, chunks)

@@ -1,0 +1,159 @@
+"""Which weight format each tensor of a model gets: llama.cpp's mixes, as tables.
+
+A mix has one format for most matrices and rules for some roles, which name a better one for layers
+that matter more. `layers` is the number of blocks; the first and the last eighth, and every third
+layer between, are those that llama.cpp gives more bits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gguf import LlamaFileType
+
+from reference.formats import FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a matrix stands: its layer of so many, and how many heads share one of K and V."""
+
+    layer: int
+    layers: int
+    grouped: int
+    weighed: bool  # by an importance matrix
+
+
+Rule = Callable[[Place], str | None]  # None: the mix's own format
+
+
+def always(name: str) -> Rule:
+    return lambda _: name
+
+
+def in_first(share: int, name: str, other: str | None = None) -> Rule:
+    """Layers of the first 1 / share."""
+    return lambda p: name if p.layer < p.layers // share else other
+
+
+def below(layer: int, name: str, other: str | None = None) -> Rule:
+    return lambda p: name if p.layer < layer else other
+
+
+def where_more_matters(name: str) -> Rule:
+    def rule(p: Place) -> str | None:
+        eighth = p.layers // 8
+        matters = p.layer < eighth or p.layer >= 7 * p.layers // 8 or (p.layer - eighth) % 3 == 2
+        return name if matters else None
+
+    return rule
+
+
+def if_grouped(name: str, other: str | None = None) -> Rule:
+    """Four heads or more share one of K and V, which are small then."""
+    return lambda p: name if p.grouped >= 4 else other
+
+
+def if_weighed(weighed: bool, rule: Rule) -> Rule:
+    return lambda p: rule(p) if p.weighed == weighed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """`base` for matrices in general, and rules by role: attn_v, attn_output, ffn_down."""
+
+    base: str
+    file_type: LlamaFileType
+    roles: Mapping[str, Rule] = field(default_factory=dict)
+    output: str = "Q6_K"
+    embedding: str | None = None
+
+    def choose(self, role: str, place: Place) -> str:
+        """The format of a matrix of this role."""
+        if role == "output":
+            return self.output
+        if role == "token_embd":
+            return self.embedding or self.base
+        found = self.roles[role](place) if role in self.roles else None
+        chosen = found or self.base
+        # 80 layers whose eight heads share one V: an eighth of the size, worth another bit
+        if role == "attn_v" and (place.layers, place.grouped) == (80, 8):
+            return "Q5_K" if chosen in ("Q3_K", "Q4_K") else chosen
+        return chosen
+
+
+FT = LlamaFileType
+IQ4 = {"attn_v": if_grouped("Q5_K"), "ffn_down": if_weighed(False, in_first(8, "Q5_K"))}
+MIXES = {
+    "F32": Mix("F32", FT.ALL_F32, output="F32"),
+    "F16": Mix("F16", FT.MOSTLY_F16, output="F16"),
+    "BF16": Mix("BF16", FT.MOSTLY_BF16, output="BF16"),
+    "Q8_0": Mix("Q8_0", FT.MOSTLY_Q8_0, output="Q8_0"),
+    "Q4_0": Mix("Q4_0", FT.MOSTLY_Q4_0, {"ffn_down": if_weighed(True, in_first(8, "Q4_1"))}),
+    "Q4_1": Mix("Q4_1", FT.MOSTLY_Q4_1),
+    "Q5_0": Mix("Q5_0", FT.MOSTLY_Q5_0, {"ffn_down": if_weighed(True, in_first(8, "Q5_1"))}),
+    "Q5_1": Mix("Q5_1", FT.MOSTLY_Q5_1),
+    "Q2_K_S": Mix(
+        "Q2_K",
+        FT.MOSTLY_Q2_K_S,
+        {"attn_v": if_grouped("Q4_K"), "ffn_down": in_first(8, "Q4_K")},
+    ),
+    "Q2_K": Mix(
+        "Q2_K",
+        FT.MOSTLY_Q2_K,
+        {
+            "attn_v": if_grouped("Q4_K", "Q3_K"),
+            "attn_output": always("Q3_K"),
+            "ffn_down": always("Q3_K"),
+        },
+    ),
+    "Q3_K_S": Mix("Q3_K", FT.MOSTLY_Q3_K_S),
+    "Q3_K_M": Mix(
+        "Q3_K",
+        FT.MOSTLY_Q3_K_M,
+        {
+            "attn_v": below(2, "Q5_K", "Q4_K"),
+            "attn_output": always("Q4_K"),
+            "ffn_down": in_first(16, "Q5_K", "Q4_K"),
+        },
+    ),
+    "Q3_K_L": Mix(
+        "Q3_K",
+        FT.MOSTLY_Q3_K_L,
+        {role: always("Q5_K") for role in ("attn_v", "attn_output", "ffn_down")},
+    ),
+    "Q4_K_S": Mix(
+        "Q4_K", FT.MOSTLY_Q4_K_S, {"attn_v": below(4, "Q5_K"), "ffn_down": in_first(8, "Q5_K")}
+    ),
+    "Q4_K_M": Mix(
+        "Q4_K",
+        FT.MOSTLY_Q4_K_M,
+        {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")},
+    ),
+    "Q5_K_S": Mix("Q5_K", FT.MOSTLY_Q5_K_S),
+    "Q5_K_M": Mix(
+        "Q5_K",
+        FT.MOSTLY_Q5_K_M,
+        {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")},
+    ),
+    "Q6_K": Mix("Q6_K", FT.MOSTLY_Q6_K),
+    "IQ4_NL": Mix("IQ4_NL", FT.MOSTLY_IQ4_NL, IQ4),
+    "IQ4_XS": Mix("IQ4_XS", FT.MOSTLY_IQ4_XS, IQ4),
+    "TQ1_0": Mix("TQ1_0", FT.MOSTLY_TQ1_0, embedding="Q4_K"),
+    "TQ2_0": Mix("TQ2_0", FT.MOSTLY_TQ2_0, embedding="Q4_K"),
+    # llama.cpp keeps MXFP4 to the experts of mixtures; a model that has none may want it too
+    "MXFP4": Mix("MXFP4", FT.MOSTLY_MXFP4_MOE, output="Q8_0"),
+}
+ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+
+# What serves where rows are no multiple of a block of 256.
+NARROWER = {
+    "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0",
+    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+}  # fmt: skip
+
+
+def fitting(name: str, elements: int) -> str:
+    """The format itself, or the one that takes rows of so many elements in its stead."""
+    if elements % FORMATS[name].block:
+        name = NARROWER.get(name, "F16")
+    return "F16" if elements % FORMATS[name].block else name

@@ -1,0 +1,276 @@
+"""Quantising a GGUF file: what each tensor becomes, and the new file, piece by piece."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGML_QUANT_VERSION
+
+from engine.gguf_cursor import shown
+from engine.gguf_edit import keys_of
+from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
+from engine.gguf_writer import NewTensor, u32, write_gguf
+from engine.quantise.importance import Importance
+from engine.quantise.mixes import ALIASES, MIXES, Mix, Place, fitting
+from engine.tensor_reader import TensorReader
+from kernels.certificates import Certificate, Store
+from kernels.choose import Chooser, Need
+from kernels.cpu.cores import physical_cores
+from kernels.cpu.share import pack_words
+from kernels.cpu.team import Program, Team
+from kernels.kernel import Kernel
+from reference.formats import FORMATS
+
+PIECE = 2**22  # elements at a time
+LARGEST = 65504.0  # of float16, which most formats keep their scales in
+WIDE = ("F32", "BF16", "MXFP4")  # that take larger values
+FLOATS = ("F32", "F16", "BF16")
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Watch = Callable[[int, int], None]  # of bytes done and the total
+
+
+class QuantiseError(ValueError):
+    """A model that cannot be quantised so; the message is one plain line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a model becomes.
+
+    - `type`: a mix by llama.cpp's name, such as Q4_K_M; `pure`: all matrices in its format.
+    - `overrides`: pairs of a regular expression, which may match anywhere in a tensor's name, and
+      a format; the first that matches counts. `output` and `embedding`: formats of those two.
+    - `importance`: how much each column matters.
+    - `requantise`: take quantised tensors too, whose errors add up.
+    """
+
+    type: str
+    pure: bool = False
+    overrides: Sequence[tuple[str, str]] = ()
+    output: str | None = None
+    embedding: str | None = None
+    importance: Importance | None = None
+    requantise: bool = False
+
+    @property
+    def mix(self) -> Mix:
+        """Raises `QuantiseError` if there is none of that name."""
+        name = self.type.upper()
+        mix = MIXES.get(ALIASES.get(name, name))
+        if mix is None:
+            raise QuantiseError(f"there is no type {self.type!r}: want {', '.join(MIXES)}")
+        return mix
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A tensor and the format it gets, if another one; `note` says why it is not the one asked
+    for, `importance` float32 [hidden] how much its columns matter, where that decides anything."""
+
+    tensor: TensorInfo
+    format: str
+    note: str = ""
+    importance: Floats | None = None
+
+    @property
+    def copied(self) -> bool:
+        return self.format == self.tensor.type_name
+
+    @property
+    def source(self) -> Need:
+        return Need("dequantise", self.tensor.type_name)
+
+    @property
+    def target(self) -> Need:
+        op = "quantise" if self.importance is None else "quantise_weighted"
+        return Need(op, self.format)
+
+    @property
+    def becomes(self) -> NewTensor:
+        return NewTensor(self.tensor.name, self.format, self.tensor.dims)
+
+
+def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
+    """What becomes of every tensor, in the file's order. Raises `QuantiseError`."""
+    mix = recipe.mix
+    for name in filter(None, (recipe.output, recipe.embedding, *(f for _, f in recipe.overrides))):
+        _check_format(name)
+    try:
+        overrides = [(re.compile(pattern), name) for pattern, name in recipe.overrides]
+    except re.error as error:
+        raise QuantiseError(f"{error.pattern!r} is no regular expression: {error}") from None
+    found = [_choice(file, tensor, recipe, mix, overrides) for tensor in file.tensors.values()]
+    for pattern, _ in overrides:
+        if not any(pattern.search(name) for name in file.tensors):
+            raise QuantiseError(f"no tensor's name matches {pattern.pattern!r}")
+    for choice in found:
+        kind = choice.tensor.type_name
+        if not choice.copied and kind not in FLOATS and not recipe.requantise:
+            raise QuantiseError(
+                f"{shown_path(file.path)}: tensor {shown(choice.tensor.name)} is {kind} already:"
+                " --allow-requantize would quantise it again"
+            )
+    return found
+
+
+def _check_format(name: str) -> None:
+    if name not in FORMATS:
+        raise QuantiseError(f"there is no format {name!r}: want {', '.join(FORMATS)}")
+
+
+def _choice(
+    file: GGUFFile,
+    tensor: TensorInfo,
+    recipe: Recipe,
+    mix: Mix,
+    overrides: Sequence[tuple[re.Pattern[str], str]],
+) -> Choice:
+    if not _is_matrix(tensor):
+        return Choice(tensor, tensor.type_name)
+    wanted = next((name for pattern, name in overrides if pattern.search(tensor.name)), None)
+    role = _role(file, tensor.name)
+    if wanted is None:
+        named = {"output": recipe.output, "token_embd": recipe.embedding}.get(role)
+        place = _place(file, tensor.name, recipe)
+        wanted = named or (mix.base if recipe.pure else mix.choose(role, place))
+    hidden = tensor.dims[-1]
+    chosen = fitting(wanted, hidden)
+    note = f"{chosen}, since rows of {hidden} take no {wanted}" if chosen != wanted else ""
+    if recipe.importance is None or FORMATS[chosen].encode_weighted is None:
+        return Choice(tensor, chosen, note)
+    importance = recipe.importance.of(tensor.name, hidden)
+    if importance is None:
+        note = ", ".join(filter(None, (note, "not in the importance matrix")))
+    return Choice(tensor, chosen, note, importance)
+
+
+def _is_matrix(tensor: TensorInfo) -> bool:
+    """Whether a tensor is quantised at all: norms, biases and routers stay as they are."""
+    kept = tensor.name.endswith(("_norm.weight", "ffn_gate_inp.weight"))
+    return tensor.name.endswith("weight") and len(tensor.dims) >= 2 and not kept
+
+
+def _role(file: GGUFFile, name: str) -> str:
+    """`output`, also of an embedding that is both, `token_embd`, or as in blk.0.ROLE.weight."""
+    role = name.removesuffix(".weight").rpartition(".")[2]
+    return "output" if role == "token_embd" and "output.weight" not in file.tensors else role
+
+
+def _place(file: GGUFFile, name: str, recipe: Recipe) -> Place:
+    block = re.match(r"blk\.(\d+)\.", name)
+    prefix = file.metadata.get("general.architecture", "")
+
+    def count(key: str, default: int) -> int:
+        value = file.metadata.get(f"{prefix}.{key}", default)
+        return value if isinstance(value, int) and value > 0 else default
+
+    heads = count("attention.head_count", 1)
+    return Place(
+        layer=int(block[1]) if block else 0,
+        layers=count("block_count", 1),
+        grouped=heads // count("attention.head_count_kv", heads),
+        weighed=recipe.importance is not None,
+    )
+
+
+def quantise(
+    file: GGUFFile,
+    out: Path,
+    recipe: Recipe,
+    *,
+    threads: int = 0,
+    watch: Watch | None = None,
+    certified: Callable[[int, Certificate], None] | None = None,
+) -> list[Choice]:
+    """Write `out`; what became of each tensor.
+
+    `watch` gets bytes of the source done and their total. Raises `QuantiseError`, `OutputError` or
+    `GGUFError`, and leaves nothing of `out` then.
+    """
+    plan = choices(file, recipe)
+    keys = keys_of(file) | {
+        "general.file_type": u32(recipe.mix.file_type),
+        "general.quantization_version": u32(GGML_QUANT_VERSION),
+    }
+    if recipe.importance:
+        keys |= recipe.importance.provenance()
+    total = sum(choice.tensor.n_bytes for choice in plan)
+
+    def pieces(team: Team, kernels: dict[Need, Kernel]) -> Iterator[Bytes]:
+        done = 0
+        with TensorReader(file) as reader:
+            for choice in plan:
+                convert = _Converter(choice, kernels, team)
+                for piece in reader.rows(choice.tensor, convert.bytes_at_once):
+                    yield piece.reshape(-1) if choice.copied else convert(piece)
+                    done += piece.nbytes
+                    if watch:
+                        watch(done, total)
+            reader.check()
+
+    kernels = Chooser(Store()).choose(_needs(plan), certified)
+    with Team(threads or physical_cores()) as team:
+        write_gguf(
+            out,
+            keys,
+            [choice.becomes for choice in plan],
+            pieces(team, kernels),
+            magic=file.magic,
+            version=file.version,
+            reads=file.path,
+        )
+    return plan
+
+
+def _needs(plan: Sequence[Choice]) -> list[Need]:
+    changed = [choice for choice in plan if not choice.copied]
+    sources = [choice.source for choice in changed]
+    return list(dict.fromkeys(sources + [choice.target for choice in changed]))
+
+
+class _Converter:
+    """Rows of one tensor into its new format, by all threads of a team."""
+
+    def __init__(self, choice: Choice, kernels: dict[Need, Kernel], team: Team) -> None:
+        self.choice, self.team, self.row = choice, team, 0
+        bits = FORMATS[choice.tensor.type_name].bits
+        self.bytes_at_once = int(PIECE * bits / 8)
+        if not choice.copied:
+            self.decode, self.encode = kernels[choice.source], kernels[choice.target]
+
+    def __call__(self, rows: Bytes) -> Bytes:
+        """uint8 [rows, row_bytes] -> uint8, flat."""
+        hidden = self.choice.tensor.dims[-1]
+        x = np.empty((len(rows), hidden), np.float32)
+        self._run(self.decode, {"data": rows, "out": x})
+        self._check(x)
+        target = FORMATS[self.choice.format]
+        out = np.empty((len(rows), target.row_bytes(hidden)), np.uint8)
+        importance = self.choice.importance
+        matters = {} if importance is None else {"importance": importance}
+        self._run(self.encode, {"x": x, "out": out, **matters})
+        self.row += len(rows)
+        return out.reshape(-1)
+
+    def _run(self, kernel: Kernel, arrays: dict[str, Any]) -> None:
+        block = pack_words(kernel.share.signature, arrays)
+        self.team.run(Program([(kernel.share, block)], arrays))
+
+    def _check(self, x: Floats) -> None:
+        """NaN and infinity have no place in a weight, nor what float16 cannot hold in its scale."""
+        largest = max(float(x.max(initial=0)), -float(x.min(initial=0)))
+        limit = math.inf if self.choice.format in WIDE else LARGEST
+        if math.isfinite(largest) and largest <= limit:
+            return
+        name, row = shown(self.choice.tensor.name), self.row
+        wrong = ~(np.abs(x) <= limit) | ~np.isfinite(x)
+        row, column = map(int, np.argwhere(wrong)[0])
+        raise QuantiseError(
+            f"tensor {name}: element {column} of row {self.row + row} is {x[row, column]:g},"
+            f" which {self.choice.format} cannot hold"
+        )
