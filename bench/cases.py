@@ -15,6 +15,7 @@ from reference.table import OPS
 TOKENS = (1, 8, 512)
 CACHES = ("cold", "hot")
 CONTEXT = 512  # cells that attention sees, itself included
+GROUP = 128  # elements that share a scale, where not a row does
 LOGITS = 8  # tokens of a step that may want logits, at most
 
 Sizes = Mapping[str, int]
@@ -79,6 +80,17 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield from (n | {"hidden": hidden} for hidden in (m.hidden, m.ffn))
         case "quantise" | "quantise_weighted" | "dequantise":
             yield {"rows": tokens, "hidden": m.ffn}
+        case "linear_w8a8":
+            for hidden, out in (m.hidden, m.ffn), (m.ffn, m.hidden):
+                yield n | {"groups": 1, "size": hidden, "out": out}
+                if hidden % GROUP == 0:
+                    yield n | {"groups": hidden // GROUP, "size": GROUP, "out": out}
+        case "linear_e4m3" | "linear_e5m2":
+            for hidden, out in (m.hidden, m.ffn), (m.ffn, m.hidden):
+                yield n | {"hidden": hidden, "out": out}
+        case _ if list(OPS[op].axes)[:2] == ["groups", "size"]:  # by token
+            bits = {"bits": 8} if "bits" in OPS[op].axes else {}
+            yield {"groups": tokens, "size": m.ffn} | bits
         case "logit_bias" if tokens == 1:
             yield {"vocab": m.vocab, "biases": 8}
         case "dry" if tokens == 1:

@@ -9,7 +9,7 @@ sample. Inputs change from sample to sample; outputs are spoilt before and some 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -136,10 +136,9 @@ class Bound:
     def of(cls, work: Workload, inputs: Arguments, packed: Array | None) -> "Bound":
         kernel = work.bench.kernel
         outputs = empty_outputs(kernel.spec, work.bench.shape, kernel.format)
-        ready = inputs if packed is None else {**inputs, "weight": packed}
-        parts = stages(replace(kernel, pack=None), ready, outputs)
+        parts = stages(kernel, inputs, outputs, packed)
         entries = [(share, block) for share, block, _ in parts]
-        return cls(inputs, outputs, entries, [ready, parts])
+        return cls(inputs, outputs, entries, [memory for _, _, memory in parts])
 
     def renew(self, work: Workload, seed: int) -> None:
         """Other numbers in the same memory."""

@@ -145,11 +145,11 @@ class Plan:
         ]
 
     def packings(self) -> list[tuple[Kernel, int, int]]:
-        """Kernels that pack their weights, with (hidden, out) of each model's widest layer."""
+        """Kernels that pack weights of a format, with each model's widest (hidden, out)."""
         names = self.models or tuple(self.shapes.models)
         sizes = sorted({(m.hidden, m.ffn) for m in (self.shapes.models[n] for n in names)})
         kernels = {case.kernel.name: case.kernel for case in self.cases() if case.kernel.pack}
-        return [(kernel, *size) for kernel in kernels.values() for size in sizes]
+        return [(k, *size) for k in kernels.values() if k.format for size in sizes]
 
     @property
     def engine_setups(self) -> list[tuple[Path, Setup]]:

@@ -7,8 +7,9 @@ floor, which no model can beat, is exact: the probability with which the grammar
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +24,25 @@ from engine.perplexity import Coded, Estimate, Passage, Scorer, Tally
 from engine.quantise import Recipe, quantise
 from engine.quantise.mixes import MIXES
 from engine.tokenizer import Tokenizer
-from reference.formats import FORMATS
 
 MODEL, BASE = "story", "F16"
 HELD_OUT = GOLDEN.parent / "story" / "held_out.txt"
 STORIES = 200
 ROWS = 256  # of logits at once; no story is much longer
-# From what keeps most of a model to what keeps least, as llama.cpp's figures of Llama-3-8B on
-# wikitext-2 have it (Q8_0 to Q2_K) and bits a weight for the rest.
+# From what keeps most of a model to what keeps least: as llama.cpp's mixes of the same formats do,
+# and by bits a weight where there are no figures.
 EXPECTED = (
-    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K",
-    "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_0", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K", "IQ3_S", "IQ3_XXS",
-    "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
+    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "IQ4_NL", "IQ4_XS",
+    "Q4_1", "Q4_0", "MXFP4", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS",
+    "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
 )  # fmt: skip
+# llama.cpp's figures: what each mix adds to Llama-3-8B's perplexity of 6.233 on wikitext-2.
+LLAMA_3 = {
+    "Q8_0": 0.0027, "Q6_K": 0.022, "Q5_K_M": 0.057, "Q5_K_S": 0.105, "Q5_1": 0.106, "Q5_0": 0.132,
+    "Q4_K_M": 0.175, "Q4_K_S": 0.269, "Q4_1": 0.451, "Q4_0": 0.469, "Q3_K_M": 0.657, "Q2_K": 3.52,
+}  # fmt: skip
 QUICK = ("F16", "Q8_0", "Q4_0", "Q2_K")
+PURE, MIXED = "pure", "mix"
 
 BENCH = "quality"
 FLOOR, BITS, LOSS, GAIN = "floor", "bits a weight", "perplexity", "perplexity over F16's"
@@ -46,10 +52,12 @@ ERROR = ", standard error"
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Of a format or mix: bits of all weights on average, and the perplexity; beside F16 the
-    difference of perplexities, the KL divergence in nats, the share of same likeliest tokens."""
+    """Of a format, or of the mix of that name (`kind` is PURE or MIXED): bits of all weights on
+    average, and the perplexity; beside F16 the difference of perplexities, the KL divergence in
+    nats, and the share of same likeliest tokens."""
 
     name: str
+    kind: str
     bits: float
     perplexity: Estimate
     difference: Estimate
@@ -58,23 +66,25 @@ class Quality:
 
     def measurements(self, threads: int) -> Iterator[Measurement]:
         """A row for each figure and for its error."""
-        yield _row(BITS, self.name, self.bits, "bits", threads)
+        about = partial(_row, self.name, self.kind, threads)
+        yield about(BITS, self.bits, "bits")
         for test, estimate, unit in (
             (LOSS, self.perplexity, "perplexity"),
             (DIVERGENCE, self.divergence, "nats"),
             (SAME, self.same_top, "share"),
         ):
             # a divergence below zero is the rounding of the base's 16 bits
-            yield _row(test, self.name, max(0.0, estimate.value), unit, threads)
-            yield _row(test + ERROR, self.name, estimate.error, unit, threads)
-        yield _row(GAIN + ERROR, self.name, self.difference.error, "perplexity", threads)
+            yield about(test, max(0.0, estimate.value), unit)
+            yield about(test + ERROR, estimate.error, unit)
+        yield about(GAIN + ERROR, self.difference.error, "perplexity")
 
 
-def _row(test: str, format: str, value: float, unit: str, threads: int) -> Measurement:
+def _row(name: str, kind: str, threads: int, test: str, value: float, unit: str) -> Measurement:
     return Measurement(
         bench=BENCH,
         test=test,
-        format=format,
+        variant=kind,
+        format=name,
         model=resolve(MODEL).name,
         threads=threads,
         samples=(value,),
@@ -82,25 +92,22 @@ def _row(test: str, format: str, value: float, unit: str, threads: int) -> Measu
     )
 
 
-def recipe(name: str) -> Recipe:
-    """All matrices in one format where that is the name of one; else the mix of that name."""
-    if name not in FORMATS:
-        return Recipe(name)
-    of_base = {mix.base: name for name, mix in reversed(MIXES.items())}
-    return Recipe(of_base[name], pure=True)
+def pure(formats: Sequence[str] = EXPECTED) -> dict[str, Recipe]:
+    """All matrices in one format, for those of the formats that can be written."""
+    named = {mix.base: name for name, mix in reversed(MIXES.items())}
+    return {name: Recipe(named[name], pure=True) for name in formats if name in named}
 
 
-def names() -> list[str]:
-    """Of those expected, what can be written."""
-    bases = {mix.base for mix in MIXES.values()}
-    return [n for n in EXPECTED if (n in bases if n in FORMATS else n in MIXES)]
+def mixed() -> dict[str, Recipe]:
+    """As llama.cpp mixes them."""
+    return {name: Recipe(name) for name in LLAMA_3}
 
 
 def floor(told: Sequence[str], threads: int) -> Measurement:
     """The perplexity of the grammar that wrote the stories, of the tokens that count."""
     tokens = sum(len(passage.foretold) for passage in passages(resolve(MODEL), told))
     nats = -sum(map(log_probability, told))
-    return _row(FLOOR, "", math.exp(nats / tokens), "perplexity", threads)
+    return _row("", "", threads, FLOOR, math.exp(nats / tokens), "perplexity")
 
 
 def stories(count: int = STORIES) -> list[str]:
@@ -116,28 +123,31 @@ def passages(model: Path, told: Sequence[str]) -> list[Passage]:
     return [Passage([*tokenizer.encode(story), tokenizer.eos_id]) for story in told]
 
 
-def qualities(wanted: Sequence[str], told: Sequence[str], threads: int) -> Iterator[Quality]:
-    """Quantise the model, read the stories, compare with what F16 said, one after the other."""
+def qualities(
+    kinds: Mapping[str, Mapping[str, Recipe]], told: Sequence[str], threads: int
+) -> Iterator[Quality]:
+    """Quantise the model, read the stories, compare with what F16 said, recipe by recipe."""
     source = resolve(MODEL)
     texts = passages(source, told)
     base, coded = _read(source, texts, threads, keep=True)
+    recipes = [(kind, *item) for kind, named in kinds.items() for item in named.items()]
     with tempfile.TemporaryDirectory() as folder:
-        for name in wanted:
-            path = Path(folder) / f"{name}.gguf"
+        path = Path(folder) / "model.gguf"
+        for kind, name, recipe in recipes:
             with GGUFFile(source) as file:
-                quantise(file, path, recipe(name), threads=threads)
+                quantise(file, path, recipe, threads=threads)
             found, _ = _read(path, texts, threads, coded)
             comparison = found.comparison(exact=base)
             assert comparison is not None
             yield Quality(
                 name,
+                kind,
                 bits(path),
                 found.perplexity().perplexity,
                 comparison.difference,
                 comparison.divergence,
                 comparison.same_top,
             )
-            path.unlink()
 
 
 def _read(

@@ -5,7 +5,7 @@ must be cheap: weights repeat a few rows, and truth is computed for some tokens 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from bench.limits import ARITHMETIC
 from kernels.judge import Candidate, compare
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op
+from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48}  # how much of an axis is checked
@@ -25,8 +26,9 @@ Picks = Mapping[str, Array]
 @lru_cache(maxsize=1)
 def weight(format: str, rows: int, hidden: int) -> Array:
     """uint8 [rows, row_bytes], of which ROWS rows are distinct; the last one made is kept."""
-    few = np.random.default_rng([rows, hidden]).standard_normal((min(rows, ROWS), hidden))
-    data = FORMATS[format].quantise(few.astype(np.float32))
+    rng = np.random.default_rng([rows, hidden])
+    few = rng.standard_normal((min(rows, ROWS), hidden)).astype(np.float32)
+    data = FORMATS[format].like(few, rng)
     return np.resize(data, (rows, data.shape[1]))
 
 
@@ -50,6 +52,23 @@ def embedding(case: Case) -> Arguments:
         "weight": weight(case.format, s["vocab"], s["hidden"]),
         "format": case.format,
     }
+
+
+def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
+    """What an op makes of ROWS rows of weight, which repeat and are the same for any tokens. Scales
+    by group have columns."""
+
+    def some(case: Case) -> Arguments:
+        out = case.shape["out"]
+        rows = np.arange(out) % min(out, ROWS)
+        found = make(replace(case, shape={**case.shape, "out": 0}))
+        weights = make(replace(case, shape={**case.shape, "out": min(out, ROWS), "tokens": 0}))
+        for name in found:
+            if name.startswith("weight"):
+                found[name] = np.take(weights[name], rows, axis=0 if name == "weight" else -1)
+        return found
+
+    return some
 
 
 def attention(case: Case) -> Arguments:
@@ -78,6 +97,8 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
     "linear": linear,
     "embedding": embedding,
     "attention": attention,
+    "linear_w8a8": repeated(linear_w8a8.OP.make),
+    **{op.name: repeated(op.make) for op in linear_float8.OPS},
 }
 
 
@@ -105,7 +126,9 @@ class Workload:
     @property
     def arithmetic(self) -> str:
         """Which of the machine's peaks holds for it."""
-        return ARITHMETIC[self.bench.kernel.activations]
+        kernel = self.bench.kernel
+        whole = kernel.spec.inputs[0].dtype == "i8"  # which no kernel has to round
+        return ARITHMETIC["int8" if whole else kernel.activations]
 
     def inputs(self) -> Arguments:
         op = self.bench.kernel.spec

@@ -83,15 +83,16 @@ def _agree(op: Op, argument: Argument, axis: str, got: int, expected: int) -> No
 
 
 def stages(
-    kernel: Kernel, inputs: Arguments, outputs: Mapping[str, Array]
+    kernel: Kernel, inputs: Arguments, outputs: Mapping[str, Array], packed: Array | None = None
 ) -> list[tuple[Share, Words, Any]]:
-    """(share, block, what must stay alive) of each stage, weights packed, memory allocated."""
+    """(share, block, what must stay alive) of each stage, memory allocated, the weight packed
+    unless it is given `packed`."""
     values: dict[str, Any] = {**inputs, **outputs}
     result = []
     for output, source in kernel.in_place:
         values[output][...] = values[source]
     if kernel.pack:
-        values["weight"] = kernel.pack(values["weight"], 3)
+        values["weight"] = kernel.pack(values["weight"], 3) if packed is None else packed
     if kernel.activations == "int8":
         x = values["x"]
         values["q"] = np.empty(x.shape, np.int8)

@@ -25,8 +25,16 @@ from kernels.cpu import (
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import BF16_PACKINGS, LUT_PACKINGS, PACKINGS, SPREAD_PACKINGS
+from kernels.cpu.packing import (
+    BF16_PACKINGS,
+    BYTES,
+    FOURS,
+    LUT_PACKINGS,
+    PACKINGS,
+    SPREAD_PACKINGS,
+)
 from kernels.cpu.samplers import choice, cut, edits, prefix
+from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.share import Share
 from kernels.kernel import Kernel
 
@@ -46,6 +54,11 @@ def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     found = SPREAD_PACKINGS if variant == "generic" else found
     found = LUT_PACKINGS.get(variant, found)
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
+
+
+def in_float8(op: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+    """The ops of one name for E4M3 and E5M2."""
+    return [Kernel(f"{op}_{kind}", "generic", s, **rest) for kind, s in shares.items()]
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -116,6 +129,29 @@ KERNELS: tuple[Kernel, ...] = (
         for f, s in weight_formats.WEIGHTED_SHARES.items()
     ),
     *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
+    Kernel("quantise_symmetric", "generic", integers.symmetric),
+    Kernel("quantise_asymmetric", "generic", integers.asymmetric),
+    Kernel("dequantise_symmetric", "generic", integers.from_symmetric),
+    Kernel("dequantise_asymmetric", "generic", integers.from_asymmetric),
+    *in_float8("quantise", float8.QUANTISE_SHARES),
+    *in_float8("dequantise", float8.DEQUANTISE_SHARES),
+    *in_float8("linear", linear_float8.SHARES, pack=BYTES),
+    *(
+        Kernel(
+            "linear_w8a8",
+            variant,
+            share,
+            requires=requires,
+            takes=linear_w8a8.whole_blocks,
+            pack=FOURS,
+            scratch=linear_w8a8.unfinished,
+        )
+        for variant, share, requires in (
+            ("avx512_vnni", linear_w8a8.avx512_vnni, VNNI),
+            ("generic", linear_w8a8.generic, frozenset[str]()),
+        )
+    ),
+    Kernel("linear_w8a8", "scalar", linear_w8a8.scalar, takes=linear_w8a8.fits),
     Kernel("logit_bias", "generic", edits.logit_bias),
     Kernel("penalties", "generic", edits.penalties),
     Kernel("dry", "generic", edits.dry),

@@ -16,10 +16,9 @@ def embedding(tokens: Array, weight: Array, format: str) -> Array:
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    assert case.format is not None
-    table = case.array(rng, shape["vocab"], shape["hidden"])
+    weight = case.weight(rng, shape["vocab"], shape["hidden"])
     tokens = rng.integers(0, shape["vocab"], shape["tokens"], dtype=np.int32)
-    return {"tokens": tokens, "weight": FORMATS[case.format].quantise(table), "format": case.format}
+    return {"tokens": tokens, "weight": weight, "format": case.format}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:

@@ -20,10 +20,9 @@ def linear(x: Array, weight: Array, format: str) -> Array:
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    assert case.format is not None
     x = case.array(rng, shape["tokens"], shape["hidden"])
-    w = case.array(rng, shape["out"], shape["hidden"])
-    return {"x": x, "weight": FORMATS[case.format].quantise(w), "format": case.format}
+    weight = case.weight(rng, shape["out"], shape["hidden"])
+    return {"x": x, "weight": weight, "format": case.format}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:

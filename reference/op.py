@@ -104,6 +104,11 @@ class Case:
         """float32 values of this case's kind."""
         return VALUES[self.values](rng, dims)
 
+    def weight(self, rng: np.random.Generator, rows: int, elements: int) -> Array:
+        """uint8 [rows, row_bytes] in this case's format, as large as its kind of values."""
+        assert self.format is not None
+        return FORMATS[self.format].like(self.array(rng, rows, elements), rng)
+
     def describe(self) -> str:
         """The case as options of `assay op`."""
         words = ["--shape", ",".join(f"{axis}={size}" for axis, size in self.shape.items())]

@@ -33,6 +33,7 @@ from reference.samplers import (
     typical,
     xtc,
 )
+from reference.schemes import float8, integers, linear_float8, linear_w8a8
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -50,6 +51,10 @@ OPS: dict[str, Op] = {
         *arithmetic.OPS,
         add_squares.OP,
         *weight_formats.OPS,
+        *integers.OPS,
+        *float8.OPS,
+        linear_w8a8.OP,
+        *linear_float8.OPS,
         logit_bias.OP,
         penalties.OP,
         dry.OP,

@@ -26,7 +26,6 @@ def dequantise(data: Array, format: str) -> Array:
 
 
 def make_quantise(case: Case) -> Arguments:
-    assert case.format is not None
     x = case.array(case.rng(), case.shape["rows"], case.shape["hidden"])
     return {"x": x, "format": case.format}
 
@@ -40,8 +39,8 @@ def make_weighted(case: Case) -> Arguments:
 
 
 def make_dequantise(case: Case) -> Arguments:
-    arguments = make_quantise(case)
-    return {"data": quantise(**arguments), "format": case.format}
+    data = case.weight(case.rng(), case.shape["rows"], case.shape["hidden"])
+    return {"data": data, "format": case.format}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -63,7 +62,7 @@ OPS = (
         make=make_quantise,
         bound=bound,
         cost=cost,
-        formats=tuple(FORMATS),
+        formats=tuple(name for name, kind in FORMATS.items() if kind.encode),
         fit=whole_blocks,
     ),
     Op(

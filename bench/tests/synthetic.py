@@ -10,10 +10,13 @@ import numpy as np
 
 from bench.conditions import Conditions
 from bench.limits import Bandwidth, Cache, Limits, Peak
+from bench.quality import BENCH, FLOOR, MIXED, PURE, Quality
 from bench.results import Measurement, Results
+from engine.perplexity import Estimate
 from kernels.kernel import Kernel
 from kernels.provenance import machine
 from kernels.table import KERNELS
+from reference.formats import FORMATS as STORED
 from reference.table import OPS
 
 THREADS = 2
@@ -79,6 +82,10 @@ NODES = {
     "ffn_act": ("swiglu", "generic", "", {"tokens": 1, "width": 5632}),
     "ffn_down": ("linear", "avx512_vnni", "Q4_0", {"tokens": 1, "hidden": 5632, "out": 2048}),
 }
+DIVERGENCES = {  # from F16, Q5_1's being larger than it should
+    "F16": 0.0, "Q8_0": 1e-4, "Q5_1": 4e-3, "Q5_0": 2e-3, "IQ4_NL": 6e-3, "Q4_0": 9e-3,
+    "Q2_K": 0.3, "TQ1_0": 1.2,
+}  # fmt: skip
 REJECTED = "300% of the limit (L1d read): its cost or the clock is wrong"
 
 
@@ -259,6 +266,22 @@ def beside_the_races(maker: Maker, model: str) -> Iterator[Measurement]:
     yield Measurement(**step, test="remainder", samples=(0.03,))
 
 
+def qualities() -> Iterator[Measurement]:
+    """The floor, each format, and two mixes."""
+    yield Measurement(BENCH, FLOOR, samples=(1.3,), unit="perplexity")
+    rows = [(PURE, *row) for row in DIVERGENCES.items()]
+    for kind, name, divergence in (*rows, (MIXED, "Q6_K", 1e-3), (MIXED, "Q2_K", 0.2)):
+        yield from Quality(
+            name,
+            kind,
+            bits=STORED[name].bits,
+            perplexity=Estimate(1.33 + divergence, 0.01),
+            difference=Estimate(divergence, 0.002),
+            divergence=Estimate(divergence, divergence / 10),
+            same_top=Estimate(1 - divergence / 2, 0.001),
+        ).measurements(THREADS)
+
+
 def write_run(
     folder: Path,
     when: str = "2026-11-21T10:00:00+00:00",
@@ -272,7 +295,7 @@ def write_run(
     maker = Maker(seed, pace)
     results = Results(folder, replace(CONDITIONS, commit=commit, **conditions), LIMITS.to_json())
     card = beside_the_races(maker, "tinyllama-q4_0")
-    results.add(*ops(maker), *engine(maker), *nodes(), *card)
+    results.add(*ops(maker), *engine(maker), *nodes(), *card, *qualities())
     first, rest = results.path.read_text().split("\n", 1)
     results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
     return results.path

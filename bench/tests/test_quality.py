@@ -2,55 +2,35 @@
 
 import json
 import math
-from collections.abc import Iterator
 
 import pytest
 
 from bench.quality import (
-    BENCH,
-    EXPECTED,
-    FLOOR,
     HELD_OUT,
+    LLAMA_3,
     QUICK,
-    Quality,
     bits,
     floor,
-    names,
-    recipe,
+    mixed,
+    pure,
     stories,
 )
 from bench.report.quality import family, quality, section, surprises
-from bench.results import Measurement
+from bench.tests.synthetic import DIVERGENCES, qualities
 from bench.tests.test_card import run_of
 from engine.embedded import resolve
-from engine.perplexity import Estimate
 from engine.quantise.mixes import MIXES
-from reference.formats import FORMATS
-
-KL = {"F16": 0.0, "Q8_0": 1e-4, "Q5_1": 4e-3, "Q5_0": 2e-3, "Q2_K": 0.3}
-
-
-def measured() -> Iterator[Measurement]:
-    yield Measurement(BENCH, FLOOR, samples=(1.3,), unit="perplexity")
-    for name, divergence in KL.items():
-        yield from Quality(
-            name,
-            bits=FORMATS[name].bits,
-            perplexity=Estimate(1.33 + divergence, 0.01),
-            difference=Estimate(divergence, 0.002),
-            divergence=Estimate(divergence, divergence / 10),
-            same_top=Estimate(1 - divergence, 0.001),
-        ).measurements(2)
 
 
 def test_every_format_has_its_place() -> None:
     """What can be quantised is measured, and where it stands in the order is known."""
     bases = {mix.base for mix in MIXES.values()}
-    assert bases <= set(EXPECTED)
-    assert bases | set(QUICK) <= set(names())
-    assert all(recipe(name).mix.base == name for name in bases)
-    assert recipe("Q4_K_M").mix is MIXES["Q4_K_M"]
-    assert all(family(name) for name in names() if name not in ("F32", "F16", "BF16"))
+    assert bases == set(pure())
+    assert set(QUICK) <= bases
+    assert all(recipe.mix.base == name for name, recipe in pure().items())
+    assert list(LLAMA_3.values()) == sorted(LLAMA_3.values())
+    assert mixed()["Q4_K_M"].mix is MIXES["Q4_K_M"]
+    assert all(family(name) for name in pure() if name not in ("F32", "F16", "BF16"))
 
 
 def test_the_floor_is_the_grammar_s() -> None:
@@ -67,23 +47,28 @@ def test_bits_are_those_of_the_file() -> None:
 
 def test_the_report_tells_of_every_format() -> None:
     """In the order expected, each with the difference from F16, surprises said."""
-    found = section(run_of(*measured()))
-    assert "1.3000" in found.lead
-    (table,) = found.tables
-    assert [row[0].text for row in table.rows] == ["F16", "Q8_0", "Q5_1", "Q5_0", "Q2_K"]
+    found = section(run_of(*qualities()))
+    table, mixes = found.tables
+    assert table.caption.endswith("1.3000")
+    assert [row[0].text for row in table.rows] == list(DIVERGENCES)
     rows = {row[0].text: row for row in table.rows}
     assert rows["Q2_K"][2].text == "1.6300 ± 0.0100"
     assert rows["Q2_K"][3].value == pytest.approx(0.3)
     assert rows["Q2_K"][4].text == "0.30 ± 0.03"
-    assert rows["Q8_0"][5].text == "99.99%"
+    assert rows["Q8_0"][5].text == "100.00%"
     assert rows["F16"][3].value is None
-    assert [row[6].text for row in table.rows] == ["—", "—", "—", "before Q5_1", "—"]
+    assert {row[0].text: row[6].text for row in table.rows if row[6].text != "—"} == {
+        "Q5_0": "before Q5_1"
+    }
+    assert [row[0].text for row in mixes.rows] == ["Q6_K", "Q2_K"]
+    assert [row[4].text for row in mixes.rows] == ["+0.022", "+3.52"]
+    assert mixes.rows[1][3].value == pytest.approx(0.2)
     assert len(found.plots) == 1
 
 
 def test_a_surprise_is_more_than_chance() -> None:
     """A format is before another only if its divergence is less by twice the error."""
-    _, found = quality(run_of(*measured()))
+    found = quality(run_of(*qualities())).pure
     assert surprises("Q5_0", found) == ["Q5_1"]
     near = {name: dict(figures) for name, figures in found.items()}
     near["Q5_0"]["KL divergence, standard error"] = 2e-3
@@ -95,5 +80,4 @@ def test_a_run_without_it_says_so() -> None:
     found = section(run_of())
     assert not found.tables
     assert not found.plots
-    assert "nan" not in found.lead
-    assert math.isnan(quality(run_of())[0])
+    assert math.isnan(quality(run_of()).floor)

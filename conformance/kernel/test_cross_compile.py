@@ -21,6 +21,8 @@ KERNELS = [
     "rms_norm/cpu/generic",
     "rope_norm/cpu/generic",
     "quantise_activations/cpu/generic",
+    "quantise_e4m3/cpu/generic",
+    "dequantise_e4m3/cpu/generic",
     "swiglu/cpu/generic",
 ]
 

@@ -7,12 +7,14 @@ from gguf import GGMLQuantizationType, quants
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import HERE, each, run
-from reference.formats import FORMATS
+from reference.formats import FORMATS, grids
+from reference.table import OPS
 from reference.values import VALUES
 
 NAMES = tuple(FORMATS)
+READ = tuple(name for name in NAMES if not FORMATS[name].encode)
 FITTED = "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"  # gguf cannot write these
-WRITTEN = tuple(name for name in NAMES if name not in FITTED)
+WRITTEN = tuple(name for name in NAMES if name not in FITTED + READ)
 every_format = pytest.mark.parametrize("name", NAMES)
 
 
@@ -56,6 +58,37 @@ def test_decoded_bytes_are_those_of_the_gguf_package(kernel):
         ours = FORMATS[kernel.format].dequantise(data)
     assert_array_equal(ours, theirs)
     assert_array_equal(run(kernel, data=data), theirs)
+
+
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
+def test_grids_are_those_of_the_gguf_package(name):
+    """An index names the same values in the same order."""
+    theirs = getattr(quants, name)
+    theirs.init_grid()
+    ours = getattr(grids, "IQ1" if name == "IQ1_S" else name)
+    of_eighths = {"IQ1_S": 8, "IQ3_XXS": 2, "IQ3_S": 8}.get(name, 1)
+    assert_array_equal(ours, of_eighths * theirs.grid.reshape(theirs.grid_shape))
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("values", sorted(VALUES))
+def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values):
+    """Their largest magnitudes are those of the values, as far as a float16 scale goes."""
+    kind, x = FORMATS[name], rows(values)
+    drawn = kind.dequantise(kind.like(x, np.random.default_rng(1)))
+    assert_array_equal(drawn, kind.dequantise(kind.like(x, np.random.default_rng(1))))
+    largest = np.abs(x).max(axis=1)
+    # half a step of d: relative, or the least float16 times the largest scale, 31 * 124 / 8
+    np.testing.assert_allclose(np.abs(drawn).max(axis=1), largest, 2.0**-11, 2.0**-25 * 481)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_format_that_is_only_read_says_so(name):
+    """Quantising to it is an error that names it, and the op does not offer it."""
+    with pytest.raises(ValueError, match=f"{name} cannot be quantised to"):
+        FORMATS[name].quantise(np.zeros((1, 256), np.float32))
+    assert name not in OPS["quantise"].formats
+    assert name in OPS["dequantise"].formats
 
 
 @each("quantise", formats=FITTED)

@@ -79,7 +79,7 @@ def test_a_row_does_not_see_the_others(kernel, rows):
 def test_zero_weights_and_zero_activations_give_zero(kernel):
     """Nothing times anything is nothing."""
     inputs = inputs_of(kernel, tokens=5, hidden=HIDDEN, out=OUT)
-    no_weight = FORMATS[kernel.format].quantise(np.zeros((OUT, HIDDEN), np.float32))
+    no_weight = inputs_of(kernel, values="zeros", tokens=5, hidden=HIDDEN, out=OUT)["weight"]
     assert_array_equal(run(kernel, **{**inputs, "weight": no_weight}), 0)
     assert_array_equal(run(kernel, **{**inputs, "x": np.zeros_like(inputs["x"])}), 0)
 

@@ -8,7 +8,10 @@ from conformance.kernel.here import HERE, inputs_of, run
 from kernels.kernel import Kernel
 from reference.table import OPS
 
-SHAPE = {"tokens": 5, "hidden": 256, "width": 127, "out": 65, "head_dim": 64, "pairs": 16}
+SHAPE = {
+    "tokens": 5, "hidden": 256, "width": 127, "out": 65, "head_dim": 64, "pairs": 16,
+    "groups": 3, "size": 64,
+}  # fmt: skip
 
 
 def kernels_with(policy: str) -> pytest.MarkDecorator:
@@ -17,10 +20,11 @@ def kernels_with(policy: str) -> pytest.MarkDecorator:
 
 
 def poisoned(kernel: Kernel, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Output without a NaN and with one, the reference's with one, and the poisoned token."""
+    """Output without a NaN and with one in the first floats, the reference's with one, and the
+    poisoned token."""
     op = OPS[kernel.op]
     inputs = inputs_of(kernel, **{axis: SHAPE[axis] for axis in op.axes if axis in SHAPE})
-    first = op.inputs[0].name
+    first = next(argument.name for argument in op.inputs if argument.dtype == "f32")
     clean = run(kernel, **inputs)
     x = inputs[first].copy()
     flat = int(at * (x.size - 1))

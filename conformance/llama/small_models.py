@@ -39,7 +39,7 @@ class Small:
 
         def matrix(rows: int, elements: int, format: str = self.format) -> Weight:
             values = rng.standard_normal((rows, elements), np.float32) * elements**-0.5
-            return Weight(FORMATS[format].quantise(values.astype(np.float32)), format)
+            return Weight(FORMATS[format].like(values.astype(np.float32), rng), format)
 
         def vector(size: int, around: float) -> Array:
             return np.float32(around) + 0.1 * rng.standard_normal(size, np.float32)

@@ -19,6 +19,10 @@ from conformance.llama.small_models import Small
 from engine.model import Model, Options
 
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
+MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K
+    "Q4_K": "Q6_K", "Q2_K": "Q3_K", "Q5_K": "IQ4_XS", "IQ4_NL": "MXFP4", "Q4_1": "TQ2_0",
+    "Q5_1": "Q5_0", "TQ1_0": "IQ2_XS",
+}  # fmt: skip
 LENGTH = 21
 SEQUENCES = 4
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
@@ -41,21 +45,23 @@ class Subject:
 SUBJECTS = [
     *product(FORMATS, ("F32", "F16"), (16, 24)),
     *product(("F16", "Q4_0"), ("Q8_0", "Q4_0"), (32,)),  # whole blocks, as the fast kernel wants
-    ("Q4_K", "F16", 32),  # and Q6_K
+    *product(MIXES, ("F16",), (32,)),
 ]
 ATTENTION = {16: "generic", 24: "scalar", 32: "generic"}
 
 
 @pytest.fixture(
-    params=SUBJECTS, ids=[f"{f}, cache {kv}, heads of {d}" for f, kv, d in SUBJECTS], scope="module"
+    params=SUBJECTS,
+    ids=[f"{f} {MIXES.get(f, '')}, cache {kv}, heads of {d}" for f, kv, d in SUBJECTS],
+    scope="module",
 )
 def subject(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Subject]:
     weights, kv_format, head_dim = request.param
     small = Small(format=weights, head_dim=head_dim, seed=3)
-    if weights == "Q4_K":
-        small = replace(small, finer="Q6_K", hidden=256, heads=8, ffn=256)
+    if weights in MIXES:
+        small = replace(small, finer=MIXES[weights], hidden=256, heads=8, ffn=256)
     path = small.write(tmp_path_factory.mktemp("bits") / "small.gguf")
     options = {"context": 96, "batch": 64, "outputs": 64, "sequences": SEQUENCES, "threads": 1}
     model = Model(path, Options(kv_format=kv_format, **options))

@@ -52,6 +52,8 @@ MODELS = {
     **{f: Small(format=f, seed=1) for f in ("Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")},
     **{f"{f} and {finer}": Small(format=f, finer=finer, hidden=256, heads=8, head_dim=32, ffn=256)
        for f, finer in MIXED},
+    "IQ2_XS and IQ3_S": Small(format="IQ2_XS", finer="IQ3_S", hidden=256, heads=8, head_dim=32,
+                              ffn=256, blocks=1),
     **{f"{f}, all at once": Small(format=f, kv_heads=1, head_dim=24, heads=4, biases=True,
                                   tied=True, blocks=3) for f in ("Q8_0", "Q4_0")},
 }  # fmt: skip

@@ -1,11 +1,12 @@
 """Every planted bug, one row each in the file of its kind."""
 
-from conformance.wrong import attention, memory, normalisation, weights
+from conformance.wrong import attention, memory, normalisation, schemes, weights
 from conformance.wrong.wrong import Wrong
 
 PLANTED: tuple[Wrong, ...] = (
     *normalisation.BUGS,
     *weights.BUGS,
+    *schemes.BUGS,
     *attention.BUGS,
     *memory.BUGS,
 )

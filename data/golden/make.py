@@ -13,7 +13,7 @@ from reference.op import DTYPES, Arguments, Array, Case, Op
 from reference.table import OPS
 
 KINDS = ("normal", "spiky", "ties")
-MOST_BYTES = 3500  # of a case's arrays, so that all files together stay below a megabyte
+MOST_BYTES = 2200  # of a case's arrays, so that all files together stay below a megabyte
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -119,8 +119,10 @@ def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
 
 
 def _check_format(name: str) -> None:
-    if name not in FORMATS:
-        raise QuantiseError(f"there is no format {name!r}: want {', '.join(FORMATS)}")
+    written = [kind for kind, form in FORMATS.items() if form.encode]
+    if name not in written:
+        what = "cannot be quantised to" if name in FORMATS else "is no format"
+        raise QuantiseError(f"{name} {what}: want {', '.join(written)}")
 
 
 def _choice(

@@ -24,7 +24,11 @@ def perplexity(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
     context: Annotated[
         int,
-        typer.Option("-c", "--context", help="Tokens of a chunk; 0: 512, or the model's own."),
+        typer.Option(
+            "-c",
+            "--context",
+            help="Tokens of a chunk; 0: the base's, or 512 if the model has them.",
+        ),
     ] = 0,
     chunks: Annotated[int | None, typer.Option(help="Most chunks; all by default.")] = None,
     save_logits: Annotated[

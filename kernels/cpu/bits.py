@@ -1,7 +1,21 @@
-"""Fields of a few bits in bytes, as reference/formats/bits.py lays them out."""
+"""Bytes: float16 numbers, and fields of a few bits as reference/formats/bits.py lays them out."""
 
 import numpy as np
 from numba import njit
+
+from kernels.cpu.simd import convert, extract, f16x1, f32x1, load, splat, store
+
+
+@njit(inline="always")
+def half_at(data, offset):
+    """The float16 at a byte offset, as float32."""
+    return extract(convert(f32x1, load(f16x1, data, offset)), 0)
+
+
+@njit(inline="always")
+def put_half(data, offset, value):
+    """float32 to float16, nearest even, at a byte offset."""
+    store(data, offset, convert(f16x1, splat(f32x1, value)))
 
 
 @njit(inline="always")

@@ -3,7 +3,7 @@
 from numba import int64, njit
 from numba.extending import overload
 
-from kernels.cpu.formats import half_at
+from kernels.cpu.bits import half_at
 from kernels.cpu.simd import (
     Vector,
     convert,

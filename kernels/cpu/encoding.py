@@ -6,9 +6,8 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from kernels.cpu.bits import pack
+from kernels.cpu.bits import pack, put_half
 from kernels.cpu.fitted import encoder
-from kernels.cpu.formats import put_half
 from kernels.cpu.simd import bf16x1, convert, f32x1, splat, store
 from kernels.cpu.simd_shuffle import stack
 from reference.formats import FORMATS

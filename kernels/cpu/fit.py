@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats import half_at, put_half
+from kernels.cpu.bits import half_at, put_half
 from kernels.cpu.lanes import alike, both, fabs, rint, root, where, within
 from kernels.cpu.simd import f32x16, load, splat, store, zero
 from kernels.cpu.simd_shuffle import stack

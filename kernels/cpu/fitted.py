@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.bits import pack
+from kernels.cpu.bits import half_at, pack, put_half
 from kernels.cpu.fit import (
     LANES,
     ZERO,
@@ -29,7 +29,6 @@ from kernels.cpu.fit import (
     weigh,
     whole,
 )
-from kernels.cpu.formats import half_at, put_half
 from kernels.cpu.lanes import where
 from kernels.cpu.simd import convert, f32x16, i32x16, splat, store, zero
 from kernels.cpu.simd_shuffle import stack

@@ -13,8 +13,9 @@ import numpy as np
 from numba import njit, types
 from numba.extending import models, overload, register_model
 
-from kernels.cpu.bits import field
-from kernels.cpu.simd import bf16x1, convert, extract, f16x1, f32x1, load, splat, store
+from kernels.cpu import lattices
+from kernels.cpu.bits import field, half_at
+from kernels.cpu.simd import bf16x1, convert, extract, f32x1, load
 from reference.formats import FORMATS
 from reference.formats.codebooks import FP4, NL
 
@@ -32,27 +33,17 @@ register_model(FormatTag)(models.OpaqueModel)
 TAGS = {name: FormatTag(name) for name in FORMATS}
 
 
-@njit(inline="always")
-def half_at(data, offset):
-    """The float16 at a byte offset, as float32."""
-    return extract(convert(f32x1, load(f16x1, data, offset)), 0)
-
-
-@njit(inline="always")
-def put_half(data, offset, value):
-    """float32 to float16, nearest even, at a byte offset."""
-    store(data, offset, convert(f16x1, splat(f32x1, value)))
-
-
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """How the elements of a block format are coded: scale * integer, perhaps plus an offset.
+    """How the elements of a block format are coded: scale * integer, perhaps plus an offset, the
+    scale being d, perhaps times a part's integer and a power of two.
 
     Functions take the bytes of a row, where the block begins, and which of its elements is meant.
 
     - `integer`: the element's.
-    - `d`: byte of the block at which its float16 scale stands; `scale` instead gives it.
-    - `part`: the integer that multiplies d for the element's part of the block.
+    - `d`: byte of the block at which its float16 d stands; `scale` instead gives it as a float32.
+    - `part`: the integer that multiplies d for the element's part of the block; `factor`: the power
+      of two that does for all of them.
     - `m`: byte of a float16 that is the offset; with `floor`, minus it times that integer is.
     """
 
@@ -62,17 +53,23 @@ class Coding:
     m: int | None = None
     floor: Callable[..., Any] | None = None
     scale: Callable[..., Any] | None = None
+    factor: float = 1.0
+
+    def d_at(self) -> Any:
+        """A compiled function of (data, base, j)."""
+        at = self.d
+        if self.scale:
+            return self.scale
+        return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
 
     def scale_at(self) -> Any:
         """A compiled function of (data, base, j)."""
-        at, part = self.d, self.part
-        if self.scale:
-            return self.scale
+        d, part, factor = self.d_at(), self.part, np.float32(self.factor)
         if part:
             return njit(inline="always")(
-                lambda data, base, j: half_at(data, base + at) * np.float32(part(data, base, j))
+                lambda data, base, j: d(data, base, j) * factor * np.float32(part(data, base, j))
             )
-        return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
+        return d
 
     def offset_at(self) -> Any:
         """A compiled function of (data, base, j); None where there is no offset."""
@@ -226,6 +223,13 @@ CODINGS = {
     "Q4_K": Coding(q4_k, 0, six_bit_part, 2, six_bit_floor),
     "Q5_K": Coding(q5_k, 0, six_bit_part, 2, six_bit_floor),
     "Q6_K": Coding(q6_k, 208, q6_k_part),
+    "IQ1_S": Coding(lattices.iq1_s, 0, lattices.iq1_s_part, factor=1 / 8),
+    "IQ1_M": Coding(lattices.iq1_m, 0, lattices.iq1_m_part, scale=lattices.iq1_m_d, factor=1 / 8),
+    "IQ2_XXS": Coding(lattices.iq2_xxs, 0, lattices.iq2_xxs_part, factor=1 / 8),
+    "IQ2_XS": Coding(lattices.iq2_xs, 0, lattices.iq2_xs_part, factor=1 / 8),
+    "IQ2_S": Coding(lattices.iq2_s, 0, lattices.iq2_s_part, factor=1 / 8),
+    "IQ3_XXS": Coding(lattices.iq3_xxs, 0, lattices.iq3_xxs_part, factor=1 / 8),
+    "IQ3_S": Coding(lattices.iq3_s, 0, lattices.iq3_s_part, factor=1 / 8),
     "IQ4_NL": Coding(iq4_nl),
     "IQ4_XS": Coding(iq4_xs, 0, iq4_xs_part),
     "MXFP4": Coding(mxfp4, scale=mxfp4_scale),

@@ -72,6 +72,17 @@ def _table(values: Array) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
+# Only the portable variant reads these: codes are what an index names, a byte each.
+EIGHTHS = Layout((8,), 128, 8, integers=True)
+LATTICES = {
+    "IQ1_S": EIGHTHS,
+    "IQ1_M": replace(EIGHTHS, parts=2),
+    "IQ2_XXS": EIGHTHS,
+    "IQ2_XS": replace(EIGHTHS, parts=2),
+    "IQ2_S": replace(EIGHTHS, parts=2),
+    "IQ3_XXS": EIGHTHS,
+    "IQ3_S": EIGHTHS,
+}
 LAYOUTS = {
     "Q4_0": Layout((4,), 8),
     "Q4_1": Layout((4,), m=True),
@@ -88,4 +99,5 @@ LAYOUTS = {
     "MXFP4": Layout((4,), 12, table=_table(FP4), bfloat16=True),
     "TQ1_0": Layout((2,), 1, 8),
     "TQ2_0": Layout((2,), 1, 8),
+    **LATTICES,
 }

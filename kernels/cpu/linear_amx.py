@@ -32,7 +32,7 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
-from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
+from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, Layout
 from kernels.cpu.linear import LANES, Blocking, named
 from kernels.cpu.linear_int8 import (
     AVX512_VNNI,
@@ -69,7 +69,7 @@ TOKENS = 256  # of a panel: what meets weights before the next ones have to come
 PANEL = 512  # units of sixteen tokens: at most half a megabyte, in the second level of cache
 DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level
 ALONE = 4
-FORMATS = tuple(name for name, layout in LAYOUTS.items() if not layout.table)
+FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in LATTICES)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
 

@@ -53,11 +53,10 @@ def widened(kind: Vector) -> Any:
     return load_weights
 
 
-def single(kind: Vector) -> Any:
+def single(load_weights: Any, step: int) -> Any:
     """One token: two groups of rows at once, since a chain of additions waits for each to end. They
     are of the two halves of a thread's groups: two long streams of weights come faster from memory
     than short ones by turns."""
-    step = LANES * kind.bits // kind.lanes // 8
 
     @njit
     def run(x, weight, out, thread, n_threads):
@@ -70,8 +69,8 @@ def single(kind: Vector) -> Any:
             a, b = zero(f32x16), zero(f32x16)
             for k in range(hidden):
                 scalar = splat(f32x16, x[0, k])
-                a = fma(convert(f32x16, load(kind, weight, at + k * step)), scalar, a)
-                b = fma(convert(f32x16, load(kind, weight, beside + k * step)), scalar, b)
+                a = fma(load_weights(weight, at + k * step), scalar, a)
+                b = fma(load_weights(weight, beside + k * step), scalar, b)
             store_first(out, group * LANES, a, min(LANES, width - group * LANES))
             store_first(out, other * LANES, b, min(LANES, width - other * LANES))
 
@@ -80,8 +79,9 @@ def single(kind: Vector) -> Any:
 
 def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[..., None]:
     size, step = blocking.size, LANES * kind.bits // kind.lanes // 8
-    multiply = chains(widened(kind), step, fma_outer)
-    one, many = single(kind), product(blocking, fill, multiply)
+    load_weights = widened(kind)
+    one = single(load_weights, step)
+    many = product(blocking, fill, chains(load_weights, step, fma_outer))
 
     def kernel(block, thread, n_threads):
         x, weight, out = arguments(block, SIGNATURE)

@@ -21,7 +21,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.formats import CODINGS
+from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
@@ -37,6 +38,7 @@ from kernels.cpu.simd import (
     mul,
     odd_bytes,
     prefetch,
+    splat,
     sub,
     zero,
 )
@@ -317,13 +319,15 @@ def offset_scale(layout: Layout, lanes: int) -> Any:
     return stored if layout.m else none
 
 
-def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
+def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
+    """Of linear.product; `factor` multiplies the weight's d."""
     lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
     floats = Vector("f32", lanes)
     halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
     scales = blocks * block_step
     least, ahead, cache = meeting.blocking.asks
     add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
+    times = np.float32(factor)
 
     def of_size(size: int) -> Any:
         @njit
@@ -337,6 +341,7 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
                 for u in range(depth):
                     base = at + u * step
                     d = convert(floats, load(halves, weight, base + scales + 2 * lane))
+                    d = mul(d, splat(floats, times))
                     m = offset(weight, base + scales + 2 * (LANES + lane))
                     if size >= least:
                         for line in range(ahead, ahead + step, CACHE_LINE):
@@ -351,6 +356,19 @@ def multiply(meeting: Meeting, layout: Layout) -> Callable[[int], Any]:
         return tile
 
     return of_size
+
+
+def spreading(meeting: Meeting) -> Any:
+    """(row, begin, count, target, size, t): so many words of a row's activations into a panel's
+    tile of `size` tokens, of which it is number t."""
+    lay = meeting.lay
+
+    @njit(inline="always")
+    def spread(row, begin, count, target, size, t):
+        for k in range(count):
+            lay(target, k, t, size, row[begin + k])
+
+    return spread
 
 
 def total_of(layout: Layout) -> Any:
@@ -372,8 +390,9 @@ def total_of(layout: Layout) -> Any:
 
 
 def fill(meeting: Meeting, layout: Layout) -> Any:
-    words, lay, blocks, parts = meeting.words, meeting.lay, layout.blocks, layout.parts
+    words, blocks, parts = meeting.words, layout.blocks, layout.parts
     taken_off, has_m, sum_of = meeting.taken_off(layout), layout.m, total_of(layout)
+    spread = spreading(meeting)
 
     @njit
     def fill_tile(token, size, arguments):
@@ -392,20 +411,19 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
                         extras[at] = scale[row, block + b] * np.float32(found)
                     else:
                         extras[at] = taken_off * found
-            for k in range(8 * count):
-                lay(target, k, t, size, word[row, 8 * block + k])
+            spread(word[row], 8 * block, 8 * count, target, size, t)
 
     return fill_tile
 
 
 def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
-    layout = meeting.layout(format)
+    layout, factor = meeting.layout(format), CODINGS[format].factor
     blocking = meeting.blocking.over(layout.blocks)
     blocks, step = layout.blocks, layout.step
     size = blocking.size * blocks
     words, extras = 8 * meeting.words * size, layout.parts * size
     extra = np.float32 if layout.m else np.int32
-    many = product(blocking, fill(meeting, layout), multiply(meeting, layout))
+    many = product(blocking, fill(meeting, layout), multiply(meeting, layout, factor))
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, out = arguments(block, SIGNATURE)
@@ -416,10 +434,16 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     return named(kernel, variant)
 
 
-def shares(meeting: Meeting, variant: str, formats: Iterable[str] = LAYOUTS) -> dict[str, Share]:
-    return by_format(partial(int8_kernel, meeting, variant), SIGNATURE, {f: f for f in formats})
+def shares(meeting: Meeting, variant: str, formats: Iterable[str]) -> dict[str, Share]:
+    """Formats that lie packed alike share one."""
+    kinds = {f: (meeting.layout(f), CODINGS[f].factor) for f in formats}
+    first = {kind: f for f, kind in reversed(kinds.items())}
+    tags = {f: f for f in first.values()}
+    made = by_format(partial(int8_kernel, meeting, variant), SIGNATURE, tags)
+    return {f: made[first[kind]] for f, kind in kinds.items()}
 
 
-GENERIC_SHARES = shares(GENERIC, "generic")
-AVX2_SHARES = shares(AVX2, "avx2")
-AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni")
+OWN_CODES = tuple(f for f in LAYOUTS if f not in LATTICES)
+GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
+AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
+AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", OWN_CODES)

@@ -15,12 +15,13 @@ from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES
 from kernels.cpu.linear_bf16 import PADDED
 from kernels.cpu.share import Share, Words, arguments, pack_words, part
-from kernels.cpu.simd import CACHE_LINE, bf16x1, convert, f32x1, load, splat, store
+from kernels.cpu.simd import CACHE_LINE, bf16x1, convert, f16x1, f32x1, load, splat, store
 from reference.formats import FORMATS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TILE = 128
 
+WORDS8 = "weight: u8[rows hidden] -> out: u8[packed]"
 WORDS16 = "weight: u16[rows hidden] -> out: u16[packed]"
 WORDS32 = "weight: u32[rows hidden] -> out: u32[packed]"
 BLOCKS = "weight: u8[rows row_bytes] -> out: u8[packed]"
@@ -100,12 +101,12 @@ def blocks_packer(
     """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
     coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
     integer, part_of, floor_of = coding.integer, coding.part or nothing, coding.floor or nothing
-    scale, d, m = coding.scale_at(), coding.d, coding.m or 0
+    copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
     table = np.array(layout.table, np.int32)
     step, block_step, payload = layout.step, layout.block, layout.payload
     blocks, parts, raised, put = layout.blocks, layout.parts, layout.raised, putting(layout)
     integers, floors, halves = layout.integers, layout.floors, layout.halves
-    has_m, in_bfloat16 = layout.m, layout.bfloat16
+    has_m, half = layout.m, bf16x1 if layout.bfloat16 else f16x1
     per_unit = blocks * BLOCK // elements  # blocks of the file's format
 
     @njit(inline="always")
@@ -152,10 +153,10 @@ def blocks_packer(
                                 out[where] = own & 255
                             if floors and not halves:
                                 out[where + LANES * parts] = floor_of(data, base, j)
-                    if in_bfloat16:
-                        store(out, end, convert(bf16x1, splat(f32x1, scale(data, base, 0))))
-                    else:
+                    if copied:
                         store(out, end, load(types.uint16, data, base + d))
+                    else:
+                        store(out, end, convert(half, splat(f32x1, d_of(data, base, 0))))
                     if has_m:
                         store(out, end + 2 * LANES, load(types.uint16, data, base + m))
 
@@ -242,6 +243,7 @@ def aligned(size: int) -> Array:
     return memory[start : start + size]
 
 
+_words8 = Share(words_packer(WORDS8), WORDS8, "u8")
 _words16 = Share(words_packer(WORDS16), WORDS16, "u16")
 _words32 = Share(words_packer(WORDS32), WORDS32, "u32")
 
@@ -253,8 +255,9 @@ def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = wo
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
 
+BYTES, FOURS = Packing(_words8, np.uint8), Packing(_words32, np.uint32)  # of one, of four elements
 PACKINGS: dict[str, Packing] = {
-    "F32": Packing(_words32, np.uint32),
+    "F32": FOURS,
     "F16": Packing(_words16, np.uint16),
     "BF16": Packing(_words16, np.uint16),
     **{name: of_blocks(name, layout) for name, layout in LAYOUTS.items()},

@@ -54,7 +54,8 @@ class _VectorModel(models.PrimitiveModel):
 
 f32x16, f16x16, bf16x16, i32x16 = (Vector(e, 16) for e in ("f32", "f16", "bf16", "i32"))
 i32x8, i8x64 = Vector("i32", 8), Vector("i8", 64)
-bf16x32, i8x32, u16x16 = Vector("bf16", 32), Vector("i8", 32), Vector("u16", 16)
+bf16x32, i8x32 = Vector("bf16", 32), Vector("i8", 32)
+i8x16, u16x16 = Vector("i8", 16), Vector("u16", 16)
 f32x1, f16x1, bf16x1 = (Vector(e, 1) for e in ("f32", "f16", "bf16"))
 
 
@@ -225,6 +226,26 @@ def maximum(typing, a, b):
 
 
 @intrinsic
+def minimum(typing, a, b):
+    """The smaller of a and b, lane by lane; b where either is NaN."""
+
+    def codegen(context, builder, signature, values):
+        return builder.select(builder.fcmp_ordered("<", *values), *values)
+
+    return a(a, a), codegen
+
+
+@intrinsic
+def round_even(typing, v):
+    """The nearest whole numbers, halves to even, still as floats."""
+
+    def codegen(context, builder, signature, values):
+        return call_llvm(builder, f"llvm.rint.{suffix(v)}", v.ir, [values[0]])
+
+    return v(v), codegen
+
+
+@intrinsic
 def where_above(typing, v, limit, value):
     """Each lane's value where v is above the limit, else 0; all are float vectors."""
 
@@ -348,7 +369,8 @@ def _narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
 @intrinsic
 def convert(typing, kind, v):
     """Lanes of one element type as another: f16, bf16, i8, u16, i32 to f32 (exact where it fits);
-    f32 to f16 and bf16 (nearest even, subnormals kept) and to i32 (toward zero)."""
+    f32 to f16 and bf16 (nearest even, subnormals kept) and to i32 (toward zero); i32 to i8 (the
+    low byte)."""
     result = kind.instance_type if isinstance(kind.instance_type, Vector) else v.of("f32")
 
     def codegen(context, builder, signature, values):
@@ -374,6 +396,8 @@ def convert(typing, kind, v):
                 return _narrow_to_bf16(builder, value, v.lanes)
             case "f32", "i32":
                 return builder.fptosi(value, target)
+            case "i32", "i8":
+                return builder.trunc(value, target)
         raise TypeError(f"no conversion from {v} to {result}")
 
     return result(kind, v), codegen

@@ -9,14 +9,13 @@ from numba.extending import intrinsic
 from kernels.cpu.simd import (
     I32,
     add,
-    call_llvm,
     f32x16,
     fma,
     maximum,
     mul,
+    round_even,
     splat,
     sub,
-    suffix,
     zero,
 )
 
@@ -31,14 +30,6 @@ def _ldexp(typing, v, n):
         return builder.bitcast(builder.add(builder.bitcast(values[0], i32), steps), v.ir)
 
     return v(v, v), codegen
-
-
-@intrinsic
-def _round_even(typing, v):
-    def codegen(context, builder, signature, values):
-        return call_llvm(builder, f"llvm.rint.{suffix(v)}", v.ir, [values[0]])
-
-    return v(v), codegen
 
 
 @intrinsic
@@ -69,7 +60,7 @@ def exp(x):
     # maximum() with a NaN gives its second argument, so the integer conversion is always defined
     clamped = maximum(x, splat(f32x16, -87.5))
     clamped = sub(zero(f32x16), maximum(sub(zero(f32x16), clamped), splat(f32x16, -88.8)))
-    n = _round_even(mul(clamped, splat(f32x16, 1.44269504088896341)))
+    n = round_even(mul(clamped, splat(f32x16, 1.44269504088896341)))
     r = fma(n, splat(f32x16, -0.693359375), clamped)
     r = fma(n, splat(f32x16, 2.12194440e-4), r)
     p = fma(splat(f32x16, 1.9875691500e-4), r, splat(f32x16, 1.3981999507e-3))

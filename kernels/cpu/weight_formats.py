@@ -8,6 +8,7 @@ from kernels.cpu.share import arguments, by_format, part
 from reference.weight_formats import OPS
 
 QUANTISE, WEIGHTED, DEQUANTISE = (op.signature for op in OPS)
+WRITTEN = {name: TAGS[name] for name in OPS[0].formats}
 
 
 def quantise_to(tag: FormatTag) -> Callable[..., None]:
@@ -41,6 +42,6 @@ def dequantise_from(tag: FormatTag) -> Callable[..., None]:
     return generic
 
 
-QUANTISE_SHARES = by_format(quantise_to, QUANTISE, TAGS)
+QUANTISE_SHARES = by_format(quantise_to, QUANTISE, WRITTEN)
 WEIGHTED_SHARES = by_format(weighted_to, WEIGHTED, {f: TAGS[f] for f in OPS[1].formats})
 DEQUANTISE_SHARES = by_format(dequantise_from, DEQUANTISE, TAGS)

@@ -4,7 +4,15 @@ import numpy as np
 
 from reference.formats.bits import pack, unpack
 from reference.formats.fit import squares, symmetric, symmetric_parts
-from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
+from reference.formats.format import (
+    Bytes,
+    Floats,
+    Format,
+    by_parts,
+    from_halves,
+    inverse,
+    to_halves,
+)
 
 NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)  # twice what the four bits mean
@@ -37,8 +45,7 @@ def decode_iq4_xs(blocks: Bytes) -> Floats:
     """d * s * NL[q], 8 parts whose scales s have 6 bits, raised by 32: two upper, four lower."""
     high, low = unpack(blocks[:, 2:4], 2, 1), unpack(blocks[:, 4:8], 4, 1)
     scale = from_halves(blocks[:, :2]) * ((low | high << 4).view(np.int8) - np.int8(32))
-    q = NL[unpack(blocks[:, 8:], 4, 16)].astype(np.float32)
-    return (scale[..., None] * q.reshape(len(q), 8, 32)).reshape(len(q), 256)
+    return by_parts(NL[unpack(blocks[:, 8:], 4, 16)], scale)
 
 
 def encode_iq4_xs(x: Floats, importance: Floats | None = None) -> Bytes:

@@ -19,7 +19,8 @@ class Format:
     float32 [blocks, block], `encode` the reverse; both are exact definitions, bit for bit. Where
     scales are fitted, `encode_weighted` also takes how much each element matters, and looks for
     those that are best for it. `part` elements of a block share a scale; where they have an offset,
-    too, `offset` gives it as `decode` gives the elements.
+    too, `offset` gives it as `decode` gives the elements. A format that is only read has no
+    `encode`, but `scaled`, which gives blocks other scales, float32 [blocks, 1].
     """
 
     name: str
@@ -27,10 +28,11 @@ class Format:
     block: int
     block_bytes: int
     decode: Callable[[Bytes], Floats]
-    encode: Callable[[Floats], Bytes]
+    encode: Callable[[Floats], Bytes] | None = None
     encode_weighted: Callable[[Floats, Floats], Bytes] | None = None
     part: int = 32
     offset: Callable[[Bytes], Floats] | None = None
+    scaled: Callable[[Bytes, Floats], Bytes] | None = None
 
     @property
     def bits(self) -> float:
@@ -51,6 +53,8 @@ class Format:
     def quantise(self, x: Floats) -> Bytes:
         """float32 [..., elements] -> uint8 [..., row_bytes]."""
         row_bytes = self.row_bytes(x.shape[-1])
+        if self.encode is None:
+            raise ValueError(f"{self.name} cannot be quantised to: its files are only read")
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
         return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
 
@@ -65,6 +69,18 @@ class Format:
         )
         return self.encode_weighted(blocks, weights).reshape(*x.shape[:-1], row_bytes)
 
+    def like(self, x: Floats, rng: np.random.Generator) -> Bytes:
+        """Some rows as large as x, float32 [..., elements] -> uint8 [..., row_bytes]: x quantised
+        or, in a format that is only read, any blocks whose largest magnitudes are those of x."""
+        if self.scaled is None:
+            return self.quantise(x)
+        row_bytes = self.row_bytes(x.shape[-1])
+        largest = np.abs(x).reshape(-1, self.block).max(axis=1, keepdims=True).astype(np.float32)
+        drawn = rng.integers(0, 256, (len(largest), self.block_bytes), np.uint8)
+        unit = self.decode(self.scaled(drawn, np.ones_like(largest)))
+        d = largest / np.abs(unit).max(axis=1, keepdims=True)
+        return self.scaled(drawn, d).reshape(*x.shape[:-1], row_bytes)
+
 
 def from_halves(data: Bytes) -> Floats:
     """uint8 [n, 2k] of float16 -> float32 [n, k]."""
@@ -75,6 +91,13 @@ def to_halves(x: Floats) -> Bytes:
     """float32 [n, k] -> uint8 [n, 2k] of float16, nearest even; too large becomes infinity."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).view(np.uint8)
+
+
+def by_parts(values: Integers, per_part: Floats) -> Floats:
+    """Integers [n, elements] times what each part of a block has, [n, parts]."""
+    (n, elements), parts = values.shape, per_part.shape[1]
+    in_parts = values.reshape(n, parts, elements // parts).astype(np.float32)
+    return np.asarray((per_part[..., None] * in_parts).reshape(n, elements))
 
 
 def inverse(d: Floats) -> Floats:

@@ -24,17 +24,10 @@ from reference.formats.format import (
     Bytes,
     Floats,
     Format,
-    Integers,
+    by_parts,
     from_halves,
     inverse,
 )
-
-
-def _by_parts(values: Integers, per_part: Floats) -> Floats:
-    """integers [n, 256] times what each part has, [n, parts]."""
-    n, parts = per_part.shape
-    found = per_part[..., None] * values.reshape(n, parts, 256 // parts).astype(np.float32)
-    return np.asarray(found.reshape(n, 256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +99,7 @@ def _affine(
 def decode_q2_k(blocks: Bytes) -> Floats:
     """16 parts: scales and minima of 4 bits (a byte each pair), q of 2 bits, d, dmin."""
     scale = from_halves(blocks[:, 80:82]) * (blocks[:, :16] & 15)
-    return _by_parts(unpack(blocks[:, 16:80], 2, 32), scale) + offset_q2_k(blocks)
+    return by_parts(unpack(blocks[:, 16:80], 2, 32), scale) + offset_q2_k(blocks)
 
 
 def offset_q2_k(blocks: Bytes) -> Floats:
@@ -124,7 +117,7 @@ def decode_q3_k(blocks: Bytes) -> Floats:
     q = (unpack(blocks[:, 32:96], 2, 32) | unpack(blocks[:, :32], 1, 32) << 2).view(np.int8)
     scales = (unpack(blocks[:, 96:104], 4, 8) | unpack(blocks[:, 104:108], 2, 4) << 4).view(np.int8)
     d = from_halves(blocks[:, 108:])
-    return _by_parts(q - np.int8(4), d * (scales - np.int8(32)))
+    return by_parts(q - np.int8(4), d * (scales - np.int8(32)))
 
 
 def encode_q3_k(x: Floats, importance: Floats | None = None) -> Bytes:
@@ -153,7 +146,7 @@ def _from_six_bits(scales: Bytes, minima: Bytes) -> Bytes:
 def decode_q4_k(blocks: Bytes) -> Floats:
     """8 parts: d, dmin, scales and minima of 6 bits in 12 bytes, q of 4 bits."""
     scale = from_halves(blocks[:, :2]) * _six_bits(blocks[:, 4:16])[0]
-    return _by_parts(unpack(blocks[:, 16:], 4, 32), scale) + offset_k(blocks)
+    return by_parts(unpack(blocks[:, 16:], 4, 32), scale) + offset_k(blocks)
 
 
 def offset_k(blocks: Bytes) -> Floats:
@@ -171,7 +164,7 @@ def decode_q5_k(blocks: Bytes) -> Floats:
     """As Q4_K, the fifth bits in 32 bytes before the low halves."""
     scale = from_halves(blocks[:, :2]) * _six_bits(blocks[:, 4:16])[0]
     q = unpack(blocks[:, 48:], 4, 32) | unpack(blocks[:, 16:48], 1, 32) << 4
-    return _by_parts(q, scale) + offset_k(blocks)
+    return by_parts(q, scale) + offset_k(blocks)
 
 
 def encode_q5_k(x: Floats, importance: Floats | None = None) -> Bytes:
@@ -184,7 +177,7 @@ def decode_q6_k(blocks: Bytes) -> Floats:
     """16 parts: low halves of q, its two upper bits (raised by 32), scales int8, d."""
     q = unpack(blocks[:, :128], 4, 64) | unpack(blocks[:, 128:192], 2, 32) << 4
     scales = blocks[:, 192:208].copy().view(np.int8)
-    return _by_parts(q.view(np.int8) - np.int8(32), from_halves(blocks[:, 208:]) * scales)
+    return by_parts(q.view(np.int8) - np.int8(32), from_halves(blocks[:, 208:]) * scales)
 
 
 def encode_q6_k(x: Floats, importance: Floats | None = None) -> Bytes:

@@ -27,23 +27,41 @@ NAMES = {
 
 
 def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
-    """Matrices in `format`, vectors in F32."""
+    """Matrices in `format`, vectors in F32. In a format that is only read, matrices are others as
+    large."""
     writer = gguf.GGUFWriter(path, "llama")
     write_shape(writer, checkpoint)
     write_vocabulary(writer, checkpoint.vocab_size)
     if divisors := rope_divisors(checkpoint):
         writer.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
+    rng = np.random.default_rng(checkpoint.seed)
     for name, weight in checkpoint.weights().items():
         rows = neighbours(weight, checkpoint.head_dim) if turns(name) else weight
         if weight.ndim == 1:
             writer.add_tensor(gguf_name(name), rows)
         else:
             kind = gguf.GGMLQuantizationType[format]
-            writer.add_tensor(gguf_name(name), FORMATS[format].quantise(rows), raw_dtype=kind)
+            writer.add_tensor(gguf_name(name), FORMATS[format].like(rows, rng), raw_dtype=kind)
+    write(writer)
+    return path
+
+
+def write(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def decoded(source: Path, path: Path) -> Path:
+    """The same model with every matrix in F32, decoded by the gguf package."""
+    reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != gguf.Keys.General.ARCHITECTURE:
+            writer.add_key_value(key, field.contents(), *field.types[:2])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type))
+    write(writer)
     return path
 
 

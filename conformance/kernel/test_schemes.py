@@ -1,0 +1,252 @@
+"""Laws of integers in groups and of floats of eight bits."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.testing import assert_array_equal
+
+from conformance.kernel.here import each
+from kernels.call import ShapeError, call
+from kernels.table import find
+from reference.bounds import TINY
+from reference.schemes.float8 import E4M3, E5M2
+from reference.table import OPS
+from reference.values import VALUES
+
+QUANTISERS = ("quantise_symmetric", "quantise_asymmetric", "quantise_e4m3", "quantise_e5m2")
+INTEGERS = QUANTISERS[:2]
+FLOATS = {
+    "e4m3": (E4M3, ml_dtypes.float8_e4m3fn),
+    "e5m2": (E5M2, ml_dtypes.float8_e5m2),
+}
+BITS = st.integers(2, 8)
+FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
+
+every_float = pytest.mark.parametrize("kind", FLOATS)
+
+
+def quantised(op: str, x: np.ndarray, bits: int = 8) -> dict[str, np.ndarray]:
+    inputs = {"x": x} | ({"bits": bits} if op in INTEGERS else {})
+    return call(find(f"{op}/cpu/generic"), inputs)
+
+
+def restored(op: str, found: dict[str, np.ndarray]) -> np.ndarray:
+    return call(find(f"de{op}/cpu/generic"), found)["out"]
+
+
+def error(op: str, x: np.ndarray, bits: int = 8) -> np.ndarray:
+    return restored(op, quantised(op, x, bits)).astype(np.float64) - x
+
+
+def root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values.astype(np.float64) ** 2)))
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> np.ndarray:
+    """float32 [groups, size]: what Hypothesis finds awkward, and what models hold."""
+    shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 40)))
+    made = arrays.arrays(np.float32, shape, elements=FINITE)
+    kind, seed = st.sampled_from(list(VALUES.values())), st.integers(0, 99)
+    usual = st.builds(lambda make, n: make(np.random.default_rng(n), shape), kind, seed)
+    return draw(made | usual)
+
+
+@pytest.mark.parametrize("op", INTEGERS)
+@given(groups(), BITS)
+def test_the_error_is_half_a_step(op, x, bits):
+    """And what float32 rounds of at most 255 steps; zero stays zero."""
+    found = quantised(op, x, bits)
+    half = found["scale"].astype(np.float64)[:, None] * (0.5 + 2.0**-14) + 256 * TINY
+    assert (np.abs(restored(op, found) - x.astype(np.float64)) <= half).all()
+    assert (restored(op, found)[x == 0] == 0).all()
+    assert (np.abs(found["q"].astype(int) + 0.5) < 2 ** (bits - 1)).all()
+
+
+@pytest.mark.parametrize("op", INTEGERS)
+@given(groups(), st.integers(2, 7))
+def test_a_bit_more_halves_the_step(op, x, bits):
+    """So it halves the bound on the error, at least, of whatever values."""
+    wide, fine = (quantised(op, x, b)["scale"].astype(np.float64) for b in (bits, bits + 1))
+    assert (fine <= wide / 2 * (1 + 2.0**-21)).all()
+
+
+@pytest.mark.parametrize("op", INTEGERS)
+@pytest.mark.parametrize("bits", range(2, 8))
+def test_a_bit_more_halves_the_error(op, bits):
+    """Of uniform values, in root mean square: as the step shrinks, which tends to a half.
+
+    The squared error of N = 2^16 uniform values has a relative deviation of 0.9 / sqrt(N) = 0.35%.
+    """
+    x = np.random.default_rng(bits).uniform(-1, 1, (1, 2**16)).astype(np.float32)
+    levels = [2 ** (b - 1) - 1 if op == INTEGERS[0] else 2**b - 1 for b in (bits, bits + 1)]
+    shrinks = root_mean_square(error(op, x, bits + 1)) / root_mean_square(error(op, x, bits))
+    assert shrinks == pytest.approx(levels[0] / levels[1], rel=0.01)
+    assert shrinks < 0.505
+
+
+@every_float
+def test_a_bit_of_fraction_halves_the_error(kind):
+    """Of the error in units of a number's power of two, a bit more of fraction leaves half."""
+    fraction = FLOATS[kind][0].fraction
+    power = 2.0 ** np.random.default_rng(0).integers(-5, 8, 2**16)
+    x = (power * np.random.default_rng(1).uniform(1, 2, 2**16)).astype(np.float32)
+    x[0] = power[0] = FLOATS[kind][0].largest
+    found = error(f"quantise_{kind}", x[None]) / power
+    assert np.abs(found).max() <= 2.0 ** -(fraction + 1)
+    assert root_mean_square(found) == pytest.approx(2.0**-fraction / np.sqrt(12), rel=0.01)
+
+
+@pytest.mark.parametrize("op", QUANTISERS)
+@given(groups(), BITS)
+def test_groups_never_do_worse_than_tensors(op, x, bits):
+    """No group's step is larger than the tensor's, nor a token's than that of its groups' whole."""
+    by_tensor, by_token = quantised(op, x.reshape(1, -1), bits), quantised(op, x, bits)
+    by_element = quantised(op, x.reshape(-1, 1), bits)
+    assert (by_token["scale"] <= by_tensor["scale"]).all()
+    finest = by_element["scale"].reshape(x.shape)
+    assert (finest <= by_token["scale"][:, None]).all()
+
+
+@pytest.mark.parametrize("op", INTEGERS)
+def test_groups_do_better_where_there_are_outliers(op):
+    """In root mean square: groups of 32 beat tokens, tokens beat the tensor."""
+    x = VALUES["spiky"](np.random.default_rng(0), (16, 1024))
+    x *= np.logspace(-2, 2, 16, dtype=np.float32)[:, None]
+    relative = [
+        root_mean_square(
+            error(op, x.reshape(shape)).reshape(x.shape) / np.abs(x).max(axis=1)[:, None]
+        )
+        for shape in ((1, -1), (16, -1), (-1, 32))
+    ]
+    assert relative[2] < relative[1] < relative[0]
+
+
+@given(st.data(), BITS, st.integers(-20, 20))
+def test_symmetric_is_asymmetric_with_zero_point_zero(data, bits, exponent):
+    """Where the range makes the asymmetric zero point 0, both have one scale and one q."""
+    top, step = 2 ** (bits - 1) - 1, np.float32(2.0**exponent)
+    inner = st.floats(-top, top, width=32)
+    x = data.draw(arrays.arrays(np.float32, st.integers(2, 40), elements=inner))[None] * step
+    x[0, 0], x[0, 1] = top * step, -top * step
+    lowered = x.copy()
+    lowered[0, 1] = -(top + 1) * step
+    q, scale = quantised("quantise_symmetric", x, bits).values()
+    other_q, other_scale, zero = quantised("quantise_asymmetric", lowered, bits).values()
+    assert zero[0] == 0
+    assert scale[0] == other_scale[0] == step
+    assert_array_equal(np.delete(q, 1), np.delete(other_q, 1))
+    plain = restored("quantise_symmetric", {"q": q, "scale": scale})
+    assert_array_equal(
+        restored("quantise_asymmetric", {"q": q, "scale": scale, "zero": zero}), plain
+    )
+
+
+@pytest.mark.parametrize("op", ["quantise_symmetric", "quantise_e4m3", "quantise_e5m2"])
+@given(groups(), BITS)
+def test_negatives_have_the_same_scale(op, x, bits):
+    """-x is restored as the negative of x."""
+    found, negative = quantised(op, x, bits), quantised(op, -x, bits)
+    assert_array_equal(found["scale"], negative["scale"])
+    assert_array_equal(restored(op, found), -restored(op, negative))
+
+
+@pytest.mark.parametrize("op", ["quantise_symmetric", "quantise_e4m3", "quantise_e5m2"])
+@given(groups(), BITS)
+def test_quantising_again_changes_no_code(op, x, bits):
+    """What was restored is quantised to the codes it came of."""
+    found = quantised(op, x, bits)
+    again = quantised(op, restored(op, found), bits)
+    kept = again["scale"] > 0  # a scale just above the smallest may round below it
+    assert_array_equal(found["q"][kept], again["q"][kept])
+
+
+@each(*INTEGERS)
+def test_halves_round_to_even(kernel):
+    """0.5 and 2.5 go down, 1.5 goes up, and so below zero."""
+    x = np.array([[127, -128, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5]], np.float32)
+    if kernel.op == INTEGERS[0]:
+        x[0, 1] = -127
+    q, scale, *_ = call(kernel, {"x": x, "bits": 8}).values()
+    assert scale[0] == 1
+    assert_array_equal(q[0, 2:], [0, 2, 2, 0, -2, -2])
+
+
+@each(*QUANTISERS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 17, 32])
+def test_a_group_that_is_not_finite_says_so(kernel, poison, at):
+    """Its scale is NaN and all else of it 0; no other group changes a bit."""
+    x = VALUES["normal"](np.random.default_rng(0), (3, 33))
+    before = quantised(kernel.op, x)
+    x[1, at] = poison
+    after = quantised(kernel.op, x)
+    assert np.isnan(after["scale"][1])
+    for name, value in after.items():
+        assert_array_equal(value[::2], before[name][::2])
+        assert name == "scale" or not value[1].any()
+    assert np.isnan(restored(kernel.op, after)[1]).all()
+
+
+@each(*QUANTISERS)
+def test_scales_too_small_are_zero(kernel):
+    """Subnormal groups and zeros become zeros; the smallest scale that is normal is kept."""
+    x = np.float32(TINY) * np.array([[0, 0], [0.5, 1], [0, 2.0**17]], np.float32)
+    found = quantised(kernel.op, x)
+    assert_array_equal(found["scale"] > 0, [False, False, True])
+    for value in found.values():
+        assert not value[:2].any()
+
+
+@every_float
+def test_the_reference_casts_as_ml_dtypes_does(kind):
+    """Every float16, every bfloat16 and random float32s become the same codes, NaN and what is too
+    large included; all 256 codes are the same numbers."""
+    float8, other = FLOATS[kind]
+    halves = np.arange(2**16, dtype=np.uint16)
+    drawn = np.random.default_rng(0).integers(0, 2**32, 2**18, dtype=np.uint32)
+    for x in (halves.view(np.float16), halves.view(ml_dtypes.bfloat16), drawn.view(np.float32)):
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            floats = x.astype(np.float32)
+            want = floats.astype(other).view(np.uint8)
+        assert_array_equal(float8.encode(floats), want)
+    codes = np.arange(256, dtype=np.uint8)
+    assert_array_equal(float8.decode(codes), codes.view(other).astype(np.float32))
+
+
+@every_float
+def test_the_kernel_casts_as_ml_dtypes_does(kind):
+    """With a scale of 1: every float16 and bfloat16 up to the largest number, and all codes."""
+    float8, other = FLOATS[kind]
+    halves = np.arange(2**16, dtype=np.uint16)
+    for x in (halves.view(np.float16), halves.view(ml_dtypes.bfloat16)):
+        with np.errstate(invalid="ignore"):
+            floats = x.astype(np.float32)
+        row = np.append(np.float32(float8.largest), floats[np.abs(floats) <= float8.largest])
+        q, scale = quantised(f"quantise_{kind}", row[None]).values()
+        assert scale[0] == 1
+        assert_array_equal(q[0], row.astype(other).view(np.uint8))
+    codes = np.arange(256, dtype=np.uint8)
+    out = restored(f"quantise_{kind}", {"q": codes[None], "scale": np.ones(1, np.float32)})
+    assert_array_equal(out[0], codes.view(other).astype(np.float32))
+
+
+@each(*INTEGERS)
+@pytest.mark.parametrize("bits", [1, 9])
+def test_bits_that_no_scheme_has_are_refused(kernel, bits):
+    with pytest.raises(ShapeError, match=f"bits is {bits}, not 2 to 8"):
+        call(kernel, {"x": np.ones((1, 4), np.float32), "bits": bits})
+
+
+def test_zero_points_are_int8():
+    """One that is not would make integers that no scheme has."""
+    q, ones = np.zeros((1, 4), np.int8), np.ones(1, np.float32)
+    with pytest.raises(ShapeError, match="zero holds 128, not in -128 to 127"):
+        restored("quantise_asymmetric", {"q": q, "scale": ones, "zero": np.array([128], np.int32)})
+
+
+def test_every_scheme_is_in_the_table():
+    assert {f"{way}{op}" for op in QUANTISERS for way in ("", "de")} <= set(OPS)

@@ -1,0 +1,1 @@
+"""Integer and float schemes beyond GGUF's blocks, on the CPU."""

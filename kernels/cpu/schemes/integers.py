@@ -1,0 +1,149 @@
+"""Groups of floats as whole numbers and back: groups are shared among threads, so a lone group is
+one thread's work."""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.extending import intrinsic
+
+from kernels.cpu.quantise_activations import largest_magnitude
+from kernels.cpu.share import arguments, part, share
+from kernels.cpu.simd import (
+    I32,
+    add,
+    convert,
+    div,
+    f32x16,
+    i8x16,
+    i32x16,
+    max_lanes,
+    maximum,
+    minimum,
+    round_even,
+    splat,
+    sub,
+    zero,
+)
+from kernels.cpu.sweep import load_some, store_some
+from reference.bounds import TINY
+from reference.schemes.integers import OPS
+
+SYMMETRIC, ASYMMETRIC, FROM_SYMMETRIC, FROM_ASYMMETRIC = (op.signature for op in OPS)
+NAN, INFINITY, SMALLEST = np.float32(np.nan), np.float32(np.inf), np.float32(TINY)
+
+
+@intrinsic
+def larger_magnitude(typing, a, b):
+    """The larger |lane|; infinity or NaN if one is either (as largest_magnitude)."""
+
+    def codegen(context, builder, signature, values):
+        words = ir.VectorType(I32, a.lanes)
+        unsigned = ir.Constant(words, [0x7FFFFFFF] * a.lanes)
+        x, y = (builder.and_(builder.bitcast(v, words), unsigned) for v in values)
+        larger = builder.select(builder.icmp_signed(">", x, y), x, y)
+        return builder.bitcast(larger, a.ir)
+
+    return a(a, a), codegen
+
+
+@njit(inline="always")
+def magnitude(row):
+    """The largest |element|; infinity or NaN if one is either."""
+    largest = zero(f32x16)
+    for i in range(0, len(row), 16):
+        largest = larger_magnitude(largest, load_some(row, i, len(row)))
+    return largest_magnitude(largest, largest)
+
+
+@njit(inline="always")
+def kept(scale):
+    """A scale, or 0 if it is below the normal range."""
+    return np.float32(0) if scale < SMALLEST else scale
+
+
+@njit(inline="always")
+def scale_of(row, top):
+    """What takes the largest magnitude to `top`; NaN if one is not finite."""
+    largest = magnitude(row)
+    return kept(largest / top) if largest < INFINITY else NAN
+
+
+@njit(inline="always")
+def all_zero(q):
+    for i in range(len(q)):
+        q[i] = 0
+
+
+@njit(inline="always")
+def put(q, i, whole):
+    """Whole floats as int8 to q[i:], as many as there is room for."""
+    store_some(q, i, len(q), convert(i8x16, convert(i32x16, whole)))
+
+
+@njit
+def symmetric_group(row, q, top):
+    """Fills q and returns the scale."""
+    scale = scale_of(row, top)
+    if not scale > 0:
+        all_zero(q)
+        return scale
+    steps = splat(f32x16, scale)
+    for i in range(0, len(row), 16):
+        put(q, i, round_even(div(load_some(row, i, len(row)), steps)))
+    return scale
+
+
+@njit
+def asymmetric_group(row, q, least, steps):
+    """Fills q and returns the scale and the zero point."""
+    high, low = zero(f32x16), zero(f32x16)
+    for i in range(0, len(row), 16):
+        values = load_some(row, i, len(row))
+        high, low = maximum(high, values), maximum(low, sub(zero(f32x16), values))
+    depth = max_lanes(low)
+    scale = kept(max_lanes(high) / steps + depth / steps) if magnitude(row) < INFINITY else NAN
+    if not scale > 0:
+        all_zero(q)
+        return scale, np.int32(0)
+    point = least + np.rint(depth / scale)
+    zeros, each, most = splat(f32x16, point), splat(f32x16, scale), splat(f32x16, least + steps)
+    for i in range(0, len(row), 16):
+        whole = round_even(div(load_some(row, i, len(row)), each))
+        put(q, i, minimum(add(whole, zeros), most))  # the lowest element is `least` as it is
+    return scale, np.int32(point)
+
+
+@share(SYMMETRIC)
+def symmetric(block, thread, n_threads):
+    x, bits, q, scale = arguments(block, SYMMETRIC)
+    top = np.float32((1 << (bits - 1)) - 1)
+    first, last = part(len(x), thread, n_threads)
+    for g in range(first, last):
+        scale[g] = symmetric_group(x[g], q[g], top)
+
+
+@share(ASYMMETRIC)
+def asymmetric(block, thread, n_threads):
+    x, bits, q, scale, point = arguments(block, ASYMMETRIC)
+    least, steps = np.float32(-(1 << (bits - 1))), np.float32((1 << bits) - 1)
+    first, last = part(len(x), thread, n_threads)
+    for g in range(first, last):
+        scale[g], point[g] = asymmetric_group(x[g], q[g], least, steps)
+
+
+@share(FROM_SYMMETRIC)
+def from_symmetric(block, thread, n_threads):
+    q, scale, out = arguments(block, FROM_SYMMETRIC)
+    first, last = part(len(q), thread, n_threads)
+    for g in range(first, last):
+        for i in range(q.shape[1]):
+            out[g, i] = np.float32(q[g, i]) * scale[g]
+
+
+@share(FROM_ASYMMETRIC)
+def from_asymmetric(block, thread, n_threads):
+    q, scale, point, out = arguments(block, FROM_ASYMMETRIC)
+    first, last = part(len(q), thread, n_threads)
+    for g in range(first, last):
+        for i in range(q.shape[1]):
+            out[g, i] = (np.float32(q[g, i]) - np.float32(point[g])) * scale[g]

@@ -1,0 +1,203 @@
+"""linear for int8 weights and activations in groups: `avx512_vnni`, `generic` and `scalar`.
+
+Packed layout of all but `scalar`, which reads the weight as it is: a group of 16 rows after the
+other, rows beyond `out` zero, [hidden / 4][16] words of four weights. They are raised by 128 in
+registers, since vector units multiply unsigned by signed, and so are their zero points z:
+
+    sum (x - z_x) (w - z) = sum x w - z_x (sum w - size z) - z sum x
+
+Sums of w come of activations that are all 1, sums of x with the panel. Both products and all sums
+are whole numbers that wrap around where they are too large, but what they leave fits: a group of
+size LARGEST at most. A panel that ends inside a group leaves its sums in `scratch`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.extending import intrinsic
+
+from kernels.cpu.layouts import BLOCK, WORD_ROWS
+from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
+from kernels.cpu.linear_int8 import (
+    Multiplying,
+    by_bytes,
+    by_pairs,
+    lay_halves,
+    lay_word,
+    spreading,
+)
+from kernels.cpu.share import Share, arguments, part, share
+from kernels.cpu.simd import Vector, less, load, load_first, prefetch, splat
+from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.simd_x86 import to_unsigned
+from kernels.cpu.tiles import add_scaled, load_tile, outer, store_tile, zeros
+from reference.op import Shape
+from reference.schemes.linear_w8a8 import OP
+
+SIGNATURE = (
+    "x: i8[tokens hidden], x_scale: f32[tokens groups], x_zero: i32[tokens groups],"
+    " weight: u8[packed], weight_scale: f32[groups out], weight_zero: i32[groups out],"
+    " scratch: f32[elements] -> out: f32[tokens out]"
+)
+SCALAR = OP.signature
+STEP = 8 * WORD_ROWS  # bytes of a block of 32 of all rows
+LARGEST = (2**31 - 1) // 255**2
+
+
+def fits(shape: Shape) -> bool:
+    """Whether a group's sum fits 32 bits."""
+    return shape["size"] <= LARGEST
+
+
+def whole_blocks(shape: Shape) -> bool:
+    return fits(shape) and shape["size"] % BLOCK == 0
+
+
+def unfinished(shape: Shape) -> int:
+    """Of every output a group's sum so far, and of every tile that of weights."""
+    return 2 * shape["tokens"] * shape["out"]
+
+
+@intrinsic
+def without_product(typing, total, a, b):
+    """total - a * b, of integers."""
+
+    def codegen(context, builder, signature, values):
+        return builder.sub(values[0], builder.mul(*values[1:]))
+
+    return a(a, a, a), codegen
+
+
+less_outer = outer(without_product)
+
+
+def multiply(meeting: Multiplying) -> Callable[[int], Any]:
+    lanes, words, four = meeting.lanes, meeting.words, meeting.any
+    bytes_, floats, integers = (
+        Vector(*kind) for kind in (("i8", 4 * lanes), ("f32", lanes), ("i32", lanes))
+    )
+
+    def of_size(size: int) -> Any:
+        @njit
+        def tile(token, arguments):
+            panel, weight, at, depth, out, first, row, begin = arguments
+            q, scale, point, total, ones, weight_scale, weight_zero, left, blocks = panel
+            groups, width = weight_scale.shape
+            unit = at // STEP % (groups * blocks)
+            for lane in range(0, LANES, lanes):
+                valid = min(lanes, width - row - lane)
+                sums = zeros(floats, size)
+                dots, weights = zeros(integers, size), zeros(integers, 1)
+                if not begin:
+                    sums = load_tile(sums, out, first + token, row + lane, valid)
+                if unit % blocks:
+                    dots = load_tile(dots, left, first + token, row + lane, valid)
+                    weights = load_tile(weights, left, len(out) + first + token, row + lane, valid)
+                u = 0
+                while u < depth:
+                    group = (unit + u) // blocks
+                    end = min(depth, (group + 1) * blocks - unit)
+                    for k in range(8 * u, 8 * end):
+                        base = at + k * WORD_ROWS + 4 * lane
+                        if size > 1:
+                            prefetch(weight, base + AHEAD, 3)
+                        w = to_unsigned(load(bytes_, weight, base))
+                        dots = four(dots, w, q, (token * depth * 8 + k * size) * words, size)
+                        weights = four(weights, w, ones, 0, 1)
+                    u = end
+                    if unit + u == (group + 1) * blocks:
+                        where, at_row = token * depth + (u - 1) * size, group * width + row + lane
+                        zero = load_first(integers, weight_zero, at_row, valid)
+                        zero = less(zero, splat(integers, np.int32(-128)))
+                        many = splat(integers, np.int32(blocks * BLOCK))
+                        beyond = without_product(weights[0], zero, many)
+                        dots = less_outer(dots, beyond, point, where)
+                        dots = less_outer(dots, zero, total, where)
+                        steps = load_first(floats, weight_scale, at_row, valid)
+                        sums = add_scaled(sums, dots, steps, scale, where)
+                        dots, weights = zeros(integers, size), zeros(integers, 1)
+                if (unit + depth) % blocks:
+                    store_tile(dots, left, first + token, row + lane, valid)
+                    store_tile(weights, left, len(out) + first + token, row + lane, valid)
+                store_tile(sums, out, first + token, row + lane, valid)
+
+        return tile
+
+    return of_size
+
+
+def fill(meeting: Multiplying) -> Any:
+    words, spread = meeting.words, spreading(meeting)
+
+    @njit(inline="always")
+    def sum_of(q):
+        total = np.int32(0)
+        for value in q:
+            total += value
+        return total
+
+    @njit
+    def fill_tile(token, size, arguments):
+        source, panel, first, unit, depth = arguments
+        x, word, x_scale, x_zero = source
+        q, scale, point, total, _, _, _, _, blocks = panel
+        target = q[token * depth * 8 * words :]
+        for t in range(size):
+            row = first + token + t
+            for b in range(depth):
+                group, after = (unit + b) // blocks, unit + b + 1
+                if after == (group + 1) * blocks:
+                    at = token * depth + b * size + t
+                    scale[at], point[at] = x_scale[row, group], x_zero[row, group]
+                    total[at] = sum_of(x[row, group * blocks * BLOCK : after * BLOCK])
+            spread(word[row], 8 * unit, 8 * depth, target, size, t)
+
+    return fill_tile
+
+
+def packed_kernel(meeting: Multiplying, variant: str) -> Share:
+    blocking, words = meeting.blocking, meeting.words
+    size, panel_words = blocking.size, 8 * words * blocking.size
+    one = 0x01010101 if meeting.words == 1 else 0x00010001
+    many = product(blocking, fill(meeting), multiply(meeting))
+
+    def kernel(block, thread, n_threads):
+        x, x_scale, x_zero, weight, weight_scale, weight_zero, scratch, out = arguments(
+            block, SIGNATURE
+        )
+        blocks = x.shape[1] // BLOCK
+        q, scale = stack(np.int32, panel_words), stack(np.float32, size)
+        point, total, ones = stack(np.int32, size), stack(np.int32, size), stack(np.int32, words)
+        ones[:] = one
+        left = scratch.view(np.int32).reshape(2 * len(out), out.shape[1])
+        per_group = blocks // x_scale.shape[1]
+        panel = q, scale, point, total, ones, weight_scale, weight_zero, left, per_group
+        source = x, x.view(np.int32), x_scale, x_zero
+        many(source, panel, weight, STEP, blocks, out, thread, n_threads)
+
+    return Share(named(kernel, variant), SIGNATURE)
+
+
+@share(SCALAR)
+def scalar(block, thread, n_threads):
+    x, x_scale, x_zero, weight, weight_scale, weight_zero, out = arguments(block, SCALAR)
+    tokens, groups = x_scale.shape
+    size = x.shape[1] // groups
+    first, last = part(out.shape[1], thread, n_threads)
+    for row in range(first, last):
+        for t in range(tokens):
+            total = np.float32(0)
+            for g in range(groups):
+                dot, zero, point = np.int32(0), x_zero[t, g], weight_zero[g, row]
+                for k in range(g * size, (g + 1) * size):
+                    dot += (x[t, k] - zero) * (weight[row, k] - point)
+                total += x_scale[t, g] * weight_scale[g, row] * np.float32(dot)
+            out[t, row] = total
+
+
+AVX512_VNNI = Multiplying(16, 1, lay_word, Blocking((12, 4, 1), 48, 64), by_bytes, by_bytes)
+GENERIC = Multiplying(8, 2, lay_halves, Blocking((6, 2, 1), 48, 64), by_pairs, by_pairs)
+avx512_vnni = packed_kernel(AVX512_VNNI, "avx512_vnni")
+generic = packed_kernel(GENERIC, "generic")

@@ -1,0 +1,90 @@
+"""The linear layer on eight-bit floats, both sides E4M3 or both E5M2, with a scale for each token
+and each row of the weight (arXiv 2209.05433; a scale by tensor is the same one everywhere)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from reference.bounds import TINY, gamma
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.schemes.float8 import E4M3, E5M2, Float8, quantised
+
+
+def linear_e4m3(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
+    """out = x_scale weight_scale sum x weight, of the numbers that the codes stand for.
+
+    x uint8 [tokens, hidden], x_scale float32 [tokens], weight uint8 [out, hidden], weight_scale
+    float32 [out] -> float64 [tokens, out].
+    """
+    return _product(E4M3, x, x_scale, weight, weight_scale)
+
+
+def linear_e5m2(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
+    """As linear_e4m3, of E5M2 numbers; shapes as for it."""
+    return _product(E5M2, x, x_scale, weight, weight_scale)
+
+
+def _product(kind: Float8, x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
+    x_, w = kind.decode(x).astype(np.float64), kind.decode(weight).astype(np.float64)
+    return np.asarray((x_ @ w.T) * np.outer(x_scale.astype(np.float64), weight_scale))
+
+
+def make(kind: Float8, case: Case) -> Arguments:
+    found = {}
+    for name, values in zip(("x", "weight"), _values(case), strict=True):
+        found[name], found[f"{name}_scale"] = quantised(values, kind)
+    return found
+
+
+def _values(case: Case) -> tuple[Array, Array]:
+    rng, shape = case.rng(), case.shape
+    x = case.array(rng, shape["tokens"], shape["hidden"])
+    return x, case.array(rng, shape["out"], shape["hidden"])
+
+
+def bound(kind: Float8, inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """A dot product of length K of exact numbers, the product of scales and that of both:
+    gamma(K + 2) * sum |term|. No sum is below the normal range; a product of scales may be, which
+    may be flushed: TINY times the dot."""
+    magnitude = {name: inputs[name] & 0x7F for name in ("x", "weight")}
+    ones = {f"{name}_scale": np.ones(len(inputs[name]), np.float32) for name in ("x", "weight")}
+    dots = _product(kind, **magnitude, **ones)
+    scales = np.outer(inputs["x_scale"].astype(np.float64), inputs["weight_scale"])
+    return {"out": gamma(inputs["x"].shape[1] + 2) * dots * scales + TINY * (1 + dots)}
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    tokens, hidden, out = shape["tokens"], shape["hidden"], shape["out"]
+    moved = (hidden + 4) * (tokens + out) + 4 * tokens * out
+    return Cost(moved, 2 * tokens * hidden * out)
+
+
+SIGNATURE = (
+    "x: u8[tokens hidden], x_scale: f32[tokens], weight: u8[out hidden], weight_scale: f32[out]"
+    " -> out: f32[tokens out]"
+)
+AXES = {
+    "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
+    "hidden": (1, 2, 31, 33, 127, 129, 256),
+    "out": (1, 2, 31, 32, 33, 65, 127),
+}
+CORNERS = ({"tokens": 67, "hidden": 2112, "out": 33},)  # more than a kernel holds at once
+
+
+def _row(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    return Op(
+        name=name,
+        reference=reference,
+        signature=SIGNATURE,
+        axes=AXES,
+        make=partial(make, kind),
+        bound=partial(bound, kind),
+        cost=cost,
+        corners=CORNERS,
+        nan="token",
+    )
+
+
+OPS = (_row(E4M3, "linear_e4m3", linear_e4m3), _row(E5M2, "linear_e5m2", linear_e5m2))

@@ -1,0 +1,107 @@
+"""The linear layer on int8 weights and int8 activations, both in groups with scale and zero point.
+
+One group makes it LLM.int8()'s and SmoothQuant's (arXiv 2208.07339, 2211.10438): a scale for each
+token and each channel. The weight's scales stand by group, as GPTQ's and AWQ's files have them.
+"""
+
+import numpy as np
+
+from reference.bounds import TINY, gamma
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.schemes.integers import no_zero_point, quantise_asymmetric
+
+
+def linear_w8a8(
+    x: Array, x_scale: Array, x_zero: Array, weight: Array, weight_scale: Array, weight_zero: Array
+) -> Array:
+    """out = sum over groups of x_scale weight_scale sum (x - x_zero) (weight - weight_zero).
+
+    x int8 [tokens, groups * size], x_scale float32 [tokens, groups], x_zero int32 [tokens, groups],
+    weight int8 [out, groups * size], weight_scale float32 [groups, out], weight_zero int32
+    [groups, out], zero points -128 to 127 -> float64 [tokens, out].
+    """
+    dots = _dots(x, x_zero, weight, weight_zero)
+    return np.asarray((dots * _scales(x_scale, weight_scale)).sum(axis=0))
+
+
+def _dots(x: Array, x_zero: Array, weight: Array, weight_zero: Array) -> Array:
+    """Each group's sum of whole numbers, exactly -> [groups, tokens, out]."""
+    groups = x_zero.shape[1]
+    x_ = _by_group(x, groups) - x_zero.T[:, :, None]
+    w_ = _by_group(weight, groups) - weight_zero[:, :, None]
+    return np.asarray(x_ @ w_.transpose(0, 2, 1))
+
+
+def _by_group(rows: Array, groups: int) -> Array:
+    apart = rows.reshape(len(rows), groups, rows.shape[1] // groups)
+    return apart.transpose(1, 0, 2).astype(np.float64)
+
+
+def _scales(x_scale: Array, weight_scale: Array) -> Array:
+    products = x_scale.T[:, :, None].astype(np.float64) * weight_scale[:, None, :]
+    return np.asarray(products)
+
+
+def make(case: Case) -> Arguments:
+    """Activations and weights of the case's kind, quantised."""
+    rng, shape = case.rng(), case.shape
+    groups, size = shape["groups"], shape["size"]
+    found = {}
+    for name, rows in (("x", shape["tokens"]), ("weight", shape["out"])):
+        values = case.array(rng, rows * groups, size)
+        q, scale, zero = quantise_asymmetric(values, 8)
+        found[name] = q.reshape(rows, groups * size)
+        found[f"{name}_scale"] = scale.reshape(rows, groups)
+        found[f"{name}_zero"] = zero.reshape(rows, groups)
+    for name in ("weight_scale", "weight_zero"):
+        found[name] = np.ascontiguousarray(found[name].T)
+    return found
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Dots are exact. A float32 of each, the product of scales and one fused multiply-add a group
+    round: gamma(groups + 2) * sum |term|. A product of scales that is subnormal may be flushed:
+    TINY times the dot."""
+    dots = np.abs(_dots(*(inputs[name] for name in ("x", "x_zero", "weight", "weight_zero"))))
+    terms = dots * _scales(inputs["x_scale"], inputs["weight_scale"])
+    out = gamma(len(dots) + 2) * terms.sum(axis=0) + TINY * (1 + dots).sum(axis=0)
+    return {"out": out}
+
+
+def complaint(inputs: Arguments) -> str:
+    wrong = (no_zero_point(name, inputs[name]) for name in ("x_zero", "weight_zero"))
+    return next(filter(None, wrong), "")
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    tokens, out = shape["tokens"], shape["out"]
+    hidden = shape["groups"] * shape["size"]
+    scales = 8 * shape["groups"] * (tokens + out)
+    return Cost(hidden * (tokens + out) + scales + 4 * tokens * out, 2 * tokens * hidden * out)
+
+
+OP = Op(
+    name="linear_w8a8",
+    reference=linear_w8a8,
+    signature=(
+        "x: i8[tokens size*groups], x_scale: f32[tokens groups], x_zero: i32[tokens groups],"
+        " weight: i8[out size*groups], weight_scale: f32[groups out], weight_zero: i32[groups out]"
+        " -> out: f32[tokens out]"
+    ),
+    axes={
+        "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
+        "groups": (1, 2, 3, 5),
+        "size": (1, 31, 32, 33, 64, 127, 128, 256),
+        "out": (1, 2, 31, 32, 33, 65, 127),
+    },
+    make=make,
+    bound=bound,
+    cost=cost,
+    # more tokens than a kernel holds at once, and groups that it has to cut
+    corners=(
+        {"tokens": 67, "groups": 2, "size": 2112, "out": 33},
+        {"tokens": 5, "groups": 1, "size": 33024, "out": 17},
+    ),
+    complaint=complaint,
+    nan="token",
+)
