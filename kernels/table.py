@@ -16,6 +16,7 @@ from kernels.cpu import (
     linear_bf16,
     linear_float,
     linear_int8,
+    linear_lut,
     linear_scalar,
     log_probabilities,
     quantise_activations,
@@ -24,7 +25,14 @@ from kernels.cpu import (
     softmax,
     weight_formats,
 )
-from kernels.cpu.packing import BF16_PACKINGS, BYTES, FOURS, PACKINGS, SPREAD_PACKINGS
+from kernels.cpu.packing import (
+    BF16_PACKINGS,
+    BYTES,
+    FOURS,
+    LUT_PACKINGS,
+    PACKINGS,
+    SPREAD_PACKINGS,
+)
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.share import Share
@@ -33,6 +41,7 @@ from kernels.kernel import Kernel
 AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
 VNNI = AVX512 | {"avx512vnni"}
+VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = AVX512 | {"amx-tile", "amx-bf16"}
@@ -43,6 +52,7 @@ def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of linear on packed weights, in each of its formats."""
     found = BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
     found = SPREAD_PACKINGS if variant == "generic" else found
+    found = LUT_PACKINGS.get(variant, found)
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
 
 
@@ -75,6 +85,9 @@ KERNELS: tuple[Kernel, ...] = (
     *linear("amx", linear_amx.SHARES, requires=AMX_INT8, activations="int8"),
     *linear("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, activations="int8"),
     *linear("avx2", linear_int8.AVX2_SHARES, requires=AVX2, activations="int8"),
+    # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
+    *linear("lut_avx512", linear_lut.AVX512_SHARES, requires=VBMI, activations="int8"),
+    *linear("lut_avx2", linear_lut.AVX2_SHARES, requires=AVX2, activations="int8"),
     *linear("generic", linear_int8.GENERIC_SHARES, activations="int8"),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
     Kernel("rotation", "generic", rope.rotation, splits="tokens"),

@@ -30,6 +30,8 @@ NAMES = {
     "avx512_vnni": ("s1", "s"),
     "amx": ("s2", "^"),
     "avx2": ("s5", "v"),
+    "lut_avx512": ("s6", "*"),
+    "lut_avx2": ("s6", "X"),
     "scalar": (GREY, "P"),
     "remainder": (GREY, "o"),
 }

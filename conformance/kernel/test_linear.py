@@ -1,12 +1,16 @@
 """Laws of the linear layer, for every variant and weight format."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import HERE, each, inputs_of, run
+from kernels.cpu import linear_lut
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
+from reference.table import OPS
 
 HIDDEN, OUT = 256, 65
 CUTTING = [k for k in HERE if k.op == "linear" and k.variant != "scalar"]  # scalar cuts nothing
@@ -105,13 +109,28 @@ def test_where_a_kernel_cuts_changes_no_bit(kernel, tokens):
         assert_array_equal(run(kernel, **one), together[t : t + 1])
 
 
-@pytest.mark.parametrize("format", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+def agree(format: str, inputs: dict[str, Any]) -> None:
+    """Every variant of the default numerics gives the first one's bits."""
+    variants = [k for k in CUTTING if (k.format, k.numerics) == (format, "exact")]
+    assert len(variants) > 1 or not variants[0].requires
+    expected = run(variants[0], **inputs)
+    for kernel in variants[1:]:
+        assert_array_equal(run(kernel, **inputs), expected, err_msg=kernel.name)
+
+
+@pytest.mark.parametrize("format", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "TQ1_0", "TQ2_0"])
 @pytest.mark.parametrize("tokens", [1, 3, 8, 33])
 def test_variants_agree_bit_for_bit(format, tokens):
     """In the default numerics it does not matter which variant serves."""
-    variants = [k for k in CUTTING if (k.format, k.numerics) == (format, "exact")]
-    inputs = inputs_of(variants[0], tokens=tokens, hidden=HIDDEN, out=OUT)
-    expected = run(variants[0], **inputs)
-    assert len(variants) > 1 or not variants[0].requires
-    for kernel in variants[1:]:
-        assert_array_equal(run(kernel, **inputs), expected)
+    shape = {"tokens": tokens, "hidden": HIDDEN, "out": OUT}
+    agree(format, OPS["linear"].make(OPS["linear"].case(shape, "normal", 0, format)))
+
+
+@pytest.mark.parametrize("format", linear_lut.FORMATS)
+def test_the_largest_looked_up_sums_are_exact(format):
+    """Activations of one sign and the largest magnitude, and codes with every bit set: sums of four
+    reach their ends, and so do the bytes in which they are added up."""
+    x = np.repeat(np.float32([[1.0], [-1.0]]), HIDDEN, axis=1)
+    own = np.arange(HIDDEN) % 32 == np.arange(OUT)[:, None] % 32  # an element of each block
+    w = np.concatenate([np.where(own, -1.0, 1.0), np.where(own, 1.0, 0.0)]).astype(np.float32)
+    agree(format, {"x": x, "weight": FORMATS[format].quantise(w), "format": format})

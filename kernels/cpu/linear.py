@@ -30,11 +30,14 @@ class Blocking:
     - `tiles`: tokens in registers together: the widest first, 1 last.
     - `tokens` and `units`: of a panel, a unit being an element or a block of hidden. Fewer tokens
       make a longer panel; a prompt's panel should stay in the second level of cache.
+    - `asks`: from how many tokens on weights of blocks are asked for, how far ahead, and into which
+      cache (3 the first, 2 the second).
     """
 
     tiles: tuple[int, ...]
     tokens: int
     units: int
+    asks: tuple[int, int, int] = (2, AHEAD, 3)
 
     @property
     def size(self) -> int:

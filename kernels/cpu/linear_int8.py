@@ -1,16 +1,17 @@
-"""linear for block formats and int8 activations: `generic`, `avx2` and `avx512_vnni`.
+"""linear for block formats and int8 activations: `generic`, `avx2` and `avx512_vnni`; and the loops
+of linear_lut.py.
 
 Weights are codes that are not negative (layouts.py), since vector units multiply unsigned by
 signed; where they were raised for that, the activations' total takes it off again. Dots inside a
 part are exact integers, so the variants agree bit for bit: they differ in how four bytes of each
 row meet four activations.
 
-A panel holds, for each block of 32, [words][tokens of the tile] words of activations, the scale of
-each token, and for each part the raised total of each token or, where weights have an offset, what
-that multiplies: the total times the scale.
+A panel holds, for each block of 32, what the variant lays for four activations of each token of
+the tile, the scale of each token, and for each part the raised total of each token or, where
+weights have an offset, what that multiplies: the total times the scale.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from numba.extending import intrinsic
 
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, WORD_ROWS, Layout
-from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
+from kernels.cpu.linear import LANES, Blocking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
     CACHE_LINE,
@@ -87,38 +88,84 @@ def by_bytes(dots, w, q, at, size):
     return four_bytes(dots, w, q, at)
 
 
+@njit(inline="always")
+def lay_word(panel, k, t, size, four):
+    panel[k * size + t] = four
+
+
+@njit(inline="always")
+def lay_halves(panel, k, t, size, four):
+    panel[2 * k * size + t] = even_halves(four)
+    panel[(2 * k + 1) * size + t] = odd_halves(four)
+
+
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """How a variant multiplies bytes: `lanes` rows at once, `words` of activations for four bytes,
-    and what makes (dots, weights, panel, offset, size) -> dots for four bytes a row: `small` ones,
-    up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total has to.
+    """How a variant makes dots: `lanes` rows at once, from a panel of `words` for four activations,
+    which lay(panel, k, t, size, four) puts there for word k of token t."""
+
+    lanes: int
+    words: int
+    lay: Any
+    blocking: Blocking
+
+    def layout(self, format: str) -> Layout:
+        return LAYOUTS[format]
+
+    def taken_off(self, layout: Layout) -> int:
+        """By what totals are multiplied before dots are added to them."""
+        return -layout.raised
+
+    def dots(self, layout: Layout) -> tuple[Any, ...]:
+        """For each part of a block, (dots, weight, at, panel, offset, size) -> dots with the part's
+        added; `at` is the block's first byte of these lanes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplying(Meeting):
+    """By multiplying bytes: (dots, weights, panel, offset, size) -> dots for four bytes a row,
+    which are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total
+    has to.
 
     Without `tables` codes are laid out as what they name.
     """
 
-    lanes: int
-    words: int
     small: Any
     any: Any
-    blocking: Blocking
     lowers: bool = False
     tables: bool = True
 
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
 
-    def four(self, layout: Layout) -> Any:
-        return self.small if layout.widest < 128 else self.any
-
     def taken_off(self, layout: Layout) -> int:
-        """By what totals are multiplied before dots are added to them."""
         return 0 if self.lowers and layout.widest >= 128 else -layout.raised
 
+    def dots(self, layout: Layout) -> tuple[Any, ...]:
+        four, words, lanes = self.any, self.words, self.lanes
+        if layout.widest < 128:
+            four = self.small
 
-NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 4, 2, 1), 48, 64)
-GENERIC = Meeting(8, 2, by_pairs, by_pairs, NARROW, tables=False)
-AVX2 = Meeting(8, 1, by_small, by_signed, NARROW, lowers=True)
-AVX512_VNNI = Meeting(16, 1, by_bytes, by_bytes, WIDE)
+        def adding(codes: Any, begin: int) -> Any:
+            @njit(inline="always")
+            def add(dots, weight, at, q, where, size):
+                a, b, c, d = codes(weight, at)
+                dots = four(dots, a, q, where + words * (begin + 0) * size, size)
+                dots = four(dots, b, q, where + words * (begin + 1) * size, size)
+                dots = four(dots, c, q, where + words * (begin + 2) * size, size)
+                return four(dots, d, q, where + words * (begin + 3) * size, size)
+
+            return add
+
+        first, second = (adding(four_codes(layout, lanes, half), 4 * half) for half in (0, 1))
+
+        @njit(inline="always")
+        def whole(dots, weight, at, q, where, size):
+            dots = first(dots, weight, at, q, where, size)
+            return second(dots, weight, at, q, where, size)
+
+        return (first, second) if layout.parts == 2 else (whole,)
 
 
 def four_codes(layout: Layout, lanes: int, half: int) -> Any:
@@ -162,23 +209,10 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
     return codes
 
 
-def dots_of(meeting: Meeting, layout: Layout) -> Any:
-    """(dots, weight, at, q, where, size, half) -> dots with half a block of 32 added."""
-    four, words, lanes = meeting.four(layout), meeting.words, meeting.lanes
-    first, second = (four_codes(layout, lanes, half) for half in (0, 1))
-
-    def adding(codes: Any, begin: int) -> Any:
-        @njit(inline="always")
-        def add(dots, weight, at, q, where, size):
-            a, b, c, d = codes(weight, at)
-            dots = four(dots, a, q, where + words * (begin + 0) * size, size)
-            dots = four(dots, b, q, where + words * (begin + 1) * size, size)
-            dots = four(dots, c, q, where + words * (begin + 2) * size, size)
-            return four(dots, d, q, where + words * (begin + 3) * size, size)
-
-        return add
-
-    return adding(first, 0), adding(second, 4)
+NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 4, 2, 1), 48, 64)
+GENERIC = Multiplying(8, 2, lay_halves, NARROW, by_pairs, by_pairs, tables=False)
+AVX2 = Multiplying(8, 1, lay_word, NARROW, by_small, by_signed, lowers=True)
+AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes)
 
 
 def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
@@ -247,21 +281,22 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
     lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
     payload, integers, two_parts = layout.payload, layout.integers, layout.parts == 2
     begin, lift = beginning(layout, lanes), offsets_of(layout, lanes)
-    first_half, second_half = dots_of(meeting, layout)
     part_of, _ = integers_of(layout, lanes)
+    dots_of = meeting.dots(layout)
+    first, last = dots_of[0], dots_of[-1]
 
     @njit(inline="always")
     def add(sums, d, m, weight, at, lane, panel, where, size):
         q, scale, extra = panel
         own, codes = at + payload + lane, at + 4 * lane
-        dots = begin(extra, where * parts, size)
-        dots = first_half(dots, weight, codes, q, where * words, size)
-        last = own
+        own_last, total = own, where * parts
         if two_parts:
+            dots = begin(extra, total, size)
+            dots = first(dots, weight, codes, q, where * words, size)
             sums = add_scaled(sums, dots, mul(d, part_of(weight, own)), scale, where)
-            dots, last = begin(extra, where * parts + size, size), own + LANES
-        dots = second_half(dots, weight, codes, q, where * words, size)
-        w = mul(d, part_of(weight, last)) if integers else d
+            own_last, total = own + LANES, total + size
+        dots = last(begin(extra, total, size), weight, codes, q, where * words, size)
+        w = mul(d, part_of(weight, own_last)) if integers else d
         sums = add_scaled(sums, dots, w, scale, where)
         return lift(sums, m, weight, own, extra, where * parts, size)
 
@@ -290,6 +325,7 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     floats = Vector("f32", lanes)
     halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
     scales = blocks * block_step
+    least, ahead, cache = meeting.blocking.asks
     add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
     times = np.float32(factor)
 
@@ -307,9 +343,9 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
                     d = convert(floats, load(halves, weight, base + scales + 2 * lane))
                     d = mul(d, splat(floats, times))
                     m = offset(weight, base + scales + 2 * (LANES + lane))
-                    if size > 1:
-                        for line in range(AHEAD, AHEAD + step, CACHE_LINE):
-                            prefetch(weight, base + line, 3)
+                    if size >= least:
+                        for line in range(ahead, ahead + step, CACHE_LINE):
+                            prefetch(weight, base + line, cache)
                     for b in range(blocks):
                         where = (token * depth + u * size) * blocks + b * size
                         sums = add(
@@ -325,17 +361,12 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
 def spreading(meeting: Meeting) -> Any:
     """(row, begin, count, target, size, t): so many words of a row's activations into a panel's
     tile of `size` tokens, of which it is number t."""
-    words = meeting.words
+    lay = meeting.lay
 
     @njit(inline="always")
     def spread(row, begin, count, target, size, t):
         for k in range(count):
-            four = row[begin + k]
-            if words == 1:
-                target[k * size + t] = four
-            else:
-                target[2 * k * size + t] = even_halves(four)
-                target[(2 * k + 1) * size + t] = odd_halves(four)
+            lay(target, k, t, size, row[begin + k])
 
     return spread
 
@@ -403,9 +434,8 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     return named(kernel, variant)
 
 
-def shares(meeting: Meeting, variant: str) -> dict[str, Share]:
+def shares(meeting: Meeting, variant: str, formats: Iterable[str]) -> dict[str, Share]:
     """Formats that lie packed alike share one."""
-    formats = [f for f in LAYOUTS if not (meeting.tables and f in LATTICES)]
     kinds = {f: (meeting.layout(f), CODINGS[f].factor) for f in formats}
     first = {kind: f for f, kind in reversed(kinds.items())}
     tags = {f: f for f in first.values()}
@@ -413,6 +443,7 @@ def shares(meeting: Meeting, variant: str) -> dict[str, Share]:
     return {f: made[first[kind]] for f, kind in kinds.items()}
 
 
-GENERIC_SHARES = shares(GENERIC, "generic")
-AVX2_SHARES = shares(AVX2, "avx2")
-AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni")
+OWN_CODES = tuple(f for f in LAYOUTS if f not in LATTICES)
+GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
+AVX2_SHARES = shares(AVX2, "avx2", OWN_CODES)
+AVX512_VNNI_SHARES = shares(AVX512_VNNI, "avx512_vnni", OWN_CODES)

@@ -1,13 +1,15 @@
 """Weights as the kernels stream them: 16 rows together, one row a lane (layouts: linear_float.py,
-linear_int8.py and linear_bf16.py). Groups of rows are shared among threads."""
+layouts.py, linear_lut.py and linear_bf16.py). Groups of rows are shared among threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 
+from kernels.cpu import linear_lut
 from kernels.cpu.formats import CODINGS, TAGS, element
 from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES
@@ -54,14 +56,55 @@ def nothing(data, base, j):
     return 0
 
 
-def blocks_packer(format: str, layout: Layout) -> Callable[..., None]:
+def words_of(layout: Layout) -> Any:
+    """(out, at, lane, c, codes): the four codes of word c put into the planes of the block at byte
+    `at` of `out`."""
+    planes = layout.planes
+
+    @njit
+    def put(out, at, lane, c, codes):
+        word, low = at, 0
+        for bits in planes:
+            target = word + WORD_ROWS * (c % bits) + 4 * lane
+            each = np.uint32(((1 << bits) - 1) * 0x01010101)
+            taken = (codes >> np.uint32(low) & each) << np.uint32(bits * (c // bits))
+            before = load(types.uint32, out, target) if c >= bits else np.uint32(0)
+            store(out, target, np.uint32(before | taken))
+            word, low = word + WORD_ROWS * bits, low + bits
+
+    return put
+
+
+def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
+    """The same for linear_lut.py's planes: bit i of each of the four codes is a nibble."""
+    bits = sum(layout.planes)
+    together = 4 // bits  # groups of four elements that a step of lookups has
+
+    @njit
+    def put(out, at, lane, c, codes):
+        step, rows = c // together, LANES // together if rows_apart else 1
+        begin = (lane // rows * together + c % together) * rows + lane % rows
+        begin = at + WORD_ROWS * (step // 2) + begin * bits
+        for i in range(bits):
+            nibble = np.int64(0)
+            for b in range(4):
+                nibble |= np.int64(codes >> np.uint32(8 * b + i) & np.uint32(1)) << b
+            before = out[begin + i] if step % 2 else 0
+            out[begin + i] = before | nibble << 4 * (step % 2)
+
+    return put
+
+
+def blocks_packer(
+    format: str, layout: Layout, putting: Callable[[Layout], Any]
+) -> Callable[..., None]:
     """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
     coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
     integer, part_of, floor_of = coding.integer, coding.part or nothing, coding.floor or nothing
     copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
     table = np.array(layout.table, np.int32)
     step, block_step, payload = layout.step, layout.block, layout.payload
-    blocks, parts, raised, planes = layout.blocks, layout.parts, layout.raised, layout.planes
+    blocks, parts, raised, put = layout.blocks, layout.parts, layout.raised, putting(layout)
     integers, floors, halves = layout.integers, layout.floors, layout.halves
     has_m, half = layout.m, bf16x1 if layout.bfloat16 else f16x1
     per_unit = blocks * BLOCK // elements  # blocks of the file's format
@@ -82,14 +125,7 @@ def blocks_packer(format: str, layout: Layout) -> Callable[..., None]:
             codes = np.uint32(0)
             for b in range(4):
                 codes |= np.uint32(code_of(data, base, first + 4 * c + b)) << np.uint32(8 * b)
-            word, low = at, 0
-            for bits in planes:
-                target = word + WORD_ROWS * (c % bits) + 4 * lane
-                each = np.uint32(((1 << bits) - 1) * 0x01010101)
-                taken = (codes >> np.uint32(low) & each) << np.uint32(bits * (c // bits))
-                before = load(types.uint32, out, target) if c >= bits else np.uint32(0)
-                store(out, target, np.uint32(before | taken))
-                word, low = word + WORD_ROWS * bits, low + bits
+            put(out, at, lane, c, codes)
 
     def pack(block, thread, n_threads):
         weight, out = arguments(block, BLOCKS)
@@ -212,9 +248,9 @@ _words16 = Share(words_packer(WORDS16), WORDS16, "u16")
 _words32 = Share(words_packer(WORDS32), WORDS32, "u32")
 
 
-def of_blocks(format: str, layout: Layout) -> Packing:
-    """A format's packing into a layout."""
-    share = Share(blocks_packer(format, layout), BLOCKS, format)
+def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = words_of) -> Packing:
+    """A format's packing into a layout, its planes as `putting` has them."""
+    share = Share(blocks_packer(format, layout, putting), BLOCKS, format)
     unit = layout.blocks * BLOCK // FORMATS[format].block * FORMATS[format].block_bytes
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
@@ -228,6 +264,14 @@ PACKINGS: dict[str, Packing] = {
 }
 SPREAD_PACKINGS = PACKINGS | {
     name: of_blocks(name, layout.spread()) for name, layout in LAYOUTS.items() if layout.table
+}
+
+LUT_PACKINGS = {
+    variant: {
+        name: of_blocks(name, LAYOUTS[name], partial(nibbles_of, rows_apart=rows_apart))
+        for name in linear_lut.FORMATS
+    }
+    for variant, rows_apart in (("lut_avx2", True), ("lut_avx512", False))
 }
 
 BF16_PACKINGS: dict[str, Packing] = {

@@ -24,10 +24,49 @@ def to_unsigned(typing, v):
 def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
     """Each byte's value of sixteen, by its four low bits, the fifth to eighth being zero: of i8x32
     (AVX2) or i8x64 (AVX-512)."""
-    bits = 8 * index.type.count
-    name = {256: "llvm.x86.avx2.pshuf.b", 512: "llvm.x86.avx512.pshuf.b.512"}[bits]
-    values = ir.Constant(index.type, [*table] * (bits // 128))
-    return call_llvm(builder, name, index.type, [values, index])
+    values = ir.Constant(index.type, [*table] * (index.type.count // 16))
+    return shuffled(builder, values, index)
+
+
+def shuffled(builder: Any, tables: Any, index: Any) -> Any:
+    """`looked_up` in a table of sixteen bytes for each sixteen of `index`; fewer are repeated."""
+    lanes = index.type.count
+    name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[lanes]
+    every = ir.Constant(ir.VectorType(I32, lanes), [i % tables.type.count for i in range(lanes)])
+    tables = builder.shuffle_vector(tables, tables, every)
+    return call_llvm(builder, name, index.type, [tables, index])
+
+
+def permuted(builder: Any, table: Any, index: Any) -> Any:
+    """Each byte's value of 64, by its six low bits: of i8x64 (AVX-512 VBMI)."""
+    return call_llvm(builder, "llvm.x86.avx512.permvar.qi.512", index.type, [table, index])
+
+
+def dots_of_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
+    """Two neighbours' products added in int16, which saturates: of i8x32 (AVX2) or i8x64 (AVX-512
+    BW)."""
+    lanes = unsigned.type.count
+    name = {32: "llvm.x86.avx2.pmadd.ub.sw", 64: "llvm.x86.avx512.pmaddubs.w.512"}[lanes]
+    return call_llvm(builder, name, ir.VectorType(I16, lanes // 2), [unsigned, signed])
+
+
+def dots_of_fours(builder: Any, sums: Any, unsigned: Any, signed: Any) -> Any:
+    """What `dot4` is."""
+    words = [sums, *(builder.bitcast(v, sums.type) for v in (unsigned, signed))]
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.type.count}"
+    return call_llvm(builder, name, sums.type, words)
+
+
+def dots_of_halves(builder: Any, a: Any, b: Any) -> Any:
+    """Two neighbours' products added in int32: of i16x16 (AVX2) or i16x32 (AVX-512 BW)."""
+    lanes = a.type.count
+    name = {16: "llvm.x86.avx2.pmadd.wd", 32: "llvm.x86.avx512.pmaddw.d.512"}[lanes]
+    return call_llvm(builder, name, ir.VectorType(I32, lanes // 2), [a, b])
+
+
+def _fours(builder: Any, unsigned: Any, signed: Any) -> Any:
+    pairs = dots_of_bytes(builder, unsigned, signed)
+    return dots_of_halves(builder, pairs, ir.Constant(pairs.type, [1] * pairs.type.count))
 
 
 @intrinsic
@@ -36,9 +75,7 @@ def dot4(typing, sums, unsigned, signed):
     (AVX-512 VNNI), or i32x8 and i8x32 (AVX-VNNI, or AVX-512 VNNI and VL). Sums wrap around."""
 
     def codegen(context, builder, signature, values):
-        words = [values[0], *(builder.bitcast(v, sums.ir) for v in values[1:])]
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.lanes}"
-        return call_llvm(builder, name, sums.ir, words)
+        return dots_of_fours(builder, *values)
 
     return sums(sums, unsigned, signed), codegen
 
@@ -52,11 +89,7 @@ def dot4_of_small(typing, sums, unsigned, signed):
     """
 
     def codegen(context, builder, signature, values):
-        i16x16 = ir.VectorType(I16, 2 * sums.lanes)
-        pairs = call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", i16x16, list(values[1:]))
-        ones = ir.Constant(i16x16, [1] * i16x16.count)
-        fours = call_llvm(builder, "llvm.x86.avx2.pmadd.wd", sums.ir, [pairs, ones])
-        return builder.add(values[0], fours)
+        return builder.add(values[0], _fours(builder, *values[1:]))
 
     return sums(sums, unsigned, signed), codegen
 
@@ -70,14 +103,10 @@ def dot4_of_signed(typing, sums, a, b):
 
     def codegen(context, builder, signature, values):
         sums_, left, right = values
-        i16x16 = ir.VectorType(I16, 2 * sums.lanes)
         negative = builder.icmp_signed("<", left, ir.Constant(a.ir, None))
         size = builder.select(negative, builder.neg(left), left)
         signed = call_llvm(builder, "llvm.x86.avx2.psign.b", b.ir, [right, left])
-        pairs = call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", i16x16, [size, signed])
-        ones = ir.Constant(i16x16, [1] * i16x16.count)
-        fours = call_llvm(builder, "llvm.x86.avx2.pmadd.wd", sums.ir, [pairs, ones])
-        return builder.add(sums_, fours)
+        return builder.add(sums_, _fours(builder, size, signed))
 
     return sums(sums, a, b), codegen
 

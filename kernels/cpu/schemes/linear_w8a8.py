@@ -20,7 +20,14 @@ from numba.extending import intrinsic
 
 from kernels.cpu.layouts import BLOCK, WORD_ROWS
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
-from kernels.cpu.linear_int8 import Meeting, by_bytes, by_pairs, spreading
+from kernels.cpu.linear_int8 import (
+    Multiplying,
+    by_bytes,
+    by_pairs,
+    lay_halves,
+    lay_word,
+    spreading,
+)
 from kernels.cpu.share import Share, arguments, part, share
 from kernels.cpu.simd import Vector, less, load, load_first, prefetch, splat
 from kernels.cpu.simd_shuffle import stack
@@ -66,7 +73,7 @@ def without_product(typing, total, a, b):
 less_outer = outer(without_product)
 
 
-def multiply(meeting: Meeting) -> Callable[[int], Any]:
+def multiply(meeting: Multiplying) -> Callable[[int], Any]:
     lanes, words, four = meeting.lanes, meeting.words, meeting.any
     bytes_, floats, integers = (
         Vector(*kind) for kind in (("i8", 4 * lanes), ("f32", lanes), ("i32", lanes))
@@ -121,7 +128,7 @@ def multiply(meeting: Meeting) -> Callable[[int], Any]:
     return of_size
 
 
-def fill(meeting: Meeting) -> Any:
+def fill(meeting: Multiplying) -> Any:
     words, spread = meeting.words, spreading(meeting)
 
     @njit(inline="always")
@@ -150,7 +157,7 @@ def fill(meeting: Meeting) -> Any:
     return fill_tile
 
 
-def packed_kernel(meeting: Meeting, variant: str) -> Share:
+def packed_kernel(meeting: Multiplying, variant: str) -> Share:
     blocking, words = meeting.blocking, meeting.words
     size, panel_words = blocking.size, 8 * words * blocking.size
     one = 0x01010101 if meeting.words == 1 else 0x00010001
@@ -190,7 +197,7 @@ def scalar(block, thread, n_threads):
             out[t, row] = total
 
 
-AVX512_VNNI = Meeting(16, 1, by_bytes, by_bytes, Blocking((12, 4, 1), 48, 64))
-GENERIC = Meeting(8, 2, by_pairs, by_pairs, Blocking((6, 2, 1), 48, 64))
+AVX512_VNNI = Multiplying(16, 1, lay_word, Blocking((12, 4, 1), 48, 64), by_bytes, by_bytes)
+GENERIC = Multiplying(8, 2, lay_halves, Blocking((6, 2, 1), 48, 64), by_pairs, by_pairs)
 avx512_vnni = packed_kernel(AVX512_VNNI, "avx512_vnni")
 generic = packed_kernel(GENERIC, "generic")
