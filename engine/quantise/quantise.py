@@ -25,9 +25,10 @@ from kernels.cpu.team import Program, Team
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
 
+F32_LARGEST = float(np.finfo(np.float32).max)
 PIECE = 2**22  # elements at a time
 LARGEST = 65504.0  # of float16, which most formats keep their scales in
-WIDE = ("F32", "BF16", "MXFP4")  # that take larger values
+LARGEST_OF = {"F32": F32_LARGEST, "MXFP4": F32_LARGEST, "BF16": 255 * 2.0**120}
 FLOATS = ("F32", "F16", "BF16")
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -104,18 +105,27 @@ def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
         overrides = [(re.compile(pattern), name) for pattern, name in recipe.overrides]
     except re.error as error:
         raise QuantiseError(f"{error.pattern!r} is no regular expression: {error}") from None
-    found = [_choice(file, tensor, recipe, mix, overrides) for tensor in file.tensors.values()]
+    matrices = [name for name, tensor in file.tensors.items() if _is_matrix(tensor)]
     for pattern, _ in overrides:
-        if not any(pattern.search(name) for name in file.tensors):
-            raise QuantiseError(f"no tensor's name matches {pattern.pattern!r}")
+        if not any(map(pattern.search, matrices)):
+            raise QuantiseError(f"no matrix's name matches {pattern.pattern!r}")
+    if recipe.importance and not recipe.importance.columns.keys() & set(matrices):
+        raise QuantiseError(f"{recipe.importance.source}: there is no matrix of this model in it")
+    found = [_choice(file, tensor, recipe, mix, overrides) for tensor in file.tensors.values()]
     for choice in found:
-        kind = choice.tensor.type_name
-        if not choice.copied and kind not in FLOATS and not recipe.requantise:
-            raise QuantiseError(
-                f"{shown_path(file.path)}: tensor {shown(choice.tensor.name)} is {kind} already:"
-                " --allow-requantize would quantise it again"
-            )
+        if not choice.copied:
+            _check_source(file, choice.tensor, recipe)
     return found
+
+
+def _check_source(file: GGUFFile, tensor: TensorInfo, recipe: Recipe) -> None:
+    kind, where = tensor.type_name, f"{shown_path(file.path)}: tensor {shown(tensor.name)}"
+    if kind not in FORMATS:
+        raise QuantiseError(f"{where} is {kind}, which cannot be read as numbers")
+    if kind not in FLOATS and not recipe.requantise:
+        raise QuantiseError(
+            f"{where} is {kind} already: --allow-requantize would quantise it again"
+        )
 
 
 def _check_format(name: str) -> None:
@@ -135,7 +145,7 @@ def _choice(
     wanted = next((name for pattern, name in overrides if pattern.search(tensor.name)), None)
     role = _role(file, tensor.name)
     if wanted is None:
-        named = {"output": recipe.output, "token_embd": recipe.embedding}.get(role)
+        named = _named(recipe, tensor.name, role)
         place = _place(file, tensor.name, recipe)
         wanted = named or (mix.base if recipe.pure else mix.choose(role, place))
     hidden = tensor.dims[-1]
@@ -159,6 +169,14 @@ def _role(file: GGUFFile, name: str) -> str:
     """`output`, also of an embedding that is both, `token_embd`, or as in blk.0.ROLE.weight."""
     role = name.removesuffix(".weight").rpartition(".")[2]
     return "output" if role == "token_embd" and "output.weight" not in file.tensors else role
+
+
+def _named(recipe: Recipe, name: str, role: str) -> str | None:
+    """The recipe's own format of the output or the embedding; that of one which is both may be
+    named as either."""
+    if name == "token_embd.weight" and recipe.embedding:
+        return recipe.embedding
+    return recipe.output if role == "output" else None
 
 
 def _place(file: GGUFFile, name: str, recipe: Recipe) -> Place:
@@ -238,8 +256,8 @@ class _Converter:
 
     def __init__(self, choice: Choice, kernels: dict[Need, Kernel], team: Team) -> None:
         self.choice, self.team, self.row = choice, team, 0
-        bits = FORMATS[choice.tensor.type_name].bits
-        self.bytes_at_once = int(PIECE * bits / 8)
+        elements = max(1, math.prod(choice.tensor.dims))
+        self.bytes_at_once = PIECE * choice.tensor.n_bytes // elements
         if not choice.copied:
             self.decode, self.encode = kernels[choice.source], kernels[choice.target]
 
@@ -263,13 +281,11 @@ class _Converter:
 
     def _check(self, x: Floats) -> None:
         """NaN and infinity have no place in a weight, nor what float16 cannot hold in its scale."""
-        largest = max(float(x.max(initial=0)), -float(x.min(initial=0)))
-        limit = math.inf if self.choice.format in WIDE else LARGEST
-        if math.isfinite(largest) and largest <= limit:
+        limit = LARGEST_OF.get(self.choice.format, LARGEST)
+        if float(x.max(initial=0)) <= limit and -float(x.min(initial=0)) <= limit:
             return
-        name, row = shown(self.choice.tensor.name), self.row
-        wrong = ~(np.abs(x) <= limit) | ~np.isfinite(x)
-        row, column = map(int, np.argwhere(wrong)[0])
+        name = shown(self.choice.tensor.name)
+        row, column = map(int, np.argwhere(~(np.abs(x) <= limit))[0])
         raise QuantiseError(
             f"tensor {name}: element {column} of row {self.row + row} is {x[row, column]:g},"
             f" which {self.choice.format} cannot hold"

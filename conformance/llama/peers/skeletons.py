@@ -1,4 +1,4 @@
-"""LLaMAs of every depth that are all names: two rows a matrix, for asking which format each gets."""
+"""LLaMAs of every depth that are all names, two rows a matrix: which format does each get?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
