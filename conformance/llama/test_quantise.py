@@ -17,6 +17,10 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers import goldens
+from conformance.llama.peers.checkpoint import CHECKPOINTS
+from conformance.llama.peers.compare import PROMISE, Gap, engine_logits
+from conformance.llama.peers.export import export
+from conformance.llama.peers.rounding import reference_logits
 from conformance.llama.peers.skeletons import MIXES_OF_BOTH, SKELETONS, told
 from conformance.llama.small_models import Small
 from conformance.llama.test_bad_input import Assay, fault
@@ -236,6 +240,15 @@ def test_other_tensors_are_copied(tmp_path: Path) -> None:
         assert np.array_equal(new[name], stored(path)[name])
     assert (new["x.weight"].size, new["y.weight"].size) == (0, 3 * 34)
     assert (tmp_path / "out.gguf").read_bytes()[:4] == b"PWRI"
+
+
+def test_engine_runs_it(tmp_path: Path) -> None:
+    """Its logits on a quantised file are the reference's on the numbers that the file holds."""
+    checkpoint, made = CHECKPOINTS["blocks"], tmp_path / "made.gguf"
+    with GGUFFile(export(checkpoint, tmp_path / "model.gguf", "F16")) as file:
+        quantise(file, made, Recipe("Q4_K_M"), threads=1)
+    gap = Gap.between(engine_logits(made, checkpoint.tokens()), reference_logits(made, checkpoint))
+    assert gap.within(PROMISE), gap
 
 
 # The command

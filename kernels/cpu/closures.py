@@ -10,6 +10,7 @@ says what it closes over, and the name is the key.
 
 import hashlib
 import itertools
+import os
 import secrets
 from functools import cache
 from inspect import getclosurevars
@@ -20,7 +21,13 @@ from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 
-FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
+
+def _number_anew() -> None:
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
+
+
+_number_anew()
+os.register_at_fork(after_in_child=_number_anew)
 
 
 def _python(value: Any) -> FunctionType | None:
