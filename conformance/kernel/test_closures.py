@@ -23,8 +23,9 @@ for name in sys.argv[1:]:
     [
         ("linear/cpu/generic/F16", "linear/cpu/generic/BF16"),
         ("kv_write/cpu/generic/F32", "kv_write/cpu/generic/Q8_0"),
+        ("quantise_weighted/cpu/generic/Q5_0", "quantise_weighted/cpu/generic/Q4_0"),
     ],
-    ids=["of functions", "of tags"],
+    ids=["of functions", "of tags", "of overloads"],
 )
 def test_what_processes_compiled_apart_works_together(tmp_path, names):
     """Two closures of one function, each compiled in a process of its own, in a third one: both

@@ -13,17 +13,13 @@ from conformance.llama.peers import goldens
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoint
 from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
+from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
 from conformance.llama.peers.stories import CONTEXT, NEAR, costs, tell
 from data.golden import sha256
 from engine import Engine
 from engine.convert import conversion
 from engine.embedded import embedded_models
-from engine.gguf_file import GGUFFile
-from reference import rope_frequencies
-from reference.linear import linear
 from reference.op import Array
-from reference.quantise_activations import dequantise_activations, quantise_activations
-from reference.transformer import Shape, Weight, transformer
 
 INDEX = goldens.index()
 AGAIN = f"made again by {goldens.MAKE}"
@@ -77,28 +73,9 @@ def test_llama_cpp_differs_by_the_scales_of_activations(tmp_path: Path, format: 
     It is so for most tokens; in some a tie is rounded the other way, hence the median.
     """
 
-    def rounding(x: Array, weight: Array, format: str) -> Array:
-        q, scale, _ = quantise_activations(x)
-        return linear(dequantise_activations(q, scale.astype(np.float16)), weight, format)
-
     checkpoint = CHECKPOINTS["blocks"]
-    weights, vectors = {}, {}
-    with GGUFFile(export(checkpoint, tmp_path / "model.gguf", format)) as file:
-        for name, info in file.tensors.items():
-            if len(info.dims) == 2:
-                weights[name] = Weight(file.tensor(name).copy(), info.type_name)
-            else:
-                vectors[name] = file.tensor(name).copy().view(np.float32)
-    shape = Shape(
-        checkpoint.num_hidden_layers,
-        checkpoint.num_attention_heads,
-        checkpoint.num_key_value_heads,
-        checkpoint.head_dim,
-        checkpoint.rms_norm_eps,
-        rope_frequencies.plain(checkpoint.head_dim, checkpoint.rope_theta),
-    )
-    tokens = np.array(checkpoint.tokens(), np.int32)
-    ours = transformer(tokens, weights, vectors, shape, rounding)[-goldens.ROWS :]
+    path = export(checkpoint, tmp_path / "model.gguf", format)
+    ours = reference_logits(path, checkpoint, as_llama_cpp)[-goldens.ROWS :]
     theirs = goldens.load("blocks")["llama.cpp", format]
     gaps = [Gap.between(*rows).nmse for rows in zip(ours, theirs, strict=True)]
     assert np.median(gaps) <= EXACT, gaps

@@ -22,6 +22,8 @@ from engine.gguf_file import GGUFFile, shown_path
 from engine.gguf_writer import NewTensor, i32, text, texts, u32, write_gguf
 
 SUMS, COUNTS = ".in_sum2", ".counts"
+LEAST = np.float32(2**-30)
+LONGEST = 2**24  # columns of a legacy file's entry
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -40,13 +42,23 @@ class Importance:
     chunks: int = 0
 
     def of(self, name: str, hidden: int) -> Floats | None:
-        """A weight's columns; None if nothing was gathered for it. Raises `ImportanceError`."""
+        """How much a weight's columns matter, from LEAST to 1; None if nothing was gathered for
+        it. Raises `ImportanceError`.
+
+        What met nothing in the text may meet something in another, so no column counts for
+        nothing; and scaled by a power of two, no product of weights overflows in a fit.
+        """
         found = self.columns.get(name)
-        if found is not None and len(found) != hidden:
+        if found is None:
+            return None
+        if len(found) != hidden:
             raise ImportanceError(
                 f"{self.source}: {name} has {len(found)} columns there, and {hidden} in the model"
             )
-        return found
+        most = found.max(initial=0)
+        if most == 0:
+            return np.ones_like(found)
+        return np.asarray(np.maximum(np.ldexp(found, -np.frexp(most)[1]), LEAST))
 
     def provenance(self) -> dict[str, tuple[ValueType, Any]]:
         """Keys of a quantised model, as llama.cpp writes them."""
@@ -90,6 +102,8 @@ def read(path: Path) -> Importance:
         reason = (error.strerror or str(error)).lower()
         raise ImportanceError(f"{shown_path(path)}: cannot be read: {reason}") from None
     found = _read_gguf(path) if is_gguf else _read_legacy(path)
+    if not found.columns:
+        raise ImportanceError(f"{shown_path(path)}: there is nothing in this importance matrix")
     for name, columns in found.columns.items():
         if not (np.isfinite(columns).all() and (columns >= 0).all()):
             raise ImportanceError(f"{shown_path(path)}: {name} has what is no mean of squares")
@@ -115,38 +129,32 @@ def _read_gguf(path: Path) -> Importance:
             columns[weight] = (sums / many).astype(np.float32).reshape(-1)
         datasets = file.metadata.get("imatrix.datasets", [])
         chunks = file.metadata.get("imatrix.chunk_count", 0)
-    return Importance(columns, path.name, tuple(datasets), chunks)
+    return Importance(columns, path.name, tuple(map(str, datasets)), chunks)
 
 
 def _read_legacy(path: Path) -> Importance:
-    data, at = path.read_bytes(), 0
-
-    def number() -> int:
-        nonlocal at
-        (value,) = struct.unpack_from("<i", data, at)
-        at += 4
-        return int(value)
-
-    def taken(count: int) -> bytes:
-        nonlocal at
-        if not 0 <= count <= len(data) - at:
-            raise struct.error("a length is beyond the end")
-        at += count
-        return data[at - count : at]
-
-    columns = {}
+    columns: dict[str, Floats] = {}
     try:
-        for _ in range(number()):
-            name = taken(number()).decode()
-            calls = max(number(), 1)
-            sums = np.frombuffer(taken(4 * number()), np.float32)
-            columns[name] = np.asarray(sums / np.float32(calls))
-        chunks = number() if at < len(data) else 0
-        dataset = (taken(number()).decode(),) if at < len(data) else ()
+        with path.open("rb") as file:
+
+            def number() -> int:
+                return int(struct.unpack("<i", file.read(4))[0])
+
+            def taken(count: int, size: int = 1) -> bytes:
+                data = file.read(size * count) if 0 <= count <= LONGEST else b""
+                if len(data) != size * count:
+                    raise struct.error("a length is beyond the end")
+                return data
+
+            for _ in range(number()):
+                name = taken(number()).decode()
+                calls = max(number(), 1)
+                columns[name] = np.frombuffer(taken(number(), 4), np.float32) / np.float32(calls)
+            more = bool(file.peek(1))
+            chunks = number() if more else 0
+            dataset = (taken(number()).decode(),) if more else ()
     except (struct.error, UnicodeDecodeError):
         raise ImportanceError(
             f"{shown_path(path)}: this is no importance matrix, or it was cut short"
         ) from None
-    if not columns:
-        raise ImportanceError(f"{shown_path(path)}: there is nothing in this importance matrix")
     return Importance(columns, path.name, dataset, chunks)

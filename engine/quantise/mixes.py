@@ -75,8 +75,8 @@ class Mix:
             return self.embedding or self.base
         found = self.roles[role](place) if role in self.roles else None
         chosen = found or self.base
-        # 80 layers whose eight heads share one V: an eighth of the size, worth another bit
-        if role == "attn_v" and (place.layers, place.grouped) == (80, 8):
+        # 80 layers whose heads share V, as in the model of 70B: it is small, and worth another bit
+        if role == "attn_v" and place.layers == 80 and place.grouped > 1:
             return "Q5_K" if chosen in ("Q3_K", "Q4_K") else chosen
         return chosen
 
@@ -147,7 +147,7 @@ ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 # What serves where rows are no multiple of a block of 256.
 NARROWER = {
-    "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0",
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0",
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
 }  # fmt: skip
 

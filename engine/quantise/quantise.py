@@ -1,5 +1,6 @@
 """Quantising a GGUF file: what each tensor becomes, and the new file, piece by piece."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,18 +100,27 @@ def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
         overrides = [(re.compile(pattern), name) for pattern, name in recipe.overrides]
     except re.error as error:
         raise QuantiseError(f"{error.pattern!r} is no regular expression: {error}") from None
-    found = [_choice(file, tensor, recipe, mix, overrides) for tensor in file.tensors.values()]
+    matrices = [name for name, tensor in file.tensors.items() if _is_matrix(tensor)]
     for pattern, _ in overrides:
-        if not any(pattern.search(name) for name in file.tensors):
-            raise QuantiseError(f"no tensor's name matches {pattern.pattern!r}")
+        if not any(map(pattern.search, matrices)):
+            raise QuantiseError(f"no matrix's name matches {pattern.pattern!r}")
+    if recipe.importance and not recipe.importance.columns.keys() & set(matrices):
+        raise QuantiseError(f"{recipe.importance.source}: there is no matrix of this model in it")
+    found = [_choice(file, tensor, recipe, mix, overrides) for tensor in file.tensors.values()]
     for choice in found:
-        kind = choice.tensor.type_name
-        if not choice.copied and kind not in FLOATS and not recipe.requantise:
-            raise QuantiseError(
-                f"{shown_path(file.path)}: tensor {shown(choice.tensor.name)} is {kind} already:"
-                " --allow-requantize would quantise it again"
-            )
+        if not choice.copied:
+            _check_source(file, choice.tensor, recipe)
     return found
+
+
+def _check_source(file: GGUFFile, tensor: TensorInfo, recipe: Recipe) -> None:
+    kind, where = tensor.type_name, f"{shown_path(file.path)}: tensor {shown(tensor.name)}"
+    if kind not in FORMATS:
+        raise QuantiseError(f"{where} is {kind}, which cannot be read as numbers")
+    if kind not in FLOATS and not recipe.requantise:
+        raise QuantiseError(
+            f"{where} is {kind} already: --allow-requantize would quantise it again"
+        )
 
 
 def _check_format(name: str) -> None:
@@ -132,7 +142,7 @@ def _choice(
     wanted = next((name for pattern, name in overrides if pattern.search(tensor.name)), None)
     role = _role(file, tensor.name)
     if wanted is None:
-        named = {"output": recipe.output, "token_embd": recipe.embedding}.get(role)
+        named = _named(recipe, tensor.name, role)
         place = _place(file, tensor.name, recipe)
         wanted = named or (mix.base if recipe.pure else mix.choose(role, place))
     hidden = tensor.dims[-1]
@@ -156,6 +166,14 @@ def _role(file: GGUFFile, name: str) -> str:
     """`output`, also of an embedding that is both, `token_embd`, or as in blk.0.ROLE.weight."""
     role = name.removesuffix(".weight").rpartition(".")[2]
     return "output" if role == "token_embd" and "output.weight" not in file.tensors else role
+
+
+def _named(recipe: Recipe, name: str, role: str) -> str | None:
+    """The recipe's own format of the output or the embedding; that of one which is both may be
+    named as either."""
+    if name == "token_embd.weight" and recipe.embedding:
+        return recipe.embedding
+    return recipe.output if role == "output" else None
 
 
 def _place(file: GGUFFile, name: str, recipe: Recipe) -> Place:
@@ -235,8 +253,8 @@ class _Converter:
 
     def __init__(self, choice: Choice, kernels: dict[Need, Kernel], team: Team) -> None:
         self.choice, self.team, self.row = choice, team, 0
-        bits = FORMATS[choice.tensor.type_name].bits
-        self.bytes_at_once = int(PIECE * bits / 8)
+        elements = max(1, math.prod(choice.tensor.dims))
+        self.bytes_at_once = PIECE * choice.tensor.n_bytes // elements
         if not choice.copied:
             self.decode, self.encode = kernels[choice.source], kernels[choice.target]
 

@@ -31,12 +31,14 @@ def imatrix(
     column. The output's matrix is left out, as llama.cpp does.
     """
     from engine.aside import check
+    from engine.embedded import resolve
     from engine.quantise.importance import write
     from engine.shell.perplexity import read_text
     from engine.shell.show import loaded, progress_bar
 
     text, _ = read_text(model, file, context, chunks, None)
-    check(out, file)
+    check(out, None if str(file) == "-" else file)
+    check(out, resolve(model))
     with (
         loaded(
             model, threads=threads, context=text.context, batch=batch, sequences=1, outputs=1,

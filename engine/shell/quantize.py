@@ -93,15 +93,24 @@ def quantize(
             check(out, file.path)
             with loading(f"quantising {out.name} (MB)") as (certified, watch):
                 quantise(file, out, recipe, threads=threads, watch=watch, certified=certified)
-    for choice in plan:
-        if choice.note:
-            stderr.print(
-                f"note: {choice.tensor.name}: {choice.note}", style="yellow", highlight=False
-            )
+    for note in _notes(plan):
+        stderr.print(f"note: {note}", style="yellow", highlight=False, markup=False)
     if as_json:
         print(json.dumps([_row(choice) for choice in plan]))
     else:
         _show(plan, dry_run)
+
+
+def _notes(plan: "Sequence[Choice]") -> list[str]:
+    """What is to be said of tensors, each once: of which, or of how many."""
+    named: dict[str, list[str]] = {}
+    for choice in plan:
+        if choice.note:
+            named.setdefault(choice.note, []).append(choice.tensor.name)
+    return [
+        f"{names[0] if len(names) == 1 else f'{len(names)} tensors'}: {note}"
+        for note, names in named.items()
+    ]
 
 
 def _row(choice: "Choice") -> dict[str, str | int]:

@@ -2,21 +2,32 @@
 
 Numba tells two closures of one function apart by a number that starts anew in every process, and
 joins what has equal names when it loads from disk: closures that different processes compiled would
-be taken for one another. It also keys what it keeps by the pickled closure, which for a compiled
+be taken for one another, also those inside an overload, which nobody sees. Here numbers start where
+no other process's do. It also keys what it keeps by the pickled closure, which for a compiled
 function holds a random number, so that another process would find nothing. Here a closure's name
 says what it closes over, and the name is the key.
 """
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+import os
+import secrets
 from functools import cache
 from inspect import getclosurevars
 from types import FunctionType
 from typing import Any
 
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
-from numba.core.dispatcher import Dispatcher
+
+
+def _number_anew() -> None:
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
+
+
+_number_anew()
+os.register_at_fork(after_in_child=_number_anew)
 
 
 def _python(value: Any) -> FunctionType | None:
@@ -48,22 +59,9 @@ def _told(value: Any) -> str:
     return told
 
 
-def _compiled_with(function: FunctionType, seen: set[FunctionType]) -> Iterator[FunctionType]:
-    """The function and all the compiled ones that it calls, directly or not."""
-    if function not in seen:
-        seen.add(function)
-        yield function
-        named = getclosurevars(function)
-        for value in (*named.nonlocals.values(), *named.globals.values()):
-            for called in value if isinstance(value, tuple) else (value,):
-                if isinstance(called, Dispatcher):
-                    yield from _compiled_with(called.py_func, seen)
-
-
 def compile_c(function: Any, signature: Any, options: dict[str, Any]) -> CFunc:
     """A C function of this Numba signature, compiled now or before, by whatever process."""
-    for called in [*_compiled_with(function, set())]:
-        called.__qualname__ = identity(called)
+    function.__qualname__ = identity(function)
     compiled = _Compiled(function, (signature.args, signature.return_type), {}, options)
     compiled.enable_caching()
     compiled.compile()

@@ -193,19 +193,18 @@ def affine_fit(power: int) -> Any:
             low, high = where(value < low, value, low), where(value > high, value, high)
             total = total + weight
             first = first + weight * value
-        wide = high - low
-        scale, lowest, best = wide / np.float32(top), low, zero(f32x16)
+        scale, lowest, best = (high - low) / np.float32(top), low, zero(f32x16)
         each = inverse(scale)
         for j in range(size):
             value = at(x, j)
             q = nearest((value - low) * each, 0, top)
             best = best + at(weights, j) * lost(scale * q + lowest - value)
         for target in tries:
-            each = quotient(splat(f32x16, target), wide)
+            each = quotient(splat(f32x16, target), high - lowest)
             one, two, along = zero(f32x16), zero(f32x16), zero(f32x16)
             for j in range(size):
                 value = at(x, j)
-                q = nearest((value - low) * each, 0, top)
+                q = nearest((value - lowest) * each, 0, top)
                 weighted = at(weights, j) * q
                 one = one + weighted
                 two = two + weighted * q
@@ -219,7 +218,7 @@ def affine_fit(power: int) -> Any:
             found = zero(f32x16)
             for j in range(size):
                 value = at(x, j)
-                q = nearest((value - low) * each, 0, top)
+                q = nearest((value - lowest) * each, 0, top)
                 found = found + at(weights, j) * lost(fitted * q + shift - value)
             better = both(both(spread > ZERO, fitted > ZERO), found < best)
             best = where(better, found, best)

@@ -34,7 +34,7 @@ from kernels.cpu.simd import convert, f32x16, i32x16, splat, store, zero
 from kernels.cpu.simd_shuffle import stack
 from reference.formats import FORMATS
 from reference.formats.codebooks import ENDS, MIDDLES
-from reference.formats.fit import TRIES
+from reference.formats.fit import FINER, TRIES
 from reference.formats.superblocks import AFFINE, SYMMETRIC
 
 # How parts are fitted: (x, weights, halves, scales, minima, rates, shifts). Elements and weights
@@ -60,7 +60,7 @@ def one_scale(size: int, targets: Any, becomes: Any) -> Any:
 
 def scale_and_minimum(size: int, top: int) -> Any:
     """A float16 scale and a float16 minimum a part."""
-    affine, tops = affine_fit(2), np.array([top + step for step in TRIES], np.float32)
+    affine, tops = affine_fit(2), np.array([top + step for step in FINER], np.float32)
 
     @njit
     def fit(x, weights, halves, scales, minima, rates, shifts):

@@ -7,7 +7,7 @@ llama.cpp and the `gguf` package agree bit for bit.
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.fit import TRIES, affine, nearest, symmetric, weighed, whole
+from reference.formats.fit import FINER, TRIES, affine, nearest, symmetric, weighed, whole
 from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
 
 
@@ -124,7 +124,7 @@ def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
 
 def _weighed_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Bytes, Bytes]:
     """d and m as bytes, by the error that matters, and the integers."""
-    scale, minimum = affine(x, weighed(x, importance), top, TRIES, 2)
+    scale, minimum = affine(x, weighed(x, importance), top, FINER, 2)
     d, m = to_halves(scale[:, None]), to_halves(np.float32(0) - minimum[:, None])
     q = nearest((x - from_halves(m)) * inverse(from_halves(d)), 0, top)
     return d, m, q.astype(np.uint8)

@@ -15,6 +15,7 @@ from reference.formats.format import Bytes, Floats, from_halves, inverse, to_hal
 ZERO = np.float32(0)
 STEPS = (0, -1, 1)  # neighbours of an integer scale, itself first
 TRIES = [0.1 * step for step in range(-9, 10)]
+FINER = [0.05 * step for step in range(-18, 19)]  # where no other search follows
 
 Becomes = Callable[[Floats], Floats]
 
@@ -37,7 +38,7 @@ def whole(half: int) -> Becomes:
     return lambda scaled: nearest(scaled, -half, half - 1)
 
 
-def quotient(a: Floats, b: Floats) -> Floats:
+def quotient(a: Floats | np.float32, b: Floats) -> Floats:
     """a / b, and 0 where b is 0."""
     return np.where(b == 0, ZERO, a / np.where(b == 0, np.float32(1), b))
 
@@ -112,37 +113,33 @@ def affine(
     """The scale and the minimum by which scale * q - minimum, q in 0 .. top, come nearest to x, in
     the sum of weights times |error|^power. [..., k] -> [...] twice, neither negative.
 
-    The first try takes the range to `top`, each further one to top + try steps; for its integers,
-    least squares give the pair.
+    The first try takes the range to `top`, each further one that from the best minimum so far to
+    `top` + try steps; for its integers, least squares give the pair.
     """
-    low, high = np.minimum(x.min(axis=-1), ZERO)[..., None], x.max(axis=-1)[..., None]
-    wide = (high - low).astype(np.float32)
-    each, weight = x[..., None, :], weights[..., None, :]
-    total, first = chain(weights)[..., None], chain(weights * x)[..., None]
+    low, high = np.minimum(x.min(axis=-1), ZERO), x.max(axis=-1)
+    total, first = chain(weights), chain(weights * x)
+
+    def integers(rate: Floats, lowest: Floats) -> Floats:
+        return nearest((x - lowest[..., None]) * rate[..., None], 0, top)
 
     def error(scale: Floats, lowest: Floats, q: Floats) -> Floats:
-        off = np.abs(scale[..., None] * q + lowest[..., None] - each)
-        return chain(weight * (off * off if power == 2 else off))
+        off = np.abs(scale[..., None] * q + lowest[..., None] - x)
+        return chain(weights * (off * off if power == 2 else off))
 
-    def integers(rates: Floats) -> Floats:
-        return nearest((each - low[..., None]) * rates[..., None], 0, top)
-
-    scale = wide / np.float32(top)
-    plain = error(scale, low, integers(inverse(scale)))
-    q = integers(quotient(np.array([top + step for step in tries], np.float32), wide))
-    one, two, along = chain(weight * q), chain(weight * q * q), chain(weight * q * each)
-    spread = total * two - one * one
-    fitted = quotient(total * along - first * one, spread)
-    shift = quotient(two * first - one * along, spread)
-    above = shift > 0
-    fitted, shift = np.where(above, quotient(along, two), fitted), np.where(above, ZERO, shift)
-    found = np.where((spread > 0) & (fitted > 0), error(fitted, shift, q), np.float32(np.inf))
-    errors = np.concatenate([plain, found], axis=-1)
-    best = errors.argmin(axis=-1)[..., None]
-    scale, lowest = (
-        np.take_along_axis(np.concatenate(pair, axis=-1), best, axis=-1)[..., 0]
-        for pair in ((scale, fitted), (low, shift))
-    )
+    scale, lowest = (high - low) / np.float32(top), low
+    best = error(scale, lowest, integers(inverse(scale), lowest))
+    for step in tries:
+        q = integers(quotient(np.float32(top + step), high - lowest), lowest)
+        one, two, along = chain(weights * q), chain(weights * q * q), chain(weights * q * x)
+        spread = total * two - one * one
+        fitted = quotient(total * along - first * one, spread)
+        shift = quotient(two * first - one * along, spread)
+        above = shift > 0
+        fitted, shift = np.where(above, quotient(along, two), fitted), np.where(above, ZERO, shift)
+        found = error(fitted, shift, q)
+        better = (spread > 0) & (fitted > 0) & (found < best)
+        best = np.where(better, found, best)
+        scale, lowest = np.where(better, fitted, scale), np.where(better, shift, lowest)
     return scale, ZERO - lowest
 
 

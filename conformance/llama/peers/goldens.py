@@ -4,6 +4,10 @@
 are not kept, since `Checkpoint` makes them again. The index has the peers' versions, each
 checkpoint's fields, the sha256 of its weights and of its file, and what llama.cpp told greedily and
 what the held-out stories cost it, chunk by chunk.
+
+mixes.json has the formats that llama.cpp gives each skeleton's matrices by its mixes, without an
+importance matrix and, where that is another answer, with one. errors.json has what its quantisers
+make of the rows of rows.py: weighed squared errors, by format and set.
 """
 
 import json
@@ -52,10 +56,15 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def index(folder: Path = FOLDER) -> dict[str, Any]:
-    entries: dict[str, Any] = json.loads((folder / "index.json").read_text())
+    return read_json("index", folder)
+
+
+def read_json(name: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """`index`, `mixes` or `errors`."""
+    entries: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     return entries
 
 
-def save_index(entries: Mapping[str, Any], folder: Path = FOLDER) -> None:
+def save_json(name: str, entries: Mapping[str, Any], folder: Path = FOLDER) -> None:
     text = json.dumps(entries, indent=1, ensure_ascii=False) + "\n"
-    (folder / "index.json").write_text(text, encoding="utf-8")
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")

@@ -15,6 +15,8 @@ import numpy as np
 from conformance.llama.peers import goldens, hugging_face, llama_cpp_python
 from conformance.llama.peers.checkpoint import CHECKPOINTS, Checkpoint, formats, rounded
 from conformance.llama.peers.export import export
+from conformance.llama.peers.quantisers import errors, mixes
+from conformance.llama.peers.skeletons import SKELETONS
 from conformance.llama.peers.stories import PROMPTS, STORY, TOLD
 from data.golden import sha256
 from engine.embedded import embedded_models
@@ -38,7 +40,9 @@ def main() -> None:
         entries["told"][STORY] = told(story)
     else:
         print(f"{STORY} is not among the embedded models: nothing is told")
-    goldens.save_index(entries)
+    goldens.save_json("index", entries)
+    goldens.save_json("mixes", {name: mixes(skeleton) for name, skeleton in SKELETONS.items()})
+    goldens.save_json("errors", errors())
 
 
 def answers(checkpoint: Checkpoint) -> dict[str, Array]:

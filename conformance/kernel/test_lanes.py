@@ -1,0 +1,117 @@
+"""Formulas on vectors of floats: every operator, lane by lane, against NumPy."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from numpy.testing import assert_array_equal
+
+from conformance.kernel.test_simd import SPECIAL, Array, numbers, same_numbers
+from kernels.cpu.lanes import alike, both, fabs, rint, root, where, within
+from kernels.cpu.simd import f32x16, load, store
+
+HALVES = np.arange(-40, 40, dtype=np.float32) / 2
+EDGES = np.float32([2**22 + 0.5, 2**23 - 0.5, 2**23 + 1, 2**31, -(2**31), 0.49999997, -0.5])
+
+
+def pairs(seed: int) -> tuple[Array, Array]:
+    """Numbers of every size beside each other, among them all pairs of special ones."""
+    a, b = numbers(seed), numbers(seed + 1)
+    one, other = (v.ravel() for v in np.meshgrid(SPECIAL, SPECIAL))
+    count = (len(a) + len(one)) // 16 * 16
+    return np.concatenate([one, a])[:count], np.concatenate([other, b])[:count]
+
+
+def swept(formula: Any, *inputs: Array) -> Array:
+    """The formula of vectors, over all of the inputs."""
+    out = np.full_like(inputs[0], 77)
+    if len(inputs) == 1:
+
+        @njit
+        def one(a, out):
+            for i in range(0, len(a), 16):
+                store(out, i, formula(load(f32x16, a, i)))
+
+        one(*inputs, out)
+    else:
+
+        @njit
+        def two(a, b, out):
+            for i in range(0, len(a), 16):
+                store(out, i, formula(load(f32x16, a, i), load(f32x16, b, i)))
+
+        two(*inputs, out)
+    return out
+
+
+SCALAR = np.float32(0.3)
+ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv]
+COMPARISONS = [operator.lt, operator.gt, operator.eq]
+
+
+@pytest.mark.parametrize("symbol", ARITHMETIC)
+def test_operators(symbol: Callable[..., Any]) -> None:
+    """Of two vectors, and of a vector and a number on either side: one rounding each."""
+    a, b = pairs(1)
+    right, left = (njit(lambda v: symbol(v, SCALAR)), njit(lambda v: symbol(SCALAR, v)))
+    with np.errstate(all="ignore"):
+        same_numbers(swept(njit(lambda v, w: symbol(v, w)), a, b), symbol(a, b))
+        same_numbers(swept(right, a), symbol(a, SCALAR))
+        same_numbers(swept(left, a), symbol(SCALAR, a))
+
+
+def test_nothing_is_contracted() -> None:
+    """a * b + c rounds twice, where one rounding would tell."""
+    a, b = (np.random.default_rng(s).random(1600, np.float32) for s in (1, 2))
+    found = swept(njit(lambda v, w: v * w + v), a, b)
+    assert_array_equal(found, a * b + a)
+    once = (a.astype(np.float64) * b + a).astype(np.float32)
+    assert np.any(found != once)
+
+
+@pytest.mark.parametrize("symbol", COMPARISONS)
+def test_comparisons_choose(symbol: Callable[..., Any]) -> None:
+    """`where` takes the first where it holds, and the second elsewhere: beside NaN, too."""
+    a, b = pairs(3)
+
+    def choose(v: Any, w: Any) -> Any:
+        return where(symbol(v, w), v, w)
+
+    def choose_by_number(v: Any) -> Any:
+        return where(symbol(v, SCALAR), alike(v, SCALAR), v)
+
+    same_numbers(swept(njit(choose), a, b), np.where(symbol(a, b), a, b))
+    same_numbers(swept(njit(choose_by_number), a), np.where(symbol(a, SCALAR), SCALAR, a))
+
+
+def test_both_conditions() -> None:
+    a, b = pairs(5)
+    zero, one = np.float32(0), np.float32(1)
+
+    def choose(v: Any, w: Any) -> Any:
+        return where(both(v > zero, w < one), v, w)
+
+    same_numbers(swept(njit(choose), a, b), np.where((a > 0) & (b < 1), a, b))
+
+
+@pytest.mark.parametrize(
+    ("operation", "meaning"), [(rint, np.rint), (fabs, np.abs), (root, np.sqrt)]
+)
+def test_functions(operation: Any, meaning: Callable[..., Array]) -> None:
+    """rint takes the even one of two as near; the root is rounded once."""
+    values = np.concatenate([numbers(7), SPECIAL, HALVES, EDGES])
+    values = np.resize(values, -(-len(values) // 16) * 16).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        same_numbers(swept(njit(lambda v: operation(v)), values), meaning(values))
+
+
+def test_within() -> None:
+    """The nearest of a range, its ends among it; a NaN becomes the lower end."""
+    a, _ = pairs(9)
+    low, high = np.float32(-2), np.float32(7)
+    found = swept(njit(lambda v: within(v, low, high)), a)
+    wanted = np.where(np.isnan(a), low, np.clip(a, low, high))
+    same_numbers(found, wanted.astype(np.float32))

@@ -1,0 +1,89 @@
+"""LLaMAs of every depth that are all names, two rows a matrix: which format does each get?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from engine.quantise.mixes import MIXES
+from reference.op import Array
+
+HEADS = 8
+IN_BLOCKS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+ROWS = 2  # llama.cpp takes a single row for a vector
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """`grouped` heads share one of K and V; all rows are equally long."""
+
+    blocks: int
+    grouped: int = 1
+    tied: bool = False
+    elements: int = 256
+
+    @property
+    def names(self) -> list[str]:
+        """Of the matrices."""
+        ends = ["token_embd"] + ([] if self.tied else ["output"])
+        inner = [f"blk.{i}.{role}" for i in range(self.blocks) for role in IN_BLOCKS]
+        return [f"{name}.weight" for name in ends + inner]
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_context_length(64)
+        writer.add_embedding_length(self.elements)
+        writer.add_block_count(self.blocks)
+        writer.add_feed_forward_length(self.elements)
+        writer.add_head_count(HEADS)
+        writer.add_head_count_kv(HEADS // self.grouped)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_dimension_count(self.elements // HEADS)
+        writer.add_vocab_size(ROWS)
+        rng = np.random.default_rng(1)
+        for name in self.names:
+            writer.add_tensor(name, rng.random((ROWS, self.elements), np.float32))
+        writer.add_tensor("output_norm.weight", np.ones(self.elements, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def importance(self) -> dict[str, Array]:
+        """As of columns that all matter alike."""
+        return {name: np.ones(self.elements, np.float32) for name in self.names}
+
+
+SKELETONS = {
+    "shallow": Skeleton(5),
+    "tied": Skeleton(12, 4, tied=True),
+    "grouped": Skeleton(32, 4),
+    "ungrouped": Skeleton(32),
+    "one_kv_head": Skeleton(17, 8),
+    "65B": Skeleton(80),
+    "70B": Skeleton(80, 8),
+    "another_70B": Skeleton(80, 4),
+    "rows_of_288": Skeleton(16, 4, elements=288),
+    "tied_rows_of_288": Skeleton(8, tied=True, elements=288),
+    "rows_of_40": Skeleton(8, elements=40),
+}
+# Of MXFP4, llama.cpp makes something else (mixes.py).
+MIXES_OF_BOTH = tuple(name for name in MIXES if name != "MXFP4")
+
+Formats = dict[str, str]
+
+
+def told(skeleton: Skeleton, formats: Mapping[str, str]) -> Formats:
+    """Formats by tensor, as the golden has them: of each role, from the first block on."""
+    found = {}
+    for role in ("token_embd", "output"):
+        if f"{role}.weight" in formats:
+            found[role] = formats[f"{role}.weight"]
+    for role in IN_BLOCKS:
+        each = [formats[f"blk.{i}.{role}.weight"] for i in range(skeleton.blocks)]
+        found[role] = ", ".join(f"{len(list(run))} {name}" for name, run in groupby(each))
+    return found
