@@ -20,7 +20,7 @@ from bench.op_run import Lab, OpRun
 from bench.timing import Rule, race
 from bench.workload import Workload
 from engine.shell.show import stdout
-from kernels.cpu import linear_float, linear_int8
+from kernels.cpu import linear_blocks, linear_float, linear_int8
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.linear import Blocking
 from kernels.cpu.share import Share
@@ -72,8 +72,8 @@ class Tiled:
 def _of_int8(name: str, format: str) -> Callable[[Blocking], Share]:
     def make(blocking: Blocking) -> Share:
         meeting = replace(MEETINGS[name], blocking=blocking)
-        kernel = linear_int8.int8_kernel(meeting, f"tiles of {blocking.tiles[0]}", format)
-        return Share(kernel, linear_int8.SIGNATURE, format)
+        kernel = linear_blocks.int8_kernel(meeting, f"tiles of {blocking.tiles[0]}", format)
+        return Share(kernel, linear_blocks.SIGNATURE, format)
 
     return make
 

@@ -3,7 +3,7 @@
 One instruction multiplies a part of sixteen tokens with that of sixteen rows of the weight, which
 lies packed (layouts.py) almost as the tile it is, 8 by 64 bytes, or 4 by 64 where a block of 32 has
 two parts. Its codes are unpacked and lowered to signed bytes once for all tokens of a panel. Every
-output is the same chain over parts as in linear_int8.py, so the bits are too.
+output is the same chain over parts as in linear_blocks.py, so the bits are too.
 
 By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
 memory, and vectors scale them: 3 instructions for each token, 2 a cycle, so 24 cycles set the pace.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu import linear_int8
+from kernels.cpu import linear_blocks
 from kernels.cpu.amx import (
     AMX,
     EMULATED,
@@ -34,16 +34,14 @@ from kernels.cpu.amx import (
 )
 from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, Layout
 from kernels.cpu.linear import LANES, Blocking, named
-from kernels.cpu.linear_int8 import (
-    AVX512_VNNI,
-    GENERIC,
+from kernels.cpu.linear_blocks import (
     SIGNATURE,
-    four_codes,
     integers_of,
     offset_scale,
     offsets_of,
     total_of,
 )
+from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import (
     convert,
@@ -230,7 +228,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
-    few = njit(linear_int8.int8_kernel(replace(vectors, blocking=FEW), "few", format))
+    few = njit(linear_blocks.int8_kernel(replace(vectors, blocking=FEW), "few", format))
     many = product(DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
     # dots, then activations and weights, of two parts
     width = BLOCK // layout.parts

@@ -29,7 +29,7 @@ from numba.extending import intrinsic
 
 from kernels.cpu.layouts import WORD_ROWS, Layout
 from kernels.cpu.linear import Blocking
-from kernels.cpu.linear_int8 import Meeting, shares
+from kernels.cpu.linear_blocks import Meeting, shares
 from kernels.cpu.simd import I32, Vector, address_of, broadcast, i8x32, i8x64, i32x8
 from kernels.cpu.simd_x86 import dots_of_bytes, dots_of_fours, dots_of_halves, permuted, shuffled
 

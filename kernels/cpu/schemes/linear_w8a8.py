@@ -20,14 +20,8 @@ from numba.extending import intrinsic
 
 from kernels.cpu.layouts import BLOCK, WORD_ROWS
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
-from kernels.cpu.linear_int8 import (
-    Multiplying,
-    by_bytes,
-    by_pairs,
-    lay_halves,
-    lay_word,
-    spreading,
-)
+from kernels.cpu.linear_blocks import spreading
+from kernels.cpu.linear_int8 import Multiplying, by_bytes, by_pairs, lay_halves, lay_word
 from kernels.cpu.share import Share, arguments, part, share
 from kernels.cpu.simd import Vector, less, load, load_first, prefetch, splat
 from kernels.cpu.simd_shuffle import stack
