@@ -15,8 +15,8 @@ def quantise(x: Array, format: str) -> Array:
 
 
 def quantise_weighted(x: Array, importance: Array, format: str) -> Array:
-    """As `quantise`, but with scales that make small what an error costs where importance
-    float32 [hidden], not negative, says how much each column matters."""
+    """x float32 [rows, hidden] -> uint8 [rows, row_bytes] in `format`, its scales making small what
+    errors cost where importance float32 [hidden], not negative, says how much a column matters."""
     return FORMATS[format].quantise_weighted(x, importance)
 
 

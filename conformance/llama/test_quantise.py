@@ -329,8 +329,8 @@ def test_large_numbers_that_a_format_holds(tmp_path: Path, value: float, type_: 
     ("type_", "recipe", "message"),
     [
         ("Q9_0", {}, "there is no type 'Q9_0': want F32, F16"),
-        ("Q4_0", {"overrides": [("attn", "Q9")]}, "there is no format 'Q9': want "),
-        ("Q4_0", {"output": "Q4_K_M"}, "there is no format 'Q4_K_M'"),
+        ("Q4_0", {"overrides": [("attn", "Q9")]}, "Q9 is no format: want "),
+        ("Q4_0", {"output": "Q4_K_M"}, "Q4_K_M is no format: want "),
         ("Q4_0", {"overrides": [("attn(", "Q8_0")]}, "'attn(' is no regular expression: "),
         ("Q4_0", {"overrides": [("attn_p", "Q8_0")]}, "no matrix's name matches 'attn_p'"),
         ("Q4_0", {"overrides": [("_norm", "Q8_0")]}, "no matrix's name matches '_norm'"),

@@ -54,6 +54,7 @@ def inspect(
             keys = edited(keys_of(file), settings or (), removed or ())
             with bytes_bar(out.name) as watch:
                 rewrite(file, keys, out, watch)
+            print(f"{out}: {len(keys)} keys, {len(file.tensors)} tensors")
         elif key is not None:
             if key not in file.metadata:
                 raise GGUFError(f"{file.path}: there is no key {key!r}")
