@@ -1,4 +1,4 @@
-"""linear for block formats of two and four bits by looked up sums: `lut_avx2` and `lut_avx512`.
+"""linear for block formats of two to four bits by looked up sums: `lut_avx2` and `lut_avx512`.
 
 A code is its bits, so a dot is 2^i times the sum of those activations whose code has bit i, over i
 (T-MAC, arXiv 2407.00088). The sixteen sums that a group of four activations can have are a table,
@@ -6,14 +6,16 @@ built once for all rows; the group's bits i of a row are a nibble that names one
 shuffle looks up as many as a vector has bytes. T-MAC rounds the sums to int8. Here they stay whole:
 16 * high + low, a table of each. Four low bytes add up to 60 at most, four high ones to -128 to
 124: what four steps look up is added up in bytes, exactly, and only then multiplied by what its
-bit is worth. All else is as in linear_int8.py, and so are the bits of the result.
+bit is worth. All else is linear_blocks.py's, and so are the bits of the result.
 
-Packed weights are as layouts.py says but for a block's planes, which are chunks of 64 bytes, one
-step of lookups in each of its two nibbles, the lower first. Steps go through the groups in order:
+Packed weights are as layouts.py says but for what is in a plane: chunks of 64 bytes, one step of
+lookups in each of its two nibbles, the lower first. Steps go through the groups in order:
 
-- codes of four bits: a step is a group, [16 rows][4 bits];
-- codes of two bits: a step is two groups, [16 rows][2 groups][2 bits], or for `lut_avx2`, which
-  looks up sixteen bytes in one table, [2 halves of rows][2 groups][8 rows][2 bits].
+- a plane of four bits: a step is a group, [16 rows][4 bits];
+- of two bits: a step is two groups, [16 rows][2 groups][2 bits], or for `lut_avx2`, which looks up
+  sixteen bytes in one table, [2 halves of rows][2 groups][8 rows][2 bits];
+- of one bit, Q3_K's third: a step is four groups, [16 rows][4 groups], whose tables are two pairs'.
+  `lut_avx2` has no instruction that looks up eight bytes in one table and eight in another.
 
 The panel has for each pair of groups, [tokens of the tile], the low bytes of both and then the high
 ones: eight times as many bytes as activations.
@@ -31,9 +33,17 @@ from kernels.cpu.layouts import WORD_ROWS, Layout
 from kernels.cpu.linear import Blocking
 from kernels.cpu.linear_blocks import Meeting, shares
 from kernels.cpu.simd import I32, Vector, address_of, broadcast, i8x32, i8x64, i32x8
-from kernels.cpu.simd_x86 import dots_of_bytes, dots_of_fours, dots_of_halves, permuted, shuffled
+from kernels.cpu.simd_x86 import (
+    dots_of_bytes,
+    dots_of_fours,
+    dots_of_halves,
+    permuted,
+    permuted_of_two,
+    shuffled,
+)
 
 FORMATS = "Q4_0", "Q2_K", "TQ1_0", "TQ2_0"
+FORMATS_OF_AVX512 = (*FORMATS, "Q3_K")
 GROUPS = 8  # of four elements, in a block
 PAIR = 16  # words of the panel: two groups' sums, in two bytes each
 LOW_BITS = 4  # of a sum, in the table of low bytes
@@ -77,20 +87,33 @@ def weights(vector: Vector, *values: int) -> Any:
     return ir.Constant(vector.ir, [*values] * (vector.lanes // len(values)))
 
 
-def in_quarters(builder: Any, load: Any, pair: int, index: Any, bits: int, which: int) -> Any:
-    """Of each sixteen bytes in a table of their own, the first being `which` of the pair (AVX2)."""
+# (builder, load, pair, index, bits, which, apart): what is looked up in the tables of groups from
+# `which` of the pair on; the next pair lies so many words apart.
+
+
+def in_quarters(
+    builder: Any, load: Any, pair: int, index: Any, bits: int, which: int, apart: int
+) -> Any:
+    """Of each sixteen bytes in a table of their own (AVX2)."""
     tables = load(pair + which * PAIR // 4, Vector("i8", 64 // bits))
     return shuffled(builder, tables, index)
 
 
-def among_four(builder: Any, load: Any, pair: int, index: Any, bits: int, which: int) -> Any:
-    """Of each byte in its table of the pair's (AVX-512 VBMI)."""
+def among_four(
+    builder: Any, load: Any, pair: int, index: Any, bits: int, which: int, apart: int
+) -> Any:
+    """Of each byte in its table of the pair's, or of two pairs' (AVX-512 VBMI)."""
+    if bits == 1:
+        tables = weights(i8x64, *(16 * (which + i % 2) + 64 * (i // 2) for i in range(4)))
+        both = load(pair, i8x64), load(pair + apart, i8x64)
+        return permuted_of_two(builder, *both, builder.or_(index, tables))
     tables = weights(i8x64, *(16 * (which + i // bits) for i in range(4)))
     return permuted(builder, load(pair, i8x64), builder.or_(index, tables))
 
 
-def by_pairs(builder: Any, bits: int, dots: Any, low: Any, high: Any) -> Any:
+def by_pairs(builder: Any, bits: int, lowest: int, dots: Any, low: Any, high: Any) -> Any:
     """i32x8 with sums of bytes added, each times what its bit is worth (AVX2)."""
+    assert not lowest
     total = builder.add(
         dots_of_bytes(builder, low, weights(i8x32, 1, 2)),
         dots_of_bytes(builder, weights(i8x32, 1 << LOW_BITS, 2 << LOW_BITS), high),
@@ -103,16 +126,39 @@ def by_pairs(builder: Any, bits: int, dots: Any, low: Any, high: Any) -> Any:
     return builder.add(dots, builder.sext(builder.add(first, second), dots.type))
 
 
-def by_fours(builder: Any, bits: int, dots: Any, low: Any, high: Any) -> Any:
+def by_fours(builder: Any, bits: int, lowest: int, dots: Any, low: Any, high: Any) -> Any:
     """The same for i32x16 (AVX-512 VNNI)."""
-    worth = [1 << i % bits for i in range(4)]
+    worth = [1 << lowest + i % bits for i in range(4)]
     dots = dots_of_fours(builder, dots, low, weights(i8x64, *worth))
     return dots_of_fours(builder, dots, weights(i8x64, *(w << LOW_BITS for w in worth)), high)
 
 
-def of_steps(way: "LookingUp", bits: int, first: int, last: int) -> Any:
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Of codes' bits: so many, from `lowest` on, in a block's chunks from `chunk` on."""
+
+    bits: int
+    lowest: int
+    chunk: int
+
+    @property
+    def steps(self) -> int:
+        return GROUPS * self.bits // 4
+
+
+def planes_of(layout: Layout) -> list[Plane]:
+    found: list[Plane] = []
+    lowest = chunk = 0
+    for bits in layout.planes:
+        found.append(Plane(bits, lowest, chunk))
+        lowest, chunk = lowest + bits, chunk + found[-1].steps // 2
+    return found
+
+
+def of_steps(way: "LookingUp", plane: Plane, first: int, last: int) -> Any:
     """An intrinsic of (dots, weight, at, panel, where, size): dots with steps `first` to `last` of
-    a block added."""
+    a block's plane added."""
+    bits = plane.bits
     together = 4 // bits  # groups of a step
     bytes_ = Vector("i8", 4 * way.lanes)
     look, settle = way.look, way.settle
@@ -135,7 +181,7 @@ def of_steps(way: "LookingUp", bits: int, first: int, last: int) -> Any:
             for begin in range(first, last, STEPS):
                 sums: list[Any] = [None] * 2 * count
                 for step in range(begin, min(begin + STEPS, last)):
-                    index = loaded(1, WORD_ROWS * (step // 2), bytes_)
+                    index = loaded(1, WORD_ROWS * (plane.chunk + step // 2), bytes_)
                     if step % 2:
                         index = builder.lshr(index, weights(bytes_, 4))
                     else:
@@ -144,15 +190,25 @@ def of_steps(way: "LookingUp", bits: int, first: int, last: int) -> Any:
                     for i in range(2 * count):
                         t, high = divmod(i, 2)
                         pair = (group // 2 * count + t) * PAIR
-                        found = look(builder, tables, pair, index, bits, 2 * high + group % 2)
+                        which, apart = 2 * high + group % 2, count * PAIR
+                        found = look(builder, tables, pair, index, bits, which, apart)
                         sums[i] = builder.add(sums[i], found) if sums[i] else found
                 for t in range(count):
                     total = builder.extract_value(tile, t)
-                    total = settle(builder, bits, total, *sums[2 * t : 2 * t + 2])
+                    total = settle(builder, bits, plane.lowest, total, *sums[2 * t : 2 * t + 2])
                     tile = builder.insert_value(tile, total, t)
             return tile
 
         return dots(dots, weight, types.intp, panel, types.intp, types.intp), codegen
+
+    return add
+
+
+def one_by_one(first: Any, second: Any) -> Any:
+    @njit(inline="always")
+    def add(dots, weight, at, panel, where, size):
+        dots = first(dots, weight, at, panel, where, size)
+        return second(dots, weight, at, panel, where, size)
 
     return add
 
@@ -165,9 +221,14 @@ class LookingUp(Meeting):
     settle: Any
 
     def dots(self, layout: Layout) -> tuple[Any, ...]:
-        bits, parts = sum(layout.planes), layout.parts
-        each = GROUPS * bits // 4 // parts
-        return tuple(of_steps(self, bits, p * each, p * each + each) for p in range(parts))
+        planes, parts = planes_of(layout), layout.parts
+
+        def of_part(part: int) -> Any:
+            each = [(plane, plane.steps // parts) for plane in planes]
+            steps = [of_steps(self, p, part * n, part * n + n) for p, n in each]
+            return steps[0] if len(steps) == 1 else one_by_one(*steps)
+
+        return tuple(map(of_part, range(parts)))
 
 
 # Tables leave the first level of cache no room for weights that come early. Without asking for them
@@ -176,4 +237,4 @@ BLOCKING = Blocking((4, 2, 1), 8, 64, asks=(1, 8192, 2))
 AVX2 = LookingUp(8, PAIR // 2, lay_sums, BLOCKING, in_quarters, by_pairs)
 AVX512 = LookingUp(16, PAIR // 2, lay_sums, BLOCKING, among_four, by_fours)
 AVX2_SHARES = shares(AVX2, "lut_avx2", FORMATS)
-AVX512_SHARES = shares(AVX512, "lut_avx512", FORMATS)
+AVX512_SHARES = shares(AVX512, "lut_avx512", FORMATS_OF_AVX512)

@@ -77,20 +77,22 @@ def words_of(layout: Layout) -> Any:
 
 def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
     """The same for linear_lut.py's planes: bit i of each of the four codes is a nibble."""
-    bits = sum(layout.planes)
-    together = 4 // bits  # groups of four elements that a step of lookups has
+    planes = tuple((p.bits, p.lowest, p.chunk) for p in linear_lut.planes_of(layout))
 
     @njit
     def put(out, at, lane, c, codes):
-        step, rows = c // together, LANES // together if rows_apart else 1
-        begin = (lane // rows * together + c % together) * rows + lane % rows
-        begin = at + WORD_ROWS * (step // 2) + begin * bits
-        for i in range(bits):
-            nibble = np.int64(0)
-            for b in range(4):
-                nibble |= np.int64(codes >> np.uint32(8 * b + i) & np.uint32(1)) << b
-            before = out[begin + i] if step % 2 else 0
-            out[begin + i] = before | nibble << 4 * (step % 2)
+        for bits, lowest, chunk in planes:
+            together = 4 // bits  # groups of four elements that a step of lookups has
+            step, rows = c // together, LANES // together if rows_apart else 1
+            begin = (lane // rows * together + c % together) * rows + lane % rows
+            begin = at + WORD_ROWS * (chunk + step // 2) + begin * bits
+            for i in range(bits):
+                nibble = np.int64(0)
+                for b in range(4):
+                    bit = codes >> np.uint32(8 * b + lowest + i) & np.uint32(1)
+                    nibble |= np.int64(bit) << b
+                before = out[begin + i] if step % 2 else 0
+                out[begin + i] = before | nibble << 4 * (step % 2)
 
     return put
 
@@ -269,9 +271,12 @@ SPREAD_PACKINGS = PACKINGS | {
 LUT_PACKINGS = {
     variant: {
         name: of_blocks(name, LAYOUTS[name], partial(nibbles_of, rows_apart=rows_apart))
-        for name in linear_lut.FORMATS
+        for name in formats
     }
-    for variant, rows_apart in (("lut_avx2", True), ("lut_avx512", False))
+    for variant, formats, rows_apart in (
+        ("lut_avx2", linear_lut.FORMATS, True),
+        ("lut_avx512", linear_lut.FORMATS_OF_AVX512, False),
+    )
 }
 
 BF16_PACKINGS: dict[str, Packing] = {

@@ -42,6 +42,12 @@ def permuted(builder: Any, table: Any, index: Any) -> Any:
     return call_llvm(builder, "llvm.x86.avx512.permvar.qi.512", index.type, [table, index])
 
 
+def permuted_of_two(builder: Any, low: Any, high: Any, index: Any) -> Any:
+    """Each byte's value of 128, by its seven low bits: of i8x64 (AVX-512 VBMI)."""
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    return call_llvm(builder, name, index.type, [low, index, high])
+
+
 def dots_of_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
     """Two neighbours' products added in int16, which saturates: of i8x32 (AVX2) or i8x64 (AVX-512
     BW)."""
