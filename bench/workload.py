@@ -155,14 +155,13 @@ class Workload:
 
 
 def _picks(op: Op, shape: Sizes, seed: int) -> Picks:
-    """Indices along the axes on which outputs do not depend on each other."""
+    """Indices along the axes on which outputs do not depend on each other: those that they have,
+    which of kv_write's are cells, not tokens, and of sums over tokens neither."""
     rng = np.random.default_rng(seed)
-    if op.name == "kv_write":  # its output's rows are cells, not tokens
-        return {}
     return {
         axis: np.sort(rng.permutation(shape[axis])[:count])
         for axis, count in TRUTHS.items()
-        if axis in shape
+        if axis in shape and all(axis in output.axes for output in op.outputs)
     }
 
 

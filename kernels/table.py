@@ -122,7 +122,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("add", "generic", arithmetic.add, splits="tokens"),
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
-    Kernel("add_squares", "generic", add_squares.add_squares, in_place=ONTO),
+    Kernel("add_squares", "generic", add_squares.add_squares),
     *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
     *(
         Kernel("quantise_weighted", "generic", s, f)
