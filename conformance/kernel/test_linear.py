@@ -118,7 +118,9 @@ def agree(format: str, inputs: dict[str, Any]) -> None:
         assert_array_equal(run(kernel, **inputs), expected, err_msg=kernel.name)
 
 
-@pytest.mark.parametrize("format", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "Q3_K", "TQ2_0"])
+@pytest.mark.parametrize(
+    "format", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"]
+)
 @pytest.mark.parametrize("tokens", [1, 3, 8, 33])
 def test_variants_agree_bit_for_bit(format, tokens):
     """In the default numerics it does not matter which variant serves."""
