@@ -495,6 +495,19 @@ def test_command(inside: Assay, model: Path) -> None:
     assert (code, json.loads(stdout)["state"]) == (0, "ignored")
 
 
+def test_command_has_the_librarys_defaults(inside: Assay, model: Path) -> None:
+    """So that each uses what the other kept; and where nothing pays, a note says so."""
+    with GGUFFile(model) as file:
+        found = find(file, SPARSE.activations(), GIB)
+        small = place(file, SPARSE.activations(), dense_bytes(model) + 300 * NEURON)
+    assert found.state == "written"
+    code, stdout, _ = inside("place", model, "--vram-budget", "1")
+    assert (code, stdout.splitlines()[-1]) == (0, f"{path_of(model)}: reused")
+    assert "of activations" not in stdout
+    assert small.needed == 0
+    assert "none is worth a synchronisation" in small.notes[0]
+
+
 def test_command_finds_powerinfers_folder(inside: Assay, model: Path) -> None:
     pytest.importorskip("torch")
     statistics.write(model.parent / "activation", SPARSE.activations())

@@ -132,6 +132,8 @@ def place(
             f"the search was ended: it saves {1e3 * solution.worth:.4g} ms a token, the best answer"
             f" at most {1e3 * solution.gap:.2g} ms more"
         )
+    if not any(solution.groups):
+        notes.append("no neuron is on the GPU: no group fits, or none is worth a synchronisation")
     gpu_idx = tuple(
         _hottest(counts, GROUP * groups)
         for counts, groups in zip(activations.counts, solution.groups, strict=True)

@@ -61,7 +61,7 @@ def place(
     from engine.shell.show import progress_bar, stderr
 
     path = resolve(model)
-    speeds = Speeds(1e9 * cpu_speed, 1e9 * gpu_speed, 1e-6 * sync_cost)
+    speeds = Speeds(1e9 * cpu_speed, 1e9 * gpu_speed, sync_cost / 1e6)
     if activation is None and (path.parent / FOLDER).is_dir() and not disable:
         activation = path.parent / FOLDER
     with GGUFFile(path) as file, progress_bar() as bar:
@@ -109,15 +109,16 @@ def _show(found: "Found", activations: "Activations | None") -> None:
     from engine.shell.show import stdout
 
     said = _described(found, activations)
-    names = ("block", "neurons", "on the GPU", "share", "of activations", "bytes")
+    names = ["block", "neurons", "on the GPU", "share", "bytes"]
+    if activations is not None:
+        names.append("of activations")
     table = Table(*(Column(name, justify="right") for name in names))
     for row in said["blocks"]:
-        cover = f"{row['activations']:.1%}" if "activations" in row else ""
-        share = row["on_gpu"] / row["neurons"]
-        table.add_row(
-            str(row["block"]), f"{row['neurons']:,}", f"{row['on_gpu']:,}", f"{share:.1%}", cover,
-            f"{row['bytes']:,}",
-        )  # fmt: skip
+        cells = [f"{row[key]:,}" for key in ("block", "neurons", "on_gpu")]
+        cells += [f"{row['on_gpu'] / row['neurons']:.1%}", f"{row['bytes']:,}"]
+        if activations is not None:
+            cells.append(f"{row['activations']:.1%}")
+        table.add_row(*cells)
     console = stdout()
     console.print(table)
     neurons, on_gpu = (sum(row[key] for row in said["blocks"]) for key in ("neurons", "on_gpu"))
