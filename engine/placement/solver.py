@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 GROUP = 256
-NODES = 1000  # of the search, so that it ends, and ends at the same answer anywhere
+NODES = 200  # of the search, so that it ends, and ends at the same answer anywhere
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
