@@ -1,4 +1,5 @@
-"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone."""
+"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone; its
+feed-forward networks may be sparse (PowerInfer, arXiv 2312.12456)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from reference.activations import relu
 from reference.arithmetic import add, add_bias
 from reference.attention import attention
 from reference.embedding import embedding
 from reference.formats import FORMATS
-from reference.gated_activations import swiglu
+from reference.gated_activations import reglu, swiglu
 from reference.linear import linear
+from reference.neuron_masks import active_rows, threshold_mask, union_mask, where_active
 from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.rms_norm import rms_norm
 from reference.rope import rope_norm, rotation
+from reference.sparse_axpy import sparse_axpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,8 +32,18 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
+class Neurons:
+    """Of networks whose gate is relu and whose down is transposed, those that run: with a logit of
+    the block's predictor that reaches `threshold` (None: all), for the token itself or, by `union`,
+    for any other."""
+
+    threshold: float | None
+    union: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes and constants that the formula needs."""
+    """The sizes and constants that the formula needs; without `neurons` the gate is silu."""
 
     blocks: int
     heads: int
@@ -38,6 +52,7 @@ class Shape:
     norm_eps: float
     frequencies: Array
     magnitude: float = 1.0
+    neurons: Neurons | None = None
 
 
 def transformer(
@@ -77,10 +92,31 @@ def transformer(
         attended = attended.reshape(count, shape.heads * shape.head_dim)
         x = add(x, project(attended, f"{block}.attn_output"))
         h = normed(x, f"{block}.ffn_norm")
-        gated = swiglu(project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up"))
-        x = add(x, project(gated, f"{block}.ffn_down"))
+        gate, up = project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up")
+        if shape.neurons is None:
+            x = add(x, project(swiglu(gate, up), f"{block}.ffn_down"))
+            continue
+        mask = np.ones(gate.shape, np.uint8)
+        if shape.neurons.threshold is not None:
+            logits = project(relu(project(x, f"{block}.fc1")), f"{block}.fc2")
+            mask = active(logits, shape.neurons)
+        fired = reglu(where_active(gate, mask), where_active(up, mask))
+        x = add(x, transposed(fired, mask, weights[f"{block}.ffn_down_t.weight"]))
     output = "output" if "output.weight" in weights else "token_embd"
     return project(normed(x, "output_norm"), output)
+
+
+def active(logits: Array, neurons: Neurons) -> Array:
+    """The mask uint8 [tokens, neurons] by a predictor's logits of the same shape."""
+    assert neurons.threshold is not None
+    mask = threshold_mask(logits, neurons.threshold)
+    return union_mask(mask) if neurons.union else mask
+
+
+def transposed(fired: Array, mask: Array, weight: Weight) -> Array:
+    """The sum of active neurons' rows: fired [tokens, neurons] -> [tokens, hidden]."""
+    rows, count = active_rows(mask)
+    return sparse_axpy(fired, weight.data, rows, count, weight.format)
 
 
 def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:

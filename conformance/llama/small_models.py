@@ -102,6 +102,7 @@ class Small:
             else:
                 writer.add_float32(name, value)
         self._vocabulary(writer)
+        self._more_keys(writer)
         weights, norms = self.tensors()
         for name, weight in weights.items():
             kind = gguf.GGMLQuantizationType[weight.format]
@@ -113,6 +114,9 @@ class Small:
         writer.write_tensors_to_file()
         writer.close()
         return path
+
+    def _more_keys(self, writer: gguf.GGUFWriter) -> None:
+        """Keys of models of a further kind."""
 
     def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
         """<unk>, <s>, </s>, then letters as SentencePiece has them."""

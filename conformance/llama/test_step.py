@@ -32,6 +32,7 @@ from reference.table import OPS
 TRIALS = 24
 ERRING = (
     "embedding", "rotation", "rms_norm", "rope_norm", "attention", "add", "add_bias", "swiglu",
+    "relu", "reglu", "sparse_axpy",
 )  # fmt: skip
 F16_ROUNDING = 2.0**-11
 

@@ -1,12 +1,20 @@
-"""Small sparse GGUF files, for what looks at their tensors' names, shapes and sizes."""
+"""Small sparse GGUF files: of random bytes, for what looks at their tensors' names, shapes and
+sizes; and models that run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from statistics import NormalDist
 
+import gguf
 import numpy as np
 
+from conformance.llama.small_models import Small
 from engine.gguf_writer import NewTensor, text, u32, write_gguf
 from engine.placement import Activations
+from reference.formats import FORMATS
+from reference.op import Array
+from reference.transformer import Neurons, Shape, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +79,69 @@ class Sparse:
         rng = np.random.default_rng(self.seed + 1)
         shares = (rng.beta(0.3, 3 + i, self.ffn) for i in range(self.blocks))
         return Activations(tuple(rng.binomial(tokens, p) for p in shares), tokens, model)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallSparse(Small):
+    """A random LLaMA whose gate is relu, with predictors.
+
+    ranks      of the predictors, by block; none for a model without predictors
+    predictor  their format, if another
+    shares     of the neurons that a predictor's logits tend to name at a threshold of 0, by block;
+               0 and 1 always hold
+    threshold  in the file, if any
+    runs       which neurons the reference runs, by default those that the file names
+    """
+
+    ranks: tuple[int, ...] = (32, 64)
+    predictor: str = ""
+    shares: tuple[float, ...] = (0.4, 0.4)
+    threshold: float | None = 0.0
+    magic: str = "PWRI"
+    runs: Neurons | None = Neurons(0.0)
+
+    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
+        weights, norms = _drawn(self)
+        return dict(weights), dict(norms)
+
+    def fc2(self, rng: np.random.Generator, rank: int, share: float) -> Array:
+        """What it meets is not negative: a row of one sign gives logits of that sign, and the mean of
+        one that is normal tells how often they are positive (see data/random_model.py)."""
+        rows = rng.standard_normal((self.ffn, rank), np.float32)
+        if share in (0, 1):
+            return np.float32(2 * share - 1) * np.abs(rows)
+        less = NormalDist().inv_cdf(1 - share) / (rank / np.pi) ** 0.5
+        return rows - np.float32(less)
+
+    def shape(self) -> Shape:
+        return replace(Small.shape(self), neurons=self.runs)
+
+    def _more_keys(self, writer: gguf.GGUFWriter) -> None:
+        if self.threshold is not None:
+            writer.add_float32("powerinfer.sparse_threshold", self.threshold)
+
+    def write(self, path: Path, **metadata: float | str) -> Path:
+        Small.write(self, path, **metadata)
+        with path.open("r+b") as file:
+            file.write(self.magic.encode())
+        return path
+
+
+@lru_cache(maxsize=8)  # which some formats take long to quantise
+def _drawn(small: SmallSparse) -> tuple[dict[str, Weight], dict[str, Array]]:
+    weights, norms = Small.tensors(small)
+    rng = np.random.default_rng([small.seed, 1])
+
+    def weight(values: Array, form: str) -> Weight:
+        return Weight(FORMATS[form].quantise(values.astype(np.float32)), form)
+
+    for i in range(small.blocks):
+        down = weights.pop(f"blk.{i}.ffn_down.weight")
+        values = rng.standard_normal((small.ffn, small.hidden), np.float32) * small.ffn**-0.5
+        weights[f"blk.{i}.ffn_down_t.weight"] = weight(values, down.format)
+    form = small.predictor or small.format
+    for i, (rank, share) in enumerate(zip(small.ranks, small.shares, strict=False)):
+        fc1 = rng.standard_normal((rank, small.hidden), np.float32) * small.hidden**-0.5
+        weights[f"blk.{i}.fc1.weight"] = weight(fc1, form)
+        weights[f"blk.{i}.fc2.weight"] = weight(small.fc2(rng, rank, share), form)
+    return weights, norms

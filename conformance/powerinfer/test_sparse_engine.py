@@ -1,0 +1,341 @@
+"""Sparse feed-forward networks in the engine: their logits are the formula's, and all neurons
+active, none active and the choices of "auto" give what each has to give, bit for bit.
+
+The bound is test_step's: trials of the reference in which every op errs by all that its own bound
+allows. A trial's predictors err as well, and so do the neurons that they name.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import reference.transformer as formula
+from conformance.llama.test_step import distances, exact, furthest, logits_of, prompt
+from conformance.powerinfer.sparse_files import SmallSparse
+from engine.model import Model, Options
+from kernels.provenance import cache_folder
+from reference.op import Array
+from reference.transformer import Neurons, Weight
+
+EVERY = float("-inf")
+NONE = float("inf")
+MODELS = {
+    **{f: SmallSparse(format=f, seed=1) for f in ("F32", "F16", "Q8_0", "Q4_0")},
+    "Q4_K": SmallSparse(format="Q4_K", predictor="Q4_0", hidden=256, heads=8, head_dim=32, ffn=256,
+                        magic="GGUF"),
+}  # fmt: skip
+each_model = pytest.mark.parametrize("small", MODELS.values(), ids=MODELS.keys())
+FLOATS = MODELS["F32"]
+
+
+def masks_of(small: SmallSparse, tokens: list[int]) -> dict[str, list[Array]]:
+    """By block: the masks of the reference's predictors, and the gates of all neurons."""
+    found: dict[str, list[Array]] = {"logits": [], "masks": [], "gates": []}
+    active, where_active = formula.active, formula.where_active
+
+    def noted(logits: Array, neurons: Neurons) -> Array:
+        found["logits"].append(logits)
+        found["masks"].append(active(logits, neurons))
+        return found["masks"][-1]
+
+    def gated(x: Array, mask: Array) -> Array:
+        found["gates"].append(x)
+        return where_active(x, mask)
+
+    with patch.multiple(formula, active=noted, where_active=gated):
+        exact(small, tokens)
+    found["gates"] = found["gates"][::2]  # the others are those of up
+    return found
+
+
+def bits(model: Model, tokens: list[int], start: int = 0) -> bytes:
+    """The logits after each token, of one step."""
+    where = range(start, start + len(tokens))
+    return model.step(tokens, where, [(0,)] * len(tokens), range(len(tokens))).tobytes()
+
+
+@contextmanager
+def loaded(path: Path, **options: Any) -> Iterator[Model]:
+    model = Model(path, Options(**{"threads": 1, "context": 32, "sparse": "on", **options}))
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def ops_of(model: Model, block: int) -> set[str]:
+    return {s.node.op for s in model.plan.steps if s.node.label.startswith(f"blk.{block}.")}
+
+
+# The formula
+
+
+@each_model
+@pytest.mark.parametrize("kind", ["each its own", "union", "dense"])
+def test_logits_are_the_formula_s(small: SmallSparse, kind: str, tmp_path: Path) -> None:
+    """By masks of each token and of them all, and with every neuron."""
+    runs = {"each its own": Neurons(0.0), "union": Neurons(0.0, True), "dense": Neurons(None)}[kind]
+    small = replace(small, runs=runs)
+    tokens = prompt(small)
+    got = logits_of(
+        small, tmp_path, tokens, kv_format="F32", union=runs.union,
+        sparse="off" if kind == "dense" else "on",
+    )  # fmt: skip
+    worst, nmse = distances(got, exact(small, tokens))
+    most, most_nmse = furthest(small, tokens, "F32")
+    assert worst <= most
+    assert nmse <= most_nmse
+
+
+def test_masks_are_worth_a_test() -> None:
+    """Of every model each block has neurons of all kinds: for some tokens, for none, for all."""
+    for small in MODELS.values():
+        for mask in masks_of(small, prompt(small))["masks"]:
+            each = mask.mean(axis=0)
+            assert 0.1 < each.mean() < 0.7
+            assert (each == 0).any()
+            assert ((each > 0) & (each < 1)).any()
+
+
+SPOILT: dict[str, Any] = {
+    "threshold": {"runs": Neurons(0.02)},
+    "union": {"runs": Neurons(0.0, True)},
+    "every neuron": {"runs": Neurons(None)},
+    "no neuron": {"runs": Neurons(NONE)},
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT.keys())
+def test_bound_rejects_other_masks(spoilt: dict[str, Any]) -> None:
+    small, tokens = FLOATS, prompt(FLOATS)
+    worst, nmse = distances(exact(replace(small, **spoilt), tokens), exact(small, tokens))
+    most, most_nmse = furthest(small, tokens, "F32")
+    assert worst > most
+    assert nmse > most_nmse
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("relu", lambda x: x),
+        ("reglu", lambda gate, up: np.abs(gate) * up),
+        ("where_active", lambda x, mask: x),
+    ],
+)
+def test_bound_rejects_other_formulas(name: str, wrong: Callable[..., Array]) -> None:
+    """A predictor without its relu, a gate without it, neurons that run though none named them."""
+    small, tokens = FLOATS, prompt(FLOATS)
+    truth = exact(small, tokens)
+    most, _ = furthest(small, tokens, "F32")
+    with patch.object(formula, name, wrong):
+        assert distances(exact(small, tokens), truth)[0] > most
+
+
+# All neurons, and none
+
+
+@each_model
+@pytest.mark.parametrize("union", [False, True])
+def test_every_neuron_active_is_dense(small: SmallSparse, union: bool, tmp_path: Path) -> None:
+    """Bit for bit, in a prompt and token by token, by any number of threads."""
+    tokens, path = prompt(small), small.write(tmp_path / "small.gguf")
+    with loaded(path, sparse="off") as model:
+        dense = bits(model, tokens)
+        next_one = bits(model, tokens[:1], len(tokens))
+    for threads in (1, 3):
+        with loaded(path, threshold=EVERY, union=union, threads=threads) as model:
+            assert "sparse_linear" in ops_of(model, 0)
+            assert bits(model, tokens) == dense
+            assert bits(model, tokens[:1], len(tokens)) == next_one
+
+
+class NoDown(SmallSparse):
+    """What comes out of the neurons is nothing."""
+
+    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
+        weights, norms = SmallSparse.tensors(self)
+        for name in [name for name in weights if "ffn_down_t" in name]:
+            weights[name] = replace(weights[name], data=np.zeros_like(weights[name].data))
+        return weights, norms
+
+
+@each_model
+def test_no_neuron_active_adds_nothing(small: SmallSparse, tmp_path: Path) -> None:
+    fields = {name: getattr(small, name) for name in small.__dataclass_fields__}
+    path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
+    with loaded(NoDown(**fields).write(tmp_path / "zeros.gguf"), sparse="off") as model:
+        nothing = bits(model, tokens)
+    with loaded(path, threshold=NONE) as model:
+        assert bits(model, tokens) == nothing
+
+
+# What the file says, and who overrides it
+
+
+def test_threshold_of_the_file_and_another(tmp_path: Path) -> None:
+    """A file without a threshold has 0; one that is asked for takes the place of the file's."""
+    tokens = prompt(FLOATS)
+
+    def told(in_file: float | None, **options: Any) -> bytes:
+        path = replace(FLOATS, threshold=in_file).write(tmp_path / "small.gguf")
+        with loaded(path, **options) as model:
+            return bits(model, tokens)
+
+    low, high = told(0.0), told(0.5)
+    assert low != high
+    assert told(None) == low
+    assert told(0.5, threshold=0.0) == low
+    assert told(0.0, threshold=0.5) == told(None, threshold=0.5) == high
+
+
+def test_plain_magic_is_as_good(tmp_path: Path) -> None:
+    tokens, found = prompt(FLOATS), set()
+    for magic in ("PWRI", "GGUF"):
+        with loaded(replace(FLOATS, magic=magic).write(tmp_path / f"{magic}.gguf")) as model:
+            assert model.config.sparsity
+            found.add(bits(model, tokens))
+    assert len(found) == 1
+
+
+def test_without_predictors(tmp_path: Path) -> None:
+    """A plain file with ffn_down_t alone is dense, its gate relu."""
+    small = replace(FLOATS, ranks=(), magic="GGUF", runs=Neurons(None))
+    tokens = prompt(small)
+    with loaded(FLOATS.write(tmp_path / "with.gguf"), sparse="off") as model:
+        dense = bits(model, tokens)
+    with loaded(small.write(tmp_path / "without.gguf"), sparse="auto") as model:
+        assert model.config.sparsity is None
+        assert bits(model, tokens) == dense
+
+
+@each_model
+def test_union_does_not_depend_on_threads(small: SmallSparse, tmp_path: Path) -> None:
+    path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
+    found = set()
+    for threads in (1, 2, 5):
+        with loaded(path, union=True, threads=threads) as model:
+            found.add(bits(model, tokens))
+    with loaded(path) as model:
+        assert bits(model, tokens) not in found
+    assert len(found) == 1
+
+
+# Blocks where it does not pay
+
+UNEVEN = replace(FLOATS, shares=(0.9, 0.1))
+BY_HAND = replace(FLOATS, shares=(1, 0.1))  # where all neurons of block 0 are named
+
+
+@pytest.mark.parametrize("format", ["F32", "Q8_0"])
+def test_auto_is_the_choice_by_hand(format: str, tmp_path: Path) -> None:
+    """A block whose predictor names most neurons runs dense, the other one sparse; a note says it
+    once."""
+    uneven, by_hand = (replace(s, format=format) for s in (UNEVEN, BY_HAND))
+    tokens = prompt(uneven)
+    with loaded(uneven.write(tmp_path / "uneven.gguf"), sparse="auto") as model:
+        assert "sparse_linear" not in ops_of(model, 0)
+        assert "sparse_linear" in ops_of(model, 1)
+        (note,) = [note for note in model.notes if "dense" in note]
+        assert note.startswith("1 of 2 blocks run dense: at this threshold their predictors name")
+        assert model.cells.free == model.cells.capacity
+        chosen = bits(model, tokens)
+    with loaded(by_hand.write(tmp_path / "by_hand.gguf")) as model:
+        assert bits(model, tokens) == chosen
+    with loaded(tmp_path / "uneven.gguf") as model:
+        assert bits(model, tokens) != chosen
+
+
+@pytest.mark.parametrize(("threshold", "like"), [(EVERY, "off"), (NONE, "on")])
+def test_auto_of_all_blocks(threshold: float, like: str, tmp_path: Path) -> None:
+    """All run dense and nothing of the predictors is left, or all run sparse without a note."""
+    path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
+    with loaded(path, sparse="auto", threshold=threshold) as model:
+        assert (model.config.sparsity is None) == (like == "off")
+        assert [note for note in model.notes if "dense" in note] == model.notes
+        assert len(model.notes) == (like == "off")
+        assert any("fc1" in name for name in model.plan.inputs) == (like == "on")
+        found = bits(model, tokens)
+    with loaded(path, sparse=like, threshold=threshold if like == "on" else None) as model:
+        assert bits(model, tokens) == found
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_auto_does_not_depend_on_the_batch(batch: int, tmp_path: Path) -> None:
+    """A block of which some tokens need more than half and others less is judged by as many."""
+    small = replace(FLOATS, shares=(0.5, 0.45))
+    path = small.write(tmp_path / "small.gguf")
+    chosen = []
+    for most in (512, batch):
+        with loaded(path, sparse="auto", batch=most, context=64) as model:
+            sparsity = model.config.sparsity
+            chosen.append(set(sparsity.ranks) if sparsity else set())
+    assert chosen[0] == chosen[1]
+
+
+def test_auto_keeps_packed_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a load kept and the next one maps gives the same logits."""
+    tokens = prompt(UNEVEN)
+    path = replace(UNEVEN, format="Q8_0").write(tmp_path / "small.gguf")
+    with loaded(path, sparse="auto") as model:
+        plain = bits(model, tokens)
+    own = tmp_path / "cache"
+    own.mkdir()
+    for name in ("certificates.jsonl", "compiled"):
+        (own / name).symlink_to(cache_folder().absolute() / name)
+    monkeypatch.setenv("ASSAY_CACHE", str(own))
+    for _ in range(2):
+        with loaded(path, sparse="auto", keep_packed=True) as model:
+            assert bits(model, tokens) == plain
+            assert not any("packed" in note for note in model.notes)
+            mapped = [a for n, a in model.plan.inputs.items() if "@" in n and not a.flags.writeable]
+    assert mapped
+    assert len(list((own / "packed").iterdir())) == 1
+
+
+# Neurons counted
+
+
+def test_neurons_are_counted(tmp_path: Path) -> None:
+    """Predicted, fired and both, over all steps, as NumPy counts them; not a bit of the logits
+    differs, and what was counted can be forgotten."""
+    tokens, path = prompt(FLOATS), FLOATS.write(tmp_path / "small.gguf")
+    truth = masks_of(FLOATS, tokens)
+    nearest = min(np.abs(x).min() for x in (*truth["logits"], *truth["gates"]))
+    assert nearest > 1e-5  # float32 errs by less, so it is not this that decides
+    with loaded(path) as model:
+        logits = bits(model, tokens)
+    with loaded(path, count_neurons=True, threads=2, context=64) as model:
+        assert bits(model, tokens) == logits
+        for i, mask in enumerate(truth["masks"]):
+            fires = truth["gates"][i] > 0
+            found = model.counted[f"blk.{i}"]
+            assert found.predicted.tolist() == mask.sum(axis=0).tolist()
+            assert found.fired.tolist() == fires.sum(axis=0).tolist()
+            assert found.hits.tolist() == (mask * fires).sum(axis=0).tolist()
+            assert found.recall == (mask * fires).sum() / fires.sum()
+            assert found.precision == (mask * fires).sum() / mask.sum()
+            assert found.active_share(len(tokens)) == mask.mean()
+        once = {name: found.predicted.copy() for name, found in model.counted.items()}
+        model.cells.clear()
+        for position, token in enumerate(tokens):
+            bits(model, [token], position)
+        for name, found in model.counted.items():
+            assert (found.predicted == 2 * once[name]).all()
+            found.clear()
+            assert not found.predicted.any() and not found.fired.any() and not found.hits.any()
+
+
+def test_nothing_is_counted_of_dense_blocks(tmp_path: Path) -> None:
+    """Nor by the trial that "auto" makes."""
+    path = UNEVEN.write(tmp_path / "small.gguf")
+    with loaded(path, sparse="auto", count_neurons=True) as model:
+        assert list(model.counted) == ["blk.1"]
+        assert not model.counted["blk.1"].fired.any()
+    with loaded(path, sparse="off", count_neurons=True) as model:
+        assert model.counted == {}
