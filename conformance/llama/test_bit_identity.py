@@ -25,6 +25,7 @@ MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K
 }  # fmt: skip
 LENGTH = 21
 SEQUENCES = 4
+ROOM = {"context": 96, "batch": 64, "outputs": 64, "sequences": SEQUENCES, "threads": 1}
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 
@@ -63,18 +64,22 @@ def subject(
     if weights in MIXES:
         small = replace(small, finer=MIXES[weights], hidden=256, heads=8, ffn=256)
     path = small.write(tmp_path_factory.mktemp("bits") / "small.gguf")
-    options = {"context": 96, "batch": 64, "outputs": 64, "sequences": SEQUENCES, "threads": 1}
-    model = Model(path, Options(kv_format=kv_format, **options))
-    chosen = {s.kernel.variant for s in model.plan.steps if s.node.op == "attention"}
+    found = subject_of(path, {**ROOM, "kv_format": kv_format})
+    chosen = {s.kernel.variant for s in found.model.plan.steps if s.node.op == "attention"}
     assert chosen == {ATTENTION[head_dim]}
+    yield found
+    found.model.close()
+
+
+def subject_of(path: Path, options: dict[str, Any]) -> Subject:
+    model = Model(path, Options(**options))
     rng = np.random.default_rng(4)
-    texts = [rng.integers(0, small.vocab, LENGTH).tolist() for _ in range(SEQUENCES)]
+    texts = [rng.integers(0, model.config.vocab, LENGTH).tolist() for _ in range(SEQUENCES)]
     truth = []
     for text in texts:
         model.cells.clear()
         truth.append(run(model, text))
-    yield Subject(path, {**options, "kv_format": kv_format}, model, texts, truth)
-    model.close()
+    return Subject(path, options, model, texts, truth)
 
 
 def run(model: Model, tokens: list[int], start: int = 0, sequence: int = 0) -> list[bytes]:

@@ -1,6 +1,7 @@
 """Small sparse GGUF files: of random bytes, for what looks at their tensors' names, shapes and
 sizes; and models that run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -127,8 +128,19 @@ class SmallSparse(Small):
         return path
 
 
+Tensors = tuple[dict[str, Weight], dict[str, Array]]
+
+
+def tampered(small: SmallSparse, change: Callable[..., Tensors]) -> SmallSparse:
+    """The model whose matrices and norms another hand has changed."""
+    kind = type("Tampered", (SmallSparse,), {"tensors": lambda _: change(*small.tensors())})
+    made = kind(**{name: getattr(small, name) for name in small.__dataclass_fields__})
+    assert isinstance(made, SmallSparse)
+    return made
+
+
 @lru_cache(maxsize=8)  # which some formats take long to quantise
-def _drawn(small: SmallSparse) -> tuple[dict[str, Weight], dict[str, Array]]:
+def _drawn(small: SmallSparse) -> Tensors:
     weights, norms = Small.tensors(small)
     rng = np.random.default_rng([small.seed, 1])
 
@@ -145,3 +157,10 @@ def _drawn(small: SmallSparse) -> tuple[dict[str, Weight], dict[str, Array]]:
         weights[f"blk.{i}.fc1.weight"] = weight(fc1, form)
         weights[f"blk.{i}.fc2.weight"] = weight(small.fc2(rng, rank, share), form)
     return weights, norms
+
+
+SMALL_MODELS = {
+    **{f: SmallSparse(format=f, seed=1) for f in ("F32", "F16", "Q8_0", "Q4_0")},
+    "Q4_K": SmallSparse(format="Q4_K", predictor="Q4_0", hidden=256, heads=8, head_dim=32, ffn=256,
+                        blocks=1, ranks=(64,), magic="GGUF"),
+}  # fmt: skip

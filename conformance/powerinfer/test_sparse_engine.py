@@ -17,7 +17,7 @@ import pytest
 
 import reference.transformer as formula
 from conformance.llama.test_step import distances, exact, furthest, logits_of, prompt
-from conformance.powerinfer.sparse_files import SmallSparse
+from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
 from engine.model import Model, Options
 from kernels.provenance import cache_folder
 from reference.op import Array
@@ -25,13 +25,8 @@ from reference.transformer import Neurons, Weight
 
 EVERY = float("-inf")
 NONE = float("inf")
-MODELS = {
-    **{f: SmallSparse(format=f, seed=1) for f in ("F32", "F16", "Q8_0", "Q4_0")},
-    "Q4_K": SmallSparse(format="Q4_K", predictor="Q4_0", hidden=256, heads=8, head_dim=32, ffn=256,
-                        magic="GGUF"),
-}  # fmt: skip
-each_model = pytest.mark.parametrize("small", MODELS.values(), ids=MODELS.keys())
-FLOATS = MODELS["F32"]
+each_model = pytest.mark.parametrize("small", SMALL_MODELS.values(), ids=SMALL_MODELS.keys())
+FLOATS = SMALL_MODELS["F32"]
 
 
 def masks_of(small: SmallSparse, tokens: list[int]) -> dict[str, list[Array]]:
@@ -95,7 +90,7 @@ def test_logits_are_the_formula_s(small: SmallSparse, kind: str, tmp_path: Path)
 
 def test_masks_are_worth_a_test() -> None:
     """Of every model each block has neurons of all kinds: for some tokens, for none, for all."""
-    for small in MODELS.values():
+    for small in SMALL_MODELS.values():
         for mask in masks_of(small, prompt(small))["masks"]:
             each = mask.mean(axis=0)
             assert 0.1 < each.mean() < 0.7
@@ -155,21 +150,20 @@ def test_every_neuron_active_is_dense(small: SmallSparse, union: bool, tmp_path:
             assert bits(model, tokens[:1], len(tokens)) == next_one
 
 
-class NoDown(SmallSparse):
+def without_down(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
     """What comes out of the neurons is nothing."""
-
-    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        weights, norms = SmallSparse.tensors(self)
-        for name in [name for name in weights if "ffn_down_t" in name]:
-            weights[name] = replace(weights[name], data=np.zeros_like(weights[name].data))
-        return weights, norms
+    zeros = {
+        name: replace(weight, data=np.zeros_like(weight.data))
+        for name, weight in weights.items()
+        if "ffn_down_t" in name
+    }
+    return weights | zeros, norms
 
 
 @each_model
 def test_no_neuron_active_adds_nothing(small: SmallSparse, tmp_path: Path) -> None:
-    fields = {name: getattr(small, name) for name in small.__dataclass_fields__}
     path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
-    with loaded(NoDown(**fields).write(tmp_path / "zeros.gguf"), sparse="off") as model:
+    with loaded(tampered(small, without_down).write(tmp_path / "zeros.gguf"), sparse="off") as model:
         nothing = bits(model, tokens)
     with loaded(path, threshold=NONE) as model:
         assert bits(model, tokens) == nothing

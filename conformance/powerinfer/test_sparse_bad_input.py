@@ -1,0 +1,137 @@
+"""Sparse files that are not what they should be, and wishes that a file cannot meet: one plain line
+each, and nothing half-loaded stays open."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.llama.small_models import Small
+from conformance.llama.test_bad_input import Assay, fault
+from conformance.powerinfer.sparse_files import SmallSparse, Tensors, tampered
+from engine import Engine
+from engine.config import ModelError
+from engine.gguf_file import GGUFError
+from engine.model import Model, Options
+from reference.formats import FORMATS
+from reference.transformer import Weight
+
+SMALL = SmallSparse()
+Change = Callable[..., Tensors]
+
+
+def without(*names: str) -> Change:
+    return lambda weights, norms: ({k: w for k, w in weights.items() if k not in names}, norms)
+
+
+def of(name: str, rows: int, elements: int, form: str = "F32") -> Change:
+    """The matrix of another shape or format."""
+    values = np.random.default_rng(0).standard_normal((rows, elements), np.float32)
+    weight = Weight(FORMATS[form].quantise(values), form)
+    return lambda weights, norms: (weights | {name: weight}, norms)
+
+
+def refusal(path: Path, **options: Any) -> str:
+    """The one line, with what the file and the process hold open as it was before."""
+    held = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+    with pytest.raises((ModelError, GGUFError)) as caught:
+        Engine.load(path, threads=1, context=32, **options)
+    if held:
+        assert len(list(Path("/proc/self/fd").iterdir())) == held
+    line = str(caught.value)
+    assert line.isprintable()
+    return line.removeprefix(f"{path}: ")
+
+
+FILES: dict[str, tuple[Change, str]] = {
+    "no fc1 in block 1": (without("blk.1.fc1.weight"), "tensor blk.1.fc1.weight is missing"),
+    "no fc1 in block 0": (without("blk.0.fc1.weight"), "tensor blk.0.fc1.weight is missing"),
+    "no fc2 in block 1": (without("blk.1.fc2.weight"), "tensor blk.1.fc2.weight is missing"),
+    "no predictor in block 1": (without("blk.1.fc1.weight", "blk.1.fc2.weight"),
+                                "tensor blk.1.fc1.weight is missing"),
+    "no predictor in block 0": (without("blk.0.fc1.weight", "blk.0.fc2.weight"),
+                                "tensor blk.0.fc1.weight is missing"),
+    "ranks differ": (of("blk.0.fc2.weight", 96, 64),
+                     "tensor blk.0.fc2.weight is [96, 64], not [96, 32]"),
+    "too few neurons": (of("blk.1.fc2.weight", 95, 64),
+                        "tensor blk.1.fc2.weight is [95, 64], not [96, 64]"),
+    "another hidden": (of("blk.1.fc1.weight", 64, 96),
+                       "tensor blk.1.fc1.weight is [64, 96], not [64, 64]"),
+    "no down in block 0": (without("blk.0.ffn_down_t.weight"),
+                           "tensor blk.0.ffn_down_t.weight is missing"),
+    "no down in block 1": (without("blk.1.ffn_down_t.weight"),
+                           "tensor blk.1.ffn_down_t.weight is missing"),
+    "down not transposed": (of("blk.1.ffn_down_t.weight", 64, 96),
+                            "tensor blk.1.ffn_down_t.weight is [64, 96], not [96, 64]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), FILES.values(), ids=FILES.keys())
+def test_tampered_files(change: Change, words: str, tmp_path: Path) -> None:
+    """Whether neurons shall be skipped where it pays or in every block."""
+    path = tampered(SMALL, change).write(tmp_path / "tampered.gguf")
+    for mode in ("auto", "on"):
+        assert refusal(path, sparse=mode) == words
+
+
+@pytest.mark.parametrize("magic", ["PWRI", "GGUF"])
+def test_no_predictors_at_all(magic: str, tmp_path: Path) -> None:
+    """What promises them is refused; a plain file is refused where it shall be sparse."""
+    path = replace(SMALL, ranks=(), magic=magic).write(tmp_path / "small.gguf")
+    words = "tensor blk.0.fc1.weight is missing: no predictor"
+    assert refusal(path, sparse="on") == words
+    if magic == "PWRI":
+        assert refusal(path) == words
+
+
+def test_a_rank_of_no_whole_blocks(tmp_path: Path) -> None:
+    """48 elements are no row of Q4_0, whatever the header claims."""
+    path = replace(SMALL, predictor="Q4_0", ranks=(64, 64)).write(tmp_path / "small.gguf")
+    data = path.read_bytes()
+    name = b"blk.0.fc2.weight"
+    at = data.index(name) + len(name) + 4  # the number of dimensions, then ne0
+    assert int.from_bytes(data[at : at + 8], "little") == 64
+    path.write_bytes(data[:at] + (48).to_bytes(8, "little") + data[at + 8 :])
+    line = refusal(path)
+    assert "blk.0.fc2.weight" in line
+    assert "48" in line
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_formats_that_do_not_run_sparse(mode: str, tmp_path: Path) -> None:
+    """Those that do are named, and so is the way to run the file; dense, it runs."""
+    change = of("blk.1.ffn_gate.weight", 96, 64, "Q5_0")
+    path = tampered(SMALL, change).write(tmp_path / "small.gguf")
+    line = refusal(path, sparse=mode)
+    assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0")
+    for format in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K"):
+        assert format in line
+    assert "sparse" in line and "off" in line
+    model = Model(path, Options(threads=1, context=32, sparse="off"))
+    assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
+    model.close()
+
+
+def test_thresholds(tmp_path: Path) -> None:
+    path = replace(SMALL, threshold=float("nan")).write(tmp_path / "nan.gguf")
+    assert refusal(path) == "powerinfer.sparse_threshold is nan, not a number"
+    Model(path, Options(threads=1, context=32, threshold=0.0)).close()  # another one will do
+    path = SMALL.write(tmp_path / "small.gguf")
+    assert refusal(path, threshold=float("nan")) == "the sparse threshold is nan, not a number"
+
+
+def test_wishes_of_a_dense_model(tmp_path: Path) -> None:
+    path = Small().write(tmp_path / "dense.gguf")
+    words = "not sparse: it has neither predictors nor ffn_down_t"
+    assert refusal(path, threshold=0.5) == refusal(path, sparse="on") == words
+    assert refusal(path, sparse="maybe") == "sparse is 'maybe': want auto, on, off"
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_program_says_it_in_one_line(inside: Assay, command: str, tmp_path: Path) -> None:
+    path = tampered(SMALL, without("blk.1.fc2.weight")).write(tmp_path / "tampered.gguf")
+    line = fault(inside(command, path, *(["-p", "3"] if command == "run" else [])))
+    assert line == f"{path}: tensor blk.1.fc2.weight is missing"

@@ -1,0 +1,41 @@
+"""The same answer every way, of sparse models: the tests of dense ones, each token by its own mask.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conformance.llama.test_bit_identity import (
+    ROOM,
+    Subject,
+    subject_of,
+    test_batch_limit,
+    test_batched_or_alone,
+    test_chunks,
+    test_copied_prefix,
+    test_removed_and_evaluated_anew,
+    test_threads,
+    test_tree_of_tokens,
+)
+from conformance.powerinfer.sparse_files import SMALL_MODELS
+
+__all__ = [
+    "test_batch_limit",
+    "test_batched_or_alone",
+    "test_chunks",
+    "test_copied_prefix",
+    "test_removed_and_evaluated_anew",
+    "test_threads",
+    "test_tree_of_tokens",
+]
+
+
+@pytest.fixture(params=SMALL_MODELS, scope="module")
+def subject(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Subject]:
+    path = SMALL_MODELS[request.param].write(tmp_path_factory.mktemp("bits") / "small.gguf")
+    found = subject_of(path, {**ROOM, "sparse": "on"})
+    assert sum(step.node.op == "sparse_linear" for step in found.model.plan.steps) >= 2
+    yield found
+    found.model.close()
