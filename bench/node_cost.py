@@ -7,15 +7,23 @@ import numpy as np
 
 from bench.limits import ARITHMETIC, Limit, Limits
 from engine.graph import Node, Value
+from engine.model import Model
 from engine.plan import Step, shape_of
+from kernels.cpu.team import Program
 from reference.op import DTYPES, Argument, Cost
 from reference.table import OPS
 
 
-def cost_of(node: Node, sizes: Mapping[str, int], depth: int) -> Cost:
-    """What the node must do in a step of these sizes that begins after `depth` cells."""
+SPARSE = ("sparse_linear", "sparse_axpy")
+
+
+def cost_of(node: Node, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
+    """What the node must do in a step of these sizes that begins after `depth` cells; of a sparse
+    op, for so many `active` neurons."""
     cost = OPS[node.op].cost
     shape = shape_of(node, sizes)
+    if node.op in SPARSE:
+        return cost({**shape, "active": active}, node.format)
     if node.op != "attention":
         return cost(shape, node.format)
     # not the whole cache: what is seen is read once, and the t-th token meets depth + t cells
@@ -23,6 +31,28 @@ def cost_of(node: Node, sizes: Mapping[str, int], depth: int) -> Cost:
     seen = {**shape, "capacity": depth + tokens}
     met = {**shape, "tokens": 1, "capacity": tokens * depth + tokens * (tokens + 1) // 2}
     return Cost(cost(seen, node.format).bytes, cost(met, node.format).operations)
+
+
+def active_neurons(model: Model, tokens: int) -> dict[int, int]:
+    """Of each sparse node, by its step's number, how many neurons the last step needs, which had so
+    many tokens. It is run once more, entry by entry: a node's inputs may be gone at the end."""
+    plan = model.plan
+    found: dict[int, int] = {}
+    for call, entry in zip(plan.calls, plan.entries, strict=True):
+        node = plan.steps[call.step].node
+        if node.op in SPARSE and call.step not in found:
+            arrays = {
+                name: plan.array(value)
+                for name, value in node.arguments.items()
+                if isinstance(value, Value) and name in ("a", "rows", "count")
+            }
+            rows = arrays["rows"][: arrays["count"][0]]
+            # sparse_axpy passes over neurons whose factors are all zero
+            found[call.step] = (
+                int(arrays["a"][:tokens, rows].any(axis=0).sum()) if "a" in arrays else len(rows)
+            )
+        model.team.run(Program([entry]))
+    return found
 
 
 def _arrays(node: Node) -> list[tuple[Argument, Value | None]]:

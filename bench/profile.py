@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.clock import Seconds, Stamped
 from bench.limits import Limit, Limits
-from bench.node_cost import bounds, cost_of
+from bench.node_cost import active_neurons, bounds, cost_of
 from bench.results import Measurement
 from bench.timing import Rule, race
 from engine.engine import Engine
@@ -161,10 +161,10 @@ def profile(
     `watch` is told how many repeats are done, at first none. The engine's cache is emptied.
     """
     model = engine.model
-    _check(engine, tokens, depth)
+    check(engine, tokens, depth)
     if watch:
         watch(0)
-    ids = np.random.default_rng(0).integers(model.config.vocab, size=depth + tokens).tolist()
+    ids = token_ids(engine, depth + tokens)
     calls = model.plan.calls
     stamped = Stamped(model.plan.entries)
     laps: list[Seconds] = []
@@ -194,6 +194,7 @@ def profile(
         run_stamped()
         if not np.array_equal(logits, model.plan.logits[:1]):
             raise ProfileError("the step with time stamps gave other logits than the step without")
+        active = active_neurons(model, tokens)
         laps.clear()
         bare.clear()
         samples = race({"step": run, "stamped": run_stamped}, rule, watch)["step"]
@@ -206,7 +207,7 @@ def profile(
     each = np.median(taken, axis=0)
     steps, threads = model.plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
-    costs = [cost_of(step.node, sizes, depth) for step in steps]
+    costs = [cost_of(s.node, sizes, depth, active.get(i, 0)) for i, s in enumerate(steps)]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
     nodes = [
         NodeTime(
@@ -279,7 +280,14 @@ def measurements(found: Profile) -> list[Measurement]:
     return rows
 
 
-def _check(engine: Engine, tokens: int, depth: int) -> None:
+def token_ids(engine: Engine, count: int) -> list[int]:
+    """The tokens that a profile is of: random, always the same."""
+    found = np.random.default_rng(0).integers(engine.model.config.vocab, size=count)
+    return [int(token) for token in found]
+
+
+def check(engine: Engine, tokens: int, depth: int) -> None:
+    """ProfileError for a step that the engine has no room for."""
     most, capacity = engine.model.limits["tokens"], engine.model.cells.capacity
     if tokens < 1 or depth < 0:
         raise ProfileError(f"want 1 token or more at depth 0 or more, got {tokens} at {depth}")

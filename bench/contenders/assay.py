@@ -1,6 +1,7 @@
 """Assay's own engine."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,16 +14,7 @@ from engine import Engine, SamplingParams
 
 def loaded(model: Path, setup: Setup, **options: Any) -> Engine:
     """The model as a set-up wants it."""
-    return Engine.load(
-        model,
-        threads=setup.threads,
-        context=setup.context,
-        batch=setup.batch,
-        kv_format=setup.kv_format,
-        sequences=setup.sequences,
-        outputs=setup.sequences,
-        **options,
-    )
+    return Engine.load(model, **{**asdict(setup), "outputs": setup.sequences, **options})
 
 
 class Assay:

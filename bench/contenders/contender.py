@@ -16,13 +16,17 @@ VALUES = 64  # of the last logits, those that a check keeps, spread over the voc
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The same for all contenders: threads, tokens of context (shared by all sequences), most
-    tokens of one step, the format of the KV cache, most sequences at once."""
+    tokens of one step, the format of the KV cache, most sequences at once. Only our engine knows
+    how to skip neurons of a sparse model (engine.model.Options)."""
 
     threads: int
     context: int
     batch: int = 512
     kv_format: str = "F16"
     sequences: int = 1
+    sparse: str = "auto"
+    threshold: float | None = None
+    union: bool = False
 
     def __post_init__(self) -> None:
         for name in ("threads", "context", "batch", "sequences"):

@@ -41,6 +41,9 @@ def bench(
     ] = 10.0,
     batch: o.Batch = 512,
     kv: o.KvFormat = "F16",
+    sparse: o.Sparse = "auto",
+    sparse_threshold: o.SparseThreshold = None,
+    union: o.Union = False,
     peers: Annotated[
         str, typer.Option(help="Who else runs, where installed: names with commas, or none.")
     ] = "llama.cpp,transformers",
@@ -91,6 +94,9 @@ def bench(
                 batch=batch,
                 kv_format=kv,
                 sequences=max(test.parallel for test in tests),
+                sparse=sparse,
+                threshold=sparse_threshold,
+                union=union,
             )
             with field_of(path, setup, ("assay", *others)) as field:
                 kept = kept or Results(results or results_folder(), before)

@@ -1,9 +1,9 @@
 """assay profile: the time of a step, op by op and node by node, against the machine's limits."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from bench.neurons import Neurons
     from bench.profile import Profile, Work
     from bench.results import Measurement
+    from engine.engine import Engine
 
 WIDE = 100  # columns from which there is room for more space between them
 REDRAW_SECONDS = 0.25
@@ -39,37 +41,40 @@ def profile(
     numerics: o.Numerics = "exact",
     variant: o.Variant = None,
     strict: o.Strict = False,
+    sparse: o.Sparse = "auto",
+    sparse_threshold: o.SparseThreshold = None,
+    union: o.Union = False,
     as_json: o.Json = False,
 ) -> None:
-    """Print where the time of a step goes: a decode of one token, or a prompt."""
-    from bench import profile as room
+    """Print where the time of a step goes: a decode of one token, or a prompt.
+
+    A sparse model's neurons are counted in a run of their own: how many are active, how many of
+    those that fire were predicted (recall), and how many of the predicted fire (precision).
+    """
     from bench.conditions import conditions
-    from bench.empty_step import empty_steps
-    from bench.limits import limits
-    from engine.shell.show import loaded, progress_bar, stdout
+    from bench.neurons import neurons
+    from engine.shell.show import loaded, stdout
 
     if prompt < 0:
         raise typer.BadParameter(f"--prompt must not be negative, got {prompt}")
     before = depth if depth is not None else 0 if prompt else 128
     busy = conditions().busy
-    with ExitStack() as stack:
-        engine = stack.enter_context(
-            loaded(
-                model, threads=threads, context=context, batch=max(512, prompt), kv_format=kv,
-                numerics=numerics, variant=variant, strict=strict,
-            )
-        )  # fmt: skip
-        bar = progress_bar()
-        bar.live.auto_refresh = False  # a thread that redraws would take a core from the engine
-        stack.enter_context(bar)
-        machine = limits([engine.model.team.n_threads], teller(bar, "probing the machine"))
-        found = room.profile(
-            engine, prompt or 1, before, limits=machine, watch=teller(bar, "profiling: repeats")
-        )
-        empty = empty_steps(engine.model)
+    options: dict[str, Any] = {
+        "threads": threads, "context": context, "batch": max(512, prompt), "kv_format": kv,
+        "numerics": numerics, "variant": variant, "strict": strict,
+        "sparse": sparse, "threshold": sparse_threshold, "union": union,
+    }  # fmt: skip
+    with loaded(model, count_neurons=True, **options) as engine:
+        blocks = neurons(engine, prompt or 1, before)
+        if not blocks:  # then nothing in it counts
+            found, empty = timed(engine, prompt or 1, before)
+    if blocks:
+        with loaded(model, quiet=True, **options) as engine:
+            found, empty = timed(engine, prompt or 1, before)
     if as_json:
         nothing = {"empty_step_seconds": {row.threads: row.median for row in empty}}
-        print(json.dumps(as_dict(found) | nothing | {"busy": busy}))
+        counted = {"neurons": [neurons_dict(block) for block in blocks]}
+        print(json.dumps(as_dict(found) | nothing | counted | {"busy": busy}))
         return
     console = stdout()
     console.print(title(found), highlight=False)
@@ -79,8 +84,28 @@ def profile(
     if nodes:
         console.print()
         console.print(table(found, [(node.node, 0, node) for node in found.nodes], gap))
+    if blocks:
+        console.print()
+        console.print(neurons_table(blocks, found.context, gap))
+        console.print()
     for line in (of_nothing(empty), *notes(found, busy)):
         console.print(line, highlight=False)
+
+
+def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Measurement]]":
+    """The step's profile against the machine's limits, and what a step of nothing takes."""
+    from bench import profile as room
+    from bench.empty_step import empty_steps
+    from bench.limits import limits
+    from engine.shell.show import progress_bar
+
+    bar = progress_bar()
+    bar.live.auto_refresh = False  # a thread that redraws would take a core from the engine
+    with bar:
+        machine = limits([engine.model.team.n_threads], teller(bar, "probing the machine"))
+        watch = teller(bar, "profiling: repeats")
+        found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
+    return found, empty_steps(engine.model)
 
 
 def teller(bar: "Progress", description: str) -> Callable[..., None]:
@@ -129,6 +154,35 @@ def as_dict(found: "Profile") -> dict[str, Any]:
         "nodes": [{"node": node.node, **figures(node)} for node in found.nodes],
         "ops": [{**figures(op), "calls": op.calls} for op in found.by_op()],
     }
+
+
+def neurons_dict(block: "Neurons") -> dict[str, Any]:
+    """A block's shares for programs; null where there is nothing to divide by."""
+    shares = {
+        "active_share": block.active,
+        "recall": block.recall,
+        "precision": block.precision,
+    }
+    told = {name: None if math.isnan(share) else share for name, share in shares.items()}
+    return {"block": block.block, **told}
+
+
+def neurons_table(blocks: "Sequence[Neurons]", tokens: int, gap: int) -> "Table":
+    """A row for each sparse block, and one for all of them."""
+    from rich.table import Table
+
+    from bench.neurons import together
+
+    result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    result.add_column(f"neurons, {tokens} tokens", no_wrap=True)
+    for name in ("% active", "% recall", "% precision"):
+        result.add_column(name, justify="right", no_wrap=True)
+    for block in (*blocks, together(blocks)):
+        shares = (block.active, block.recall, block.precision)
+        result.add_row(
+            block.block, *("" if math.isnan(share) else f"{100 * share:.1f}" for share in shares)
+        )
+    return result
 
 
 def title(found: "Profile") -> str:

@@ -25,6 +25,9 @@ def chat(
     keep_packed: o.KeepPacked = False,
     variant: o.Variant = None,
     strict: o.Strict = False,
+    sparse: o.Sparse = "auto",
+    sparse_threshold: o.SparseThreshold = None,
+    union: o.Union = False,
 ) -> None:
     """Talk to a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
     from engine.engine import PromptError
@@ -46,6 +49,9 @@ def chat(
         keep_packed=keep_packed,
         variant=variant,
         strict=strict,
+        sparse=sparse,
+        threshold=sparse_threshold,
+        union=union,
     ) as engine:
         while (line := _ask()) is not None:
             history.append({"role": "user", "content": line})

@@ -20,6 +20,22 @@ Strict = Annotated[bool, typer.Option("--strict", help="Stop where a kernel fail
 KeepPacked = Annotated[
     bool, typer.Option("--keep-packed", help="Keep packed weights on disk for the next load.")
 ]
+Sparse = Annotated[
+    str, typer.Option(help="Of a sparse model, skip neurons: auto (where it pays), on or off.")
+]
+SparseThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--sparse-threshold",
+        metavar="LOGIT",
+        envvar="LLAMA_SPARSE_PRED_THRESHOLD",
+        show_default=False,
+        help="What a neuron's logit has to reach; the file says it by default.",
+    ),
+]
+Union = Annotated[
+    bool, typer.Option("--union", help="A neuron that one token of a step needs serves them all.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
 Seed = Annotated[

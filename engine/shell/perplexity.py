@@ -45,6 +45,9 @@ def perplexity(
     variant: o.Variant = None,
     strict: o.Strict = False,
     keep_packed: o.KeepPacked = False,
+    sparse: o.Sparse = "auto",
+    sparse_threshold: o.SparseThreshold = None,
+    union: o.Union = False,
     as_json: o.Json = False,
 ) -> None:
     """Measure a model's perplexity on a text, by llama.cpp's method.
@@ -73,6 +76,7 @@ def perplexity(
                 model, threads=threads, context=text.context, batch=batch, sequences=1,
                 outputs=min(text.scored, MOST_OUTPUTS), kv_format=kv, numerics=numerics,
                 pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,
+                sparse=sparse, threshold=sparse_threshold, union=union,
             )
         )  # fmt: skip
         scorer, tally = Scorer(engine), Tally()

@@ -14,6 +14,9 @@ def plan(
     numerics: o.Numerics = "exact",
     variant: o.Variant = None,
     strict: o.Strict = False,
+    sparse: o.Sparse = "auto",
+    sparse_threshold: o.SparseThreshold = None,
+    union: o.Union = False,
     as_json: o.Json = False,
 ) -> None:
     """Print the nodes of a step in the order in which they run."""
@@ -30,6 +33,9 @@ def plan(
         numerics=numerics,
         variant=variant,
         strict=strict,
+        sparse=sparse,
+        threshold=sparse_threshold,
+        union=union,
     ) as engine:
         ready = engine.model.plan
         stage = {

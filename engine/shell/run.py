@@ -45,6 +45,9 @@ def run(
     variant: o.Variant = None,
     strict: o.Strict = False,
     keep_packed: o.KeepPacked = False,
+    sparse: o.Sparse = "auto",
+    sparse_threshold: o.SparseThreshold = None,
+    union: o.Union = False,
     as_json: o.Json = False,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
@@ -74,6 +77,7 @@ def run(
     with loaded(
         model, threads=threads, context=context, batch=batch, kv_format=kv, numerics=numerics,
         pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,
+        sparse=sparse, threshold=sparse_threshold, union=union,
     ) as engine:  # fmt: skip
         resume = session is not None and session.exists()
         if resume:

@@ -90,12 +90,13 @@ def loading(name: str) -> Iterator[tuple[Certified, Callable[[int, int], None]]]
 
 
 @contextmanager
-def loaded(model: str, **options: Any) -> Iterator[Engine]:
-    """The engine for a command, with a progress bar while kernels are certified."""
+def loaded(model: str, quiet: bool = False, **options: Any) -> Iterator[Engine]:
+    """The engine for a command, with a progress bar while kernels are certified; `quiet` where an
+    earlier load has told its notes."""
     with loading("packing weights (MB)") as (certified, packed):
         engine = Engine.load(model, Options(progress=Watcher(certified, packed), **options))
     with engine:
-        for note in engine.model.notes:
+        for note in [] if quiet else engine.model.notes:
             stderr.print(f"note: {note}", style="yellow", highlight=False, soft_wrap=True)
         yield engine
 
