@@ -154,8 +154,9 @@ def bring_piece(code: Code) -> Any:
 
             def copy(byte: int, source: int) -> None:
                 for lane, row in enumerate(rows):
-                    places = builder.gep(row, [I64(source)]), builder.gep(target, [I64(byte + 2 * lane)])
-                    a, b = (builder.bitcast(p, ir.IntType(16).as_pointer()) for p in places)
+                    places = (row, source), (target, byte + 2 * lane)
+                    at = (builder.gep(pointer, [I64(where)]) for pointer, where in places)
+                    a, b = (builder.bitcast(p, ir.IntType(16).as_pointer()) for p in at)
                     builder.store(builder.load(a, align=1), b, align=1)
 
             code(builder, words, put, copy)
