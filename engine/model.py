@@ -18,7 +18,9 @@ from engine.models import llama
 from engine.observed import observing
 from engine.packed_weights import Job, packed_weights
 from engine.plan import Plan, Step, need, packed_name, with_kernels
-from kernels.certificates import Certificate, Store
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import MOST_THREADS, Team
@@ -37,8 +39,8 @@ class NumericalError(ArithmeticError):
 class Progress:
     """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
 
-    certified: Callable[[int, Certificate], None] | None = None
-    packed: Callable[[int, int], None] | None = None
+    certified: Certified | None = None
+    packed: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Inference (arXiv 1712.05877), section 2.1. The symmetric one leaves out -2^(bits
 has the negatives of x. Defined in float32, so that every correct kernel gives the same bits.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from reference.bounds import TINY
@@ -154,59 +156,51 @@ MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
 TIES_FIRST = ("ties", *(kind for kind in VALUES if kind != "ties"))  # which corners are made of
 BITS: dict[str, tuple[int, ...]] = {"bits": (2, 3, 4, 5, 6, 7, 8)}
 
+_QUANTISE = Op(
+    name="quantise_symmetric",
+    reference=quantise_symmetric,
+    signature="x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups]",
+    axes=GROUPS | BITS,
+    make=make_quantise_symmetric,
+    bound=bound,
+    cost=cost,
+    values=TIES_FIRST,
+    fit=fit,
+    corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
+    complaint=unknown_bits,
+)
+_DEQUANTISE = Op(
+    name="dequantise_symmetric",
+    reference=dequantise_symmetric,
+    signature="q: i8[groups size], scale: f32[groups] -> out: f32[groups size]",
+    axes=GROUPS | BITS,
+    make=make_symmetric,
+    bound=bound,
+    cost=cost,
+    fit=fit,
+    nan="token",
+)
 OPS = (
-    Op(
-        name="quantise_symmetric",
-        reference=quantise_symmetric,
-        signature="x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups]",
-        axes=GROUPS | BITS,
-        make=make_quantise_symmetric,
-        bound=bound,
-        cost=cost,
-        values=TIES_FIRST,
-        fit=fit,
-        corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
-        complaint=unknown_bits,
-    ),
-    Op(
+    _QUANTISE,
+    replace(
+        _QUANTISE,
         name="quantise_asymmetric",
         reference=quantise_asymmetric,
         signature=(
             "x: f32[groups size], bits: i64 ->"
             " q: i8[groups size], scale: f32[groups], zero: i32[groups]"
         ),
-        axes=GROUPS | BITS,
         make=make_quantise_asymmetric,
-        bound=bound,
-        cost=cost,
-        values=TIES_FIRST,
-        fit=fit,
-        corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
-        complaint=unknown_bits,
     ),
-    Op(
-        name="dequantise_symmetric",
-        reference=dequantise_symmetric,
-        signature="q: i8[groups size], scale: f32[groups] -> out: f32[groups size]",
-        axes=GROUPS | BITS,
-        make=make_symmetric,
-        bound=bound,
-        cost=cost,
-        fit=fit,
-        nan="token",
-    ),
-    Op(
+    _DEQUANTISE,
+    replace(
+        _DEQUANTISE,
         name="dequantise_asymmetric",
         reference=dequantise_asymmetric,
         signature=(
             "q: i8[groups size], scale: f32[groups], zero: i32[groups] -> out: f32[groups size]"
         ),
-        axes=GROUPS | BITS,
         make=make_asymmetric,
-        bound=bound,
-        cost=cost,
-        fit=fit,
         complaint=bad_zero,
-        nan="token",
     ),
 )
