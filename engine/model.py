@@ -22,7 +22,9 @@ from engine.packed_weights import Job, packed_weights
 from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from engine.sparsity import MODES, with_sparsity
-from kernels.certificates import Certificate, Store
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import MOST_THREADS, Team
@@ -45,8 +47,8 @@ class NumericalError(ArithmeticError):
 class Progress:
     """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
 
-    certified: Callable[[int, Certificate], None] | None = None
-    packed: Callable[[int, int], None] | None = None
+    certified: Certified | None = None
+    packed: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
