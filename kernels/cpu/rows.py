@@ -33,7 +33,7 @@ from kernels.cpu.simd import (
 from kernels.cpu.simd_shuffle import stack, words_of_rows
 
 REST = 4 * LANES  # bytes of an element of sixteen rows, at most
-I8, I64 = ir.IntType(8), ir.IntType(64)
+I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
 Words = Callable[[int], list[Any]]  # a byte of the piece -> four vectors of words, a row a lane
 Put = Callable[[int, Any], None]  # a byte of the packed piece, and a vector that goes there
 Copy = Callable[[int, int], None]  # a byte of the packed piece, and of the rows, whose two go there
@@ -153,10 +153,12 @@ def bring_piece(code: Code) -> Any:
                 builder.store(vector, pointer).align = 1
 
             def copy(byte: int, source: int) -> None:
+                halves = ir.Constant(ir.VectorType(I16, LANES), ir.Undefined)
                 for lane, row in enumerate(rows):
-                    places = builder.gep(row, [I64(source)]), builder.gep(target, [I64(byte + 2 * lane)])
-                    a, b = (builder.bitcast(p, ir.IntType(16).as_pointer()) for p in places)
-                    builder.store(builder.load(a, align=1), b, align=1)
+                    place = builder.bitcast(builder.gep(row, [I64(source)]), I16.as_pointer())
+                    half = builder.load(place, align=1)
+                    halves = builder.insert_element(halves, half, I64(lane))
+                put(byte, halves)
 
             code(builder, words, put, copy)
             return context.get_dummy_value()
