@@ -13,7 +13,6 @@ from kernels.cpu.team import Program
 from reference.op import DTYPES, Argument, Cost
 from reference.table import OPS
 
-
 SPARSE = ("sparse_linear", "sparse_axpy")
 
 

@@ -1,5 +1,5 @@
-"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone; its
-feed-forward networks may be sparse (PowerInfer, arXiv 2312.12456)."""
+"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone; and
+one whose feed-forward networks skip neurons (PowerInfer, arXiv 2312.12456)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -82,6 +82,9 @@ class Sparse:
         return Activations(tuple(rng.binomial(tokens, p) for p in shares), tokens, model)
 
 
+OF_THE_FILE = Neurons(0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class SmallSparse(Small):
     """A random LLaMA whose gate is relu, with predictors.
@@ -99,15 +102,15 @@ class SmallSparse(Small):
     shares: tuple[float, ...] = (0.4, 0.4)
     threshold: float | None = 0.0
     magic: str = "PWRI"
-    runs: Neurons | None = Neurons(0.0)
+    runs: Neurons | None = OF_THE_FILE
 
     def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
         weights, norms = _drawn(self)
         return dict(weights), dict(norms)
 
     def fc2(self, rng: np.random.Generator, rank: int, share: float) -> Array:
-        """What it meets is not negative: a row of one sign gives logits of that sign, and the mean of
-        one that is normal tells how often they are positive (see data/random_model.py)."""
+        """What it meets is not negative: a row of one sign gives logits of that sign, and of one
+        that is normal, the mean tells how often they are positive (see data/random_model.py)."""
         rows = rng.standard_normal((self.ffn, rank), np.float32)
         if share in (0, 1):
             return np.float32(2 * share - 1) * np.abs(rows)

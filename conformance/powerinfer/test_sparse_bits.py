@@ -1,5 +1,4 @@
-"""The same answer every way, of sparse models: the tests of dense ones, each token by its own mask.
-"""
+"""The same answer every way, of sparse models: the tests of dense ones, masks of each token."""
 
 from collections.abc import Iterator
 

@@ -120,7 +120,7 @@ def test_bound_rejects_other_masks(spoilt: dict[str, Any]) -> None:
     [
         ("relu", lambda x: x),
         ("reglu", lambda gate, up: np.abs(gate) * up),
-        ("where_active", lambda x, mask: x),
+        ("where_active", lambda x, _: x),
     ],
 )
 def test_bound_rejects_other_formulas(name: str, wrong: Callable[..., Array]) -> None:
@@ -163,7 +163,9 @@ def without_down(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors
 @each_model
 def test_no_neuron_active_adds_nothing(small: SmallSparse, tmp_path: Path) -> None:
     path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
-    with loaded(tampered(small, without_down).write(tmp_path / "zeros.gguf"), sparse="off") as model:
+    with loaded(
+        tampered(small, without_down).write(tmp_path / "zeros.gguf"), sparse="off"
+    ) as model:
         nothing = bits(model, tokens)
     with loaded(path, threshold=NONE) as model:
         assert bits(model, tokens) == nothing
@@ -322,7 +324,7 @@ def test_neurons_are_counted(tmp_path: Path) -> None:
         for name, found in model.counted.items():
             assert (found.predicted == 2 * once[name]).all()
             found.clear()
-            assert not found.predicted.any() and not found.fired.any() and not found.hits.any()
+            assert not any(c.any() for c in (found.predicted, found.fired, found.hits))
 
 
 def test_nothing_is_counted_of_dense_blocks(tmp_path: Path) -> None:

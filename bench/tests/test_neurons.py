@@ -1,0 +1,144 @@
+"""Neurons of sparse models in a profile: counted in a run of their own, their bytes those that a
+step really reads."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import bench.limits
+from bench.neurons import neurons, together
+from bench.node_cost import cost_of
+from bench.profile import ProfileError, profile, token_ids
+from bench.shell.profile import profile as command
+from bench.tests.test_profile import QUICK, limits
+from data import random_model
+from data.random_model import Predictors
+from data.shapes import ModelShape
+from engine import Engine
+from reference.formats import FORMATS
+
+FFN, HIDDEN, SHARE = 512, 128, 0.25
+SHAPE = ModelShape(
+    blocks=2, hidden=HIDDEN, ffn=FFN, heads=2, kv_heads=2, head_dim=64, vocab=300, context=64,
+    gate="reglu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(random_model.SHAPES, "small", SHAPE)
+        out = tmp_path_factory.mktemp("neurons") / "small.gguf"
+        random_model.write(
+            out, "small", random_model.made_up_vocabulary(300), FORMATS["F16"],
+            Predictors(256, SHARE), 0, lambda *_: None,
+        )  # fmt: skip
+        yield out
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_sparse_nodes_cost_what_they_read(path: Path, tokens: int) -> None:
+    """Rows of gate are those that were predicted, of up those whose gate is open, of down those
+    that add something; a dense block's down passes over the others too."""
+    with Engine.load(path, threads=2, context=32, sparse="on", count_neurons=True) as engine:
+        found = {n.node: n for n in profile(engine, tokens, 3, rule=QUICK).nodes}
+        ids = token_ids(engine, 3 + tokens)
+        engine.model.evaluate(ids[:3], 0)
+        for counted in engine.model.counted.values():
+            counted.clear()
+        engine.model.evaluate(ids[3:], 3)
+        nodes = {s.node.label: s.node for s in engine.model.plan.steps}
+        sizes = {"tokens": tokens, "outputs": 1}
+        for block, counted in engine.model.counted.items():
+            for name, read in (
+                ("ffn_gate", np.count_nonzero(counted.predicted)),
+                ("ffn_up", np.count_nonzero(counted.hits)),
+                ("ffn_down_t", np.count_nonzero(counted.hits)),
+            ):
+                cost = cost_of(nodes[f"{block}.{name}"], sizes, 3, read)
+                assert 0 < read < FFN
+                assert found[f"{block}.{name}"].bytes == cost.bytes > 2 * HIDDEN * read
+    with Engine.load(path, threads=2, context=32, sparse="off") as engine:
+        found = {n.node: n for n in profile(engine, 1, 3, rule=QUICK).nodes}
+    rows = found["blk.0.ffn_down_t"].bytes / (2 * HIDDEN)
+    assert FFN / 4 < rows < FFN * 3 / 4  # of a random gate, half is open
+
+
+def test_neurons_of_a_profile(path: Path) -> None:
+    """The tokens of the step and those before it; what was counted before is no part."""
+    with Engine.load(path, threads=1, context=32, sparse="on", count_neurons=True) as engine:
+        engine.model.evaluate(range(30), 0)
+        blocks = neurons(engine, 5, 20)
+        assert [block.block for block in blocks] == ["blk.0", "blk.1"]
+        assert neurons(engine, 5, 20) == blocks
+        for block in blocks:
+            assert block.met == 25 * FFN
+            assert 0 < block.hits < min(block.predicted, block.fired)
+            assert SHARE / 2 < block.active < SHARE * 2
+            assert block.recall * block.fired == pytest.approx(block.hits)
+            assert block.precision * block.predicted == pytest.approx(block.hits)
+        whole = together(blocks)
+        assert whole.active == pytest.approx(sum(block.active for block in blocks) / 2)
+        assert engine.model.cells.free == engine.model.cells.capacity
+        with pytest.raises(ProfileError):
+            neurons(engine, 5, 30)
+    with Engine.load(path, threads=1, context=32, sparse="off", count_neurons=True) as engine:
+        assert neurons(engine, 5, 20) == []
+
+
+@pytest.fixture
+def shell(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, str]]:
+    """Stdout and stderr of the command."""
+    app = typer.Typer()
+    app.command()(command)
+    monkeypatch.setattr(bench.limits, "limits", lambda *_, **__: limits())
+
+    def run(*words: str) -> tuple[str, str]:
+        found = CliRunner().invoke(
+            app, [str(path), "-t", "1", "-d", "8", *words], catch_exceptions=False
+        )
+        return found.stdout, found.stderr
+
+    return run
+
+
+def test_json_has_the_neurons(shell: Callable[..., tuple[str, str]]) -> None:
+    """Of every sparse block; null where nothing was predicted; none of a model that runs dense."""
+    told = json.loads(shell("--json", "--sparse", "on")[0])
+    assert [block["block"] for block in told["neurons"]] == ["blk.0", "blk.1"]
+    for block in told["neurons"]:
+        assert SHARE / 2 < block["active_share"] < SHARE * 2
+        assert 0 < block["recall"] < 1
+        assert 0 < block["precision"] < 1
+    assert not any("count" in node["op"] for node in told["nodes"])  # timed without counting
+    silent = json.loads(shell("--json", "--sparse-threshold", "inf")[0])["neurons"]
+    assert [(b["active_share"], b["recall"], b["precision"]) for b in silent] == [(0, 0, None)] * 2
+    assert json.loads(shell("--json", "--sparse", "off")[0])["neurons"] == []
+
+
+def test_the_table_of_neurons(shell: Callable[..., tuple[str, str]]) -> None:
+    out, _ = shell("--sparse", "on")
+    (line,) = [line for line in out.splitlines() if line.startswith("neurons, 9 tokens")]
+    assert line.split()[3:] == ["%", "active", "%", "recall", "%", "precision"]
+    for name in ("blk.0", "blk.1", "all"):
+        (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == [name]]
+        assert all(0 < float(share) < 100 for share in row[1:])
+    assert "neurons" not in shell("--sparse", "off")[0]
+
+
+def test_threshold_by_the_environment(
+    shell: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PowerInfer's variable; an option goes before it. Notes are told once, however many loads."""
+    monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "-inf")
+    out, err = shell("--json")
+    assert json.loads(out)["neurons"] == []
+    assert err.count("2 of 2 blocks run dense") == 1
+    out, err = shell("--json", "--sparse-threshold", "inf")
+    assert [block["active_share"] for block in json.loads(out)["neurons"]] == [0, 0]
+    assert "dense" not in err
