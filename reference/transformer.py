@@ -1,4 +1,4 @@
-"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone; and
+"""A whole LLaMA forward pass (Touvron et al., arXiv 2302.13971), written in reference ops alone;
 one whose feed-forward networks skip neurons (PowerInfer, arXiv 2312.12456)."""
 
 from collections.abc import Callable, Mapping

@@ -83,6 +83,7 @@ class Sparse:
 
 
 OF_THE_FILE = Neurons(0.0)
+Tensors = tuple[dict[str, Weight], dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,27 @@ class SmallSparse(Small):
     magic: str = "PWRI"
     runs: Neurons | None = OF_THE_FILE
 
-    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        weights, norms = _drawn(self)
-        return dict(weights), dict(norms)
+    @lru_cache(64)  # noqa: B019 - as in Small
+    def _made(self) -> Tensors:
+        matrices, norms = Small._made(self)
+        weights = dict(matrices)
+        rng = np.random.default_rng([self.seed, 1])
 
-    def fc2(self, rng: np.random.Generator, rank: int, share: float) -> Array:
+        def weight(values: Array, form: str) -> Weight:
+            return Weight(FORMATS[form].quantise(values.astype(np.float32)), form)
+
+        for i in range(self.blocks):
+            down = weights.pop(f"blk.{i}.ffn_down.weight")
+            values = rng.standard_normal((self.ffn, self.hidden), np.float32) * self.ffn**-0.5
+            weights[f"blk.{i}.ffn_down_t.weight"] = weight(values, down.format)
+        form = self.predictor or self.format
+        for i, (rank, share) in enumerate(zip(self.ranks, self.shares, strict=False)):
+            fc1 = rng.standard_normal((rank, self.hidden), np.float32) * self.hidden**-0.5
+            weights[f"blk.{i}.fc1.weight"] = weight(fc1, form)
+            weights[f"blk.{i}.fc2.weight"] = weight(self._fc2(rng, rank, share), form)
+        return weights, norms
+
+    def _fc2(self, rng: np.random.Generator, rank: int, share: float) -> Array:
         """What it meets is not negative: a row of one sign gives logits of that sign, and of one
         that is normal, the mean tells how often they are positive (see data/random_model.py)."""
         rows = rng.standard_normal((self.ffn, rank), np.float32)
@@ -131,35 +148,12 @@ class SmallSparse(Small):
         return path
 
 
-Tensors = tuple[dict[str, Weight], dict[str, Array]]
-
-
 def tampered(small: SmallSparse, change: Callable[..., Tensors]) -> SmallSparse:
     """The model whose matrices and norms another hand has changed."""
     kind = type("Tampered", (SmallSparse,), {"tensors": lambda _: change(*small.tensors())})
     made = kind(**{name: getattr(small, name) for name in small.__dataclass_fields__})
     assert isinstance(made, SmallSparse)
     return made
-
-
-@lru_cache(maxsize=8)  # which some formats take long to quantise
-def _drawn(small: SmallSparse) -> Tensors:
-    weights, norms = Small.tensors(small)
-    rng = np.random.default_rng([small.seed, 1])
-
-    def weight(values: Array, form: str) -> Weight:
-        return Weight(FORMATS[form].quantise(values.astype(np.float32)), form)
-
-    for i in range(small.blocks):
-        down = weights.pop(f"blk.{i}.ffn_down.weight")
-        values = rng.standard_normal((small.ffn, small.hidden), np.float32) * small.ffn**-0.5
-        weights[f"blk.{i}.ffn_down_t.weight"] = weight(values, down.format)
-    form = small.predictor or small.format
-    for i, (rank, share) in enumerate(zip(small.ranks, small.shares, strict=False)):
-        fc1 = rng.standard_normal((rank, small.hidden), np.float32) * small.hidden**-0.5
-        weights[f"blk.{i}.fc1.weight"] = weight(fc1, form)
-        weights[f"blk.{i}.fc2.weight"] = weight(small.fc2(rng, rank, share), form)
-    return weights, norms
 
 
 SMALL_MODELS = {

@@ -18,7 +18,12 @@ import pytest
 import reference.transformer as formula
 from conformance.llama.test_step import distances, exact, furthest, logits_of, prompt
 from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
+from engine.config import ModelError
+from engine.gguf_file import GGUFFile
 from engine.model import Model, Options
+from engine.placement import Activations
+from engine.placement.budget import GIB, parts
+from engine.placement.statistics import write as write_statistics
 from kernels.provenance import cache_folder
 from reference.op import Array
 from reference.transformer import Neurons, Weight
@@ -190,6 +195,24 @@ def test_threshold_of_the_file_and_another(tmp_path: Path) -> None:
     assert told(0.0, threshold=0.5) == told(None, threshold=0.5) == high
 
 
+def test_threshold_moved_between_steps(tmp_path: Path) -> None:
+    """Gives what a load with that threshold gives; without a sparse block there is none to move."""
+    path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
+    found = []
+    for threshold in (0.5, 0.0, NONE):
+        with loaded(path, threshold=threshold) as model:
+            found.append(bits(model, tokens))
+    with loaded(path) as model:
+        for threshold, expected in zip((0.5, 0.0, NONE), found, strict=True):
+            model.set_threshold(threshold)
+            model.cells.clear()
+            assert bits(model, tokens) == expected
+        with pytest.raises(ModelError, match="the sparse threshold is nan"):
+            model.set_threshold(float("nan"))
+    with loaded(path, sparse="off") as model, pytest.raises(ModelError, match="no block runs"):
+        model.set_threshold(0.0)
+
+
 def test_plain_magic_is_as_good(tmp_path: Path) -> None:
     tokens, found = prompt(FLOATS), set()
     for magic in ("PWRI", "GGUF"):
@@ -292,6 +315,32 @@ def test_auto_keeps_packed_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             mapped = [a for n, a in model.plan.inputs.items() if "@" in n and not a.flags.writeable]
     assert mapped
     assert len(list((own / "packed").iterdir())) == 1
+
+
+# Neurons on either side of a budget
+
+
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_split_is_whole(mode: str, tmp_path: Path) -> None:
+    """Whatever part of the neurons is a GPU's, not a bit differs, and they are counted alike."""
+    path, tokens = UNEVEN.write(tmp_path / "small.gguf"), prompt(UNEVEN)
+    rng, sizes = np.random.default_rng(0), [UNEVEN.ffn] * UNEVEN.blocks
+    statistics = tmp_path / "counts.npz"
+    write_statistics(statistics, Activations(tuple(rng.integers(0, 99, n) for n in sizes), 99, ""))
+    with loaded(path, sparse=mode, count_neurons=True) as model:
+        whole = bits(model, tokens)
+        counted = {block: found.hits.tolist() for block, found in model.counted.items()}
+    with GGUFFile(path) as file:
+        dense = parts(file, context=32)
+    half = sum(dense.dense.values()) + sum(dense.cache.values()) + 96 * dense.neuron[0]
+    with loaded(
+        path, sparse=mode, count_neurons=True, vram_budget=half / GIB, activation=statistics
+    ) as model:
+        places = model.config.sparsity.places if model.config.sparsity else {}
+        assert {0, 1} == set(np.concatenate([*places.values()]).tolist())
+        assert bits(model, tokens) == whole
+        assert {block: found.hits.tolist() for block, found in model.counted.items()} == counted
+        assert "no kernels for a GPU: the CPU computes its part" in model.notes
 
 
 # Neurons counted
