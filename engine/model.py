@@ -1,7 +1,7 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,8 @@ from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 
 Array = np.ndarray[Any, np.dtype[Any]]
+# From a graph and the limits of its sizes, such as "tokens".
+Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
 
 class NumericalError(ArithmeticError):
@@ -56,6 +58,7 @@ class Options:
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
+    - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
 
     context: int = 0
@@ -70,6 +73,7 @@ class Options:
     variant: str | None = None
     keep_packed: bool = False
     observe: bool = False
+    rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -125,6 +129,9 @@ class Model:
         if options.observe:
             graph, self.observed = observing(graph)
             arrays |= self.observed.sums
+        if options.rewrite:
+            graph, memory = options.rewrite(graph, self.limits)
+            arrays |= memory
         self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
         needs = dict.fromkeys(need(node) for node in graph.nodes)
         chosen = self.chooser.choose(list(needs), options.progress.certified)

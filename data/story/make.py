@@ -21,7 +21,7 @@ from platformdirs import user_cache_path
 from data import path
 from data.story import evaluate, export, tokens
 from data.story.grammar import derivations, entropy_gap, sample
-from data.story.model import DRAFT, STORY, Llama, Shape
+from data.story.model import DRAFT, RELU, STORY, Llama, Shape
 from data.story.train import Trained, train
 
 FORMS = {"f16": export.Type.F16, "q8_0": export.Type.Q8_0}
@@ -30,24 +30,36 @@ ABOUT = "Tells little stories drawn from a grammar of known entropy. Trained by 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model to train."""
+    """A model to train, for so many minutes unless the command says otherwise."""
 
     name: str  # of its files
     title: str
     shape: Shape
     seed: int
+    minutes: float
+    forms: tuple[str, ...] = tuple(FORMS)
+    start: str | None = None  # the model whose F16 file has its first weights
+    rate: float = 1.0
+    sparsity: float = 0.0
+    ships: bool = True  # or stays with the checkpoints
 
 
+# story-relu is what `assay sparsify` begins with: story, with its SiLU exchanged, learns on.
 RECIPES = (
-    Recipe("story", "Assay Story", STORY, seed=7),
-    Recipe("story-draft", "Assay Story Draft", DRAFT, seed=7),
-)
+    Recipe("story", "Assay Story", STORY, seed=7, minutes=32),
+    Recipe("story-draft", "Assay Story Draft", DRAFT, seed=7, minutes=7),
+    Recipe("story-relu", "Assay Story ReLU", RELU, seed=8, minutes=30, forms=("f16",),
+           start="story", rate=0.3, sparsity=0.2, ships=False),
+)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m data.story.make")
-    parser.add_argument("--minutes", type=float, default=32.0, help="training of story")
-    parser.add_argument("--draft-minutes", type=float, default=7.0, help="training of story-draft")
+    for each in RECIPES:
+        parser.add_argument(f"--{each.name}-minutes", type=float, default=each.minutes,
+                            help=f"training of {each.name} (%(default)s)")  # fmt: skip
+    parser.add_argument("--only", choices=[each.name for each in RECIPES],
+                        help="make this one and keep the facts of the others")  # fmt: skip
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--work", type=Path, default=user_cache_path("assay") / "story",
                         help="where vocabulary and checkpoints are kept (%(default)s)")  # fmt: skip
@@ -60,14 +72,22 @@ def main() -> None:
     stories = evaluate.held_out()
     path("story/held_out.txt").write_text("".join(story.text + "\n" for story in stories))
 
-    models = {}
-    for recipe, minutes in zip(RECIPES, (options.minutes, options.draft_minutes), strict=True):
+    models = json.loads(path("story/facts.json").read_text())["models"] if options.only else {}
+    for recipe in RECIPES:
+        if options.only not in (None, recipe.name):
+            continue
+        start = None
+        if recipe.start:
+            start = export.read(path(f"models/{recipe.start}-f16.gguf"), recipe.shape)
+        minutes = getattr(options, f"{recipe.name}-minutes".replace("-", "_"))
         done = train(
             recipe.name, recipe.shape, tokenizer, seconds=60 * minutes,
             floor=floor.nats_per_token, seed=recipe.seed,
             checkpoint=options.work / f"{recipe.name}.pt",
+            start=start, rate=recipe.rate, sparsity=recipe.sparsity,
         )  # fmt: skip
-        files = {form: path(f"models/{recipe.name}-{form}.gguf") for form in FORMS}
+        folder = path("models") if recipe.ships else options.work
+        files = {form: folder / f"{recipe.name}-{form}.gguf" for form in recipe.forms}
         for form, file in files.items():
             title = f"{recipe.title} {form.upper()}"
             export.write(file, done.model, tokenizer, FORMS[form], title, ABOUT)
