@@ -42,7 +42,9 @@ def _dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(name="torch", scope="module")
 def _torch() -> ModuleType:
     reason = "torch is not installed: make test-transformers or make test-peers"
-    return pytest.importorskip("torch", reason=reason)
+    torch = pytest.importorskip("torch", reason=reason)
+    torch.set_num_threads(1)
+    return torch
 
 
 def by_reference(
@@ -270,8 +272,11 @@ def test_from_model_and_text_to_a_sparse_model(
     text.write_text(TEXT)
     more = ["--statistics", kept, "--steps", 20, "-c", 40, "--rank", 32, "--json", "-t", 1]
     code, stdout, stderr = inside("sparsify", dense, text, out, *more)
-    assert (code, stderr) == (0, "")
-    blocks = json.loads(stdout)["blocks"]
+    assert code == 0
+    found = json.loads(stdout)
+    relu, silu, blocks = *found["perplexities"].values(), found["blocks"]
+    assert ("note" in stderr) == (silu < relu)
+    assert stderr.count("\n") == (silu < relu)
     assert [b["rank"] for b in blocks] == [32, 32]
     counts = statistics.read(kept)
     with GGUFFile(out) as sparse:
@@ -297,12 +302,12 @@ def test_an_interrupted_training_leaves_nothing(
         if block == 1:
             raise KeyboardInterrupt
 
-    threads, out = torch.get_num_threads(), tmp_path / "out.gguf"
+    out = tmp_path / "out.gguf"
     with pytest.raises(KeyboardInterrupt):
-        sparsify(dense, PASSAGES, out, Training(steps=3, rank=8), threads=1,
+        sparsify(dense, PASSAGES, out, Training(steps=3, rank=8), threads=2,
                  watchers=Watchers(trained=interrupt))  # fmt: skip
     assert not list(tmp_path.iterdir())
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 1
 
 
 # Bad input
@@ -355,6 +360,8 @@ def test_predictors_that_do_not_fit_are_refused(dense: Path, tmp_path: Path) -> 
 def test_texts_too_short_are_refused(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(SparsifyError, match="at least 2 passages of text, got 1"):
         gather(dense, PASSAGES[:1], tmp_path)
+    with pytest.raises(SparsifyError, match="passage 1 has fewer than 2 tokens"):
+        gather(dense, [[1, 5], [1]], tmp_path)
 
 
 def test_disks_too_small_are_refused(
@@ -371,7 +378,7 @@ def test_disks_too_small_are_refused(
 @pytest.mark.parametrize(
     "wrong", [["--recall", "0"], ["--recall", "1.1"], ["--rank", "-1"], ["--steps", "0"]]
 )
-def test_wrong_usage(torch: ModuleType, dense: Path, wrong: list[str], inside: Assay) -> None:
+def test_wrong_usage(dense: Path, wrong: list[str], inside: Assay) -> None:
     code, stdout, stderr = inside("sparsify", dense, dense, "out.gguf", *wrong)
     assert (code, stdout) == (2, "")
     assert wrong[0] in stderr

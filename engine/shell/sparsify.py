@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from engine.shell import options as o
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from engine.sparsify.sparsify import Made, Watchers
+    from engine.sparsify.sparsify import BlockMade, Watchers
     from kernels.certificates import Certificate
 
 ROUNDING = 0.002  # what F16 predictors may move the recall by
@@ -49,9 +50,9 @@ def sparsify(
     """Make a sparse model in PowerInfer's format.
 
     MODEL is a LLaMA whose feed-forward networks are relu(gate) * up. No GGUF file says which
-    activation its model was trained with: for one with SiLU, as most have, the result is another
-    model and tells nonsense. What the share of active neurons is then looks as usual, so know
-    your model, and compare `assay perplexity` of MODEL and OUT.
+    activation its model was trained with; of one with SiLU, as most have, OUT is another model and
+    a worse one. So the perplexity of MODEL with either is measured on a part of TEXT, and a note
+    says so if SiLU fits better.
 
     The model reads TEXT in chunks. For each block a predictor learns which neurons are active;
     every tenth chunk is kept from it to choose the rank, set the threshold and count recall and
@@ -61,8 +62,13 @@ def sparsify(
     from engine.embedded import resolve
     from engine.gguf_file import GGUFFile
     from engine.shell.perplexity import read_text
+    from engine.shell.show import stderr
     from engine.sparsify import SparsifyError, check
 
+    if not 0 < recall <= 1:
+        raise typer.BadParameter(f"--recall {recall}: want more than 0 and at most 1")
+    if rank < 0 or steps < 1 or seed < 0:
+        raise typer.BadParameter("--rank and --seed are at least 0, --steps is at least 1")
     try:
         from engine.sparsify.sparsify import sparsify as make
         from engine.sparsify.train import Training
@@ -70,10 +76,6 @@ def sparsify(
         if error.name != "torch":
             raise
         raise SparsifyError("predictors are trained with PyTorch: pip install torch") from None
-    if not 0 < recall <= 1:
-        raise typer.BadParameter(f"--recall {recall}: want more than 0 and at most 1")
-    if rank < 0 or steps < 1 or seed < 0:
-        raise typer.BadParameter("--rank and --seed are at least 0, --steps is at least 1")
     path = resolve(model)
     with GGUFFile(path) as file:
         check(file)
@@ -86,10 +88,18 @@ def sparsify(
             path, passages, out, training, keep_statistics=statistics, threads=threads,
             watchers=watchers,
         )  # fmt: skip
+    if made.perplexities.silu < made.perplexities.relu:
+        stderr.print(
+            f"note: {model} was hardly trained with ReLU: the perplexity on text held out is"
+            f" {made.perplexities.relu:.4f} with it and {made.perplexities.silu:.4f} with SiLU",
+            style="yellow", highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
     if as_json:
-        print(json.dumps({"out": str(out), "blocks": [_row(i, m) for i, m in enumerate(made)]}))
+        rows = [_row(i, block) for i, block in enumerate(made.blocks)]
+        found = {"out": str(out), "blocks": rows, "perplexities": asdict(made.perplexities)}
+        print(json.dumps(found))
     else:
-        _show(made, recall)
+        _show(made.blocks, recall)
         print(f"{out}: {out.stat().st_size:,} bytes")
 
 
@@ -120,7 +130,7 @@ def _watched(passages: int, steps: int, name: str) -> "Iterator[Watchers]":
         )
 
 
-def _row(i: int, made: "Made") -> dict[str, int | float]:
+def _row(i: int, made: "BlockMade") -> dict[str, int | float]:
     return {
         "block": i,
         "active_share": made.active_share,
@@ -132,7 +142,7 @@ def _row(i: int, made: "Made") -> dict[str, int | float]:
     }
 
 
-def _show(made: "Sequence[Made]", recall: float) -> None:
+def _show(made: "Sequence[BlockMade]", recall: float) -> None:
     """A line for each block, and what all of them come to."""
     from rich.table import Column, Table
 
@@ -162,5 +172,5 @@ def _show(made: "Sequence[Made]", recall: float) -> None:
         which = f"block{'s' if len(short) > 1 else ''} {', '.join(short)}"
         stderr.print(
             f"note: {which}: a recall of {recall:.1%} was not reached; more text, more --steps or"
-            " a higher --rank may", style="yellow", highlight=False,
+            " a higher --rank may", style="yellow", highlight=False, soft_wrap=True,
         )  # fmt: skip

@@ -19,8 +19,9 @@ import numpy as np
 
 from engine.aside import OutputError
 from engine.config import ModelConfig
-from engine.graph import Graph, Node, Value
+from engine.graph import Graph, Value
 from engine.model import Model, Options
+from engine.sparsify.activation import with_relu
 
 INPUT = re.compile(r"blk\.\d+\.attn_residual")
 GATE = re.compile(r"blk\.\d+\.ffn_gate")
@@ -36,12 +37,11 @@ class SparsifyError(ValueError):
 def watched(graph: Graph, limits: Mapping[str, int]) -> tuple[Graph, dict[str, Array]]:
     """The graph with ReLU for SiLU; inputs and gates are kept, in arrays float32 [tokens, width]
     by their names, until the next step."""
-    kept: dict[str, Array] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        arguments = {name: _kept(value, kept, limits) for name, value in node.arguments.items()}
-        op = "reglu" if node.op == "swiglu" else node.op
-        nodes.append(replace(node, op=op, arguments=arguments))
+    graph, kept = with_relu(graph, limits)
+    nodes = [
+        replace(node, arguments={k: _kept(v, kept, limits) for k, v in node.arguments.items()})
+        for node in graph.nodes
+    ]
     return Graph(nodes), kept
 
 
@@ -147,6 +147,11 @@ class Gathered:
         self.close()
 
 
+def is_held_out(passage: int, passages: int) -> bool:
+    """Every tenth passage, and the last."""
+    return passage + 1 == passages or passage % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+
+
 def gather(
     path: Path,
     passages: Sequence[Sequence[int]],
@@ -156,12 +161,14 @@ def gather(
 ) -> Gathered:
     """Run a model over passages, each read on its own from position 0.
 
-    Every tenth passage is held out, and the last. The pairs take 4 * hidden + ffn / 8 bytes of
+    The pairs take 4 * hidden + ffn / 8 bytes of
     `folder` for each token and block. `watch` gets passages done and their total. Raises
     `SparsifyError`, `OutputError` and what loading a model does.
     """
     if len(passages) < 2:
         raise SparsifyError(f"predictors need at least 2 passages of text, got {len(passages)}")
+    if short := [i for i, passage in enumerate(passages) if len(passage) < 2]:
+        raise SparsifyError(f"passage {short[0]} has fewer than 2 tokens")
     longest = max(map(len, passages))
     options = replace(options or Options(), context=longest, sequences=1, outputs=1)
     with relu_model(path, replace(options, batch=longest)) as (model, kept):
@@ -179,8 +186,7 @@ def gather(
             for i, passage in enumerate(passages):
                 model.cells.clear()
                 model.evaluate(passage, 0)
-                last = i + 1 == len(passages)
-                found.add(kept, len(passage), last or i % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)
+                found.add(kept, len(passage), is_held_out(i, len(passages)))
                 if watch:
                     watch(i + 1, len(passages))
         except BaseException:

@@ -11,8 +11,9 @@ from engine.aside import check as check_out
 from engine.gguf_file import GGUFFile
 from engine.model import Options, Progress
 from engine.placement import statistics
+from engine.sparsify.activation import Perplexities, perplexities
 from engine.sparsify.export import Predictor, check, export
-from engine.sparsify.gather import gather
+from engine.sparsify.gather import gather, is_held_out
 from engine.sparsify.train import THRESHOLD, Judged, Training, train
 from kernels.certificates import Certificate
 from kernels.cpu.cores import physical_cores
@@ -30,13 +31,21 @@ class Watchers:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Of a block: the rank of its predictor, the share of neurons active on all tokens that were
-    read, and what the predictor does on the tokens held out."""
+class BlockMade:
+    """The rank of its predictor, the share of neurons active on all tokens that were read, and what
+    the predictor does on the tokens held out."""
 
     rank: int
     active_share: float
     judged: Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The blocks, and the dense model's perplexities on a part of the text held out."""
+
+    blocks: Sequence[BlockMade]
+    perplexities: Perplexities
 
 
 def sparsify(
@@ -48,12 +57,12 @@ def sparsify(
     keep_statistics: Path | None = None,
     threads: int = 0,
     watchers: Watchers | None = None,
-) -> list[Made]:
+) -> Made:
     """Write the sparse model `out` of the dense model at `path`, whose gates are ReLU's.
 
     Predictors learn from `passages`, lists of tokens each read on its own; how often each neuron
-    was active goes to `keep_statistics`, a folder or .npz. What became of each block is given.
-    Raises `SparsifyError`, `OutputError` and what loading a model does; `out` is not there then.
+    was active goes to `keep_statistics`, a folder or .npz. Raises `SparsifyError`, `OutputError`
+    and what loading a model does; `out` is not there then.
     """
     watchers = watchers or Watchers()
     with GGUFFile(path) as file:
@@ -61,13 +70,15 @@ def sparsify(
         check_out(out, path)
         options = Options(threads=threads, progress=Progress(watchers.certified))
         with gather(path, passages, out.parent, options, watchers.read) as gathered:
+            held_out = [p for i, p in enumerate(passages) if is_held_out(i, len(passages))]
+            fit = perplexities(path, held_out, options)
             if keep_statistics:
                 counts, model = tuple(gathered.counts), statistics.identity(file)
                 found = statistics.Activations(counts, gathered.tokens, model)
                 statistics.write(keep_statistics, found)
             shares = gathered.counts.mean(axis=1) / gathered.tokens
             predictors: list[Predictor] = []
-            made: list[Made] = []
+            made: list[BlockMade] = []
             with _torch_threads(threads):
                 for i in range(blocks):
 
@@ -77,12 +88,12 @@ def sparsify(
 
                     predictor, judged = train(gathered.block(i), gathered.held_out, training, watch)
                     predictors.append(predictor)
-                    made.append(Made(predictor.rank, float(shares[i]), judged))
+                    made.append(BlockMade(predictor.rank, float(shares[i]), judged))
         export(
             file, out, predictors, THRESHOLD, threads=threads, watch=watchers.written,
             certified=watchers.certified,
         )  # fmt: skip
-    return made
+    return Made(made, fit)
 
 
 @contextmanager
