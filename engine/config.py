@@ -8,7 +8,18 @@ import numpy as np
 
 from reference import rope_frequencies
 
-ARCHITECTURES = ("llama",)
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the name of an architecture says and no key of its metadata does.
+
+    `activation` is the op of its feed-forward network.
+    """
+
+    activation: str
+
+
+ARCHITECTURES: Mapping[str, Traits] = {"llama": Traits(activation="swiglu")}
 
 
 class ModelError(ValueError):
@@ -30,7 +41,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The sizes and constants of a LLaMA-family model."""
+    """The sizes and constants of a model; `activation` is the op of its feed-forward network."""
 
     architecture: str
     name: str
@@ -43,6 +54,7 @@ class ModelConfig:
     ffn: int
     vocab: int
     norm_eps: float
+    activation: str
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
@@ -51,10 +63,10 @@ class ModelConfig:
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
         """`vocab` is the number of rows of the token embedding."""
         architecture = metadata.get("general.architecture")
-        if architecture not in ARCHITECTURES:
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             raise ModelError(f"general.architecture is {architecture!r}; this engine runs {known}")
-        keys = _Keys(metadata, str(architecture))
+        keys = _Keys(metadata, architecture)
         heads = keys.count("attention.head_count")
         hidden = keys.count("embedding_length")
         if hidden % heads and keys.full("attention.key_length") not in metadata:
@@ -70,7 +82,7 @@ class ModelConfig:
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
         config = cls(
-            architecture=str(architecture),
+            architecture=architecture,
             name=str(metadata.get("general.name", "")),
             context=keys.count("context_length"),
             hidden=hidden,
@@ -81,6 +93,7 @@ class ModelConfig:
             ffn=keys.count("feed_forward_length"),
             vocab=vocab,
             norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
+            activation=ARCHITECTURES[architecture].activation,
             rope_dims=keys.count("rope.dimension_count", head_dim),
             rope_base=keys.real("rope.freq_base", 10000.0),
             rope_scaling=_rope_scaling(keys),

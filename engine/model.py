@@ -14,7 +14,8 @@ from engine.cells import Cells
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
-from engine.models import llama
+from engine.models.layers import StepInputs
+from engine.models.table import FAMILIES
 from engine.observed import observing
 from engine.packed_weights import Job, packed_weights
 from engine.plan import Plan, Step, need, packed_name, with_kernels
@@ -116,6 +117,7 @@ class Model:
             self.config = ModelConfig.from_metadata(self.metadata, vocab)
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
+        self.family = FAMILIES[self.config.architecture]
         self._check_tensors()
         context = options.context or min(self.config.context, 4096)
         self._check_memory(context)
@@ -180,10 +182,10 @@ class Model:
                 f"{self.file.path}: {self.config.architecture}.block_count is {self.config.blocks},"
                 f" but there are {len(tensors)} tensors"
             )
-        wanted = llama.expected_tensors(self.config)
+        wanted = self.family.expected_tensors(self.config)
         if missing := [name for name in wanted if name not in tensors]:
             raise ModelError(f"{self.file.path}: tensor {missing[0]} is missing")
-        for name, dims in (wanted | llama.optional_tensors(self.config)).items():
+        for name, dims in (wanted | self.family.optional_tensors(self.config)).items():
             if name in tensors:
                 info = tensors[name]
                 if info.dims != dims:
@@ -210,7 +212,8 @@ class Model:
     def _graph(self, arrays: dict[str, Array], context: int) -> tuple[Graph, Value]:
         """The model's nodes; small constants are put into `arrays` on the way."""
         weights: dict[str, Value] = {}
-        known = llama.expected_tensors(self.config) | llama.optional_tensors(self.config)
+        family, config = self.family, self.config
+        known = family.expected_tensors(config) | family.optional_tensors(config)
         for name, dims in known.items():
             if name not in self.file.tensors:
                 continue
@@ -221,21 +224,21 @@ class Model:
             else:
                 arrays[name] = self.file.tensor(name)
                 weights[name] = Value(name, "weight", "u8", dims, info.type_name)
-        for name, array in llama.constants(self.config, arrays.get("rope_freqs.weight")).items():
+        for name, array in family.constants(config, arrays.get("rope_freqs.weight")).items():
             arrays[name] = array
             weights[name] = Value(name, "weight", _word(array), array.shape)
-        width = self.config.kv_heads * self.config.head_dim
+        width = config.kv_heads * config.head_dim
         layout = FORMATS[self.options.kv_format]
         caches = {}
         self.caches: dict[str, Array] = {}
-        for i in range(self.config.blocks):
+        for i in range(config.blocks):
             for part in "kv":
                 name = f"blk.{i}.{part}_cache"
                 caches[name] = Value(name, "cache", "u8", (context, width), layout.name)
                 # zeroed, so that untouched cells cost no memory until they are used
                 self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
         arrays |= self.caches
-        graph_inputs = llama.StepInputs(
+        graph_inputs = StepInputs(
             **{
                 name: Value(name, "input", "i32", dims)
                 for name, dims in {
@@ -249,7 +252,7 @@ class Model:
                 }.items()
             }
         )
-        return llama.build(self.config, weights, graph_inputs, caches)
+        return family.build(config, weights, graph_inputs, caches)
 
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
         """Weights as the kernels stream them; then let go of the file's own."""

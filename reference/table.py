@@ -10,10 +10,13 @@ from reference import (
     kv_write,
     linear,
     log_probabilities,
+    neuron_masks,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
+    sparse_linear,
     weight_formats,
 )
 from reference.op import Op
@@ -49,6 +52,9 @@ OPS: dict[str, Op] = {
         *activations.OPS,
         *gated_activations.OPS,
         *arithmetic.OPS,
+        *neuron_masks.OPS,
+        sparse_linear.OP,
+        sparse_axpy.OP,
         add_squares.OP,
         *weight_formats.OPS,
         *integers.OPS,

@@ -27,6 +27,7 @@ class Small:
     tied: bool = False
     format: str = "F32"
     biases: bool = False
+    activation: str = "swiglu"
     seed: int = 0
     finer: str = (
         ""  # the format of values, of what leads out of the FFN and of the output, if another
