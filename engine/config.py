@@ -1,7 +1,7 @@
 """What a GGUF file says of its model, checked and in the field's terms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,30 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Sparsity:
+    """How a model's feed-forward networks skip neurons.
+
+    - `ranks`: of the predictors, by block; a block without one runs dense.
+    - `threshold`: that a neuron's logit has to reach.
+    - `union`: a neuron that one token of a step needs serves them all; else each its own.
+    """
+
+    ranks: Mapping[int, int]
+    threshold: float = 0.0
+    union: bool = False
+
+    def without(self, blocks: set[int]) -> "Sparsity":
+        """The same, these blocks run dense."""
+        return replace(self, ranks={i: r for i, r in self.ranks.items() if i not in blocks})
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The sizes and constants of a model; `activation` is the op of its feed-forward network."""
+    """The sizes and constants of a model.
+
+    `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
+    and which skip neurons where there is a `sparsity`.
+    """
 
     architecture: str
     name: str
@@ -58,6 +80,8 @@ class ModelConfig:
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
+    transposed_down: bool = False
+    sparsity: Sparsity | None = None
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from engine.cells import Cells
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
+from engine.models import feed_forward
 from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
-from engine.observed import observing
+from engine.observed import counting, observing
 from engine.packed_weights import Job, packed_weights
 from engine.plan import Plan, Step, need, packed_name, with_kernels
+from engine.sparsity import MODES, with_sparsity
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
@@ -30,6 +32,9 @@ from reference.kv_write import FORMATS_OF_CACHE
 Array = np.ndarray[Any, np.dtype[Any]]
 # From a graph and the limits of its sizes, such as "tokens".
 Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
+
+TRIED = 32  # tokens by which a load finds how many neurons are active
+SPARSE_PAYS = 0.5  # share of active neurons up to which skipping the others is faster
 
 
 class NumericalError(ArithmeticError):
@@ -59,6 +64,10 @@ class Options:
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
+    - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
+      in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token of
+      a step needs serves them all, so that what a token gives depends on its company.
+    - `count_neurons`: count which neurons are active, in `Model.counted`.
     - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
 
@@ -74,6 +83,10 @@ class Options:
     variant: str | None = None
     keep_packed: bool = False
     observe: bool = False
+    sparse: str = "auto"
+    threshold: float | None = None
+    union: bool = False
+    count_neurons: bool = False
     rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
 
@@ -88,6 +101,8 @@ class Options:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.kv_format not in FORMATS_OF_CACHE:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+        if self.sparse not in MODES:
+            raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
 
@@ -118,6 +133,9 @@ class Model:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         self.family = FAMILIES[self.config.architecture]
+        self.config = with_sparsity(
+            self.config, self.file, options.sparse, options.threshold, options.union
+        )
         self._check_tensors()
         context = options.context or min(self.config.context, 4096)
         self._check_memory(context)
@@ -126,26 +144,59 @@ class Model:
             "outputs": min(options.outputs, options.batch, context),
         }
         self.cells = Cells(context, options.sequences)
+        self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
+        self.team = self._resources.enter_context(
+            Team(options.threads or physical_cores(), options.pinned)
+        )
+        self.caches: dict[str, Array] = {}
+        self._packed: dict[str, Array] = {}
+        self._not_kept: list[str] = []
+        self._dense: list[str] = []
+        if self.config.sparsity and options.sparse == "auto":
+            self._prepare(context, count_neurons=True)
+            self._run_dense_where_sparse_loses()
+        self._prepare(context, options.count_neurons)
+
+    def _prepare(self, context: int, count_neurons: bool) -> None:
+        """Kernels, packed weights and the plan for the model as its config has it now."""
+        options = self.options
         arrays = self._inputs()
         graph, logits = self._graph(arrays, context)
         if options.observe:
             graph, self.observed = observing(graph)
             arrays |= self.observed.sums
+        if count_neurons:
+            graph, self.counted, counts = counting(graph)
+            arrays |= counts
         if options.rewrite:
             graph, memory = options.rewrite(graph, self.limits)
             arrays |= memory
-        self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
         needs = dict.fromkeys(need(node) for node in graph.nodes)
         chosen = self.chooser.choose(list(needs), options.progress.certified)
         if any(kernel.activations == "int8" for kernel in chosen.values()):
             quantise = [Need("quantise_activations")]
             chosen |= self.chooser.choose(quantise, options.progress.certified)
         steps = with_kernels(graph, chosen)
-        self.team = self._resources.enter_context(
-            Team(options.threads or physical_cores(), options.pinned)
-        )
         self._pack(steps, arrays)
         self.plan = Plan(steps, arrays, self.limits, logits)
+
+    def _run_dense_where_sparse_loses(self) -> None:
+        """Try some tokens; blocks whose predictors name most of their neurons run dense."""
+        count = min(TRIED, self.limits["tokens"])
+        tokens = np.random.default_rng(0).integers(0, self.config.vocab, count)
+        self.evaluate([int(token) for token in tokens], 0)
+        self.cells.clear()
+        assert self.config.sparsity
+        shares = {name: counted.active_share(count) for name, counted in self.counted.items()}
+        dense = [i for i in self.config.sparsity.ranks if shares[f"blk.{i}"] > SPARSE_PAYS]
+        if dense:
+            sparsity = self.config.sparsity.without(set(dense))
+            self.config = replace(self.config, sparsity=sparsity if sparsity.ranks else None)
+            least = min(shares[f"blk.{i}"] for i in dense)
+            self._dense = [
+                f"{len(dense)} of {self.config.blocks} blocks run dense: at this threshold their"
+                f" predictors name {least:.0%} or more of the neurons"
+            ]
 
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
@@ -155,8 +206,9 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """What is not as it should be: kernels that were refused, weights that were not kept."""
-        return self.chooser.notes + self._not_kept
+        """What is not as one would think: kernels that were refused, weights that were not kept,
+        blocks that run dense."""
+        return self.chooser.notes + self._not_kept + self._dense
 
     def _check_memory(self, context: int) -> None:
         layout = FORMATS[self.options.kv_format]
@@ -224,19 +276,20 @@ class Model:
             else:
                 arrays[name] = self.file.tensor(name)
                 weights[name] = Value(name, "weight", "u8", dims, info.type_name)
-        for name, array in family.constants(config, arrays.get("rope_freqs.weight")).items():
+        constants = family.constants(config, arrays.get("rope_freqs.weight"))
+        for name, array in (constants | feed_forward.constants(config)).items():
             arrays[name] = array
             weights[name] = Value(name, "weight", _word(array), array.shape)
         width = config.kv_heads * config.head_dim
         layout = FORMATS[self.options.kv_format]
         caches = {}
-        self.caches: dict[str, Array] = {}
         for i in range(config.blocks):
             for part in "kv":
                 name = f"blk.{i}.{part}_cache"
                 caches[name] = Value(name, "cache", "u8", (context, width), layout.name)
-                # zeroed, so that untouched cells cost no memory until they are used
-                self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
+                if name not in self.caches:
+                    # zeroed, so that untouched cells cost no memory until they are used
+                    self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
         arrays |= self.caches
         graph_inputs = StepInputs(
             **{
@@ -261,11 +314,16 @@ class Model:
             for s in steps
             if (how := s.kernel.pack)
         }
-        options = self.options
-        packed, self._not_kept = packed_weights(
-            jobs, self.file, self.team, options.progress.packed, options.keep_packed
-        )
-        arrays |= packed
+        self._packed = {name: self._packed[name] for name in jobs if name in self._packed}
+        keep = self.options.keep_packed and not self._packed  # all of them, or none
+        jobs = {name: job for name, job in jobs.items() if name not in self._packed}
+        if jobs:
+            packed, notes = packed_weights(
+                jobs, self.file, self.team, self.options.progress.packed, keep
+            )
+            self._packed |= packed
+            self._not_kept += notes
+        arrays |= self._packed
         used = {v.name for s in steps for v in s.node.arguments.values() if isinstance(v, Value)}
         for name in [name for name in arrays if name not in used]:
             del arrays[name]

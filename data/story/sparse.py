@@ -17,12 +17,12 @@ from engine.gguf_file import GGUFFile
 from engine.quantise import Recipe, quantise
 from engine.sparsify.sparsify import sparsify
 from engine.sparsify.train import Training
+from engine.sparsity import THRESHOLD as KEY
 from reference.formats import FORMATS
 
 TEXT_SEED, TEXT_STORIES = 20_004, 500  # predictors learn from these
 TRAINING = Training(recall=0.95, steps=1500)
 PREDICTORS = r"\.fc[12]\.weight"
-KEY = "powerinfer.sparse_threshold"
 
 
 def make(

@@ -14,6 +14,7 @@ from engine.gguf_writer import Keys, NewTensor, f32, write_gguf
 from engine.quantise.mixes import fitting
 from engine.quantise.values import misfit, run
 from engine.sparsify.gather import SparsifyError
+from engine.sparsity import MAGIC, THRESHOLD
 from engine.tensor_reader import TensorReader
 from kernels.certificates import Certificate, Store
 from kernels.choose import Chooser, Need
@@ -22,8 +23,6 @@ from kernels.cpu.team import Team
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
 
-MAGIC = "PWRI"
-THRESHOLD = "powerinfer.sparse_threshold"
 WORDS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # an element each: only moved
 DOWN = "ffn_down.weight"
 
