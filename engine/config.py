@@ -1,7 +1,7 @@
 """What a GGUF file says of its model, checked and in the field's terms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,10 @@ class Traits:
     activation: str
 
 
-ARCHITECTURES: Mapping[str, Traits] = {"llama": Traits(activation="swiglu")}
+ARCHITECTURES: Mapping[str, Traits] = {
+    "llama": Traits(activation="swiglu"),
+    "bamboo": Traits(activation="drelu"),  # arXiv 2406.05955
+}
 
 
 class ModelError(ValueError):
@@ -46,11 +49,14 @@ class Sparsity:
     - `ranks`: of the predictors, by block; a block without one runs dense.
     - `threshold`: that a neuron's logit has to reach.
     - `union`: a neuron that one token of a step needs serves them all; else each its own.
+    - `places`: by block, int32 [ffn]: 1 where a neuron lives on a GPU, 0 on the CPU; none: they are
+      not split.
     """
 
     ranks: Mapping[int, int]
     threshold: float = 0.0
     union: bool = False
+    places: Mapping[int, np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=dict)
 
     def without(self, blocks: set[int]) -> "Sparsity":
         """The same, these blocks run dense."""

@@ -19,9 +19,12 @@ from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
 from engine.observed import counting, observing
 from engine.packed_weights import Job, packed_weights
+from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from engine.sparsity import MODES, with_sparsity
-from kernels.certificates import Certificate, Store
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import MOST_THREADS, Team
@@ -45,8 +48,8 @@ class NumericalError(ArithmeticError):
 class Progress:
     """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
 
-    certified: Callable[[int, Certificate], None] | None = None
-    packed: Callable[[int, int], None] | None = None
+    certified: Certified | None = None
+    packed: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ class Options:
     - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
       in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token of
       a step needs serves them all, so that what a token gives depends on its company.
+    - `vram_budget`: GiB of a GPU's memory for parts of a model with predictors, -1 for what is free,
+      0 for none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places
+      them anew, `disable_gpu_index` leaves all of them with the CPU.
     - `count_neurons`: count which neurons are active, in `Model.counted`.
     - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
@@ -86,6 +92,10 @@ class Options:
     sparse: str = "auto"
     threshold: float | None = None
     union: bool = False
+    vram_budget: float = 0
+    activation: Path | None = None
+    reset_gpu_index: bool = False
+    disable_gpu_index: bool = False
     count_neurons: bool = False
     rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
@@ -152,6 +162,8 @@ class Model:
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
         self._dense: list[str] = []
+        if options.vram_budget:
+            self._split_neurons(context)
         if self.config.sparsity and options.sparse == "auto":
             self._prepare(context, count_neurons=True)
             self._run_dense_where_sparse_loses()
@@ -179,6 +191,24 @@ class Model:
         steps = with_kernels(graph, chosen)
         self._pack(steps, arrays)
         self.plan = Plan(steps, arrays, self.limits, logits)
+
+    def _split_neurons(self, context: int) -> None:
+        """Put neurons on either side of the budget, as the index beside the model has them."""
+        options = self.options
+        if not self.config.sparsity:
+            raise ModelError(f"{self.file.path}: no predictors, so no neurons to split by a budget")
+        found = find(
+            self.file,
+            statistics.read(options.activation) if options.activation else None,
+            budget_bytes(options.vram_budget),
+            context=context,
+            kv_format=options.kv_format,
+            reset=options.reset_gpu_index,
+            disable=options.disable_gpu_index,
+        )
+        places = {i: found.placement.gpu_idx[i] for i in self.config.sparsity.ranks}
+        self.config = replace(self.config, sparsity=replace(self.config.sparsity, places=places))
+        self._dense += [*found.placement.notes, "no kernels for a GPU: the CPU computes its part"]
 
     def _run_dense_where_sparse_loses(self) -> None:
         """Try some tokens; blocks whose predictors name most of their neurons run dense."""

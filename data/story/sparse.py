@@ -22,20 +22,18 @@ from reference.formats import FORMATS
 
 TEXT_SEED, TEXT_STORIES = 20_004, 500  # predictors learn from these
 TRAINING = Training(recall=0.95, steps=1500)
-PREDICTORS = r"\.fc[12]\.weight"
 
 
 def make(
     dense: Path, out: Path, tokenizer: Tokenizer, shape: Shape, threads: int
 ) -> dict[str, Any]:
-    """Write the sparse model `out` of a dense one in F16: matrices in Q8_0, predictors in F16."""
+    """Write the sparse model `out` of a dense one in F16, all matrices in Q8_0."""
     rng = np.random.default_rng(TEXT_SEED)
     passages = [encode(tokenizer, sample(rng).text) for _ in range(TEXT_STORIES)]
     aside = dense.with_suffix(".powerinfer.gguf")
     made = sparsify(dense, passages, aside, TRAINING, threads=threads)
     with GGUFFile(aside) as file:
-        recipe = Recipe("Q8_0", pure=True, overrides=((PREDICTORS, "F16"),))
-        quantise(file, out, recipe, threads=threads)
+        quantise(file, out, Recipe("Q8_0", pure=True), threads=threads)
     texts = [story.text for story in evaluate.held_out()]
     model, predictors, threshold = read(out, shape)
     true_mask = evaluate.perplexity(model, tokenizer, texts)

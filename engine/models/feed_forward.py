@@ -32,12 +32,14 @@ def expected_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
 
 def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays that are neither in the file nor computed by a node: the list of all neurons, which a
-    dense network with a transposed down needs."""
+    dense network with a transposed down needs, and where neurons live."""
     if not config.transposed_down:
         return {}
+    places = config.sparsity.places if config.sparsity else {}
     return {
         "ffn.rows": np.arange(config.ffn, dtype=np.int32),
         "ffn.count": np.array([config.ffn], np.int32),
+        **{f"blk.{i}.gpu_idx": idx for i, idx in places.items()},
     }
 
 
@@ -78,8 +80,9 @@ def _sparse(
     weights: Mapping[str, Value],
     config: ModelConfig,
 ) -> Value:
-    """The neurons that the predictor names, and of these, where there is a gate, up and down of
-    those alone whose gate relu leaves: the others add nothing."""
+    """The neurons that the predictor names; of these, where there is a gate, up of those alone
+    whose gate relu leaves, since the others add nothing. Neurons that live apart are computed apart
+    and come together before down, so that its sum is the same."""
     sparsity = config.sparsity
     assert sparsity is not None
     rank = project(graph, weights, f"{block}.fc1", residual)
@@ -89,18 +92,43 @@ def _sparse(
     if sparsity.union:
         mask = graph("union_mask", f"{block}.union", mask=mask)
     active = _active(graph, f"{block}.active", mask)
-    if config.activation not in GATED:
-        up = _rows(graph, f"{block}.ffn_up", x, active, weights)
-        if f"{block}.ffn_up.bias" in weights:  # of inactive neurons too
-            up = graph("where_active", f"{block}.ffn_up_active", x=up, mask=mask)
-        fired = graph(config.activation, f"{block}.{config.activation}", x=up)
+    places = weights.get(f"{block}.gpu_idx")
+    if places is None:
+        fired = _fired(graph, block, "", x, active, weights, config)
         return _down(graph, block, fired, active, weights)
-    gate = _rows(graph, f"{block}.ffn_gate", x, active, weights)
-    open_ = graph("threshold_mask", f"{block}.open", logits=gate, threshold=LEAST)
-    active = _active(graph, f"{block}.open", open_)
-    up = _rows(graph, f"{block}.ffn_up", x, active, weights)
-    fired = graph(config.activation, f"{block}.{config.activation}", gate=gate, up=up)
+    parts = []
+    for place, name in enumerate((".cpu", ".gpu")):
+        part = graph(
+            "neuron_split", f"{block}.mask{name}", mask=mask, places=places, place=float(place)
+        )
+        of_part = _active(graph, f"{block}.active{name}", part)
+        parts.append(_fired(graph, block, name, x, of_part, weights, config))
+    fired = graph("add", f"{block}.fired", x=parts[0], y=parts[1])  # one of them is zero
     return _down(graph, block, fired, active, weights)
+
+
+def _fired(
+    graph: Graph,
+    block: str,
+    part: str,
+    x: Value,
+    active: Mapping[str, Value],
+    weights: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """The activations of the active neurons [tokens ffn], zero for the others."""
+    gated = config.activation in GATED
+    label = f"{block}.{config.activation}{part}"
+    if not gated:
+        up = _rows(graph, f"{block}.ffn_up", part, x, active, weights)
+        if f"{block}.ffn_up.bias" in weights:  # was added to inactive neurons too
+            up = graph("where_active", f"{block}.ffn_up_active{part}", x=up, mask=active["mask"])
+        return graph(config.activation, label, x=up)
+    gate = _rows(graph, f"{block}.ffn_gate", part, x, active, weights)
+    open_ = graph("threshold_mask", f"{block}.open{part}", logits=gate, threshold=LEAST)
+    of_open = _active(graph, f"{block}.open{part}", open_)
+    up = _rows(graph, f"{block}.ffn_up", part, x, of_open, weights)
+    return graph(config.activation, label, gate=gate, up=up)
 
 
 def _active(graph: Graph, label: str, mask: Value) -> dict[str, Value]:
@@ -110,11 +138,17 @@ def _active(graph: Graph, label: str, mask: Value) -> dict[str, Value]:
 
 
 def _rows(
-    graph: Graph, name: str, x: Value, active: Mapping[str, Value], weights: Mapping[str, Value]
+    graph: Graph,
+    name: str,
+    part: str,
+    x: Value,
+    active: Mapping[str, Value],
+    weights: Mapping[str, Value],
 ) -> Value:
-    out = graph("sparse_linear", name, x=x, weight=weights[f"{name}.weight"], **active)
+    """The tensor's rows that are active."""
+    out = graph("sparse_linear", f"{name}{part}", x=x, weight=weights[f"{name}.weight"], **active)
     bias = weights.get(f"{name}.bias")
-    return graph("add_bias", f"{name}.bias", x=out, bias=bias) if bias else out
+    return graph("add_bias", f"{name}.bias{part}", x=out, bias=bias) if bias else out
 
 
 def _down(

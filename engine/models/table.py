@@ -5,4 +5,4 @@ from collections.abc import Mapping
 from engine.models import llama
 from engine.models.family import Family
 
-FAMILIES: Mapping[str, Family] = {"llama": llama}
+FAMILIES: Mapping[str, Family] = {"llama": llama, "bamboo": llama}
