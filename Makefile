@@ -28,7 +28,7 @@ test-wheel: $(VENV)/.installed
 
 # The peers that logits and text are compared with: docs/peers.md.
 test-transformers: $(VENV)/.installed-transformers
-	$(BIN)/pytest conformance/llama/test_transformers.py
+	$(BIN)/pytest conformance/llama/test_transformers.py conformance/powerinfer/test_sparsify.py
 
 test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py
