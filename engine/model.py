@@ -68,11 +68,11 @@ class Options:
       that the next load maps them.
     - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
     - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
-      in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token of
-      a step needs serves them all, so that what a token gives depends on its company.
-    - `vram_budget`: GiB of a GPU's memory for parts of a model with predictors, -1 for what is free,
-      0 for none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places
-      them anew, `disable_gpu_index` leaves all of them with the CPU.
+      in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
+      of a step needs serves them all, so that what a token gives depends on its company.
+    - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
+      none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places them
+      anew, `disable_gpu_index` leaves all of them with the CPU.
     - `count_neurons`: count which neurons are active, in `Model.counted`.
     - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
@@ -191,6 +191,15 @@ class Model:
         steps = with_kernels(graph, chosen)
         self._pack(steps, arrays)
         self.plan = Plan(steps, arrays, self.limits, logits)
+
+    def set_threshold(self, threshold: float) -> None:
+        """What logits of predictors have to reach from the next step on."""
+        if not self.config.sparsity:
+            raise ModelError(f"{self.file.path}: no block runs sparse, so there is no threshold")
+        if np.isnan(threshold):
+            raise ModelError("the sparse threshold is nan, not a number")
+        for i in self.config.sparsity.ranks:
+            self.plan.set(f"blk.{i}.mask", "threshold", threshold)
 
     def _split_neurons(self, context: int) -> None:
         """Put neurons on either side of the budget, as the index beside the model has them."""
