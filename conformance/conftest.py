@@ -1,5 +1,4 @@
-"""How deep the tests look, and what they tried, in three lines at the end; the program, run in this
-process.
+"""How deep the tests look, and what they tried, in three lines at the end.
 
 Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=1 draws many more,
 new ones each time, and keeps deep certificates. Whatever fails prints the command that replays it.
@@ -8,13 +7,10 @@ new ones each time, and keeps deep certificates. Whatever fails prints the comma
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from engine.shell import main
 
 DEEP = bool(os.environ.get("ASSAY_DEEP"))
 
@@ -44,22 +40,6 @@ def _compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
     with subprocess.Popen([sys.executable, "-c", COMPILE], cwd=root) as child:
         yield
         child.kill()
-
-
-@pytest.fixture
-def inside(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, stdout and stderr of the program, in this process, which costs no start."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0, *capfd.readouterr())
-
-    return run
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,5 +1,6 @@
 """Making sparse models: what is gathered, the predictors, the file, and bad input."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from engine.gguf_writer import NewTensor, write_gguf
 from engine.model import Options
 from engine.placement import statistics
 from engine.sparsify import Predictor, SparsifyError, export, gather
-from engine.sparsify.gather import Block
+from engine.sparsify.gather import Block, Gathered
 from reference.formats import FORMATS
 from reference.gated_activations import reglu
 from reference.op import Array
@@ -101,8 +102,11 @@ def test_every_tenth_passage_is_held_out_and_the_last(dense: Path, tmp_path: Pat
 
 
 def test_an_interrupted_gathering_leaves_nothing(dense: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        gather(dense, PASSAGES, tmp_path, EXACTLY, interrupt_after(3))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        gather(dense, PASSAGES, tmp_path, EXACTLY, interrupt_after(3)),
+    ):
+        pass
     assert not list(tmp_path.iterdir())
 
 
@@ -358,10 +362,12 @@ def test_predictors_that_do_not_fit_are_refused(dense: Path, tmp_path: Path) -> 
 
 
 def test_texts_too_short_are_refused(dense: Path, tmp_path: Path) -> None:
-    with pytest.raises(SparsifyError, match="at least 2 passages of text, got 1"):
-        gather(dense, PASSAGES[:1], tmp_path)
-    with pytest.raises(SparsifyError, match="passage 1 has fewer than 2 tokens"):
-        gather(dense, [[1, 5], [1]], tmp_path)
+    for passages, why in (
+        (PASSAGES[:1], "at least 2 passages of text, got 1"),
+        ([[1, 5], [1]], "passage 1 has fewer than 2 tokens"),
+    ):
+        with pytest.raises(SparsifyError, match=why), gather(dense, passages, tmp_path):
+            pass
 
 
 def test_disks_too_small_are_refused(
@@ -371,8 +377,22 @@ def test_disks_too_small_are_refused(
         free = 1000
 
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
-    with pytest.raises(OutputError, match=r"tokens need .* GB there .*, 0\.0 GB are free"):
-        gather(dense, PASSAGES, tmp_path, EXACTLY)
+    why = r"tokens need .* GB there .*, 0\.0 GB are free"
+    with pytest.raises(OutputError, match=why), gather(dense, PASSAGES, tmp_path, EXACTLY):
+        pass
+
+
+def test_a_disk_that_fills_up_is_one_line(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Gathered, "add", full)
+    why = f"{tmp_path}: cannot be written: no space left on device"
+    with pytest.raises(OutputError, match=why), gather(dense, PASSAGES, tmp_path, EXACTLY):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 
@@ -88,24 +87,13 @@ class Block:
 
 class Gathered:
     """What `gather` found: counts int64 [blocks, ffn] of active tokens, and each block's pairs in
-    nameless files that are gone when closed. `held_out` bool [tokens] marks what no predictor may
-    learn from."""
+    files that are gone at its end. `held_out` bool [tokens] marks what no predictor may learn from.
+    """
 
-    def __init__(self, config: ModelConfig, folder: Path) -> None:
-        self.config = config
+    def __init__(self, config: ModelConfig, inputs: list[IO[bytes]], bits: list[IO[bytes]]) -> None:
+        self.config, self._inputs, self._bits = config, inputs, bits
         self.counts = np.zeros((config.blocks, config.ffn), np.int64)
         self._held_out: list[Array] = []
-        self._files = ExitStack()
-        try:
-            self._inputs, self._bits = (
-                [self._nameless(folder) for _ in self.counts] for _ in range(2)
-            )
-        except BaseException:
-            self._files.close()
-            raise
-
-    def _nameless(self, folder: Path) -> IO[bytes]:
-        return self._files.enter_context(tempfile.TemporaryFile(dir=folder))
 
     def add(self, kept: Mapping[str, Array], tokens: int, held_out: bool) -> None:
         """The first `tokens` rows of what a step left."""
@@ -114,6 +102,8 @@ class Gathered:
             counts += active.sum(axis=0)
             self._inputs[i].write(kept[f"blk.{i}.attn_residual"][:tokens].data)
             self._bits[i].write(np.packbits(active, axis=1).data)
+            for file in (self._inputs[i], self._bits[i]):
+                file.flush()
         self._held_out.append(np.full(tokens, held_out))
 
     @property
@@ -125,26 +115,10 @@ class Gathered:
         return sum(map(len, self._held_out))
 
     def block(self, i: int) -> Block:
-        for file in (self._inputs[i], self._bits[i]):
-            file.flush()
         hidden, ffn = self.config.hidden, self.config.ffn
         inputs = np.memmap(self._inputs[i], np.float32, "r", shape=(self.tokens, hidden))
         bits = np.memmap(self._bits[i], np.uint8, "r", shape=(self.tokens, -(-ffn // 8)))
         return Block(inputs, bits, ffn)
-
-    def close(self) -> None:
-        self._files.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def is_held_out(passage: int, passages: int) -> bool:
@@ -152,47 +126,57 @@ def is_held_out(passage: int, passages: int) -> bool:
     return passage + 1 == passages or passage % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
 
 
+@contextmanager
 def gather(
     path: Path,
     passages: Sequence[Sequence[int]],
     folder: Path,
     options: Options | None = None,
     watch: Callable[[int, int], None] | None = None,
-) -> Gathered:
+) -> Iterator[Gathered]:
     """Run a model over passages, each read on its own from position 0.
 
-    The pairs take 4 * hidden + ffn / 8 bytes of
-    `folder` for each token and block. `watch` gets passages done and their total. Raises
-    `SparsifyError`, `OutputError` and what loading a model does.
+    The pairs take 4 * hidden + ffn / 8 bytes of `folder` for each token and block. `watch` gets
+    passages done and their total. Raises `SparsifyError`, `OutputError` and what loading a model
+    does.
     """
     if len(passages) < 2:
         raise SparsifyError(f"predictors need at least 2 passages of text, got {len(passages)}")
     if short := [i for i, passage in enumerate(passages) if len(passage) < 2]:
         raise SparsifyError(f"passage {short[0]} has fewer than 2 tokens")
     longest = max(map(len, passages))
-    options = replace(options or Options(), context=longest, sequences=1, outputs=1)
-    with relu_model(path, replace(options, batch=longest)) as (model, kept):
-        _check(model, kept)
-        config, tokens = model.config, sum(map(len, passages))
-        wanted = tokens * config.blocks * (4 * config.hidden + -(-config.ffn // 8))
-        free = shutil.disk_usage(folder).free
-        if wanted > free:
-            raise OutputError(
-                f"{folder}: {tokens:,} tokens need {wanted / 1e9:.1f} GB there for a while,"
-                f" {free / 1e9:.1f} GB are free: take less text"
-            )
-        found = Gathered(config, folder)
-        try:
+    options = replace(options or Options(), context=longest, sequences=1, outputs=1, batch=longest)
+    with ExitStack() as files:
+
+        def nameless(count: int) -> list[IO[bytes]]:
+            return [files.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(count)]
+
+        with relu_model(path, options) as (model, kept):
+            _check(model, kept)
+            _check_disk(folder, model.config, sum(map(len, passages)))
+            blocks = model.config.blocks
+            found = Gathered(model.config, nameless(blocks), nameless(blocks))
             for i, passage in enumerate(passages):
                 model.cells.clear()
                 model.evaluate(passage, 0)
-                found.add(kept, len(passage), is_held_out(i, len(passages)))
+                try:
+                    found.add(kept, len(passage), is_held_out(i, len(passages)))
+                except OSError as error:
+                    reason = (error.strerror or str(error)).lower()
+                    raise OutputError(f"{folder}: cannot be written: {reason}") from None
                 if watch:
                     watch(i + 1, len(passages))
-        except BaseException:
-            found.close()
-            raise
-    return found
+        yield found
+
+
+def _check_disk(folder: Path, config: ModelConfig, tokens: int) -> None:
+    wanted = tokens * config.blocks * (4 * config.hidden + -(-config.ffn // 8))
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise OutputError(
+            f"{folder}: {tokens:,} tokens need {wanted / 1e9:.1f} GB there for a while,"
+            f" {free / 1e9:.1f} GB are free: take less text"
+        )
 
 
 def _check(model: Model, kept: Mapping[str, Array]) -> None:
