@@ -158,7 +158,14 @@ KERNELS: tuple[Kernel, ...] = (
     *sparse_linear_of(
         "generic", sparse_linear.GENERIC_BLOCKS, activations="int8", takes=sparse_linear.fits
     ),
-    *(Kernel("sparse_axpy", "generic", s, f, pack=ROWS) for f, s in sparse_axpy.SHARES.items()),
+    *(
+        Kernel("sparse_axpy", "avx512", s, f, pack=ROWS, requires=AVX512)
+        for f, s in sparse_axpy.AVX512_SHARES.items()
+    ),
+    *(
+        Kernel("sparse_axpy", "generic", s, f, pack=ROWS)
+        for f, s in sparse_axpy.GENERIC_SHARES.items()
+    ),
     Kernel("add", "generic", arithmetic.add, splits="tokens"),
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),

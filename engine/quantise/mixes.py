@@ -73,6 +73,8 @@ class Mix:
             return self.output
         if role == "token_embd":
             return self.embedding or self.base
+        if role in ("fc1", "fc2") and FORMATS[self.base].block > 1:  # PowerInfer's predictors
+            return "Q4_0" if self.base == "Q4_0" else "Q5_0"
         found = self.roles[role](place) if role in self.roles else None
         chosen = found or self.base
         # 80 layers whose heads share V, as in the model of 70B: it is small, and worth another bit

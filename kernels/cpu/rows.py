@@ -32,6 +32,7 @@ from kernels.cpu.simd import (
 )
 from kernels.cpu.simd_shuffle import stack, words_of_rows
 
+ASKED = 8  # pieces of rows for which as much is asked for at once
 REST = 4 * LANES  # bytes of an element of sixteen rows, at most
 I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
 Words = Callable[[int], list[Any]]  # a byte of the piece -> four vectors of words, a row a lane
@@ -198,16 +199,18 @@ def meet_piece(code: Code, kind: Vector, step: int) -> Any:
     return meet
 
 
-@njit(inline="always")
-def ask(weight, starts, row, byte, first, end, before, after):
-    """Ask for what follows while `before` to `after` bytes of all rows are worked on: as many lines
-    of the next rows, one row after the other, since the memory likes lines in order better than
-    rows by turns. Each row is asked for from byte `first` to `end`; -> the next (row, byte)."""
-    for _ in range(before // CACHE_LINE, after // CACHE_LINE):
-        prefetch(weight, starts[row] + byte, 2)
+@njit
+def ask(weight, starts, row, byte, first, end, lines):
+    """Ask for so many lines of rows that follow, one row after the other, since the memory likes
+    lines in order better than rows by turns. Each row is asked for from byte `first` to `end`;
+    -> the next (row, byte)."""
+    at = starts[row]
+    for _ in range(lines):
+        prefetch(weight, at + byte, 2)
         byte += CACHE_LINE
         if byte >= end:
             row, byte = min(row + 1, len(starts) - 1), first
+            at = starts[row]
     return row, byte
 
 
@@ -218,17 +221,17 @@ def bring_units(format: str) -> Any:
     one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
     element = {"F32": types.uint32}.get(format, types.uint16)
     bytes_each = size // units
+    together = ASKED * units
+    lines_each = (ASKED * size * LANES + CACHE_LINE - 1) // CACHE_LINE
 
     @njit
     def whole(weight, starts, following, row_bytes, unit, depth, out):
-        lines = (row_bytes + CACHE_LINE - 1) // CACHE_LINE
-        asked = unit // units * size * LANES // CACHE_LINE
-        row, byte = min(asked // lines, LANES - 1), asked % lines * CACHE_LINE
-        for u in range(0, depth, units):
-            at = (unit + u) // units * size
-            before, after = at * LANES, (at + size) * LANES
-            row, byte = ask(weight, following, row, byte, 0, row_bytes, before, after)
-            one(weight, starts, at, out, u * step)
+        asked = unit // together * lines_each * CACHE_LINE
+        row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes
+        for first in range(0, depth, together):
+            row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+            for u in range(first, min(first + together, depth), units):
+                one(weight, starts, (unit + u) // units * size, out, u * step)
 
     @njit
     def with_rest(weight, starts, following, row_bytes, unit, depth, out):
@@ -247,17 +250,17 @@ def meet_units(format: str, kind: Vector) -> Any:
     by one token x [1, hidden]; the rows that follow are asked for."""
     piece = PIECES[format]
     one, size, units = meet_piece(piece.code, kind, piece.step), piece.bytes, piece.units
-    bytes_each = size // units
+    bytes_each, together = size // units, ASKED * units
+    lines_each = (ASKED * size * LANES + CACHE_LINE - 1) // CACHE_LINE
 
     @njit
     def meet(sums, weight, starts, following, row_bytes, x):
         hidden = x.shape[1]
         done, row, byte = hidden // units * units, 0, 0
-        for k in range(0, done, units):
-            at = k * bytes_each
-            before, after = at * LANES, (at + size) * LANES
-            row, byte = ask(weight, following, row, byte, 0, row_bytes, before, after)
-            sums = one(sums, weight, starts, at, x, k)
+        for first in range(0, done, together):
+            row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+            for k in range(first, min(first + together, done), units):
+                sums = one(sums, weight, starts, k * bytes_each, x, k)
         rest = stack(np.uint8, REST)
         for k in range(done, hidden):
             for lane in range(bytes_each * LANES):

@@ -176,6 +176,21 @@ def splat(typing, kind, scalar):
 
 
 @intrinsic
+def splat_half(typing, kind, array, offset):
+    """Every lane the float16 at array[offset:]."""
+    result = kind.instance_type
+
+    def codegen(context, builder, signature, values):
+        half = ir.HalfType()
+        one = builder.load(address_of(context, builder, array, values[1:], half))
+        one.align = 1
+        halves = Vector("f16", result.lanes)
+        return widened(builder, halves, broadcast(builder, halves, one))
+
+    return result(kind, array, types.intp), codegen
+
+
+@intrinsic
 def zero(typing, kind):
     """Every lane zero."""
     result = kind.instance_type

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.simd import I32, call_llvm
+from kernels.cpu.simd import I32, broadcast, call_llvm
 
 I16 = ir.IntType(16)
 
@@ -26,6 +27,21 @@ def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
     (AVX2) or i8x64 (AVX-512)."""
     values = ir.Constant(index.type, [*table] * (index.type.count // 16))
     return shuffled(builder, values, index)
+
+
+@intrinsic
+def picked(typing, table, codes, shift):
+    """f32x16: of a table of sixteen, the one that each byte's four bits from `shift` on name
+    (AVX-512)."""
+
+    def codegen(context, builder, signature, values):
+        words = ir.VectorType(I32, table.lanes)
+        moved = broadcast(builder, table.of("i32"), builder.trunc(values[2], I32))
+        index = builder.lshr(builder.zext(values[1], words), moved)
+        name = "llvm.x86.avx512.permvar.sf.512"
+        return call_llvm(builder, name, table.ir, [values[0], index])
+
+    return table(table, codes, types.intp), codegen
 
 
 def shuffled(builder: Any, tables: Any, index: Any) -> Any:

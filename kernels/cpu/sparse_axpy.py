@@ -5,32 +5,19 @@ Four neurons meet 32 columns of some tokens at once. A neuron whose factors are 
 nothing and is not read: a predictor's false alarms cost nothing here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from kernels.cpu.bits import half_at
-from kernels.cpu.formats import CODINGS, TAGS, element
+from kernels.cpu.columns import COLUMNS, DECODED, TABLED, decoded_elements
+from kernels.cpu.formats import TAGS, element
+from kernels.cpu.linear import named
 from kernels.cpu.rows import ask
-from kernels.cpu.share import arguments, by_format, part
-from kernels.cpu.simd import (
-    add,
-    bf16x16,
-    convert,
-    f16x16,
-    f32x1,
-    f32x16,
-    fma,
-    high_nibbles,
-    i8x16,
-    load,
-    low_nibbles,
-    mul,
-    splat,
-    store,
-)
+from kernels.cpu.share import Share, arguments, by_format, part
+from kernels.cpu.simd import CACHE_LINE, f32x1, f32x16, fma, load, splat, store
 from kernels.cpu.simd_shuffle import stack
 from reference.formats import FORMATS
 
@@ -38,83 +25,9 @@ SIGNATURE = (
     "a: f32[tokens neurons], weight: u8[packed], rows: i32[neurons], count: i32[1]"
     " -> out: f32[tokens hidden]"
 )
-COLUMNS, NEURONS, TOKENS = 32, 4, 64
+NEURONS, TOKENS = 4, 64
 FACTORS = NEURONS * TOKENS
-
-
-def decoded_floats(kind: Any) -> Any:
-    step = kind.bits // 8
-
-    @njit(inline="always")
-    def decode(weight, start, c):
-        at = start + c // 16 * step
-        return convert(f32x16, load(kind, weight, at)), convert(
-            f32x16, load(kind, weight, at + step)
-        )
-
-    return decode
-
-
-@njit(inline="always")
-def q8_0(weight, start, c):
-    at = start + c // 32 * 34
-    d = splat(f32x16, half_at(weight, at))
-    low, high = load(i8x16, weight, at + 2), load(i8x16, weight, at + 18)
-    return mul(d, convert(f32x16, low)), mul(d, convert(f32x16, high))
-
-
-@njit(inline="always")
-def q4_0(weight, start, c):
-    at = start + c // 32 * 18
-    scale = half_at(weight, at)
-    d, less = splat(f32x16, scale), splat(f32x16, np.float32(-8) * scale)
-    codes = load(i8x16, weight, at + 2)
-    low, high = convert(f32x16, low_nibbles(codes)), convert(f32x16, high_nibbles(codes))
-    return fma(d, low, less), fma(d, high, less)  # exact: d has 11 bits, a code 4
-
-
-def decoded_q4_k() -> Any:
-    scale_at, offset_at = CODINGS["Q4_K"].scale_at(), CODINGS["Q4_K"].offset_at()
-
-    @njit(inline="always")
-    def decode(weight, start, c):
-        at, j = start + c // 256 * 144, c % 256
-        d = splat(f32x16, scale_at(weight, at, j))
-        m = splat(f32x16, np.float32(offset_at(weight, at, j)))
-        codes = at + 16 + j // 64 * 32
-        low, high = load(i8x16, weight, codes), load(i8x16, weight, codes + 16)
-        if j % 64 < 32:
-            low, high = low_nibbles(low), low_nibbles(high)
-        else:
-            low, high = high_nibbles(low), high_nibbles(high)
-        return add(mul(d, convert(f32x16, low)), m), add(mul(d, convert(f32x16, high)), m)
-
-    return decode
-
-
-def decoded_elements(format: str) -> Any:
-    """Any format, one element after the other."""
-    tag, elements, size = TAGS[format], FORMATS[format].block, FORMATS[format].block_bytes
-
-    @njit
-    def decode(weight, start, c):
-        values = stack(np.float32, COLUMNS)
-        row = weight[start + c // elements * size :]
-        for i in range(COLUMNS):
-            values[i] = element(tag, row, c % elements + i)
-        return load(f32x16, values, 0), load(f32x16, values, 16)
-
-    return decode
-
-
-DECODED = {
-    "F32": decoded_floats(f32x16),
-    "F16": decoded_floats(f16x16),
-    "BF16": decoded_floats(bf16x16),
-    "Q8_0": q8_0,
-    "Q4_0": q4_0,
-    "Q4_K": decoded_q4_k(),
-}
+CHUNK = 256  # columns of four neurons for which as much is asked for at once
 
 
 @njit
@@ -156,28 +69,31 @@ def put_columns(out, at, sums):
     store(out, at + 16, high)
 
 
-def kernel(format: str) -> Callable[..., None]:
-    decode, tag = DECODED.get(format) or decoded_elements(format), TAGS[format]
+def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[..., None]:
+    decode, tag = decoded.get(format) or decoded_elements(format), TAGS[format]
     elements, size = FORMATS[format].block, FORMATS[format].block_bytes
+    lines = -(-NEURONS * CHUNK // elements * size // CACHE_LINE)  # of a chunk of columns
+
+    @njit(inline="always")
+    def four_columns(weight, starts, factors, first, count, c, out):
+        w0, w1 = decode(weight, starts[0], c), decode(weight, starts[1], c)
+        w2, w3 = decode(weight, starts[2], c), decode(weight, starts[3], c)
+        for t in range(count):
+            at, own = (first + t) * out.shape[1] + c, NEURONS * t
+            sums = added(columns_of(out, at), w0, factors[own])
+            sums = added(sums, w1, factors[own + 1])
+            sums = added(sums, w2, factors[own + 2])
+            put_columns(out, at, added(sums, w3, factors[own + 3]))
 
     @njit
     def add_four(weight, starts, ahead, factors, first, count, begin, end, out):
         """Four neurons' columns added to the tokens' outputs; those at `ahead` are asked for."""
         first_byte, last = begin // elements * size, end // elements * size
         row, byte = 0, first_byte
-        for c in range(begin, end, COLUMNS):
-            at, then = c // elements * size, (c + COLUMNS) // elements * size
-            row, byte = ask(
-                weight, ahead, row, byte, first_byte, last, NEURONS * at, NEURONS * then
-            )
-            w0, w1 = decode(weight, starts[0], c), decode(weight, starts[1], c)
-            w2, w3 = decode(weight, starts[2], c), decode(weight, starts[3], c)
-            for t in range(count):
-                at, own = (first + t) * out.shape[1] + c, NEURONS * t
-                sums = added(columns_of(out, at), w0, factors[own])
-                sums = added(sums, w1, factors[own + 1])
-                sums = added(sums, w2, factors[own + 2])
-                put_columns(out, at, added(sums, w3, factors[own + 3]))
+        for chunk in range(begin, end, CHUNK):
+            row, byte = ask(weight, ahead, row, byte, first_byte, last, lines)
+            for c in range(chunk, min(chunk + CHUNK, end), COLUMNS):
+                four_columns(weight, starts, factors, first, count, c, out)
 
     @njit
     def add_one(weight, start, r, factors, first, count, begin, end, out):
@@ -225,7 +141,12 @@ def kernel(format: str) -> Callable[..., None]:
                     add_rest(weight, starts[r], r, factors, first, held, rest, out)
                 starts, ahead, factors, after, found = ahead, starts, after, factors, more
 
-    return sparse_axpy
+    return named(sparse_axpy, variant)
 
 
-SHARES = by_format(kernel, SIGNATURE, {f: f for f in FORMATS})
+def _shares(decoded: Mapping[str, Any], variant: str, formats: Iterable[str]) -> dict[str, Share]:
+    return by_format(partial(axpy, decoded, variant), SIGNATURE, {f: f for f in formats})
+
+
+GENERIC_SHARES = _shares(DECODED, "generic", FORMATS)
+AVX512_SHARES = _shares(TABLED, "avx512", TABLED)

@@ -36,6 +36,12 @@ BROUGHT = 36864  # bytes of a group that are brought at once: half of a first le
 NEVER = 1 << 20  # tokens from which on weights would be asked for: they were just brought
 
 
+def fewer(blocking: Blocking) -> Blocking:
+    """Every other width of tiles: half the code, which few tokens or very many run."""
+    widths = blocking.tiles
+    return replace(blocking, tiles=tuple(w for i, w in enumerate(widths) if i % 2 == 0 or w == 1))
+
+
 @njit
 def begin_rows(rows, group, active, row_bytes, starts):
     """Where a group's rows begin; lanes beyond the last neuron have the last one's."""
@@ -146,7 +152,7 @@ def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[...,
 
     one = single(format)
     multiply = chains(load_weights, step, fma_outer)
-    many = over_groups(format, blocking, linear_float.fill, multiply, from_unit)
+    many = over_groups(format, fewer(blocking), linear_float.fill, multiply, from_unit)
 
     def kernel(block, thread, n_threads):
         x, weight, mask, rows, count, out = arguments(block, FLOAT)
@@ -164,7 +170,7 @@ def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[...,
 
 def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., None]:
     layout, factor = meeting.layout(format), CODINGS[format].factor
-    blocking = meeting.blocking.over(layout.blocks)
+    blocking = fewer(meeting.blocking.over(layout.blocks))
     blocks, size = layout.blocks, blocking.size * layout.blocks
     words, parts = 8 * meeting.words, layout.parts
     all_words, all_parts = words * size, parts * size

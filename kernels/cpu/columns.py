@@ -1,0 +1,132 @@
+"""Thirty-two columns of a weight's row, decoded to the float32 numbers that the format says."""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from kernels.cpu.bits import half_at
+from kernels.cpu.formats import CODINGS, TAGS, element
+from kernels.cpu.simd import (
+    add,
+    bf16x16,
+    convert,
+    f16x16,
+    f32x16,
+    fma,
+    high_nibbles,
+    i8x16,
+    load,
+    low_nibbles,
+    mul,
+    splat,
+    splat_half,
+)
+from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.simd_x86 import picked
+from reference.formats import FORMATS
+
+COLUMNS = 32
+CODES = np.arange(16, dtype=np.float32)  # of four bits
+LOWERED = CODES - np.float32(8)
+
+
+def decoded_floats(kind: Any) -> Any:
+    step = kind.bits // 8
+
+    @njit(inline="always")
+    def decode(weight, start, c):
+        at = start + c // 16 * step
+        return convert(f32x16, load(kind, weight, at)), convert(
+            f32x16, load(kind, weight, at + step)
+        )
+
+    return decode
+
+
+@njit(inline="always")
+def q8_0(weight, start, c):
+    at = start + c // 32 * 34
+    d = splat(f32x16, half_at(weight, at))
+    low, high = load(i8x16, weight, at + 2), load(i8x16, weight, at + 18)
+    return mul(d, convert(f32x16, low)), mul(d, convert(f32x16, high))
+
+
+@njit(inline="always")
+def q4_0(weight, start, c):
+    at = start + c // 32 * 18
+    scale = half_at(weight, at)
+    d, less = splat(f32x16, scale), splat(f32x16, np.float32(-8) * scale)
+    codes = load(i8x16, weight, at + 2)
+    low, high = convert(f32x16, low_nibbles(codes)), convert(f32x16, high_nibbles(codes))
+    return fma(d, low, less), fma(d, high, less)  # exact: d has 11 bits, a code 4
+
+
+def decoded_q4_k() -> Any:
+    scale_at, offset_at = CODINGS["Q4_K"].scale_at(), CODINGS["Q4_K"].offset_at()
+
+    @njit(inline="always")
+    def decode(weight, start, c):
+        at, j = start + c // 256 * 144, c % 256
+        d = splat(f32x16, scale_at(weight, at, j))
+        m = splat(f32x16, np.float32(offset_at(weight, at, j)))
+        codes = at + 16 + j // 64 * 32
+        low, high = load(i8x16, weight, codes), load(i8x16, weight, codes + 16)
+        if j % 64 < 32:
+            low, high = low_nibbles(low), low_nibbles(high)
+        else:
+            low, high = high_nibbles(low), high_nibbles(high)
+        return add(mul(d, convert(f32x16, low)), m), add(mul(d, convert(f32x16, high)), m)
+
+    return decode
+
+
+def decoded_elements(format: str) -> Any:
+    """Any format, one element after the other."""
+    tag, elements, size = TAGS[format], FORMATS[format].block, FORMATS[format].block_bytes
+
+    @njit
+    def decode(weight, start, c):
+        values = stack(np.float32, COLUMNS)
+        row = weight[start + c // elements * size :]
+        for i in range(COLUMNS):
+            values[i] = element(tag, row, c % elements + i)
+        return load(f32x16, values, 0), load(f32x16, values, 16)
+
+    return decode
+
+
+@njit(inline="always")
+def tabled_q4_0(weight, start, c):
+    at = start + c // 32 * 18
+    codes = load(i8x16, weight, at + 2)
+    table = mul(splat_half(f32x16, weight, at), load(f32x16, LOWERED, 0))
+    return picked(table, codes, 0), picked(table, codes, 4)
+
+
+def tabled_q4_k() -> Any:
+    scale_at, offset_at = CODINGS["Q4_K"].scale_at(), CODINGS["Q4_K"].offset_at()
+
+    @njit(inline="always")
+    def decode(weight, start, c):
+        at, j = start + c // 256 * 144, c % 256
+        d = splat(f32x16, scale_at(weight, at, j))
+        m = splat(f32x16, np.float32(offset_at(weight, at, j)))
+        table, codes = add(mul(d, load(f32x16, CODES, 0)), m), at + 16 + j // 64 * 32
+        low, high = load(i8x16, weight, codes), load(i8x16, weight, codes + 16)
+        shift = j % 64 // 32 * 4
+        return picked(table, low, shift), picked(table, high, shift)
+
+    return decode
+
+
+DECODED = {
+    "F32": decoded_floats(f32x16),
+    "F16": decoded_floats(f16x16),
+    "BF16": decoded_floats(bf16x16),
+    "Q8_0": q8_0,
+    "Q4_0": q4_0,
+    "Q4_K": decoded_q4_k(),
+}
+# AVX-512: what four bits name is looked up among all sixteen numbers that they can.
+TABLED = {"Q4_0": tabled_q4_0, "Q4_K": tabled_q4_k()}
