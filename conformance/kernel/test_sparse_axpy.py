@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from conformance.conftest import DEEP
 from conformance.kernel.here import arguments, call_by, each, inputs_of, run
 from kernels.call import ShapeError, call
 from kernels.table import find
@@ -16,6 +17,9 @@ from reference.table import OPS
 
 SIZES = {"tokens": 5, "neurons": 65, "hidden": 256, "active": 30}
 FLOATS = ("F32", "F16", "BF16")
+LIKES = (*FLOATS, "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # the last decodes as all others do
+EACH = each("sparse_axpy", formats=() if DEEP else LIKES)
+FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 
 def with_rows(inputs: Arguments, active: Array) -> Arguments:
@@ -36,6 +40,7 @@ def bound(inputs: Arguments) -> Array:
 
 @each("sparse_axpy", formats=FLOATS)
 @given(data=st.data())
+@FEWER
 def test_all_rows_are_linear(kernel, data):
     """Over all neurons it is linear on the transposed weight, bit for bit."""
     inputs = data.draw(arguments(kernel))
@@ -46,15 +51,16 @@ def test_all_rows_are_linear(kernel, data):
     assert_array_equal(run(kernel, **everything), run(linear, x=inputs["a"], weight=transposed))
 
 
-@each("sparse_axpy")
+@EACH
 def test_no_row_is_zero(kernel):
     """Over no neurons the sum is empty."""
     inputs = inputs_of(kernel, **SIZES)
     assert_array_equal(run(kernel, **with_rows(inputs, np.arange(0))), 0)
 
 
-@each("sparse_axpy")
+@EACH
 @given(data=st.data())
+@FEWER
 def test_other_neurons_are_nothing_to_anyone(kernel, data):
     """NaN in the rows and the factors of neurons that are not listed changes no bit."""
     inputs = data.draw(arguments(kernel))
@@ -66,8 +72,9 @@ def test_other_neurons_are_nothing_to_anyone(kernel, data):
     assert_array_equal(run(kernel, **spoilt), run(kernel, **inputs))
 
 
-@each("sparse_axpy")
+@EACH
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
 def test_a_neuron_that_no_token_wants_is_not_read(kernel, data, seed):
     """Listed neurons whose factors are all zero may hold NaN, and change no bit by being listed."""
     inputs = data.draw(arguments(kernel))
@@ -80,8 +87,9 @@ def test_a_neuron_that_no_token_wants_is_not_read(kernel, data, seed):
     assert_array_equal(run(kernel, **listed), run(kernel, **wanted))
 
 
-@each("sparse_axpy")
+@EACH
 @given(data=st.data())
+@FEWER
 def test_a_token_does_not_see_the_others(kernel, data):
     """Each token alone gets the bits that it gets among all."""
     inputs = data.draw(arguments(kernel))
@@ -91,8 +99,9 @@ def test_a_token_does_not_see_the_others(kernel, data):
         assert_array_equal(run(kernel, **alone), together[t : t + 1])
 
 
-@each("sparse_axpy")
+@EACH
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
 def test_the_neurons_order_matters_to_rounding_alone(kernel, data, seed):
     """Both orders are within the bound of one sum, so they are within two of each other."""
     inputs = data.draw(arguments(kernel))
@@ -104,8 +113,9 @@ def test_the_neurons_order_matters_to_rounding_alone(kernel, data, seed):
     assert (off <= 2 * bound(inputs)).all()
 
 
-@each("sparse_axpy")
+@EACH
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
 def test_two_parts_make_the_whole(kernel, data, seed):
     """Neurons of one place and of the other add up to all, but for the rounding of three sums and
     of the two parts' one."""
@@ -137,8 +147,9 @@ def test_whole_numbers_are_exact(kernel, active):
     assert_array_equal(parts[0] + parts[1], whole)
 
 
-@each("sparse_axpy")
+@EACH
 @given(data=st.data(), threads=st.integers(2, 5))
+@FEWER
 def test_threads_make_one_result(kernel, data, threads):
     """By any number of threads, the same bits."""
     inputs = data.draw(arguments(kernel))
@@ -146,7 +157,7 @@ def test_threads_make_one_result(kernel, data, threads):
     assert_array_equal(shared, alone)
 
 
-@each("sparse_axpy")
+@EACH
 def test_rows_beyond_the_count_are_not_looked_at(kernel):
     """Whatever stands there, the same bits."""
     inputs = inputs_of(kernel, **SIZES)
