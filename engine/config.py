@@ -1,14 +1,28 @@
 """What a GGUF file says of its model, checked and in the field's terms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from reference import rope_frequencies
 
-ARCHITECTURES = ("llama",)
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the name of an architecture says and no key of its metadata does.
+
+    `activation` is the op of its feed-forward network.
+    """
+
+    activation: str
+
+
+ARCHITECTURES: Mapping[str, Traits] = {
+    "llama": Traits(activation="swiglu"),
+    "bamboo": Traits(activation="drelu"),  # arXiv 2406.05955
+}
 
 
 class ModelError(ValueError):
@@ -29,8 +43,33 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Sparsity:
+    """How a model's feed-forward networks skip neurons.
+
+    - `ranks`: of the predictors, by block; a block without one runs dense.
+    - `threshold`: that a neuron's logit has to reach.
+    - `union`: a neuron that one token of a step needs serves them all; else each its own.
+    - `places`: by block, int32 [ffn]: 1 where a neuron lives on a GPU, 0 on the CPU; none: they are
+      not split.
+    """
+
+    ranks: Mapping[int, int]
+    threshold: float = 0.0
+    union: bool = False
+    places: Mapping[int, np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=dict)
+
+    def without(self, blocks: set[int]) -> "Sparsity":
+        """The same, these blocks run dense."""
+        return replace(self, ranks={i: r for i, r in self.ranks.items() if i not in blocks})
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The sizes and constants of a LLaMA-family model."""
+    """The sizes and constants of a model.
+
+    `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
+    and which skip neurons where there is a `sparsity`.
+    """
 
     architecture: str
     name: str
@@ -43,18 +82,21 @@ class ModelConfig:
     ffn: int
     vocab: int
     norm_eps: float
+    activation: str
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
+    transposed_down: bool = False
+    sparsity: Sparsity | None = None
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
         """`vocab` is the number of rows of the token embedding."""
         architecture = metadata.get("general.architecture")
-        if architecture not in ARCHITECTURES:
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             raise ModelError(f"general.architecture is {architecture!r}; this engine runs {known}")
-        keys = _Keys(metadata, str(architecture))
+        keys = _Keys(metadata, architecture)
         heads = keys.count("attention.head_count")
         hidden = keys.count("embedding_length")
         if hidden % heads and keys.full("attention.key_length") not in metadata:
@@ -70,7 +112,7 @@ class ModelConfig:
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
         config = cls(
-            architecture=str(architecture),
+            architecture=architecture,
             name=str(metadata.get("general.name", "")),
             context=keys.count("context_length"),
             hidden=hidden,
@@ -81,6 +123,7 @@ class ModelConfig:
             ffn=keys.count("feed_forward_length"),
             vocab=vocab,
             norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
+            activation=ARCHITECTURES[architecture].activation,
             rope_dims=keys.count("rope.dimension_count", head_dim),
             rope_base=keys.real("rope.freq_base", 10000.0),
             rope_scaling=_rope_scaling(keys),

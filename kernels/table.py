@@ -134,6 +134,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("threshold_mask", "generic", neuron_masks.threshold_mask, splits="tokens"),
     Kernel("union_mask", "generic", neuron_masks.union_mask),
     Kernel("neuron_split", "generic", neuron_masks.neuron_split, splits="tokens"),
+    Kernel("add_counts", "generic", neuron_masks.add_counts),
+    Kernel("where_active", "generic", neuron_masks.where_active, splits="tokens"),
     Kernel("active_rows", "generic", neuron_masks.any_token, then=neuron_masks.compact),
     *sparse_linear_of(
         "avx512", sparse_linear.AVX512_FLOATS, requires=AVX512, takes=sparse_linear.fits

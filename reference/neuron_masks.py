@@ -31,7 +31,7 @@ def neuron_split(mask: Array, places: Array, place: float) -> Array:
 
     mask, places int32 [neurons] -> mask.
     """
-    return mask * (places == place)
+    return np.where(places == place, mask, 0)
 
 
 def active_rows(mask: Array) -> tuple[Array, Array]:
@@ -43,6 +43,19 @@ def active_rows(mask: Array) -> tuple[Array, Array]:
     rows = np.zeros(mask.shape[1], np.int32)
     rows[: len(found)] = found
     return rows, np.array([len(found)], np.int32)
+
+
+def add_counts(mask: Array, before: Array) -> Array:
+    """out[i] = before[i] + for how many tokens neuron i is active.
+
+    mask, before int64 [neurons] -> int64 [neurons].
+    """
+    return np.asarray(before + mask.sum(axis=0, dtype=np.int64))
+
+
+def where_active(x: Array, mask: Array) -> Array:
+    """x where the neuron is active, else 0. x [tokens, neurons], mask -> float64, same."""
+    return np.where(mask, x.astype(np.float64), 0)
 
 
 def some_mask(rng: np.random.Generator, tokens: int, neurons: int, active: int) -> Array:
@@ -70,6 +83,15 @@ def _make_split(case: Case) -> Arguments:
     rng, neurons = case.rng(), case.shape["neurons"]
     places = np.asarray(rng.random(neurons) < rng.choice(SHARES), np.int32)
     return {**_make_mask(case), "places": places, "place": float(case.seed % 2)}
+
+
+def _make_counts(case: Case) -> Arguments:
+    before = case.rng().integers(0, 2**40, case.shape["neurons"])
+    return {**_make_mask(case), "before": before}
+
+
+def _make_masked(case: Case) -> Arguments:
+    return {**_make_mask(case), "x": case.array(case.rng(), *case.shape.values())}
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -132,6 +154,24 @@ OPS = (
         make=_make_mask,
         bound=exact,
         cost=_cost(5),
+        **_ON_MASKS,
+    ),
+    Op(
+        name="add_counts",
+        reference=add_counts,
+        signature="mask: u8[tokens neurons], before: i64[neurons] -> out: i64[neurons]",
+        make=_make_counts,
+        bound=exact,
+        cost=_cost(1),
+        **_ON_MASKS,
+    ),
+    Op(
+        name="where_active",
+        reference=where_active,
+        signature="x: f32[tokens neurons], mask: u8[tokens neurons] -> out: f32[tokens neurons]",
+        make=_make_masked,
+        bound=exact,
+        cost=_cost(9),
         **_ON_MASKS,
     ),
 )

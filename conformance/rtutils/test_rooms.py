@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from conformance.rooms import ROOT
+from engine.config import ARCHITECTURES
+from engine.models.table import FAMILIES
 from kernels.table import KERNELS, variants
 from reference.formats import FORMATS
 from reference.table import OPS
@@ -140,3 +142,8 @@ def test_no_drawer_for_everything():
     """There is no utils.py: a thing has a name and a room."""
     for room in ROOMS:
         assert not [p for p in sources(room) if p.stem in ("utils", "util", "helpers", "misc")]
+
+
+def test_every_architecture_has_a_family():
+    """What the configuration knows is what the table of models builds."""
+    assert FAMILIES.keys() == ARCHITECTURES.keys()

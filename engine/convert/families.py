@@ -16,7 +16,7 @@ from engine import gguf_writer as gw
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.fields import Fields
-from engine.models import llama
+from engine.models.table import FAMILIES as MODELS
 from reference.formats.format import Floats
 
 
@@ -94,9 +94,9 @@ class Llama:
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         """Every tensor of the GGUF file that comes from the checkpoint, in the file's order."""
-        needed = llama.expected_tensors(model)
+        needed = MODELS[self.gguf].expected_tensors(model)
         found = {name: self._source(name, dims, model) for name, dims in needed.items()}
-        for name, dims in llama.optional_tensors(model).items():
+        for name, dims in MODELS[self.gguf].optional_tensors(model).items():
             if name == "output.weight" and not self.tied(config):
                 found[name] = self._source(name, dims, model)
             elif name.endswith(".bias"):

@@ -1,0 +1,10 @@
+"""Model families: one short file each, which reads like its paper.
+
+The room, in reading order:
+
+- `family`: what a family is to the engine
+- `layers`: what families have in common: inputs of a step, projections, attention over the cache
+- `feed_forward`: the feed-forward network of a block
+- `llama`: the families
+- `table`: every family there is
+"""

@@ -4,31 +4,19 @@ Tensors by their GGUF names. A file may tie `output` to `token_embd` and may hav
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """What the engine writes before each step (see reference/attention.py for lists and spans)."""
-
-    tokens: Value
-    positions: Value
-    cells: Value
-    spans: Value
-    lists: Value
-    cell_positions: Value
-    rows: Value
+from engine.models import feed_forward
+from engine.models.layers import StepInputs, attend, project
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden, ffn = config.hidden, config.ffn
+    hidden = config.hidden
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
     for i in range(config.blocks):
@@ -39,10 +27,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"blk.{i}.attn_v.weight": (kv, hidden),
             f"blk.{i}.attn_output.weight": (hidden, q),
             f"blk.{i}.ffn_norm.weight": (hidden,),
-            f"blk.{i}.ffn_gate.weight": (ffn, hidden),
-            f"blk.{i}.ffn_up.weight": (ffn, hidden),
-            f"blk.{i}.ffn_down.weight": (hidden, ffn),
-        }
+        } | feed_forward.expected_tensors(config, i)
     return tensors | {"output_norm.weight": (hidden,)}
 
 
@@ -84,11 +69,6 @@ def build(
     _, magnitude = config.rope(None)
     tokens = inputs.tokens.dims[0]
 
-    def linear(x: Value, name: str) -> Value:
-        out = graph("linear", name, x=x, weight=weights[f"{name}.weight"])
-        bias = weights.get(f"{name}.bias")
-        return graph("add_bias", f"{name}.bias", x=out, bias=bias) if bias else out
-
     def norm(x: Value, name: str) -> Value:
         return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
 
@@ -103,43 +83,19 @@ def build(
     for i in range(config.blocks):
         block = f"blk.{i}"
         h = norm(x, f"{block}.attn_norm")
-        q, k, v = (linear(h, f"{block}.attn_{name}") for name in "qkv")
+        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
         q = graph(
             "rope_norm", f"{block}.q_rope", x=q.view(tokens, heads, head_dim), rotation=rotation
         )
         k = graph(
             "rope_norm", f"{block}.k_rope", x=k.view(tokens, kv_heads, head_dim), rotation=rotation
         )
-        k_cache, v_cache = caches[f"{block}.k_cache"], caches[f"{block}.v_cache"]
-        for cache, new in ((k_cache, k), (v_cache, v)):
-            graph(
-                "kv_write",
-                f"{cache.name}_write",
-                out=cache,
-                x=new.view(tokens, kv_heads * head_dim),
-                cells=inputs.cells,
-                before=cache,
-            )
-        attended = graph(
-            "attention",
-            f"{block}.attention",
-            q=q,
-            k=k_cache,
-            v=v_cache,
-            lists=inputs.lists,
-            spans=inputs.spans,
-            positions=inputs.positions,
-            cell_positions=inputs.cell_positions,
-            slopes=weights["attention.slopes"],
-            scale=head_dim**-0.5,
-            softcap=0.0,
-        )
-        attended = linear(attended.view(tokens, heads * head_dim), f"{block}.attn_output")
+        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
+        attended = project(graph, weights, f"{block}.attn_output", attended)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = norm(x, f"{block}.ffn_norm")
-        gate, up = linear(h, f"{block}.ffn_gate"), linear(h, f"{block}.ffn_up")
-        gated = graph("swiglu", f"{block}.swiglu", gate=gate, up=up)
-        x = graph("add", f"{block}.ffn_residual", x=x, y=linear(gated, f"{block}.ffn_down"))
+        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
+        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
     output = "output" if "output.weight" in weights else "token_embd"
     logits = graph("linear", "logits", x=norm(x, "output_norm"), weight=weights[f"{output}.weight"])

@@ -3,7 +3,7 @@
 from kernels.cpu.share import arguments, part, share
 from reference.neuron_masks import OPS
 
-THRESHOLD, UNION, SPLIT, ROWS = (op.signature for op in OPS)
+THRESHOLD, UNION, SPLIT, ROWS, COUNTS, MASKED = (op.signature for op in OPS)
 
 
 @share(THRESHOLD)
@@ -39,7 +39,7 @@ def neuron_split(block, thread, n_threads):
 @share(ROWS)
 def any_token(block, thread, n_threads):
     """rows[i] says for now whether any token needs neuron i."""
-    mask, rows, count = arguments(block, ROWS)
+    mask, rows, _ = arguments(block, ROWS)
     first, last = part(mask.shape[1], thread, n_threads)
     rows[first:last] = 0
     for t in range(mask.shape[0]):
@@ -50,7 +50,7 @@ def any_token(block, thread, n_threads):
 @share(ROWS)
 def compact(block, thread, n_threads):
     """Then the neurons' numbers move to the front, behind what is read."""
-    mask, rows, count = arguments(block, ROWS)
+    _, rows, count = arguments(block, ROWS)
     if thread:
         return
     found = 0
@@ -60,3 +60,23 @@ def compact(block, thread, n_threads):
         found += needed
     rows[found:] = 0
     count[0] = found
+
+
+@share(COUNTS)
+def add_counts(block, thread, n_threads):
+    mask, before, out = arguments(block, COUNTS)
+    first, last = part(mask.shape[1], thread, n_threads)
+    for i in range(first, last):
+        out[i] = before[i]
+    for t in range(mask.shape[0]):
+        for i in range(first, last):
+            out[i] += mask[t, i]
+
+
+@share(MASKED)
+def where_active(block, thread, n_threads):
+    x, mask, out = arguments(block, MASKED)
+    first, last = part(mask.shape[0], thread, n_threads)
+    for t in range(first, last):
+        for i in range(mask.shape[1]):
+            out[t, i] = x[t, i] if mask[t, i] else 0

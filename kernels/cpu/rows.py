@@ -6,18 +6,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 from kernels.cpu.linear import LANES
-from kernels.cpu.simd import CACHE_LINE, address_of, i32x16, load, prefetch, store
-from kernels.cpu.simd_shuffle import words_of_rows
+from kernels.cpu.simd import (
+    CACHE_LINE,
+    ELEMENTS,
+    Vector,
+    address_of,
+    broadcast,
+    call_llvm,
+    convert,
+    f32x16,
+    fma,
+    i32x16,
+    load,
+    prefetch,
+    splat,
+    store,
+    suffix,
+    widened,
+)
+from kernels.cpu.simd_shuffle import stack, words_of_rows
 
-I64 = ir.IntType(64)
+REST = 4 * LANES  # bytes of an element of sixteen rows, at most
+I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
 Words = Callable[[int], list[Any]]  # a byte of the piece -> four vectors of words, a row a lane
 Put = Callable[[int, Any], None]  # a byte of the packed piece, and a vector that goes there
 Copy = Callable[[int, int], None]  # a byte of the packed piece, and of the rows, whose two go there
+Code = Callable[[Any, Words, Put, Any], None]
 
 
 def _narrow(builder: Any, words: Any, shift: int, bits: int) -> Any:
@@ -92,7 +112,7 @@ class Piece:
     bytes: int
     units: int
     step: int
-    code: Callable[[Any, Words, Put, Copy], None]
+    code: Code
 
 
 PIECES = {
@@ -105,20 +125,24 @@ PIECES = {
 }
 
 
-def bring_piece(code: Callable[[Any, Words, Put, Copy], None]) -> Any:
+def _rows(context: Any, builder: Any, weight: Any, values: Any) -> list[Any]:
+    """Pointers to sixteen rows; values are (weight, starts as an array's structure, at)."""
+    base = address_of(context, builder, weight, (values[0], values[2]), I8)
+    starts = values[1].data
+    begins = (builder.load(builder.gep(starts, [I64(lane)])) for lane in range(LANES))
+    return [builder.gep(base, [begin]) for begin in begins]
+
+
+def bring_piece(code: Code) -> Any:
     """An intrinsic of (weight, starts, at, out, to): the piece at byte `at` of sixteen rows, which
     begin at bytes starts[0] to starts[15] of the weight, to byte `to` of `out`."""
 
     @intrinsic
     def bring(typing, weight, starts, at, out, to):
         def codegen(context, builder, signature, values):
-            base = address_of(context, builder, weight, values[0:3:2], ir.IntType(8))
-            begins = context.make_array(starts)(context, builder, values[1]).data
-            rows = [
-                builder.gep(base, [builder.load(builder.gep(begins, [I64(lane)]))])
-                for lane in range(LANES)
-            ]
-            target = address_of(context, builder, out, values[3:5], ir.IntType(8))
+            begins = context.make_array(starts)(context, builder, values[1])
+            rows = _rows(context, builder, weight, (values[0], begins, values[2]))
+            target = address_of(context, builder, out, values[3:5], I8)
 
             def words(byte: int) -> list[Any]:
                 return words_of_rows(builder, rows, byte)
@@ -129,13 +153,12 @@ def bring_piece(code: Callable[[Any, Words, Put, Copy], None]) -> Any:
                 builder.store(vector, pointer).align = 1
 
             def copy(byte: int, source: int) -> None:
+                halves = ir.Constant(ir.VectorType(I16, LANES), ir.Undefined)
                 for lane, row in enumerate(rows):
-                    two = (
-                        builder.gep(row, [I64(source)]),
-                        builder.gep(target, [I64(byte + 2 * lane)]),
-                    )
-                    a, b = (builder.bitcast(p, ir.IntType(16).as_pointer()) for p in two)
-                    builder.store(builder.load(a, align=1), b, align=1)
+                    place = builder.bitcast(builder.gep(row, [I64(source)]), I16.as_pointer())
+                    half = builder.load(place, align=1)
+                    halves = builder.insert_element(halves, half, I64(lane))
+                put(byte, halves)
 
             code(builder, words, put, copy)
             return context.get_dummy_value()
@@ -143,6 +166,36 @@ def bring_piece(code: Callable[[Any, Words, Put, Copy], None]) -> Any:
         return types.void(weight, starts, types.intp, out, types.intp), codegen
 
     return bring
+
+
+def meet_piece(code: Code, kind: Vector, step: int) -> Any:
+    """An intrinsic of (sums, weight, starts, at, x, k): the same piece of a float format, met by
+    x[0, k:] of one token at once: a chain of fused multiply-adds for each row."""
+
+    @intrinsic
+    def meet(typing, sums, weight, starts, at, x, k):
+        def codegen(context, builder, signature, values):
+            begins = context.make_array(starts)(context, builder, values[2])
+            rows = _rows(context, builder, weight, (values[1], begins, values[3]))
+            scalars = address_of(context, builder, x, values[4:6], ELEMENTS[sums.element])
+            total = values[0]
+
+            def words(byte: int) -> list[Any]:
+                return words_of_rows(builder, rows, byte)
+
+            def put(byte: int, vector: Any) -> None:
+                nonlocal total
+                one = builder.load(builder.gep(scalars, [I64(byte // step)]))
+                w = widened(builder, kind, builder.bitcast(vector, kind.ir))
+                product = [w, broadcast(builder, sums, one), total]
+                total = call_llvm(builder, f"llvm.fmuladd.{suffix(sums)}", sums.ir, product)
+
+            code(builder, words, put, None)
+            return total
+
+        return sums(sums, weight, starts, types.intp, x, types.intp), codegen
+
+    return meet
 
 
 @njit(inline="always")
@@ -187,3 +240,30 @@ def bring_units(format: str) -> Any:
                 store(out, u * step + bytes_each * lane, load(element, weight, at))
 
     return with_rest if units > 1 else whole
+
+
+def meet_units(format: str, kind: Vector) -> Any:
+    """(sums, weight, starts, following, row_bytes, x): sums with sixteen rows of a float format met
+    by one token x [1, hidden]; the rows that follow are asked for."""
+    piece = PIECES[format]
+    one, size, units = meet_piece(piece.code, kind, piece.step), piece.bytes, piece.units
+    bytes_each = size // units
+
+    @njit
+    def meet(sums, weight, starts, following, row_bytes, x):
+        hidden = x.shape[1]
+        done, row, byte = hidden // units * units, 0, 0
+        for k in range(0, done, units):
+            at = k * bytes_each
+            before, after = at * LANES, (at + size) * LANES
+            row, byte = ask(weight, following, row, byte, 0, row_bytes, before, after)
+            sums = one(sums, weight, starts, at, x, k)
+        rest = stack(np.uint8, REST)
+        for k in range(done, hidden):
+            for lane in range(bytes_each * LANES):
+                at = starts[lane // bytes_each] + k * bytes_each + lane % bytes_each
+                rest[lane] = weight[at]
+            sums = fma(convert(f32x16, load(kind, rest, 0)), splat(f32x16, x[0, k]), sums)
+        return sums
+
+    return meet

@@ -18,9 +18,9 @@ from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import LAYOUTS
 from kernels.cpu.linear import LANES, Blocking, chains, named
 from kernels.cpu.linear_blocks import Meeting
-from kernels.cpu.rows import PIECES, bring_units
+from kernels.cpu.rows import PIECES, bring_units, meet_units
 from kernels.cpu.share import Share, arguments, by_format, part
-from kernels.cpu.simd import f32x16, fma, splat, zero
+from kernels.cpu.simd import f32x16, zero
 from kernels.cpu.simd import store as store_vector
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.tiles import fma_outer, in_tiles
@@ -115,41 +115,23 @@ def over_groups(
     return run
 
 
-def single(format: str, load_weights: Any) -> Any:
-    """One token and float weights: two groups at once, since a chain of additions waits for each
-    to end."""
-    bring, step = bring_units(format), PIECES[format].step
-    units_at_once = BROUGHT // step // PIECES[format].units * PIECES[format].units
-    scratch = units_at_once * step
+def single(format: str) -> Any:
+    """One token and float weights: rows are met as they come. Two groups by turns, since a chain of
+    additions waits for each to end."""
+    meet = meet_units(format, linear_float.KINDS[format])
 
     @njit
     def run(x, weight, mask, rows, active, out, thread, n_threads):
-        units, row_bytes = x.shape[1], weight.size // out.shape[1]
-        starts, others = stack(np.int64, LANES), stack(np.int64, LANES)
-        following, last = stack(np.int64, LANES), stack(np.int64, LANES)
-        brought, beside = stack(np.uint8, scratch), stack(np.uint8, scratch)
+        row_bytes = weight.size // out.shape[1]
+        starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
         sums = stack(np.float32, LANES).reshape((1, LANES))
         begin, end = part((active + LANES - 1) // LANES, thread, n_threads)
-        for group in range(begin, end, 2):
-            other = min(group + 1, end - 1)
+        for group in range(begin, end):
             begin_rows(rows, group, active, row_bytes, starts)
-            begin_rows(rows, other, active, row_bytes, others)
-            begin_rows(rows, min(group + 2, end - 1), active, row_bytes, following)
-            begin_rows(rows, min(group + 3, end - 1), active, row_bytes, last)
-            a, b = zero(f32x16), zero(f32x16)
-            for unit in range(0, units, units_at_once):
-                deep = min(units_at_once, units - unit)
-                bring(weight, starts, following, row_bytes, unit, deep, brought)
-                bring(weight, others, last, row_bytes, unit, deep, beside)
-                for k in range(deep):
-                    scalar = splat(f32x16, x[0, unit + k])
-                    a = fma(load_weights(brought, k * step), scalar, a)
-                    b = fma(load_weights(beside, k * step), scalar, b)
-            store_vector(sums, 0, a)
+            begin_rows(rows, min(group + 1, end - 1), active, row_bytes, following)
+            found = meet(zero(f32x16), weight, starts, following, row_bytes, x)
+            store_vector(sums, 0, found)
             put(sums, 0, 1, rows, group, active, mask, out)
-            if other > group:
-                store_vector(sums, 0, b)
-                put(sums, 0, 1, rows, other, active, mask, out)
 
     return run
 
@@ -162,7 +144,7 @@ def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[...,
     def from_unit(panel, n):
         return (panel[0][n:],)
 
-    one = single(format, load_weights)
+    one = single(format)
     multiply = chains(load_weights, step, fma_outer)
     many = over_groups(format, blocking, linear_float.fill, multiply, from_unit)
 

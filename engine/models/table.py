@@ -1,0 +1,8 @@
+"""Every model family the engine runs, by what GGUF calls its architecture."""
+
+from collections.abc import Mapping
+
+from engine.models import llama
+from engine.models.family import Family
+
+FAMILIES: Mapping[str, Family] = {"llama": llama, "bamboo": llama}
