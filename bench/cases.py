@@ -75,7 +75,7 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
         case "sparse_linear" | "sparse_axpy":
             for active in m.ffn // 10, m.ffn:
                 yield n | {"hidden": m.hidden, "neurons": m.ffn, "active": active}
-        case "threshold_mask" | "union_mask" | "neuron_split" | "active_rows":
+        case _ if list(OPS[op].axes) == ["tokens", "neurons"]:  # masks
             yield n | {"neurons": m.ffn}
         case "silu" | "gelu" | "relu" | "squared_relu" | "geglu" | "squared_reglu" | "drelu":
             yield n | {"width": m.ffn}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from kernels.call import bind, call, empty_outputs, sizes
 from kernels.kernel import Kernel
@@ -32,6 +33,13 @@ def call_by(kernel: Kernel, n_threads: int, inputs: Arguments) -> dict[str, Arra
     outputs = empty_outputs(kernel.spec, shape, kernel.format)
     bind(kernel, inputs, outputs)(n_threads, range(n_threads)[::-1])
     return outputs
+
+
+def demand_one_result(kernel: Kernel, n_threads: int, inputs: Arguments) -> None:
+    """So many threads make the bits that one makes."""
+    alone, shared = (call_by(kernel, n, inputs) for n in (1, n_threads))
+    for name, value in alone.items():
+        assert_array_equal(shared[name], value)
 
 
 def inputs_of(kernel: Kernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import arguments, call_by, each, inputs_of, run
+from conformance.kernel.here import arguments, call_by, demand_one_result, each, inputs_of, run
 from kernels.call import ShapeError, call
 from reference.neuron_masks import OPS
 
@@ -118,13 +118,38 @@ def test_all_and_none_are_found(kernel, neurons):
         assert not count.any()
 
 
-@each("threshold_mask", "union_mask", "neuron_split")
-@given(data=st.data(), threads=st.integers(2, 5))
-def test_threads_make_one_mask(kernel, data, threads):
-    """By any number of threads, the same mask."""
+@each("add_counts")
+@given(data=st.data(), cut=st.integers(0, 40))
+def test_tokens_may_be_counted_in_turns(kernel, data, cut):
+    """Some tokens, then the others, add up to all of them; none add nothing."""
     inputs = data.draw(arguments(kernel))
-    (alone,), (shared,) = (call_by(kernel, n, inputs).values() for n in (1, threads))
-    assert_array_equal(shared, alone)
+    first = run(kernel, mask=inputs["mask"][:cut], before=inputs["before"])
+    both = run(kernel, mask=inputs["mask"][cut:], before=first)
+    assert_array_equal(both, run(kernel, **inputs))
+    assert_array_equal(run(kernel, mask=inputs["mask"][:0], before=both), both)
+
+
+@each("add_counts")
+def test_counts_do_not_run_over(kernel):
+    """Beyond 32 bits, as a long text's counts are, and one more for each token."""
+    before = 2**40 + np.arange(130)
+    assert_array_equal(run(kernel, mask=MASK, before=before), before + np.sum(MASK, axis=0))
+
+
+@each("where_active")
+def test_an_active_value_stays_and_another_is_zero(kernel):
+    """Whatever it is: NaN and infinity stay where active, and are zero elsewhere, not a product."""
+    x = np.resize(np.float32([NAN, INF, -INF, -0.0, 1e-45, -2.5, 3.0]), MASK.shape)
+    out = run(kernel, x=x, mask=MASK)
+    assert_array_equal(out.view(np.uint32), np.where(MASK, x, 0).view(np.uint32))
+    assert np.isnan(out).any()
+
+
+@each("threshold_mask", "union_mask", "neuron_split", "add_counts", "where_active")
+@given(data=st.data(), threads=st.integers(2, 5))
+def test_threads_make_one_result(kernel, data, threads):
+    """By any number of threads, the same bits."""
+    demand_one_result(kernel, threads, data.draw(arguments(kernel)))
 
 
 @each(*(op.name for op in OPS if op.name != "threshold_mask"))

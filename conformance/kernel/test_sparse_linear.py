@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import arguments, call_by, each, inputs_of, run
+from conformance.kernel.here import arguments, demand_one_result, each, inputs_of, run
 from kernels.call import ShapeError, call
 from kernels.kernel import Kernel
 from kernels.table import find
@@ -87,9 +87,7 @@ def test_two_parts_make_the_whole(kernel, data, seed):
 @FEWER
 def test_threads_make_one_result(kernel, data, threads):
     """By any number of threads, the same bits."""
-    inputs = data.draw(arguments(kernel))
-    (alone,), (shared,) = (call_by(kernel, n, inputs).values() for n in (1, threads))
-    assert_array_equal(shared, alone)
+    demand_one_result(kernel, threads, data.draw(arguments(kernel)))
 
 
 @each("sparse_linear")

@@ -8,7 +8,14 @@ import numpy as np
 from conformance.wrong.wrong import Wrong, computing
 from reference.activations import sigmoid
 from reference.formats import FORMATS
-from reference.neuron_masks import active_rows, neuron_split, threshold_mask, union_mask
+from reference.neuron_masks import (
+    active_rows,
+    add_counts,
+    neuron_split,
+    threshold_mask,
+    union_mask,
+    where_active,
+)
 from reference.op import Arguments, Array
 from reference.sparse_axpy import sparse_axpy
 from reference.sparse_linear import FORMATS_OF_SPARSE, sparse_linear
@@ -93,6 +100,30 @@ def once_a_token(mask: Array) -> Found:
     rows, found = np.zeros(mask.shape[1], int), np.sort(np.nonzero(mask)[1])[: mask.shape[1]]
     rows[: len(found)] = found
     return rows, np.array([len(found)])
+
+
+def counted_anew(mask: Array, before: Array) -> Array:
+    return np.asarray(add_counts(mask, 0 * before))
+
+
+def once_for_all_tokens(mask: Array, before: Array) -> Array:
+    return np.asarray(before + mask.any(axis=0))
+
+
+def counted_in_a_byte(mask: Array, before: Array) -> Array:
+    return np.asarray(add_counts(mask, before).astype(np.uint8))
+
+
+def inactive_kept(x: Array, mask: Array) -> Array:
+    return x
+
+
+def active_zeroed(x: Array, mask: Array) -> Array:
+    return where_active(x, 1 - mask)
+
+
+def where_active_for_the_first(x: Array, mask: Array) -> Array:
+    return where_active(x, first_token_alone(mask))
 
 
 def same_place(inputs: Arguments, outputs: Outputs, n_threads: int, order: Sequence[int]) -> None:
@@ -241,6 +272,8 @@ BUGS = (
     *rows_of("active_rows", count_off_by_one, stale_behind, descending),
     *rows_of("active_rows", of_the_first_token, last_neuron_missed, once_a_token),
     Wrong("active_rows", "same-place", same_place),
+    *rows_of("add_counts", counted_anew, once_for_all_tokens, counted_in_a_byte),
+    *rows_of("where_active", inactive_kept, active_zeroed, where_active_for_the_first),
     *rows_of(
         "sparse_linear",
         mask_ignored,
