@@ -72,7 +72,12 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": CONTEXT}
         case "add" | "add_bias" | "scale":
             yield n | {"width": m.hidden}
-        case "silu" | "gelu" | "relu" | "squared_relu" | "geglu":
+        case "sparse_linear" | "sparse_axpy":
+            for active in m.ffn // 10, m.ffn:
+                yield n | {"hidden": m.hidden, "neurons": m.ffn, "active": active}
+        case _ if list(OPS[op].axes) == ["tokens", "neurons"]:  # masks
+            yield n | {"neurons": m.ffn}
+        case "silu" | "gelu" | "relu" | "squared_relu" | "geglu" | "squared_reglu" | "drelu":
             yield n | {"width": m.ffn}
         case "swiglu" | "reglu" if op == m.gate:
             yield n | {"width": m.ffn}

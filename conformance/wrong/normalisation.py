@@ -89,8 +89,16 @@ def geglu_by_silu(gate: Array, up: Array) -> Array:
     return gated_activations.swiglu(gate, up)
 
 
-def reglu_of_both(gate: Array, up: Array) -> Array:
-    return activations.relu(gate) * activations.relu(up)
+def reglu_squared(gate: Array, up: Array) -> Array:
+    return gated_activations.reglu(gate, up) ** 2
+
+
+def squared_reglu_with_sign(gate: Array, up: Array) -> Array:
+    return square_with_sign(gate) * up
+
+
+def drelu_of_the_product(gate: Array, up: Array) -> Array:
+    return activations.relu(gate * up)
 
 
 def add_in_float16(x: Array, y: Array) -> Array:
@@ -124,7 +132,12 @@ BUGS = (
     Wrong("squared_relu", "keeps-the-sign", computing(square_with_sign)),
     Wrong("swiglu", "gate-and-up-exchanged", computing(swiglu_exchanged)),
     Wrong("geglu", "silu", computing(geglu_by_silu)),
-    Wrong("reglu", "relu-of-up-too", computing(reglu_of_both)),
+    Wrong("reglu", "relu-of-up-too", computing(gated_activations.drelu)),
+    Wrong("squared_reglu", "not-squared", computing(gated_activations.reglu)),
+    Wrong("squared_reglu", "up-squared-too", computing(reglu_squared)),
+    Wrong("squared_reglu", "keeps-the-sign", computing(squared_reglu_with_sign)),
+    Wrong("drelu", "up-as-it-is", computing(gated_activations.reglu)),
+    Wrong("drelu", "of-the-product", computing(drelu_of_the_product)),
     Wrong("add", "float16", computing(add_in_float16)),
     Wrong("add_bias", "off-by-one", computing(bias_of_the_next)),
     Wrong("scale", "float16-factor", computing(scale_in_float16)),
