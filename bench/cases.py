@@ -53,7 +53,7 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
                 yield n | {"hidden": m.hidden, "out": m.vocab}
         case "embedding":
             yield n | {"vocab": m.vocab, "hidden": m.hidden}
-        case "rms_norm":
+        case "rms_norm" | "layer_norm":
             yield n | {"hidden": m.hidden}
         case "quantise_activations":
             yield from (n | {"hidden": hidden} for hidden in (m.hidden, m.ffn))
@@ -72,7 +72,7 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": CONTEXT}
         case "add" | "add_bias" | "scale":
             yield n | {"width": m.hidden}
-        case "silu" | "gelu" | "relu" | "squared_relu" | "geglu":
+        case "silu" | "gelu" | "gelu_erf" | "relu" | "squared_relu" | "geglu":
             yield n | {"width": m.ffn}
         case "swiglu" | "reglu" if op == m.gate:
             yield n | {"width": m.ffn}
