@@ -18,6 +18,11 @@ def expected_tensors(config: ModelConfig, block: str) -> dict[str, tuple[int, ..
     return tensors | {f"{block}.ffn_down.weight": (hidden, ffn)}
 
 
+def biases(config: ModelConfig, block: str) -> dict[str, tuple[int, ...]]:
+    """Those that `feed_forward` adds, if the file has them."""
+    return {f"{block}.ffn_up.bias": (config.ffn,), f"{block}.ffn_down.bias": (config.hidden,)}
+
+
 def feed_forward(
     graph: Graph,
     block: str,
