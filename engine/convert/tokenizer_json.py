@@ -13,10 +13,13 @@ from typing import Any
 from engine.convert.checkpoint import CheckpointError, read_json
 from engine.convert.tokens import Tokens
 from engine.tokenizer import TokenType
-from engine.tokenizer.bpe import PRE_TOKENIZERS
+from engine.tokenizer.bpe import PRE_TOKENIZERS, PUNCTUATION
 
 GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has of its own
 DIGITS = {True: r"\p{N}", False: r"\p{N}+"}  # each alone, or runs of them
+# Falcon's runs of digits are found among bytes, where its merges leave nothing to part.
+FALCON = PRE_TOKENIZERS["falcon"].patterns
+FALCON_DIGITS = (*FALCON[:2], DIGITS[False], FALCON[2])
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 MOST_TOKENS = 2**22
 
@@ -53,6 +56,7 @@ def _byte_level(path: Path, file: Part, steps: list[Part]) -> Tokens:
             raise CheckpointError(f"{path}: normalizer {step['type']} has no place in GGUF")
         notes.append("characters are not composed (NFC) before a text is cut: GGUF has no key")
     patterns = tuple(p for step in steps for p in _patterns(path, step))
+    patterns = FALCON if patterns == FALCON_DIGITS else patterns
     ignore = bool(model.get("ignore_merges", False))
     names = [
         name
@@ -78,6 +82,8 @@ def _patterns(path: Path, step: Part) -> list[str]:
             return [p]  # the same where a match begins as the last one ends, as in all we know
         case {"type": "Digits", "individual_digits": bool(alone)}:
             return [DIGITS[alone]]
+        case {"type": "Punctuation", "behavior": "Contiguous"}:
+            return [PUNCTUATION]
         case {"type": "ByteLevel", "add_prefix_space": False}:
             return [GPT2] if step.get("use_regex", True) else []
     raise CheckpointError(f"{path}: pre-tokenizer {step} has no place in GGUF")
