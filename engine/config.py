@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from reference import rope_frequencies
+from reference.opt import UNUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "opt": Traits(
         activations={"relu": "relu"} | GELU,
         norm_eps=("attention.layer_norm_epsilon", 1e-5),
-        no_position=2,
+        no_position=UNUSED,
     ),
 }
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from engine import gguf_writer as gw
 from engine.convert.family import Family
 from engine.convert.fields import Fields
-from engine.models.opt import UNUSED
+from reference.opt import UNUSED
 
 
 class OPT(Family):

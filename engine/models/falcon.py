@@ -84,7 +84,6 @@ def build(
         q, k, v = (project(graph, weights, f"{block}.attn_{name}", read) for name in "qkv")
         q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = project(graph, weights, f"{block}.attn_output", attended)
         fed = feed_forward.feed_forward(graph, block, h, x, weights, config)
         both = graph("add", f"{block}.both", x=fed, y=attended)
         x = graph("add", f"{block}.residual", x=x, y=both)

@@ -94,10 +94,9 @@ def attend(
     caches: Mapping[str, Value],
     config: ModelConfig,
 ) -> Value:
-    """Keys and values into the block's cache, then attention over it.
+    """Keys and values into the block's cache, attention over it, and its output projected.
 
-    q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens
-    heads*head_dim].
+    q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens hidden].
     """
     heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
     tokens = inputs.tokens.dims[0]
@@ -125,4 +124,4 @@ def attend(
         scale=head_dim**-0.5,
         softcap=0.0,
     )
-    return attended.view(tokens, heads * head_dim)
+    return project(graph, weights, f"{block}.attn_output", attended.view(tokens, heads * head_dim))

@@ -87,7 +87,6 @@ def build(
         q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
         q, k = turned(graph, "rope_norm", block, q, k, rotation, config)
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = project(graph, weights, f"{block}.attn_output", attended)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = norm(x, f"{block}.ffn_norm")
         fed = feed_forward.feed_forward(graph, block, h, x, weights, config)

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
 from engine.models.family import Rows
 from engine.models.layers import StepInputs, attend, layer_norm, logits_of, no_slopes, project
-
-UNUSED = ARCHITECTURES["opt"].no_position or 0  # rows of the table before that of position 0
+from reference.opt import UNUSED
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -82,7 +81,6 @@ def build(
         h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
         q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = project(graph, weights, f"{block}.attn_output", attended)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
         fed = feed_forward.feed_forward(graph, block, h, x, weights, config)
