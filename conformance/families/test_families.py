@@ -16,7 +16,9 @@ from conformance.families.small import SmallFalcon, SmallOPT
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, engine_logits
 from engine import Engine, SamplingParams
 from engine.config import ModelError
+from engine.gguf_file import GGUFFile
 from engine.model import Model, Options
+from engine.quantise import Recipe, quantise
 from reference.activations import gelu, gelu_erf, relu
 from reference.op import Array
 from reference.transformer import Weight, linear_of_quantised
@@ -172,6 +174,20 @@ def test_squares_are_of_the_files_tensors(tmp_path: Path) -> None:
     assert all((sums > 0).all() for sums in found.values())
     assert not np.array_equal(found["blk.0.attn_qkv.weight"], found["blk.0.ffn_up.weight"])
     model.close()
+
+
+@pytest.mark.parametrize("small", [SmallFalcon(), SmallOPT()], ids=["Falcon", "OPT"])
+def test_quantised_files_run(small: Subject, tmp_path: Path) -> None:
+    """Matrices become Q8_0, learned positions stay; the engine's logits move by what that costs."""
+    path, out, tokens = small.write(tmp_path / "small.gguf"), tmp_path / "q.gguf", prompt(small)
+    with GGUFFile(path) as file:
+        quantise(file, out, Recipe("Q8_0"), threads=1)
+    with GGUFFile(out) as file:
+        kinds = {name: info.type_name for name, info in file.tensors.items()}
+    assert {kinds.pop("position_embd.weight", "F32")} == {"F32"}
+    assert {kind for name, kind in kinds.items() if file.tensors[name].dims[1:]} == {"Q8_0"}
+    gap = Gap.between(engine_logits(out, tokens), exact(small, tokens).astype(np.float32))
+    assert 0 < gap.nmse < 1e-3
 
 
 # What is refused
