@@ -113,6 +113,15 @@ def test_opt_is_written_as_powerinfer_writes_it(tmp_path: Path) -> None:
     assert block == {f"blk.0.{part}.{kind}" for part in parts for kind in ("weight", "bias")}
 
 
+def test_a_base_models_names_are_known(tmp_path: Path) -> None:
+    """Saved without its output a model's names lack what they begin with: the same file."""
+    weights = opt()
+    convert(written(tmp_path / "model", OPT, weights), tmp_path / "a.gguf", name="one")
+    base = {name.removeprefix("model."): weight for name, weight in weights.items()}
+    convert(written(tmp_path / "base", OPT, base), tmp_path / "b.gguf", name="one")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "ALiBi": (FALCON | {"alibi": True}, "alibi is true; this family runs rotary positions"),
     "biases": (FALCON | {"bias": True}, "bias is true; this family's projections have none"),

@@ -268,6 +268,28 @@ def test_falcon_cuts_at_punctuation_and_at_three_digits(folder: Path) -> None:
     assert ids == library.encode("!`1234").ids == [texts.index(t) for t in ("!`", "123", "4")]
 
 
+def test_older_files_are_the_same_vocabulary(folder: Path) -> None:
+    """vocab.json, merges.txt and special_tokens_map.json give what tokenizer.json gives."""
+    file = small()
+    file["model"] |= {"ignore_merges": False}
+    write_json(folder / "tokenizer.json", file | {"pre_tokenizer": LEVEL})
+    named = {"bos_token": "<|begin|>", "eos_token": {"content": "<|stop|>", "lstrip": False}}
+    write_json(folder / "tokenizer_config.json", named | {"add_bos_token": True})
+    found, notes = converted(folder, 260)
+    (folder / "tokenizer.json").unlink()
+    specials = {token["content"]: token["id"] for token in file["added_tokens"]}
+    write_json(folder / "vocab.json", file["model"]["vocab"] | specials)
+    merges = [
+        " ".join(pair) if isinstance(pair, tuple) else pair for pair in file["model"]["merges"]
+    ]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    write_json(folder / "special_tokens_map.json", named)
+    assert converted(folder, 260) == (found, notes)
+    (folder / "merges.txt").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"merges\.txt: cannot be read"):
+        converted(folder, 260)
+
+
 def test_what_has_no_key_is_noted(folder: Path) -> None:
     """Composition of characters is not kept; a text that is cut otherwise is shown."""
     write_json(folder / "tokenizer.json", small() | {"normalizer": NFC})

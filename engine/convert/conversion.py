@@ -70,6 +70,7 @@ def convert(
     config = Fields(checkpoint.config, str(folder / "config.json"))
     family = family_of(config)
     family.check(config)
+    checkpoint.tensors = family.named(checkpoint.tensors)
     model_keys = family.keys(config)
     model = _model(config, family, model_keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)
@@ -80,6 +81,7 @@ def convert(
         gw.NewTensor(n, "F32" if len(s.dims) == 1 else fitting(outtype, s.dims[-1]), s.dims)
         for n, s in sources.items()
     ]
+    notes += family.notes(config)
     done = Done(vectors + stored, notes)
     if other := [t for t in stored if len(t.dims) > 1 and t.type_name != outtype]:
         names = ", ".join(tensor.name for tensor in other)

@@ -26,6 +26,7 @@ class Falcon(Family):
         "ffn_up": "transformer.h.{}.mlp.dense_h_to_4h",
         "ffn_down": "transformer.h.{}.mlp.dense_4h_to_h",
     }
+    base = "transformer."
     activation = "activation"
     ties = True
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from engine import gguf_writer as gw
 from engine.config import ARCHITECTURES, ModelConfig
 from engine.convert import rope_scaling
+from engine.convert.checkpoint import Tensor
 from engine.convert.fields import Fields
 from engine.models.table import FAMILIES as GRAPHS
 from reference.formats.format import Floats
@@ -34,6 +35,8 @@ class Family:
 
     modules      the checkpoint's names of what stands in GGUF's before .weight and .bias; {} is
                  the block's number
+    base         what all names but the output's begin with; a checkpoint of the model without its
+                 output is saved without it
     unused       a pattern of the checkpoint's tensors that are computed here
     activation   the field of config.json that names the activation
     ties         whether the output is the embedding where config.json does not say
@@ -43,6 +46,7 @@ class Family:
     about: ClassVar[str]
     gguf: ClassVar[str]
     modules: ClassVar[Mapping[str, str]]
+    base: ClassVar[str] = "model."
     unused: ClassVar[str] = ""
     activation: ClassVar[str]
     ties: ClassVar[bool] = False
@@ -60,15 +64,26 @@ class Family:
 
     def activation_of(self, config: Fields) -> str:
         """The activation as config.json names it."""
-        return str(config.get(self.activation, next(iter(ARCHITECTURES[self.gguf].activations))))
+        return str(config.get(self.activation, self.usual))
+
+    @property
+    def usual(self) -> str:
+        """The activation that a file without the key has."""
+        return next(iter(ARCHITECTURES[self.gguf].activations))
 
     def keys(self, config: Fields) -> gw.Keys:
         """The model's sizes and constants."""
         shape = dict(self.shape(config))
-        activation = self.activation_of(config)
-        if activation != next(iter(ARCHITECTURES[self.gguf].activations)):
+        if (activation := self.activation_of(config)) != self.usual:
             shape["hidden_activation"] = gw.text(activation)
         return {f"{self.gguf}.{key}": value for key, value in shape.items()}
+
+    def notes(self, config: Fields) -> list[str]:
+        """What the file's owner should know."""
+        activation = self.activation_of(config)
+        if activation == self.usual:
+            return []
+        return [f"its activation is {activation}: llama.cpp, of {self.gguf}, computes {self.usual}"]
 
     def shape(self, config: Fields) -> gw.Keys:
         """The same without the activation, by keys without the architecture."""
@@ -89,6 +104,13 @@ class Family:
             elif name.endswith(".bias"):
                 found[name] = self._source(name, dims, optional=True)
         return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The checkpoint's tensors by names that begin with `base`."""
+        if any(name.startswith(self.base) for name in tensors):
+            return tensors
+        output = f"{self.modules['output']}."
+        return {n if n.startswith(output) else self.base + n: t for n, t in tensors.items()}
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         """Vectors of the GGUF file that the checkpoint does not hold."""
