@@ -39,9 +39,11 @@ class Copy:
             raise ValueError(f"{file}: {old!r} stands {text.count(old)} times, wanted once")
         path.write_text(text.replace(old, new))
 
-    def environment(self) -> dict[str, str]:
-        """Variables with which Python finds the rooms here and keeps its cache here."""
-        own = {"PYTHONPATH": str(self.folder), "ASSAY_CACHE": str(self.folder / "cache")}
+    def environment(self, *further: Path) -> dict[str, str]:
+        """Variables with which Python finds the rooms here, others in `further` folders, and keeps
+        its cache here."""
+        path = os.pathsep.join(map(str, (self.folder, *further)))
+        own = {"PYTHONPATH": path, "ASSAY_CACHE": str(self.folder / "cache")}
         return {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def python(self, program: str, *arguments: str) -> str:

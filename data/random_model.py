@@ -1,6 +1,10 @@
 """LLaMA models with random weights: nothing to say, but as large and as slow as the real ones.
 
     python -m data.random_model OUT --type Q4_0 --shape tinyllama-1.1b --vocab VOCABULARY.gguf
+    python -m data.random_model OUT --shape relutinyllama-1.1b --rank 256 --active 0.1
+
+A shape whose gate is reglu becomes a sparse model in PowerInfer's format: predictors name the
+wanted share of neurons in every block, at random, so what they name is as likely to fire as not.
 
 Matrices are normal with a deviation of 1 / sqrt(fan_in); norms are 1 give or take a tenth and stay
 F32. One seed gives the same weights in every type, up to that type's rounding. The vocabulary is
@@ -14,7 +18,9 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -25,6 +31,7 @@ from engine import gguf_writer as gw
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile, ValueType
 from engine.shell.show import bytes_bar
+from engine.sparsity import MAGIC, THRESHOLD
 from reference.formats import FORMATS, Format
 from reference.formats.format import Bytes
 
@@ -45,9 +52,27 @@ Metadata = Mapping[str, tuple[ValueType, Any]]
 SHAPES = {  # of data/shapes.toml, those that are of the plain `llama` architecture
     name: shape
     for name, shape in read().models.items()
-    if (shape.rope, shape.gate) == ("rope_norm", "swiglu")
+    if shape.rope == "rope_norm" and shape.gate in ("swiglu", "reglu")
 }
 EPS, ROPE_BASE = 1e-5, 10000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Predictors:
+    """Of a rank, and naming this share of the neurons.
+
+    What relu leaves of normal numbers, h, has the length sqrt(rank / 2) and the sum
+    rank / sqrt(2 pi) of their deviation, whatever that is. So a row of fc2 that is normal, its mean
+    `less` deviations below zero, gives a logit above 0 as often as a normal number is above
+    less * sqrt(rank / pi): at every length of h, and so in every block.
+    """
+
+    rank: int
+    active: float
+
+    @property
+    def less(self) -> float:
+        return NormalDist().inv_cdf(1 - self.active) / math.sqrt(self.rank / math.pi)
 
 
 def main() -> int:
@@ -55,8 +80,16 @@ def main() -> int:
     try:
         vocabulary = read_vocabulary(options.vocab) if options.vocab else made_up_vocabulary()
         with bytes_bar(options.out.name) as watch:
+            predictors = Predictors(options.rank, options.active)
+            weight_format = FORMATS[options.type]
             write(
-                options.out, options.shape, vocabulary, FORMATS[options.type], options.seed, watch
+                options.out,
+                options.shape,
+                vocabulary,
+                weight_format,
+                predictors,
+                options.seed,
+                watch,
             )
     except (GGUFError, OutputError) as error:
         return failed(str(error))
@@ -72,10 +105,18 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--type", choices=FILE_TYPES, default="F16", help="of the matrices")
     parser.add_argument("--shape", choices=SHAPES, default="tinyllama-1.1b")
     parser.add_argument("--vocab", type=Path, metavar="GGUF", help="whose vocabulary to copy")
+    parser.add_argument("--rank", type=int, default=256, help="of predictors (%(default)s)")
+    parser.add_argument(
+        "--active", type=float, default=0.1, help="share of neurons they name (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="0 or more (%(default)s)")
     options = parser.parse_args()
     if options.seed < 0:
         parser.error(f"argument --seed: {options.seed} is below 0")
+    if options.rank < 1 or options.rank % 32:
+        parser.error(f"argument --rank: {options.rank} is no multiple of 32")
+    if not 0 < options.active < 1:
+        parser.error(f"argument --active: {options.active} is not between 0 and 1")
     return options
 
 
@@ -89,6 +130,7 @@ def write(
     shape_name: str,
     vocabulary: Metadata,
     weight_format: Format,
+    predictors: Predictors,
     seed: int,
     report: Callable[[int, int], None],
 ) -> None:
@@ -105,22 +147,28 @@ def write(
     }
     plan = [
         gw.NewTensor(name, "F32" if len(dims) == 1 else weight_format.name, dims)
-        for name, dims in tensors(shape, len(vocabulary[TOKENS][1]))
+        for name, dims in tensors(shape, len(vocabulary[TOKENS][1]), predictors.rank)
     ]
+    if shape.gate == "reglu":
+        keys[THRESHOLD] = gw.f32(0.0)
     total = sum(tensor.n_bytes for tensor in plan)
 
     def pieces() -> Iterator[Bytes]:
         rng, done = np.random.default_rng(seed), 0
         for tensor in plan:
-            for piece in drawn(rng, tensor.dims, FORMATS[tensor.type_name]):
+            form = FORMATS[tensor.type_name]
+            less = predictors.less if tensor.name.endswith(".fc2.weight") else 0.0
+            fan_in = tensor.dims[0 if tensor.name.endswith("_t.weight") else -1]
+            for piece in drawn(rng, tensor.dims, fan_in, less, form):
                 yield piece
                 done += piece.nbytes
                 report(done, total)
 
-    gw.write_gguf(out, keys, plan, pieces())
+    magic = MAGIC if shape.gate == "reglu" else "GGUF"
+    gw.write_gguf(out, keys, plan, pieces(), magic=magic)
 
 
-def tensors(shape: ModelShape, n_tokens: int) -> Iterator[tuple[str, Dims]]:
+def tensors(shape: ModelShape, n_tokens: int, rank: int) -> Iterator[tuple[str, Dims]]:
     """Names and dims (rows, elements) in the file's order; one dimension is a norm."""
     hidden, ffn = shape.hidden, shape.ffn
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
@@ -134,21 +182,30 @@ def tensors(shape: ModelShape, n_tokens: int) -> Iterator[tuple[str, Dims]]:
         yield f"blk.{layer}.ffn_norm.weight", (hidden,)
         yield f"blk.{layer}.ffn_gate.weight", (ffn, hidden)
         yield f"blk.{layer}.ffn_up.weight", (ffn, hidden)
-        yield f"blk.{layer}.ffn_down.weight", (hidden, ffn)
+        if shape.gate == "reglu":
+            yield f"blk.{layer}.ffn_down_t.weight", (ffn, hidden)
+            yield f"blk.{layer}.fc1.weight", (rank, hidden)
+            yield f"blk.{layer}.fc2.weight", (ffn, rank)
+        else:
+            yield f"blk.{layer}.ffn_down.weight", (hidden, ffn)
     yield "output_norm.weight", (hidden,)
     yield "output.weight", (n_tokens, hidden)
 
 
-def drawn(rng: np.random.Generator, dims: Dims, form: Format) -> Iterator[Bytes]:
-    """A norm's elements near 1, or a matrix's with a variance of 1 / fan_in: uint8 pieces."""
+def drawn(
+    rng: np.random.Generator, dims: Dims, fan_in: int, less: float, form: Format
+) -> Iterator[Bytes]:
+    """A norm's elements near 1, or a matrix's with a variance of 1 / fan_in, their mean `less`
+    deviations below zero: uint8 pieces."""
     if len(dims) == 1:
         yield form.quantise(1 + np.float32(0.1) * rng.standard_normal(dims, np.float32))
         return
-    rows, fan_in = dims
-    deviation, step = np.float32(1 / math.sqrt(fan_in)), max(1, SLICE // fan_in)
+    rows, elements = dims
+    deviation, step = np.float32(1 / math.sqrt(fan_in)), max(1, SLICE // elements)
     for first in range(0, rows, step):
         count = min(step, rows - first)
-        yield form.quantise(deviation * rng.standard_normal((count, fan_in), np.float32))
+        values = rng.standard_normal((count, elements), np.float32) - np.float32(less)
+        yield form.quantise(deviation * values)
 
 
 def shape_keys(shape: ModelShape) -> Metadata:

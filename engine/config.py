@@ -1,7 +1,7 @@
 """What a GGUF file says of its model, checked and in the field's terms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,10 @@ class Traits:
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
+RMS_EPS = ("attention.layer_norm_rms_epsilon", None)
 ARCHITECTURES: Mapping[str, Traits] = {
-    "llama": Traits(
-        activations={"silu": "swiglu", "relu": "reglu"},
-        norm_eps=("attention.layer_norm_rms_epsilon", None),
-    ),
+    "llama": Traits(activations={"silu": "swiglu", "relu": "reglu"}, norm_eps=RMS_EPS),
+    "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
     "falcon": Traits(activations=GELU | {"relu": "relu"}),
     # PowerInfer, whose architecture it is, writes no eps
     "opt": Traits(
@@ -59,10 +58,32 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Sparsity:
+    """How a model's feed-forward networks skip neurons.
+
+    - `ranks`: of the predictors, by block; a block without one runs dense.
+    - `threshold`: that a neuron's logit has to reach.
+    - `union`: a neuron that one token of a step needs serves them all; else each its own.
+    - `places`: by block, int32 [ffn]: 1 where a neuron lives on a GPU, 0 on the CPU; none: they are
+      not split.
+    """
+
+    ranks: Mapping[int, int]
+    threshold: float = 0.0
+    union: bool = False
+    places: Mapping[int, np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=dict)
+
+    def without(self, blocks: set[int]) -> "Sparsity":
+        """The same, these blocks run dense."""
+        return replace(self, ranks={i: r for i, r in self.ranks.items() if i not in blocks})
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The sizes and constants of a model.
 
-    `activation` is the op of its feed-forward network; `positions` is how many it has learned, 0
+    `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
+    and which skip neurons where there is a `sparsity`. `positions` is how many it has learned, 0
     where they are rotary.
     """
 
@@ -82,6 +103,8 @@ class ModelConfig:
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
+    transposed_down: bool = False
+    sparsity: Sparsity | None = None
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":

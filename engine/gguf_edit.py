@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from engine.gguf_cursor import NUMBERS, ValueType, shown
 from engine.gguf_file import ALIGNMENT, Bytes, GGUFError, GGUFFile
 from engine.gguf_writer import Keys, NewTensor, write_gguf
 from engine.tensor_reader import TensorReader
-
-Watch = Callable[[int, int], None]  # of bytes done and the total
+from engine.watch import Watch
 
 
 def keys_of(file: GGUFFile) -> dict[str, tuple[ValueType, Any]]:

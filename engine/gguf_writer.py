@@ -127,11 +127,12 @@ def _array(kind: GGUFValueType) -> Any:
 
 
 # A value with its type, as `Keys` has them.
-text, u32, i32, f32, boolean = map(
+text, u32, u64, i32, f32, boolean = map(
     _scalar,
     (
         GGUFValueType.STRING,
         GGUFValueType.UINT32,
+        GGUFValueType.UINT64,
         GGUFValueType.INT32,
         GGUFValueType.FLOAT32,
         GGUFValueType.BOOL,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from reference.formats import FORMATS
-from reference.op import DTYPES
+from reference.op import DTYPES, Argument
 from reference.table import OPS
 
 Dim = int | str
@@ -92,13 +92,27 @@ class Graph:
 
         `out` names existing memory to write to, such as a cache.
         """
-        weights = [v.format for v in arguments.values() if isinstance(v, Value) and v.format]
         spec = OPS[op]
-        chosen = weights[0] if spec.formats and weights else None
         if out is None:
             (output,) = spec.outputs
-            axes = _axes(op, arguments)
-            dims = tuple(int(a) if a.isdigit() else axes[a] for a in output.axes)
-            out = Value(label, "activation", output.dtype, dims)
-        self.nodes.append(Node(op, {**arguments, spec.outputs[0].name: out}, chosen, label))
+            out = _made(output, label, _axes(op, arguments))
+        self._append(op, label, {**arguments, spec.outputs[0].name: out})
         return out
+
+    def several(self, op: str, label: str, **arguments: Value | float) -> tuple[Value, ...]:
+        """Append a node of an op with several outputs, and give them."""
+        axes, spec = _axes(op, arguments), OPS[op]
+        made = {o.name: _made(o, f"{label}.{o.name}", axes) for o in spec.outputs}
+        self._append(op, label, {**arguments, **made})
+        return tuple(made.values())
+
+    def _append(self, op: str, label: str, arguments: dict[str, Value | float]) -> None:
+        formats = [v.format for v in arguments.values() if isinstance(v, Value) and v.format]
+        chosen = formats[0] if OPS[op].formats and formats else None
+        self.nodes.append(Node(op, arguments, chosen, label))
+
+
+def _made(output: Argument, label: str, axes: Mapping[str, Dim]) -> Value:
+    """An output in the arena."""
+    dims = tuple(int(a) if a.isdigit() else axes[a] for a in output.axes)
+    return Value(label, "activation", output.dtype, dims)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,17 @@ from engine.cells import Cells
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
+from engine.models import feed_forward
 from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
-from engine.observed import observing
+from engine.observed import counting, observing
 from engine.packed_weights import Job, packed_weights
+from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
-from kernels.certificates import Certificate, Store
+from engine.sparsity import MODES, with_sparsity
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import MOST_THREADS, Team
@@ -31,6 +36,10 @@ from reference.kv_write import FORMATS_OF_CACHE
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+TRIED = 32  # tokens by which a load finds how many neurons are active
+SPARSE_PAYS = 0.5  # share of active neurons up to which skipping the others is faster
+
+
 class NumericalError(ArithmeticError):
     """The model's output is not a number."""
 
@@ -39,8 +48,8 @@ class NumericalError(ArithmeticError):
 class Progress:
     """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
 
-    certified: Callable[[int, Certificate], None] | None = None
-    packed: Callable[[int, int], None] | None = None
+    certified: Certified | None = None
+    packed: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,13 @@ class Options:
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
+    - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
+      in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
+      of a step needs serves them all, so that what a token gives depends on its company.
+    - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
+      none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places them
+      anew, `disable_gpu_index` leaves all of them with the CPU.
+    - `count_neurons`: count which neurons are active, in `Model.counted`.
     """
 
     context: int = 0
@@ -72,6 +88,14 @@ class Options:
     variant: str | None = None
     keep_packed: bool = False
     observe: bool = False
+    sparse: str = "auto"
+    threshold: float | None = None
+    union: bool = False
+    vram_budget: float = 0
+    activation: Path | None = None
+    reset_gpu_index: bool = False
+    disable_gpu_index: bool = False
+    count_neurons: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -85,6 +109,8 @@ class Options:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.kv_format not in FORMATS_OF_CACHE:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+        if self.sparse not in MODES:
+            raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
 
@@ -115,6 +141,9 @@ class Model:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         self.family = FAMILIES[self.config.architecture]
+        self.config = with_sparsity(
+            self.config, self.file, options.sparse, options.threshold, options.union
+        )
         self._check_tensors()
         tensors = self.file.tensors
         for name, rows in self.family.parts(self.config).items():
@@ -126,27 +155,89 @@ class Model:
             "outputs": min(options.outputs, options.batch, context),
         }
         self.cells = Cells(context, options.sequences)
+        self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
+        self.team = self._resources.enter_context(
+            Team(options.threads or physical_cores(), options.pinned)
+        )
+        self.caches: dict[str, Array] = {}
+        self._packed: dict[str, Array] = {}
+        self._not_kept: list[str] = []
+        self._dense: list[str] = []
+        if options.vram_budget:
+            self._split_neurons(context)
+        if self.config.sparsity and options.sparse == "auto":
+            self._prepare(context, count_neurons=True)
+            self._run_dense_where_sparse_loses()
+        self._prepare(context, options.count_neurons)
+
+    def _prepare(self, context: int, count_neurons: bool) -> None:
+        """Kernels, packed weights and the plan for the model as its config has it now."""
+        options = self.options
         arrays = self._inputs()
         try:
             graph, logits = self._graph(arrays, context)
         except ModelError as error:
-            raise ModelError(f"{path}: {error}") from None
+            raise ModelError(f"{self.file.path}: {error}") from None
         if options.observe:
             wholes = {name: rows.tensor for name, rows in self.family.parts(self.config).items()}
             graph, self.observed = observing(graph, wholes)
             arrays |= self.observed.sums
-        self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
+        if count_neurons:
+            graph, self.counted, counts = counting(graph)
+            arrays |= counts
         needs = dict.fromkeys(need(node) for node in graph.nodes)
         chosen = self.chooser.choose(list(needs), options.progress.certified)
         if any(kernel.activations == "int8" for kernel in chosen.values()):
             quantise = [Need("quantise_activations")]
             chosen |= self.chooser.choose(quantise, options.progress.certified)
         steps = with_kernels(graph, chosen)
-        self.team = self._resources.enter_context(
-            Team(options.threads or physical_cores(), options.pinned)
-        )
         self._pack(steps, arrays)
         self.plan = Plan(steps, arrays, self.limits, logits)
+
+    def set_threshold(self, threshold: float) -> None:
+        """What logits of predictors have to reach from the next step on."""
+        if not self.config.sparsity:
+            raise ModelError(f"{self.file.path}: no block runs sparse, so there is no threshold")
+        if np.isnan(threshold):
+            raise ModelError("the sparse threshold is nan, not a number")
+        for i in self.config.sparsity.ranks:
+            self.plan.set(f"blk.{i}.mask", "threshold", threshold)
+
+    def _split_neurons(self, context: int) -> None:
+        """Put neurons on either side of the budget, as the index beside the model has them."""
+        options = self.options
+        if not self.config.sparsity:
+            raise ModelError(f"{self.file.path}: no predictors, so no neurons to split by a budget")
+        found = find(
+            self.file,
+            statistics.read(options.activation) if options.activation else None,
+            budget_bytes(options.vram_budget),
+            context=context,
+            kv_format=options.kv_format,
+            reset=options.reset_gpu_index,
+            disable=options.disable_gpu_index,
+        )
+        places = {i: found.placement.gpu_idx[i] for i in self.config.sparsity.ranks}
+        self.config = replace(self.config, sparsity=replace(self.config.sparsity, places=places))
+        self._dense += [*found.placement.notes, "no kernels for a GPU: the CPU computes its part"]
+
+    def _run_dense_where_sparse_loses(self) -> None:
+        """Try some tokens; blocks whose predictors name most of their neurons run dense."""
+        count = min(TRIED, self.limits["tokens"])
+        tokens = np.random.default_rng(0).integers(0, self.config.vocab, count)
+        self.evaluate([int(token) for token in tokens], 0)
+        self.cells.clear()
+        assert self.config.sparsity
+        shares = {name: counted.active_share(count) for name, counted in self.counted.items()}
+        dense = [i for i in self.config.sparsity.ranks if shares[f"blk.{i}"] > SPARSE_PAYS]
+        if dense:
+            sparsity = self.config.sparsity.without(set(dense))
+            self.config = replace(self.config, sparsity=sparsity if sparsity.ranks else None)
+            least = min(shares[f"blk.{i}"] for i in dense)
+            self._dense = [
+                f"{len(dense)} of {self.config.blocks} blocks run dense: at this threshold their"
+                f" predictors name {least:.0%} or more of the neurons"
+            ]
 
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
@@ -156,8 +247,9 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """What is not as it should be: kernels that were refused, weights that were not kept."""
-        return self.chooser.notes + self._not_kept
+        """What is not as one would think: kernels that were refused, weights that were not kept,
+        blocks that run dense."""
+        return self.chooser.notes + self._not_kept + self._dense
 
     def _check_memory(self, context: int) -> None:
         layout = FORMATS[self.options.kv_format]
@@ -226,19 +318,20 @@ class Model:
             else:
                 arrays[name] = self.file.tensor(name)
                 weights[name] = Value(name, "weight", "u8", dims, info.type_name)
-        for name, array in family.constants(config, arrays.get("rope_freqs.weight")).items():
+        constants = family.constants(config, arrays.get("rope_freqs.weight"))
+        for name, array in (constants | feed_forward.constants(config)).items():
             arrays[name] = array
             weights[name] = Value(name, "weight", _word(array), array.shape)
         width = config.kv_heads * config.head_dim
         layout = FORMATS[self.options.kv_format]
         caches = {}
-        self.caches: dict[str, Array] = {}
         for i in range(config.blocks):
             for part in "kv":
                 name = f"blk.{i}.{part}_cache"
                 caches[name] = Value(name, "cache", "u8", (context, width), layout.name)
-                # zeroed, so that untouched cells cost no memory until they are used
-                self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
+                if name not in self.caches:
+                    # zeroed, so that untouched cells cost no memory until they are used
+                    self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
         arrays |= self.caches
         graph_inputs = StepInputs(
             **{
@@ -263,11 +356,16 @@ class Model:
             for s in steps
             if (how := s.kernel.pack)
         }
-        options = self.options
-        packed, self._not_kept = packed_weights(
-            jobs, self.file, self.team, options.progress.packed, options.keep_packed
-        )
-        arrays |= packed
+        self._packed = {name: self._packed[name] for name in jobs if name in self._packed}
+        keep = self.options.keep_packed and not self._packed  # all of them, or none
+        jobs = {name: job for name, job in jobs.items() if name not in self._packed}
+        if jobs:
+            packed, notes = packed_weights(
+                jobs, self.file, self.team, self.options.progress.packed, keep
+            )
+            self._packed |= packed
+            self._not_kept += notes
+        arrays |= self._packed
         used = {v.name for s in steps for v in s.node.arguments.values() if isinstance(v, Value)}
         for name in [name for name in arrays if name not in used]:
             del arrays[name]

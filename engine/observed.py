@@ -1,4 +1,5 @@
-"""What the matrices of a model meet: nodes that add up squares, put before those that multiply."""
+"""What a model is seen to do: nodes that add up squares of what matrices meet, and nodes that count
+the neurons of sparse feed-forward networks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from engine.graph import Graph, Node, Value
+from engine.models.feed_forward import LEAST
 
 Sums = np.ndarray[Any, np.dtype[np.float64]]
+Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,82 @@ def observing(graph: Graph, wholes: Mapping[str, str]) -> tuple[Graph, Observed]
                 weights[wholes.get(weight.name, weight.name)] = name
         nodes.append(node)
     return Graph(nodes), Observed(sums, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """For how many tokens each neuron of a block was active so far, int64 [ffn] each: `predicted`,
+    by the predictor's mask; `fired`, where relu leaves something; `hits`, both."""
+
+    predicted: Counts
+    fired: Counts
+    hits: Counts
+
+    def clear(self) -> None:
+        for counts in (self.predicted, self.fired, self.hits):
+            counts[:] = 0
+
+    @property
+    def recall(self) -> float:
+        """Of the neurons that fire, the share that was predicted; NaN if none fires."""
+        return _share(self.hits, self.fired)
+
+    @property
+    def precision(self) -> float:
+        """Of the neurons that were predicted, the share that fires; NaN if none was."""
+        return _share(self.hits, self.predicted)
+
+    def active_share(self, tokens: int) -> float:
+        """Of all neurons, the share that was predicted."""
+        return float(self.predicted.sum()) / (tokens * len(self.predicted))
+
+
+def _share(some: Counts, all_: Counts) -> float:
+    return float(some.sum()) / float(all_.sum()) if all_.any() else float("nan")
+
+
+def counting(graph: Graph) -> tuple[Graph, dict[str, Counted], dict[str, Counts]]:
+    """The graph with nodes that count the neurons of every sparse block; what they count, by block;
+    and the same arrays by their names in the graph.
+
+    Which neurons fire is found by running them all.
+    """
+    found = Graph()
+    arrays: dict[str, Counts] = {}
+    blocks: dict[str, Counted] = {}
+
+    def count(label: str, mask: Value) -> Counts:
+        neurons = mask.dims[1]
+        assert isinstance(neurons, int)
+        arrays[label] = np.zeros(neurons, np.int64)
+        total = Value(label, "cache", "i64", (neurons,))
+        found("add_counts", label, out=total, mask=mask, before=total)
+        return arrays[label]
+
+    for node in graph.nodes:
+        found.nodes.append(node)
+        block = node.label.rpartition(".")[0]
+        if node.op != "sparse_linear" or block in blocks:
+            continue
+        mask, out = node.arguments["mask"], node.arguments["out"]
+        assert isinstance(mask, Value)
+        every = found("threshold_mask", f"{block}.every", logits=out, threshold=-np.inf)
+        rows, rest = found.several("active_rows", f"{block}.every_rows", mask=every)
+        whole = found(
+            "sparse_linear",
+            f"{block}.every_out",
+            x=node.arguments["x"],
+            weight=node.arguments["weight"],
+            mask=every,
+            rows=rows,
+            count=rest,
+        )
+        masks = [mask]
+        for name, values in (("fired", whole), ("hits", out)):
+            label = f"{block}.{name}"
+            masks.append(found("threshold_mask", label, logits=values, threshold=LEAST))
+        names = ("predicted", "fired", "hits")
+        blocks[block] = Counted(
+            *(count(f"{block}.{n}_counts", m) for n, m in zip(names, masks, strict=True))
+        )
+    return found, blocks, arrays

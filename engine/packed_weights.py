@@ -17,7 +17,7 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from engine.gguf_file import GGUFFile
+from engine.watch import Watch
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.team import Program, Team
 from kernels.provenance import cache_folder
@@ -36,7 +37,6 @@ UNFINISHED = ".part"
 ABANDONED = 3600  # seconds without a write after which an unfinished file is nobody's
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Watch = Callable[[int, int], None] | None  # of bytes done and the total
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ Jobs = Mapping[str, Job]  # by the names of the packed weights
 
 
 def packed_weights(
-    jobs: Jobs, file: GGUFFile, team: Team, watch: Watch, keep: bool
+    jobs: Jobs, file: GGUFFile, team: Team, watch: Watch | None, keep: bool
 ) -> tuple[dict[str, Array], list[str]]:
     """The packed weights by name, uint8 [packed], and notes: why they could not be kept.
 
@@ -100,7 +100,7 @@ class Places:
 
 
 def pack(
-    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch = None
+    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch | None = None
 ) -> dict[str, Array]:
     """The weights, one after the other by all threads.
 

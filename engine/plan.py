@@ -209,6 +209,7 @@ class Plan:
         self.arena = aligned(self.arena_bytes)
         self._arrays = dict(arrays)
         self.inputs = arrays
+        self._scalars: dict[tuple[str, str], int] = {}
         self._words, self._slots, starts = self._blocks()
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
@@ -247,6 +248,8 @@ class Plan:
             for argument in all_arguments(call.share.signature):
                 value = call.arguments[argument.name]
                 if not isinstance(value, Value):
+                    label = self.steps[call.step].node.label
+                    self._scalars[label, argument.name] = len(words)
                     words.append(scalar_word(argument, value))
                     continue
                 array = self.array(value)
@@ -265,3 +268,7 @@ class Plan:
         """Set the named sizes of the next step."""
         for name, size in sizes.items():
             self._words[self._slots[name]] = size
+
+    def set(self, label: str, name: str, value: float) -> None:
+        """Give a node's scalar another value from the next step on."""
+        self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)

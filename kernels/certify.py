@@ -15,13 +15,13 @@ from kernels.kernel import Kernel
 from kernels.table import find
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
-Progress = Callable[[int, Certificate], None]  # how many are tried, and each outcome
+Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
 
 
 def certify(
     kernels: Sequence[Kernel],
     store: Store,
-    progress: Progress | None = None,
+    progress: Certified | None = None,
     patience: float = PATIENCE,
 ) -> None:
     """Try the kernels at level quick in a child process and keep their certificates.

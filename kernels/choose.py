@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kernels.certificates import Certificate, Key, Store
-from kernels.certify import Progress, certify
+from kernels.certify import Certified, certify
 from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, variants
 from reference.op import Shape
@@ -54,7 +54,9 @@ class Chooser:
     numerics: str = "exact"
     notes: list[str] = field(default_factory=list)
 
-    def choose(self, needs: Sequence[Need], progress: Progress | None = None) -> dict[Need, Kernel]:
+    def choose(
+        self, needs: Sequence[Need], progress: Certified | None = None
+    ) -> dict[Need, Kernel]:
         """A kernel for each need, or UncertifiedError."""
         known_variants = sorted({kernel.variant for kernel in KERNELS})
         if self.variant and self.variant not in known_variants:

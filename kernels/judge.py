@@ -14,9 +14,7 @@ import numpy as np
 from kernels.call import Run, bind
 from kernels.guard import at_page_end
 from kernels.kernel import Kernel
-from reference import linear
 from reference.op import DTYPES, Arguments, Array, Case, Op
-from reference.quantise_activations import dequantise_activations, quantise_activations
 
 CANARY = 0xA5
 MARGIN = 72  # bytes on each side; not a multiple of a vector, so that outputs are unaligned
@@ -147,7 +145,7 @@ def compare(
     op = candidate.op
     with np.errstate(over="ignore", invalid="ignore"):
         if candidate.activations != "float32":
-            exact, tight, step = ROUNDED[candidate.activations](inputs)
+            exact, tight, step = op.rounded[candidate.activations](inputs)
             verdict = _judged(case, outputs, op.expected(exact), {"out": tight})
             if not verdict.passed:
                 return verdict
@@ -156,22 +154,6 @@ def compare(
         expected = op.expected(inputs)
         bounds, also = op.bound(inputs, expected), op.also(inputs, expected)
         return _judged(case, outputs, expected, bounds, also)
-
-
-def _as_int8(inputs: Arguments) -> tuple[Arguments, Array, Array]:
-    q, scale, _ = quantise_activations(inputs["x"])
-    exact = {**inputs, "x": dequantise_activations(q, scale)}
-    tight = linear.quantised_bound(exact["x"], inputs)
-    return exact, tight, linear.quantisation_step(scale, inputs)
-
-
-def _as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
-    exact = linear.to_bf16(inputs)
-    return exact, linear.bf16_bound(exact), linear.bf16_step(inputs)
-
-
-# what a kernel rounds its inputs to: those inputs, its bound on them, and how far they are off
-ROUNDED = {"int8": _as_int8, "bf16": _as_bf16}
 
 
 def _judged(

@@ -1,5 +1,6 @@
 """Every kernel there is, one row each; variants of an op stand in order of preference."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kernels.cpu import (
@@ -20,10 +21,13 @@ from kernels.cpu import (
     linear_lut,
     linear_scalar,
     log_probabilities,
+    neuron_masks,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
+    sparse_linear,
     weight_formats,
 )
 from kernels.cpu.packing import (
@@ -32,6 +36,7 @@ from kernels.cpu.packing import (
     FOURS,
     LUT_PACKINGS,
     PACKINGS,
+    ROWS,
     SPREAD_PACKINGS,
 )
 from kernels.cpu.samplers import choice, cut, edits, prefix
@@ -55,6 +60,11 @@ def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     found = SPREAD_PACKINGS if variant == "generic" else found
     found = LUT_PACKINGS.get(variant, found)
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
+
+
+def sparse_linear_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of sparse_linear, in each of its formats."""
+    return [Kernel("sparse_linear", variant, s, f, pack=ROWS, **rest) for f, s in shares.items()]
 
 
 def in_float8(op: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
@@ -123,6 +133,36 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("swiglu", "scalar", gated_activations.swiglu_scalar, splits="tokens"),
     Kernel("geglu", "generic", gated_activations.geglu, splits="tokens"),
     Kernel("reglu", "generic", gated_activations.reglu, splits="tokens"),
+    Kernel("squared_reglu", "generic", gated_activations.squared_reglu, splits="tokens"),
+    Kernel("drelu", "generic", gated_activations.drelu, splits="tokens"),
+    Kernel("threshold_mask", "generic", neuron_masks.threshold_mask, splits="tokens"),
+    Kernel("union_mask", "generic", neuron_masks.union_mask),
+    Kernel("neuron_split", "generic", neuron_masks.neuron_split, splits="tokens"),
+    Kernel("add_counts", "generic", neuron_masks.add_counts),
+    Kernel("where_active", "generic", neuron_masks.where_active, splits="tokens"),
+    Kernel("active_rows", "generic", neuron_masks.any_token, then=neuron_masks.compact),
+    *sparse_linear_of(
+        "avx512", sparse_linear.AVX512_FLOATS, requires=AVX512, takes=sparse_linear.fits
+    ),
+    *sparse_linear_of("generic", sparse_linear.GENERIC_FLOATS, takes=sparse_linear.fits),
+    *sparse_linear_of(
+        "avx512_vnni",
+        sparse_linear.AVX512_VNNI_BLOCKS,
+        requires=VNNI,
+        activations="int8",
+        takes=sparse_linear.fits,
+    ),
+    *sparse_linear_of(
+        "avx2",
+        sparse_linear.AVX2_BLOCKS,
+        requires=AVX2,
+        activations="int8",
+        takes=sparse_linear.fits,
+    ),
+    *sparse_linear_of(
+        "generic", sparse_linear.GENERIC_BLOCKS, activations="int8", takes=sparse_linear.fits
+    ),
+    *(Kernel("sparse_axpy", "generic", s, f, pack=ROWS) for f, s in sparse_axpy.SHARES.items()),
     Kernel("add", "generic", arithmetic.add, splits="tokens"),
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),

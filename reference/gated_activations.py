@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from reference import activations
-from reference.activations import gelu, relu, silu
+from reference.activations import gelu, relu, silu, squared_relu
 from reference.bounds import TINY, U, relative
 from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
 
@@ -23,6 +23,19 @@ def geglu(gate: Array, up: Array) -> Array:
 def reglu(gate: Array, up: Array) -> Array:
     """relu(gate) * up. Both [tokens, width] -> float64, same."""
     return relu(gate) * up
+
+
+def squared_reglu(gate: Array, up: Array) -> Array:
+    """relu(gate)^2 * up. Both [tokens, width] -> float64, same."""
+    return squared_relu(gate) * up
+
+
+def drelu(gate: Array, up: Array) -> Array:
+    """relu(gate) * relu(up), which more neurons leave at zero (Song et al., arXiv 2406.05955).
+
+    Both [tokens, width] -> float64, same.
+    """
+    return relu(gate) * relu(up)
 
 
 def make(case: Case) -> Arguments:
@@ -68,4 +81,6 @@ OPS = (
     _row(swiglu, silu, activations.silu_bound),
     _row(geglu, gelu, activations.gelu_bound),
     _row(reglu, relu, activations.relu_bound),
+    _row(squared_reglu, squared_relu, activations.squared_relu_bound),
+    _row(drelu, relu, activations.relu_bound),
 )

@@ -6,7 +6,11 @@ from reference.bounds import TINY, U, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.quantise_activations import BLOCK
+from reference.quantise_activations import (
+    BLOCK,
+    dequantise_activations,
+    quantise_activations,
+)
 
 
 def linear(x: Array, weight: Array, format: str) -> Array:
@@ -99,6 +103,19 @@ def bf16_step(inputs: Arguments) -> Array:
     return np.asarray(((1 + 2.0**-8) ** 2 - 1) * magnitude + TINY * 2 * inputs["x"].shape[1])
 
 
+def as_int8(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    """Of Op.rounded, for activations in blocks of int8."""
+    q, scale, _ = quantise_activations(inputs["x"])
+    exact = {**inputs, "x": dequantise_activations(q, scale)}
+    return exact, quantised_bound(exact["x"], inputs), quantisation_step(scale, inputs)
+
+
+def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    """Of Op.rounded, for activations and weights in bfloat16."""
+    exact = to_bf16(inputs)
+    return exact, bf16_bound(exact), bf16_step(inputs)
+
+
 def _absolute(inputs: Arguments) -> tuple[Array, str]:
     """The weight's magnitudes, as an F32 weight."""
     w = FORMATS[inputs["format"]].dequantise(inputs["weight"])
@@ -127,5 +144,6 @@ OP = Op(
     fit=whole_blocks,
     # more tokens than a kernel holds at once, and a hidden that it has to cut
     corners=({"tokens": 67, "hidden": 2112, "out": 33}, {"tokens": 273, "hidden": 1056, "out": 17}),
+    rounded={"int8": as_int8, "bf16": as_bf16},
     nan="token",
 )

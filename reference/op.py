@@ -20,6 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Shape = Mapping[str, int]
 Arguments = dict[str, Any]
 Bound = Callable[[Arguments, dict[str, Array]], dict[str, Array]]
+Rounded = Callable[[Arguments], tuple[Arguments, Array, Array]]
 
 DTYPES: dict[str, type] = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8,
@@ -147,6 +148,8 @@ class Op:
       elementwise; zero demands equality. It is derived from the arithmetic, never tuned.
     - `also(inputs, expected)` gives, per output, further values as right as the expected ones,
       along a new first axis: where a decision is nearer to its threshold than rounding can tell.
+    - `rounded` is for kernels that round the inputs, by what they round them to ("int8", "bf16"):
+      the inputs as rounded, the bound on the output for those, and how far it may move by rounding.
     - `complaint(inputs)` says what is wrong with values that no kernel checks, such as an index
       out of range; "" if nothing is.
     - `cost(shape, format)` gives the roofline.
@@ -166,6 +169,7 @@ class Op:
     fit: Callable[[Shape, str | None], Shape] = same_shape
     corners: Sequence[Shape] = ()
     also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
+    rounded: Mapping[str, Rounded] = field(default_factory=dict)
     complaint: Callable[[Arguments], str] = none
     nan: str = "domain"
     inputs: tuple[Argument, ...] = field(init=False)

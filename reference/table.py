@@ -11,10 +11,13 @@ from reference import (
     layer_norm,
     linear,
     log_probabilities,
+    neuron_masks,
     quantise_activations,
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
+    sparse_linear,
     weight_formats,
 )
 from reference.op import Op
@@ -51,6 +54,9 @@ OPS: dict[str, Op] = {
         *activations.OPS,
         *gated_activations.OPS,
         *arithmetic.OPS,
+        *neuron_masks.OPS,
+        sparse_linear.OP,
+        sparse_axpy.OP,
         add_squares.OP,
         *weight_formats.OPS,
         *integers.OPS,

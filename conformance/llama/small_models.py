@@ -1,6 +1,7 @@
 """Small random LLaMA files, written by the tests' own hand with the gguf package."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import gguf
@@ -35,7 +36,12 @@ class Small:
     )
 
     def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        """Matrices in the model's format, and norms (with biases) in float32."""
+        """Matrices in the model's format, and norms (with biases) in float32; all read-only."""
+        weights, norms = self._made()
+        return dict(weights), dict(norms)
+
+    @lru_cache(64)  # noqa: B019 - quantising takes longer than a test's trials; a few MB at most
+    def _made(self) -> tuple[dict[str, Weight], dict[str, Array]]:
         rng = np.random.default_rng(self.seed)
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
 
@@ -73,6 +79,8 @@ class Small:
                 }
         if not self.tied:
             weights["output.weight"] = matrix(self.vocab, self.hidden, finer)
+        for array in (*(weight.data for weight in weights.values()), *norms.values()):
+            array.flags.writeable = False
         return weights, norms
 
     def shape(self) -> Shape:

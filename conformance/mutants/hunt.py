@@ -1,23 +1,29 @@
-"""Try mutants: each in a copy of the rooms, before the quick trials of the kernels it can touch."""
+"""Try mutants: each in a copy of the rooms, before the quick trials of kernels that it changes."""
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from conformance.kernel.here import HERE
 from conformance.mutants.mutate import Mutant, mutants
+from conformance.mutants.reach import modules_of, parts_of
 from conformance.rooms import ROOT, Copy
 from kernels.kernel import Kernel
-from kernels.provenance import closure
 
-PATIENCE = 30.0  # seconds for one kernel's trial, after which a mutant counts as killed
+TRIED = 6  # kernels, at most, that a mutant has to pass
+PATIENCE = 600.0  # seconds for one kernel, compiled and tried; reach.py has a shorter one
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +34,30 @@ class Outcome:
     killed: str
 
 
-def modules_of(kernel: Kernel) -> set[str]:
-    """The modules under kernels/cpu that make up a kernel."""
-    found = set(closure(kernel.share.function.__module__))
-    if kernel.pack:
-        found |= set(closure(kernel.pack.share.function.__module__))
-    return {name for name in found if name.startswith("kernels.cpu.")}
+def changed(copy: Copy) -> list[Kernel]:
+    """This machine's kernels that are made of something else in the copy."""
+    with _child(copy) as child:
+        told = _line(child)
+    return _others(told)
 
 
-def touched(file: str) -> list[str]:
-    """Names of this machine's kernels that a change of the file may break, the nearest first."""
-    module = file.removesuffix(".py").replace("/", ".")
-    kernels = [k for k in HERE if module in modules_of(k)]
-    return [k.name for k in sorted(kernels, key=lambda k: k.share.function.__module__ != module)]
+def picked(kernels: Sequence[Kernel], sizes: Mapping[str, int]) -> list[Kernel]:
+    """TRIED of these, as unlike one another as can be: of each variant of an op, in each format;
+    those of least code first, which are soonest compiled."""
+    waiting, variants, formats = list(kernels), Counter[str](), Counter[str]()
+    found: list[Kernel] = []
+
+    def seldom(kernel: Kernel) -> tuple[int, int, int]:
+        variant = f"{kernel.op}/{kernel.variant}"
+        return variants[variant], formats[kernel.format or ""], sizes[kernel.name]
+
+    while waiting and len(found) < TRIED:
+        best = min(waiting, key=seldom)
+        waiting.remove(best)
+        found.append(best)
+        variants[f"{best.op}/{best.variant}"] += 1
+        formats[best.format or ""] += 1
+    return found
 
 
 def all_mutants(origin: Path = ROOT) -> list[Mutant]:
@@ -66,45 +83,64 @@ def attempt(mutant: Mutant, origin: Path = ROOT) -> Outcome:
         copy = Copy(Path(folder), origin)
         path = copy.folder / mutant.file
         path.write_text(mutant.source(path.read_text()))
-        return Outcome(mutant, _first_failure(copy, touched(mutant.file)))
+        return Outcome(mutant, _first_failure(copy))
 
 
-def _first_failure(copy: Copy, names: Sequence[str]) -> str:
-    """What kills a copy's kernels first; empty when all pass."""
+@cache
+def _as_they_are() -> dict[str, tuple[str, int]]:
+    return {kernel.name: parts_of(kernel) for kernel in HERE}
+
+
+def _others(told: Mapping[str, Any]) -> list[Kernel]:
+    return [k for k in HERE if told[k.name][0] != _as_they_are()[k.name][0]]
+
+
+def _first_failure(copy: Copy) -> str:
+    """What kills a copy's kernels first; empty when all pass, or none is another than before."""
+    with _child(copy) as child:
+        assert child.stdin
+        told = _line(child)
+        if isinstance(told, str):
+            return told
+        sizes = {name: size for name, (_, size) in _as_they_are().items()}
+        for kernel in picked(_others(told), sizes):
+            child.stdin.write(kernel.name + "\n")
+            child.stdin.flush()
+            told = _line(child)
+            failure = told if isinstance(told, str) else told["failure"]
+            if failure:
+                return f"{kernel.name}: {failure}"
+    return ""
+
+
+@contextmanager
+def _child(copy: Copy) -> "Iterator[subprocess.Popen[str]]":
+    """reach.py on the copy's kernels."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "kernels.trial"],
+        [sys.executable, "-m", "conformance.mutants.reach"],
         cwd=copy.folder,
-        env=copy.environment(),
+        env=copy.environment(ROOT),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert child.stdin
-    assert child.stdout
-    with child, child.stdin:
+    with child:
         try:
-            for name in names:
-                child.stdin.write(name + "\n")
-                child.stdin.flush()
-                failure = _answer(child)
-                if failure:
-                    return f"{name}: {failure}"
-        except BrokenPipeError:
-            return f"stopped with {child.wait()}"
+            yield child
         finally:
             child.kill()
-    return ""
 
 
-def _answer(child: "subprocess.Popen[str]") -> str:
-    """The failure the child reports of its current kernel, or of itself."""
+def _line(child: "subprocess.Popen[str]") -> Any:
+    """What the child says next, or, a text, how it ended."""
     assert child.stdout
     alarm = threading.Timer(PATIENCE, child.kill)
     alarm.start()
     try:
         for line in child.stdout:
-            return str(json.loads(line)["failure"])
+            return json.loads(line)
     finally:
         alarm.cancel()
-    return "hung" if alarm.finished.is_set() and child.wait() == -9 else f"died: {child.wait()}"
+    ended = child.wait()
+    return "hung" if ended in (-signal.SIGPROF, -signal.SIGKILL) else f"died: {ended}"

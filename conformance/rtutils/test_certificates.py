@@ -230,16 +230,17 @@ def certified(copy: Copy, patience: float, *names: str) -> dict[str, str]:
     return answer
 
 
-TRUE = "else -layout.raised"
+FORMATS = "kernels/cpu/formats.py"
+TRUE = "j, 4, 16) - 8"
 
 
 def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
     """Q4_0's offset of 8 taken for 7 does not get past its trial."""
     copy = Copy(tmp_path)
-    copy.edit("kernels/cpu/linear_int8.py", TRUE, TRUE.replace("-", "1 - "))
-    failures = certified(copy, 120, LINEAR.name)
+    copy.edit(FORMATS, TRUE, TRUE.replace("8", "7"))
+    failures = certified(copy, 120, "linear/cpu/scalar/Q4_0")  # which is soonest compiled
     assert "off by" in failures["linear"]
-    assert "again: assay op linear --variant generic --format Q4_0" in failures["linear"]
+    assert "again: assay op linear --variant scalar --format Q4_0" in failures["linear"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
@@ -264,4 +265,4 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
 
 def test_trials_leave_the_sources_alone():
     """Copies of the rooms are copies: the checkout still holds what was edited there."""
-    assert TRUE in (ROOT / "kernels/cpu/linear_int8.py").read_text()
+    assert TRUE in (ROOT / FORMATS).read_text()

@@ -1,7 +1,7 @@
 """A checkpoint to a GGUF file: the parts put together, some rows of one tensor in memory."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from engine.convert.fields import Fields
 from engine.convert.vocabulary import vocabulary
 from engine.quantise.mixes import MIXES, fitting
 from engine.quantise.values import misfit, run
-from kernels.certificates import Certificate, Store
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
@@ -28,9 +30,6 @@ from reference.formats.format import Bytes, Floats
 
 OUTTYPES = ("F32", "F16", "BF16", "Q8_0")
 PIECE = 2**22  # elements that are converted at a time
-
-Watch = Callable[[int, int], None]  # of bytes written and the total
-Certified = Callable[[int, Certificate], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def convert(
     *,
     threads: int = 0,
     watch: Watch | None = None,
-    certified: Certified = None,
+    certified: Certified | None = None,
 ) -> Done:
     """Write the model in `folder`: matrices in `outtype`, one of OUTTYPES, and vectors in F32.
 
@@ -165,7 +164,7 @@ def _rows(tensor: Tensor, source: Source, format: str) -> Iterator[Floats]:
 class _Encoder:
     """Rows to the bytes of a format, by certified kernels on all threads of a team."""
 
-    def __init__(self, formats: Iterable[str], team: Team, certified: Certified) -> None:
+    def __init__(self, formats: Iterable[str], team: Team, certified: Certified | None) -> None:
         needs = {name: Need("quantise", name) for name in sorted(set(formats) - {"F32"})}
         chosen = Chooser(Store()).choose(list(needs.values()), certified)
         self._kernels = {name: chosen[need] for name, need in needs.items()}

@@ -36,7 +36,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"blk.{i}.attn_norm.bias": (hidden,),
             f"blk.{i}.attn_qkv.weight": (q + 2 * kv, hidden),
             f"blk.{i}.attn_output.weight": (hidden, q),
-        } | feed_forward.expected_tensors(config, f"blk.{i}")
+        } | feed_forward.expected_tensors(config, i)
     return tensors | {"output_norm.weight": (hidden,), "output_norm.bias": (hidden,)}
 
 
@@ -84,7 +84,7 @@ def build(
         q, k, v = (project(graph, weights, f"{block}.attn_{name}", read) for name in "qkv")
         q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        fed = feed_forward.feed_forward(graph, block, h, x, weights, config)
+        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
         both = graph("add", f"{block}.both", x=fed, y=attended)
         x = graph("add", f"{block}.residual", x=x, y=both)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())

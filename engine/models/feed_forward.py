@@ -1,31 +1,57 @@
 """The feed-forward network of a block, whatever the family: what it does with its input is one
-function here, and which tensors it needs is another."""
+function here, dense or sparse, and which tensors it needs is another."""
 
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models.layers import project
 
-GATED = ("swiglu", "reglu")
+GATED = ("swiglu", "reglu", "squared_reglu", "drelu")
+LEAST = float(np.finfo(np.float32).smallest_subnormal)  # of the numbers that relu leaves
 
 
-def expected_tensors(config: ModelConfig, block: str) -> dict[str, tuple[int, ...]]:
-    """What block `blk.N` needs, with dimensions (rows, elements)."""
-    hidden, ffn = config.hidden, config.ffn
+def expected_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """What block i needs, with dimensions (rows, elements)."""
+    block, hidden, ffn = f"blk.{i}", config.hidden, config.ffn
     names = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
     tensors: dict[str, tuple[int, ...]] = {f"{block}.{n}.weight": (ffn, hidden) for n in names}
-    return tensors | {f"{block}.ffn_down.weight": (hidden, ffn)}
+    if config.transposed_down:
+        tensors[f"{block}.ffn_down_t.weight"] = (ffn, hidden)
+    else:
+        tensors[f"{block}.ffn_down.weight"] = (hidden, ffn)
+    if config.sparsity and i in config.sparsity.ranks:
+        rank = config.sparsity.ranks[i]
+        tensors[f"{block}.fc1.weight"] = (rank, hidden)
+        tensors[f"{block}.fc2.weight"] = (ffn, rank)
+    return tensors
 
 
-def biases(config: ModelConfig, block: str) -> dict[str, tuple[int, ...]]:
-    """Those that `feed_forward` adds, if the file has them."""
-    return {f"{block}.ffn_up.bias": (config.ffn,), f"{block}.ffn_down.bias": (config.hidden,)}
+def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays that are neither in the file nor computed by a node: the list of all neurons, which a
+    dense network with a transposed down needs, and where neurons live."""
+    if not config.transposed_down:
+        return {}
+    places = config.sparsity.places if config.sparsity else {}
+    return {
+        "ffn.rows": np.arange(config.ffn, dtype=np.int32),
+        "ffn.count": np.array([config.ffn], np.int32),
+        **{f"blk.{i}.gpu_idx": idx for i, idx in places.items()},
+    }
+
+
+def biases(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """Those of block i, which are added where the file has them."""
+    down = "ffn_down_t" if config.transposed_down else "ffn_down"
+    return {f"blk.{i}.ffn_up.bias": (config.ffn,), f"blk.{i}.{down}.bias": (config.hidden,)}
 
 
 def feed_forward(
     graph: Graph,
-    block: str,
+    i: int,
     x: Value,
     residual: Value,
     weights: Mapping[str, Value],
@@ -37,10 +63,111 @@ def feed_forward(
     what predictors of a sparse network look at. Biases are added where the file has them.
     -> [tokens hidden].
     """
+    if config.sparsity and i in config.sparsity.ranks:
+        return _sparse(graph, f"blk.{i}", x, residual, weights, config)
+    block = f"blk.{i}"
     label = f"{block}.{config.activation}"
     if config.activation in GATED:
         gate, up = (project(graph, weights, f"{block}.ffn_{n}", x) for n in ("gate", "up"))
         active = graph(config.activation, label, gate=gate, up=up)
     else:
         active = graph(config.activation, label, x=project(graph, weights, f"{block}.ffn_up", x))
-    return project(graph, weights, f"{block}.ffn_down", active)
+    if not config.transposed_down:
+        return project(graph, weights, f"{block}.ffn_down", active)
+    every = {"rows": weights["ffn.rows"], "count": weights["ffn.count"]}
+    return _down(graph, block, active, every, weights)
+
+
+def _sparse(
+    graph: Graph,
+    block: str,
+    x: Value,
+    residual: Value,
+    weights: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """The neurons that the predictor names; of these, where there is a gate, up of those alone
+    whose gate relu leaves, since the others add nothing. Neurons that live apart are computed apart
+    and come together before down, so that its sum is the same."""
+    sparsity = config.sparsity
+    assert sparsity is not None
+    rank = project(graph, weights, f"{block}.fc1", residual)
+    rank = graph("relu", f"{block}.fc1_relu", x=rank)
+    logits = project(graph, weights, f"{block}.fc2", rank)
+    mask = graph("threshold_mask", f"{block}.mask", logits=logits, threshold=sparsity.threshold)
+    if sparsity.union:
+        mask = graph("union_mask", f"{block}.union", mask=mask)
+    active = _active(graph, f"{block}.active", mask)
+    places = weights.get(f"{block}.gpu_idx")
+    if places is None:
+        fired = _fired(graph, block, "", x, active, weights, config)
+        return _down(graph, block, fired, active, weights)
+    parts = []
+    for place, name in enumerate((".cpu", ".gpu")):
+        part = graph(
+            "neuron_split", f"{block}.mask{name}", mask=mask, places=places, place=float(place)
+        )
+        of_part = _active(graph, f"{block}.active{name}", part)
+        parts.append(_fired(graph, block, name, x, of_part, weights, config))
+    fired = graph("add", f"{block}.fired", x=parts[0], y=parts[1])  # one of them is zero
+    return _down(graph, block, fired, active, weights)
+
+
+def _fired(
+    graph: Graph,
+    block: str,
+    part: str,
+    x: Value,
+    active: Mapping[str, Value],
+    weights: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """The activations of the active neurons [tokens ffn], zero for the others."""
+    gated = config.activation in GATED
+    label = f"{block}.{config.activation}{part}"
+    if not gated:
+        up = _rows(graph, f"{block}.ffn_up", part, x, active, weights)
+        if f"{block}.ffn_up.bias" in weights:  # was added to inactive neurons too
+            up = graph("where_active", f"{block}.ffn_up_active{part}", x=up, mask=active["mask"])
+        return graph(config.activation, label, x=up)
+    gate = _rows(graph, f"{block}.ffn_gate", part, x, active, weights)
+    open_ = graph("threshold_mask", f"{block}.open{part}", logits=gate, threshold=LEAST)
+    of_open = _active(graph, f"{block}.open{part}", open_)
+    up = _rows(graph, f"{block}.ffn_up", part, x, of_open, weights)
+    return graph(config.activation, label, gate=gate, up=up)
+
+
+def _active(graph: Graph, label: str, mask: Value) -> dict[str, Value]:
+    """The mask with the rows that it names."""
+    rows, count = graph.several("active_rows", f"{label}_rows", mask=mask)
+    return {"mask": mask, "rows": rows, "count": count}
+
+
+def _rows(
+    graph: Graph,
+    name: str,
+    part: str,
+    x: Value,
+    active: Mapping[str, Value],
+    weights: Mapping[str, Value],
+) -> Value:
+    """The tensor's rows that are active."""
+    out = graph("sparse_linear", f"{name}{part}", x=x, weight=weights[f"{name}.weight"], **active)
+    bias = weights.get(f"{name}.bias")
+    return graph("add_bias", f"{name}.bias{part}", x=out, bias=bias) if bias else out
+
+
+def _down(
+    graph: Graph,
+    block: str,
+    fired: Value,
+    active: Mapping[str, Value],
+    weights: Mapping[str, Value],
+) -> Value:
+    name = f"{block}.ffn_down_t"
+    rows, count = active["rows"], active["count"]
+    out = graph(
+        "sparse_axpy", name, a=fired, weight=weights[f"{name}.weight"], rows=rows, count=count
+    )
+    bias = weights.get(f"{name}.bias")
+    return graph("add_bias", f"{name}.bias", x=out, bias=bias) if bias else out

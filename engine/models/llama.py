@@ -36,7 +36,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"blk.{i}.attn_v.weight": (kv, hidden),
             f"blk.{i}.attn_output.weight": (hidden, q),
             f"blk.{i}.ffn_norm.weight": (hidden,),
-        } | feed_forward.expected_tensors(config, f"blk.{i}")
+        } | feed_forward.expected_tensors(config, i)
     return tensors | {"output_norm.weight": (hidden,)}
 
 
@@ -89,7 +89,7 @@ def build(
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = norm(x, f"{block}.ffn_norm")
-        fed = feed_forward.feed_forward(graph, block, h, x, weights, config)
+        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
         x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
     return graph, logits_of(graph, weights, norm(x, "output_norm"))

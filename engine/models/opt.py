@@ -36,8 +36,8 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         ):
             tensors |= {f"{block}.{name}.weight": (rows, elements), f"{block}.{name}.bias": (rows,)}
         tensors |= _norm(f"{block}.ffn_norm", hidden)
-        tensors |= feed_forward.expected_tensors(config, block)
-        tensors |= feed_forward.biases(config, block)
+        tensors |= feed_forward.expected_tensors(config, i)
+        tensors |= feed_forward.biases(config, i)
     return tensors | _norm("output_norm", hidden)
 
 
@@ -83,7 +83,7 @@ def build(
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
-        fed = feed_forward.feed_forward(graph, block, h, x, weights, config)
+        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
         x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
     return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))

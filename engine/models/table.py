@@ -5,4 +5,4 @@ from collections.abc import Mapping
 from engine.models import falcon, llama, opt
 from engine.models.family import Family
 
-FAMILIES: Mapping[str, Family] = {"llama": llama, "falcon": falcon, "opt": opt}
+FAMILIES: Mapping[str, Family] = {"llama": llama, "bamboo": llama, "falcon": falcon, "opt": opt}

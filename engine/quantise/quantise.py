@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from engine.quantise.importance import Importance
 from engine.quantise.mixes import ALIASES, MIXES, Mix, Place, fitting
 from engine.quantise.values import Floats, misfit, run
 from engine.tensor_reader import TensorReader
-from kernels.certificates import Certificate, Store
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
@@ -26,8 +28,6 @@ from reference.formats import FORMATS
 
 PIECE = 2**22  # elements at a time
 FLOATS = ("F32", "F16", "BF16")
-
-Watch = Callable[[int, int], None]  # of bytes done and the total
 
 
 class QuantiseError(ValueError):
@@ -201,7 +201,7 @@ def quantise(
     *,
     threads: int = 0,
     watch: Watch | None = None,
-    certified: Callable[[int, Certificate], None] | None = None,
+    certified: Certified | None = None,
 ) -> list[Choice]:
     """Write `out`; what became of each tensor.
 

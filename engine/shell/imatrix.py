@@ -10,15 +10,12 @@ from engine.shell import options as o
 
 def imatrix(
     model: o.ModelName,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
+    file: o.TextFile,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the matrix goes.")] = Path(
         "imatrix.gguf"
     ),
-    context: Annotated[
-        int,
-        typer.Option("-c", "--context", help="Tokens of a chunk; 0: 512, or the model's own."),
-    ] = 0,
-    chunks: Annotated[int | None, typer.Option(help="Most chunks; all by default.")] = None,
+    context: o.Chunk = 0,
+    chunks: o.Chunks = None,
     threads: o.Threads = 0,
     batch: o.Batch = 512,
     kv: o.KvFormat = "F16",

@@ -1,5 +1,6 @@
 """Options that several commands share, as typer annotations."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,14 @@ Threads = Annotated[int, typer.Option("-t", "--threads", help="0: one per physic
 Context = Annotated[
     int, typer.Option("-c", "--context", help="Tokens of context; 0: the model's own.")
 ]
+TextFile = Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")]
+Chunk = Annotated[
+    int,
+    typer.Option(
+        "-c", "--context", help="Tokens of a chunk; 0: a base's, or 512 if the model has them."
+    ),
+]
+Chunks = Annotated[int | None, typer.Option(help="Most chunks; all by default.")]
 Batch = Annotated[int, typer.Option("-b", "--batch", help="Most tokens of one step.")]
 KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32, F16, Q8_0 or Q4_0.")]
 Numerics = Annotated[

@@ -21,16 +21,9 @@ MOST_OUTPUTS = 256  # rows of logits in memory at once
 
 def perplexity(
     model: o.ModelName,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
-    context: Annotated[
-        int,
-        typer.Option(
-            "-c",
-            "--context",
-            help="Tokens of a chunk; 0: the base's, or 512 if the model has them.",
-        ),
-    ] = 0,
-    chunks: Annotated[int | None, typer.Option(help="Most chunks; all by default.")] = None,
+    file: o.TextFile,
+    context: o.Chunk = 0,
+    chunks: o.Chunks = None,
     save_logits: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep log-probabilities, to be a base.")
     ] = None,

@@ -14,6 +14,7 @@ from engine.shell import (
     inspect,
     ops,
     perplexity,
+    place,
     plan,
     quantize,
     run,
@@ -41,6 +42,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     quantize.quantize: "Write a model in another weight format.",
     perplexity.perplexity: "Measure how well a model foretells a text.",
     plan.plan: "Print the nodes of a step.",
+    place.place: "Choose a sparse model's neurons for the GPU.",
     ops.ops: "List ops and their kernels.",
     certify.certify: "Try kernels, keep certificates.",
 }

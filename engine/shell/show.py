@@ -1,7 +1,7 @@
 """What commands share on the terminal: progress while a model loads, timings, notes."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,9 @@ from engine.engine import Engine
 from engine.model import Options
 from engine.model import Progress as Watcher
 from engine.timings import Span
+from engine.watch import Watch
 from kernels.certificates import Certificate
+from kernels.certify import Certified
 
 stderr = Console(stderr=True)
 PIPE_WIDTH = 200  # columns of a table that no terminal limits
@@ -47,7 +49,7 @@ def progress_bar() -> Progress:
 
 
 @contextmanager
-def bytes_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+def bytes_bar(name: str) -> Iterator[Watch]:
     """For a file being written: a function of bytes done and their total."""
     bar = Progress(
         TextColumn("{task.description}", markup=False),
@@ -64,11 +66,8 @@ def bytes_bar(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-Certified = Callable[[int, Certificate], None]
-
-
 @contextmanager
-def loading(name: str) -> Iterator[tuple[Certified, Callable[[int, int], None]]]:
+def loading(name: str) -> Iterator[tuple[Certified, Watch]]:
     """For kernels that are tried, then a file that is written: who to tell of either."""
     with progress_bar() as bar:
         kernels = bar.add_task("certifying kernels", visible=False, total=None)

@@ -141,30 +141,48 @@ def index(scaled):
 # A block's bytes from its float16s, integer scales and minima, and codes.
 
 
-@njit
-def put_q4_0(data, halves, scales, minima, q):
-    data[:2] = halves
-    pack(data, 2, q, 0, 4, 16)
+def nibbles(at: int, run: int, fifths: int = 0) -> Any:
+    """(data, q): from byte `at` on fifth bits in runs of `fifths`, if any, and nibbles in runs of
+    `run`."""
+
+    @njit
+    def four(data, q):
+        pack(data, at, q, 0, 4, run)
+
+    @njit
+    def five(data, q):
+        pack(data, at, q, 4, 1, fifths)
+        pack(data, at + len(q) // 8, q, 0, 4, run)
+
+    return five if fifths else four
 
 
-@njit
-def put_q5_0(data, halves, scales, minima, q):
-    data[:2] = halves
-    pack(data, 2, q, 4, 1, 1)
-    pack(data, 6, q, 0, 4, 16)
+def put_nibbles(head: int, fifths: int = 0) -> Any:
+    """Behind `head` bytes of float16s."""
+    put_codes = nibbles(head, 16, fifths)
+
+    @njit
+    def put(data, halves, scales, minima, q):
+        data[:head] = halves
+        put_codes(data, q)
+
+    return put
 
 
-@njit
-def put_q4_1(data, halves, scales, minima, q):
-    data[:4] = halves
-    pack(data, 4, q, 0, 4, 16)
+def put_superblock(fifths: int = 0) -> Any:
+    """Behind two float16s, and scales and minima of six bits."""
+    put_codes = nibbles(16, 32, fifths)
 
+    @njit
+    def put(data, halves, scales, minima, q):
+        data[:4] = halves
+        for p in range(4):
+            data[4 + p] = scales[p] | scales[p + 4] >> 4 << 6
+            data[8 + p] = minima[p] | minima[p + 4] >> 4 << 6
+            data[12 + p] = scales[p + 4] & 15 | (minima[p + 4] & 15) << 4
+        put_codes(data, q)
 
-@njit
-def put_q5_1(data, halves, scales, minima, q):
-    data[:4] = halves
-    pack(data, 4, q, 4, 1, 1)
-    pack(data, 8, q, 0, 4, 16)
+    return put
 
 
 @njit
@@ -184,29 +202,6 @@ def put_q3_k(data, halves, scales, minima, q):
     pack(data, 96, scales, 0, 4, 8)
     pack(data, 104, scales, 4, 2, 4)
     data[108:110] = halves
-
-
-@njit
-def put_six_bits(data, base, scales, minima):
-    for p in range(4):
-        data[base + p] = scales[p] | scales[p + 4] >> 4 << 6
-        data[base + 4 + p] = minima[p] | minima[p + 4] >> 4 << 6
-        data[base + 8 + p] = scales[p + 4] & 15 | (minima[p + 4] & 15) << 4
-
-
-@njit
-def put_q4_k(data, halves, scales, minima, q):
-    data[:4] = halves
-    put_six_bits(data, 4, scales, minima)
-    pack(data, 16, q, 0, 4, 32)
-
-
-@njit
-def put_q5_k(data, halves, scales, minima, q):
-    data[:4] = halves
-    put_six_bits(data, 4, scales, minima)
-    pack(data, 16, q, 4, 1, 32)
-    pack(data, 48, q, 0, 4, 32)
 
 
 @njit
@@ -288,16 +283,16 @@ def with_minima(name: str, put: Any) -> Fitted:
 
 
 FITTED = {
-    "Q4_0": Fitted(lambda _: one_scale(32, targets(8), whole(8)), raised(8), put_q4_0),
-    "Q4_1": Fitted(lambda _: scale_and_minimum(32, 15), up_to(15), put_q4_1, halves=2),
-    "Q5_0": Fitted(lambda _: one_scale(32, targets(16), whole(16)), raised(16), put_q5_0),
-    "Q5_1": Fitted(lambda _: scale_and_minimum(32, 31), up_to(31), put_q5_1, halves=2),
+    "Q4_0": Fitted(lambda _: one_scale(32, targets(8), whole(8)), raised(8), put_nibbles(2)),
+    "Q4_1": Fitted(lambda _: scale_and_minimum(32, 15), up_to(15), put_nibbles(4), halves=2),
+    "Q5_0": Fitted(lambda _: one_scale(32, targets(16), whole(16)), raised(16), put_nibbles(2, 1)),
+    "Q5_1": Fitted(lambda _: scale_and_minimum(32, 31), up_to(31), put_nibbles(4, 1), halves=2),
     "Q2_K": with_minima("Q2_K", put_q2_k),
     "Q3_K": with_integer_scales("Q3_K", put_q3_k),
-    "Q4_K": with_minima("Q4_K", put_q4_k),
-    "Q5_K": with_minima("Q5_K", put_q5_k),
+    "Q4_K": with_minima("Q4_K", put_superblock()),
+    "Q5_K": with_minima("Q5_K", put_superblock(32)),
     "Q6_K": with_integer_scales("Q6_K", put_q6_k),
-    "IQ4_NL": Fitted(lambda _: one_scale(32, IQ4_ENDS, named), index, put_q4_0),
+    "IQ4_NL": Fitted(lambda _: one_scale(32, IQ4_ENDS, named), index, put_nibbles(2)),
     "IQ4_XS": Fitted(lambda _: integer_scales(8, 32, IQ4_ENDS, named), index, put_iq4_xs, 8),
 }
 

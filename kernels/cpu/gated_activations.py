@@ -1,4 +1,4 @@
-"""swiglu, geglu and reglu on the CPU: tokens are shared among threads."""
+"""Gated activations on the CPU: tokens are shared among threads."""
 
 import math
 
@@ -47,3 +47,22 @@ def reglu(block, thread, n_threads):
     first, last = own_elements(gate, thread, n_threads)
     for i in range(first, last):
         target[i] = relu_of(gates[i]) * ups[i]
+
+
+@share(SIGNATURE)
+def squared_reglu(block, thread, n_threads):
+    gate, up, out = arguments(block, SIGNATURE)
+    gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
+    first, last = own_elements(gate, thread, n_threads)
+    for i in range(first, last):
+        active = relu_of(gates[i])
+        target[i] = active * active * ups[i]
+
+
+@share(SIGNATURE)
+def drelu(block, thread, n_threads):
+    gate, up, out = arguments(block, SIGNATURE)
+    gates, ups, target = gate.ravel(), up.ravel(), out.ravel()
+    first, last = own_elements(gate, thread, n_threads)
+    for i in range(first, last):
+        target[i] = relu_of(gates[i]) * relu_of(ups[i])

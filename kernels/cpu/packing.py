@@ -51,6 +51,17 @@ def words_packer(signature: str) -> Callable[..., None]:
     return pack
 
 
+def rows_copier(block, thread, n_threads):
+    """As the file has them, but apart: see Packing.apart."""
+    weight, out = arguments(block, BLOCKS)
+    rows, row_bytes = weight.shape
+    first, last = part(rows, thread, n_threads)
+    for row in range(first, last):
+        begin = row * (out.size // rows)
+        out[begin : begin + row_bytes] = weight[row]
+        out[begin + row_bytes : begin + out.size // rows] = 0
+
+
 @njit(inline="always")
 def nothing(data, base, j):
     return 0
@@ -193,7 +204,8 @@ class Packing:
     """How a weight becomes what a kernel streams: a share, over elements of `word` bytes.
 
     `lanes` rows travel together. Of a row each `unit` bytes, the last perhaps fewer, turn into
-    `becomes` bytes.
+    `becomes` bytes. Rows that are `apart` take an odd number of cache lines, so that the same place
+    of any sixteen rows is seldom in the same set of a cache.
     """
 
     share: Share
@@ -201,6 +213,7 @@ class Packing:
     lanes: int = LANES
     unit: int = 1
     becomes: int = 1
+    apart: bool = False
 
     def memory(self, weight: Array) -> Array:
         """For the packed weight: uninitialised uint8 [packed], on a cache line boundary."""
@@ -209,6 +222,8 @@ class Packing:
     def place(self, weight: Array, rows: int) -> int:
         """Where in the packed weight the groups begin that follow so many rows."""
         row_bytes = -(-weight.shape[1] // self.unit) * self.becomes
+        if self.apart:
+            row_bytes = (-(-row_bytes // CACHE_LINE) | 1) * CACHE_LINE
         return -(-rows // self.lanes) * self.lanes * int(row_bytes)
 
     def block(self, weight: Array, packed: Array) -> Words:
@@ -257,6 +272,7 @@ def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = wo
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
 
+ROWS = Packing(Share(rows_copier, BLOCKS), np.uint8, lanes=1, apart=True)
 BYTES, FOURS = Packing(_words8, np.uint8), Packing(_words32, np.uint32)  # of one, of four elements
 PACKINGS: dict[str, Packing] = {
     "F32": FOURS,

@@ -366,6 +366,22 @@ def _narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
     return builder.trunc(builder.lshr(kept, constant(16)), half)
 
 
+def widened(builder: Any, kind: Vector, value: Any) -> Any:
+    """Floats of whatever kind as float32."""
+    wide = Vector("f32", kind.lanes)
+    match kind.element:
+        case "f16" if _has_half_conversion():
+            return builder.fpext(value, wide.ir)
+        case "f16":
+            return _widen_half(builder, value, kind.lanes)
+        case "bf16":
+            bits = builder.zext(value, ir.VectorType(I32, kind.lanes))
+            sixteen = ir.Constant(bits.type, [16] * kind.lanes)
+            return builder.bitcast(builder.shl(bits, sixteen), wide.ir)
+        case _:
+            return value
+
+
 @intrinsic
 def convert(typing, kind, v):
     """Lanes of one element type as another: f16, bf16, i8, u16, i32 to f32 (exact where it fits);
@@ -380,16 +396,8 @@ def convert(typing, kind, v):
                 return builder.sitofp(value, target)
             case "u16", "f32":
                 return builder.uitofp(value, target)
-            case "f16", "f32" if _has_half_conversion():
-                return builder.fpext(value, target)
-            case "f16", "f32":
-                return _widen_half(builder, value, v.lanes)
-            case "bf16", "f32":
-                wide = builder.zext(value, ir.VectorType(I32, v.lanes))
-                sixteen = ir.Constant(ir.VectorType(I32, v.lanes), [16] * v.lanes)
-                return builder.bitcast(builder.shl(wide, sixteen), target)
-            case "f32", "f32":
-                return value
+            case (("f16" | "bf16" | "f32"), "f32"):
+                return widened(builder, v, value)
             case "f32", "f16":
                 return builder.fptrunc(value, target)
             case "f32", "bf16":

@@ -68,6 +68,32 @@ def _shuffles(masks: list[list[int]]) -> Any:
     return codegen
 
 
+def words_of_rows(builder: Any, rows: Any, byte: int) -> list[Any]:
+    """Four vectors of words, a row a lane: word w of each of sixteen rows stands at its pointer
+    plus `byte` + 4 w."""
+    four = ir.VectorType(I32, 4)
+
+    def quarter(row: Any) -> Any:
+        place = builder.gep(row, [ir.IntType(64)(byte)])
+        words = builder.load(builder.bitcast(place, four.as_pointer()))
+        words.align = 1
+        return words
+
+    def joined(a: Any, b: Any) -> Any:
+        return _shuffle(builder, a, b, list(range(2 * a.type.count)))
+
+    # rows i, 4 + i, 8 + i and 12 + i side by side, so that a transposed square is four lanes
+    a, b, c, d = (
+        joined(
+            joined(quarter(rows[i]), quarter(rows[4 + i])),
+            joined(quarter(rows[8 + i]), quarter(rows[12 + i])),
+        )
+        for i in range(4)
+    )
+    halves = [(_shuffle(builder, a, b, m), _shuffle(builder, c, d, m)) for m in (LOW, HIGH)]
+    return [_shuffle(builder, *pair, m) for pair in halves for m in (LOW_PAIRS, HIGH_PAIRS)]
+
+
 @intrinsic
 def transpose_quarters(typing, a, b, c, d):
     """Four rows of 4x4 squares, f32x16 each: every square transposed.

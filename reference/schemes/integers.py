@@ -5,6 +5,8 @@ Inference (arXiv 1712.05877), section 2.1. The symmetric one leaves out -2^(bits
 has the negatives of x. Defined in float32, so that every correct kernel gives the same bits.
 """
 
+from functools import partial
+
 import numpy as np
 
 from reference.bounds import TINY
@@ -154,59 +156,44 @@ MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
 TIES_FIRST = ("ties", *(kind for kind in VALUES if kind != "ties"))  # which corners are made of
 BITS: dict[str, tuple[int, ...]] = {"bits": (2, 3, 4, 5, 6, 7, 8)}
 
+_row = partial(Op, axes=GROUPS | BITS, bound=bound, cost=cost, fit=fit)
+_quantise = partial(
+    _row,
+    values=TIES_FIRST,
+    corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
+    complaint=unknown_bits,
+)
+_dequantise = partial(_row, nan="token")
+
 OPS = (
-    Op(
+    _quantise(
         name="quantise_symmetric",
         reference=quantise_symmetric,
         signature="x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups]",
-        axes=GROUPS | BITS,
         make=make_quantise_symmetric,
-        bound=bound,
-        cost=cost,
-        values=TIES_FIRST,
-        fit=fit,
-        corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
-        complaint=unknown_bits,
     ),
-    Op(
+    _quantise(
         name="quantise_asymmetric",
         reference=quantise_asymmetric,
         signature=(
             "x: f32[groups size], bits: i64 ->"
             " q: i8[groups size], scale: f32[groups], zero: i32[groups]"
         ),
-        axes=GROUPS | BITS,
         make=make_quantise_asymmetric,
-        bound=bound,
-        cost=cost,
-        values=TIES_FIRST,
-        fit=fit,
-        corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
-        complaint=unknown_bits,
     ),
-    Op(
+    _dequantise(
         name="dequantise_symmetric",
         reference=dequantise_symmetric,
         signature="q: i8[groups size], scale: f32[groups] -> out: f32[groups size]",
-        axes=GROUPS | BITS,
         make=make_symmetric,
-        bound=bound,
-        cost=cost,
-        fit=fit,
-        nan="token",
     ),
-    Op(
+    _dequantise(
         name="dequantise_asymmetric",
         reference=dequantise_asymmetric,
         signature=(
             "q: i8[groups size], scale: f32[groups], zero: i32[groups] -> out: f32[groups size]"
         ),
-        axes=GROUPS | BITS,
         make=make_asymmetric,
-        bound=bound,
-        cost=cost,
-        fit=fit,
         complaint=bad_zero,
-        nan="token",
     ),
 )

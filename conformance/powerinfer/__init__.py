@@ -1,0 +1,1 @@
+"""Sparse models: statistics, placement, and what runs them."""

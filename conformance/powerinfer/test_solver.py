@@ -1,0 +1,129 @@
+"""Groups of neurons within a budget: no answer is worth more, and none takes more."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.placement import solver
+from engine.placement.solver import GROUP, Layer, densest, grouped, searched, solve
+
+
+@st.composite
+def layer(draw: st.DrawFn, neuron_bytes: tuple[int, ...], ragged: bool) -> Layer:
+    """Of 1 to 3 groups, the last perhaps not whole, counts up to 9 so that there are ties."""
+    whole = draw(st.integers(0, 2))
+    rest = draw(st.sampled_from([1, 100, GROUP]) if ragged else st.just(GROUP))
+    levels = draw(st.lists(st.integers(0, 9), min_size=whole + 1, max_size=whole + 1))
+    counts = np.repeat(levels, [GROUP] * whole + [rest])
+    return grouped(counts, draw(st.sampled_from(neuron_bytes)), 1.0)
+
+
+def layers(neuron_bytes: tuple[int, ...], ragged: bool) -> st.SearchStrategy[list[Layer]]:
+    return st.lists(layer(neuron_bytes, ragged), min_size=1, max_size=4)
+
+
+def worth(layers: Sequence[Layer], groups: Sequence[int], cost: float) -> float:
+    """Written out: what groups save, less the cost of each layer that is on both sides."""
+    return sum(
+        float(layer.saves[:many].sum()) - cost * (0 < many < len(layer.saves))
+        for layer, many in zip(layers, groups, strict=True)
+    )
+
+
+def taken(layers: Sequence[Layer], groups: Sequence[int]) -> int:
+    return sum(int(a.sizes[:many].sum()) for a, many in zip(layers, groups, strict=True))
+
+
+def best(layers: Sequence[Layer], capacity: int, cost: float) -> float:
+    """Of all answers that fit."""
+    every = itertools.product(*(range(len(layer.sizes) + 1) for layer in layers))
+    return max(worth(layers, g, cost) for g in every if taken(layers, g) <= capacity)
+
+
+COSTS = st.sampled_from([0.0, 100.0, 3000.0])
+SHARES = st.floats(0, 1.1)
+
+
+@given(layers((3, 4), ragged=True), SHARES, COSTS)
+def test_nothing_is_worth_more(layers: list[Layer], share: float, cost: float) -> None:
+    """Brute force finds no better answer, and the capacity is kept."""
+    capacity = int(share * taken(layers, [len(layer.sizes) for layer in layers]))
+    found = solve(layers, capacity, cost)
+    assert taken(layers, found.groups) <= capacity
+    assert found.gap == 0
+    assert found.worth == worth(layers, found.groups, cost) == best(layers, capacity, cost)
+    assert solve(layers, capacity, cost) == found
+
+
+@given(layers((3,), ragged=False), SHARES)
+def test_greedy_is_the_search_where_nothing_is_paid(layers: list[Layer], share: float) -> None:
+    capacity = int(share * taken(layers, [len(layer.sizes) for layer in layers])) + 1
+    greedy = worth(layers, densest(layers, capacity), 0.0)
+    assert greedy == solve(layers, capacity).worth
+    assert greedy == searched(layers, capacity, 0.0).worth == best(layers, capacity, 0.0)
+
+
+@given(layers((3, 4), ragged=True), st.lists(SHARES, min_size=2, max_size=4), COSTS)
+def test_more_room_is_never_worse(layers: list[Layer], shares: list[float], cost: float) -> None:
+    whole = taken(layers, [len(layer.sizes) for layer in layers])
+    worths = [solve(layers, int(share * whole), cost).worth for share in sorted(shares)]
+    assert worths == sorted(worths)
+    assert worths[0] >= 0
+
+
+def test_the_last_group_has_its_true_size() -> None:
+    """300 neurons of 2 bytes are groups of 512 and 88 bytes, which 600 bytes hold just so."""
+    one = grouped(np.arange(300), 2, 1.0)
+    assert one.sizes.tolist() == [512, 88]
+    assert one.saves.tolist() == [2 * sum(range(44, 300)), 2 * sum(range(44))]
+    assert solve([one], 600).groups == (2,)
+    assert solve([one], 599).groups == (1,)
+    assert solve([one], 511).groups == (0,)
+
+
+def test_a_small_share_is_not_worth_a_synchronisation() -> None:
+    """Hot groups of two layers fit; the second saves less than it costs, a third is taken whole."""
+    hot, mild = (
+        Layer(np.array([9.0, 1]), np.array([4, 4])),
+        Layer(np.array([3.0, 1]), np.full(2, 4)),
+    )
+    whole = Layer(np.array([2.0]), np.array([4]))
+    assert solve([hot, mild, whole], 12, 0.0).groups == (1, 1, 1)
+    assert solve([hot, mild, whole], 12, 5.0).groups == (2, 0, 1)
+    assert solve([mild], 4, 5.0).groups == (0,)
+
+
+def test_ties_go_to_earlier_layers() -> None:
+    """And groups that save nothing fill what is left."""
+    same = [Layer(np.array([5.0, 0.0]), np.array([8, 8]))] * 3
+    assert solve(same, 16).groups == (1, 1, 0)
+    assert solve(same, 40).groups == (2, 2, 1)
+    assert solver._filled(same, [1, 0, 1], 40, 0.0) == [2, 2, 1]
+
+
+def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer fits, and the best one is worth no more than it and the gap."""
+    rng = np.random.default_rng(5)
+    hard = [
+        grouped(rng.integers(0, 1000, 20 * GROUP + 7 * i), 1000 + 37 * i, 1.0) for i in range(12)
+    ]
+    capacity = taken(hard, [6] * 12)
+    exact = solve(hard, capacity, 1e6)
+    monkeypatch.setattr(solver, "NODES", 0)
+    ended = solve(hard, capacity, 1e6)
+    assert exact.gap == 0 < ended.gap
+    assert taken(hard, ended.groups) <= capacity
+    assert ended.worth <= exact.worth
+    assert exact.worth <= (ended.worth + ended.gap) * (1 + 1e-6)  # 1e-6: HiGHS's own tolerance
+
+
+def test_too_many_groups_are_trimmed() -> None:
+    """What saves least goes first, until the rest fits."""
+    two = [Layer(np.array([9.0, 4]), np.array([8, 8])), Layer(np.array([7.0, 5]), np.array([8, 8]))]
+    assert solver._trimmed(two, [2, 2], 31, 0.0) == [1, 2]
+    assert solver._trimmed(two, [2, 2], 16, 0.0) == [1, 1]
+    assert solver._trimmed(two, [2, 2], 32, 0.0) == [2, 2]

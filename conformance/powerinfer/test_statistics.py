@@ -1,0 +1,158 @@
+"""Activation statistics: both kinds of files, and what is none."""
+
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.aside import OutputError
+from engine.placement import statistics
+from engine.placement.statistics import Activations, StatisticsError, read, write
+
+
+def random(blocks: int = 12, ffn: int = 40, tokens: int = 1000) -> Activations:
+    rng = np.random.default_rng(blocks)
+    counts = tuple(rng.integers(0, tokens + 1, ffn) for _ in range(blocks))
+    return Activations(counts, tokens, "abc")
+
+
+def same(a: Activations, b: Activations) -> bool:
+    return len(a.counts) == len(b.counts) and all(map(np.array_equal, a.counts, b.counts))
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**40))
+def test_npz_read_back(
+    tmp_path_factory: pytest.TempPathFactory, blocks: int, ffn: int, tokens: int
+) -> None:
+    """All of it, blocks in the order of their numbers ("10" after "2")."""
+    path = tmp_path_factory.getbasetemp() / "activations.npz"
+    before = random(blocks, ffn, tokens)
+    write(path, before)
+    after = read(path)
+    assert same(before, after)
+    assert (after.tokens, after.model) == (tokens, "abc")
+    assert all(counts.dtype == np.int64 for counts in after.counts)
+    assert after.digest == before.digest
+
+
+def test_folder_read_back(tmp_path: Path) -> None:
+    """By torch, where it is: as integers or floats, and an older folder's files do not stay."""
+    torch = pytest.importorskip("torch")
+    before, folder = random(), tmp_path / "activation"
+    write(folder, random(14))
+    write(folder, before)
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        f"activation_{i}.pt" for i in range(12)
+    )
+    after = read(folder)
+    assert same(before, after)
+    assert (after.tokens, after.model) == (0, "")
+    for i, counts in enumerate(before.counts):
+        torch.save(torch.from_numpy(counts).to(torch.float32), folder / f"activation_{i}.pt")
+    assert same(before, read(folder))
+    assert [p.name for p in tmp_path.iterdir()] == ["activation"]
+
+
+@pytest.mark.parametrize("fault", ["shares", "two dimensions", "a table", "text"])
+def test_folder_refused(tmp_path: Path, fault: str) -> None:
+    torch = pytest.importorskip("torch")
+    things = {
+        "shares": torch.full((4,), 0.5),
+        "two dimensions": torch.zeros(2, 2),
+        "a table": {"a": torch.zeros(4)},
+    }
+    path = tmp_path / "activation_0.pt"
+    if fault == "text":
+        path.write_text("counts")
+    else:
+        torch.save(things[fault], path)
+    with pytest.raises(StatisticsError, match=r"activation_0\.pt: ") as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line of advice; .npz needs none."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "activation_0.pt").write_bytes(b"")
+    with pytest.raises(StatisticsError, match="need torch: install torch, or have"):
+        read(tmp_path)
+    with pytest.raises(StatisticsError, match="need torch"):
+        write(tmp_path / "new", random())
+    write(tmp_path / "a.npz", random())
+    assert same(read(tmp_path / "a.npz"), random())
+
+
+def npz(**arrays: object) -> Callable[[Path], None]:
+    """Of one block of two neurons, but for these."""
+    have = {"blk.0.counts": np.array([1, 2]), "tokens": np.array(9), "model": np.array("")}
+    have |= {name.replace("__", "."): np.array(value) for name, value in arrays.items()}
+    return lambda path: np.savez(path, **{k: v for k, v in have.items() if v.dtype != object})
+
+
+def cut(path: Path) -> None:
+    write(path, random())
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def claims_much(path: Path) -> None:
+    """A header of 2^50 elements with none behind it."""
+    npz()(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1125899906842624,), }\n"
+        data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        archive.writestr("blk.1.counts.npy", data)
+
+
+WRONG = {
+    "text": (lambda path: path.write_text("counts"), "neither a folder"),
+    "nothing": (lambda path: path.write_bytes(b""), "neither a folder"),
+    "cut short": (cut, "cut short"),
+    "much": (claims_much, "blk.1.counts is no array"),
+    "no tokens": (npz(tokens=None), "there is no array 'tokens'"),
+    "no blocks": (npz(blk__0__counts=None), "there is no array 'blk.0.counts'"),
+    "gap": (npz(blk__2__counts=[1, 2]), "block 1 is missing"),
+    "twice": (npz(blk__00__counts=[1, 2]), "is there twice"),
+    "negative": (npz(blk__0__counts=[1, -2]), "neuron 1 has -2, which is no count"),
+    "nan": (npz(blk__0__counts=[1, np.nan]), "neuron 1 has nan, which is no count"),
+    "shares": (npz(blk__0__counts=[1, 0.5]), "neuron 1 has 0.5: want counts, not shares"),
+    "too many": (npz(blk__0__counts=[1, 2**41]), "which is no count"),
+    "matrix": (npz(blk__0__counts=[[1, 2]]), "want counts in one dimension, this is 1 x 2"),
+    "text counts": (npz(blk__0__counts=["a"]), "want counts in one dimension"),
+    "more than tokens": (npz(tokens=1), "blk.0.counts: a neuron was active on more than all"),
+    "tokens": (npz(tokens=[1]), "tokens is no number"),
+    "model": (npz(model=1), "model is no text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "words"), WRONG.values(), ids=WRONG.keys())
+def test_npz_refused(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+    """One line that names the file."""
+    path = tmp_path / "activations.npz"
+    make(path)
+    with pytest.raises(StatisticsError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(StatisticsError, match=r"none\.npz: cannot be read: no such file"):
+        read(tmp_path / "none.npz")
+    with pytest.raises(OutputError, match="there is no folder"):
+        write(tmp_path / "none" / "a.npz", random())
+    with pytest.raises(StatisticsError, match=r"there is no activation_0\.pt|need torch"):
+        read(tmp_path)
+
+
+def test_numbers_not_letters() -> None:
+    names = {f"activation_{i}.pt": statistics.FILE.fullmatch(f"activation_{i}.pt") for i in
+             (10, 2, 0, 1, 9, 8, 7, 6, 5, 4, 3)}  # fmt: skip
+    in_order = statistics._numbered(names, Path("activation"))
+    assert in_order == [f"activation_{i}.pt" for i in range(11)]

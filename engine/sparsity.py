@@ -1,0 +1,68 @@
+"""Sparse feed-forward networks in PowerInfer's files (arXiv 2312.12456): what a file says of them,
+and how the engine is asked to run them.
+
+A neuron is a row of ffn_gate, of ffn_up and of ffn_down_t, the transposed ffn_down. Predictors, fc1
+and fc2 of each block, say which neurons a token needs. Such a file's magic is PWRI; one without
+predictors, or with the usual magic, is known by ffn_down_t.
+"""
+
+import math
+from dataclasses import replace
+
+from engine.config import ModelConfig, ModelError, Sparsity
+from engine.gguf_file import GGUFFile
+
+MAGIC = "PWRI"
+THRESHOLD = "powerinfer.sparse_threshold"
+MODES = ("auto", "on", "off")
+# What PowerInfer runs where a file of the usual kind has another activation: zeros make it sparse.
+RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
+
+
+def with_sparsity(
+    config: ModelConfig, file: GGUFFile, mode: str, threshold: float | None, union: bool
+) -> ModelConfig:
+    """The config with what the file says of its neurons; `mode` "off" leaves predictors unused."""
+    down = "blk.0.ffn_down_t.weight" in file.tensors
+    if not down and file.magic != MAGIC:
+        if threshold is not None or mode == "on":
+            raise ModelError(f"{file.path}: not sparse: it has neither predictors nor ffn_down_t")
+        return config
+    config = replace(
+        config,
+        activation=RELU_OF.get(config.activation, config.activation),
+        transposed_down=True,
+    )
+    ranks = _ranks(config, file)
+    if not ranks and (mode == "on" or file.magic == MAGIC):
+        raise ModelError(f"{file.path}: tensor blk.0.fc1.weight is missing: no predictor")
+    if mode == "off" or not ranks:
+        return config
+    return replace(config, sparsity=Sparsity(ranks, _threshold(file, threshold), union))
+
+
+def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
+    """Each block's rank, known only from shapes; predictors are in all blocks or in none."""
+    ranks: dict[int, int] = {}
+    for i in range(config.blocks):
+        found = [name for n in (1, 2) if (name := f"blk.{i}.fc{n}.weight") in file.tensors]
+        if len(found) == 2:
+            dims = file.tensors[found[0]].dims
+            if len(dims) != 2:
+                raise ModelError(f"{file.path}: tensor {found[0]} is no matrix: {list(dims)}")
+            ranks[i] = dims[0]
+        elif found or ranks:
+            lacking = next(n for n in (1, 2) if f"blk.{i}.fc{n}.weight" not in found)
+            raise ModelError(f"{file.path}: tensor blk.{i}.fc{lacking}.weight is missing")
+        elif i == 0 and any(name.endswith(".fc1.weight") for name in file.tensors):
+            raise ModelError(f"{file.path}: tensor blk.0.fc1.weight is missing")
+    return ranks
+
+
+def _threshold(file: GGUFFile, wanted: float | None) -> float:
+    """The one asked for, or the file's."""
+    value = file.metadata.get(THRESHOLD, 0.0) if wanted is None else wanted
+    named = THRESHOLD if wanted is None else "the sparse threshold"
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ModelError(f"{file.path}: {named} is {value!r}, not a number")
+    return float(value)

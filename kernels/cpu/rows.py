@@ -1,0 +1,269 @@
+"""Rows of a weight kept as the file has them, sixteen brought together when a kernel meets them:
+into the layout that linear streams, a row a lane. So what linear makes of packed weights can be
+made of any sixteen rows, with the same bits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from kernels.cpu.linear import LANES
+from kernels.cpu.simd import (
+    CACHE_LINE,
+    ELEMENTS,
+    Vector,
+    address_of,
+    broadcast,
+    call_llvm,
+    convert,
+    f32x16,
+    fma,
+    i32x16,
+    load,
+    prefetch,
+    splat,
+    store,
+    suffix,
+    widened,
+)
+from kernels.cpu.simd_shuffle import stack, words_of_rows
+
+REST = 4 * LANES  # bytes of an element of sixteen rows, at most
+I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
+Words = Callable[[int], list[Any]]  # a byte of the piece -> four vectors of words, a row a lane
+Put = Callable[[int, Any], None]  # a byte of the packed piece, and a vector that goes there
+Copy = Callable[[int, int], None]  # a byte of the packed piece, and of the rows, whose two go there
+Code = Callable[[Any, Words, Put, Any], None]
+
+
+def _narrow(builder: Any, words: Any, shift: int, bits: int) -> Any:
+    """Some bits of each word as narrower numbers."""
+    kind = ir.VectorType(ir.IntType(bits), LANES)
+    return builder.trunc(builder.lshr(words, ir.Constant(i32x16.ir, [shift] * LANES)), kind)
+
+
+def _masked(builder: Any, words: Any, byte: int, left: int = 0) -> Any:
+    """These bits of each byte, then all moved to the left, or to the right before."""
+    if left < 0:
+        words = builder.lshr(words, ir.Constant(i32x16.ir, [-left] * LANES))
+    each = byte * 0x01010101
+    words = builder.and_(words, ir.Constant(i32x16.ir, [each - (each >> 31 << 32)] * LANES))
+    if left > 0:
+        words = builder.shl(words, ir.Constant(i32x16.ir, [left] * LANES))
+    return words
+
+
+def _words(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    for i, word in enumerate(words(0)):
+        put(64 * i, word)
+
+
+def _halves(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    for i, word in enumerate(words(0)):
+        put(64 * i, _narrow(builder, word, 0, 16))
+        put(64 * i + 32, _narrow(builder, word, 16, 16))
+
+
+def _q4_0(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    for i, word in enumerate(words(2)):
+        put(64 * i, word)
+    copy(256, 0)
+
+
+def _q8_0(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    raised = ir.Constant(i32x16.ir, [-0x7F7F7F80] * LANES)  # 0x80 in every byte
+    for i, word in enumerate([*words(2), *words(18)]):
+        put(64 * i, builder.xor(word, raised))
+    copy(512, 0)
+
+
+def _q4_k(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    d_m, low_d, low_m, high = words(0)
+
+    def joined(bits: Any, two: Any) -> Any:
+        return builder.or_(bits, _masked(builder, two, 0x30, -2))
+
+    integers = _masked(builder, low_d, 0x3F), joined(_masked(builder, high, 0x0F), low_d)
+    floors = _masked(builder, low_m, 0x3F), joined(_masked(builder, high, 0x0F, -4), low_m)
+    for block in range(8):
+        for place, found in ((256, integers), (272, floors)):
+            put(288 * block + place, _narrow(builder, found[block // 4], 8 * (block % 4), 8))
+    for pair in range(4):
+        codes = [*words(16 + 32 * pair), *words(32 + 32 * pair)]
+        for c in range(4):
+            first, second = codes[c], codes[c + 4]
+            low = builder.or_(_masked(builder, first, 0x0F), _masked(builder, second, 0x0F, 4))
+            high = builder.or_(_masked(builder, first, 0x0F, -4), _masked(builder, second, 0xF0))
+            put(288 * 2 * pair + 64 * c, low)
+            put(288 * (2 * pair + 1) + 64 * c, high)
+    put(2304, _narrow(builder, d_m, 0, 16))
+    put(2336, _narrow(builder, d_m, 16, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What of a row is brought at once: `bytes` of the file, which are so many `units` of the
+    packed layout, of `step` bytes for sixteen rows each."""
+
+    bytes: int
+    units: int
+    step: int
+    code: Code
+
+
+PIECES = {
+    "F32": Piece(16, 4, 64, _words),
+    "F16": Piece(16, 8, 32, _halves),
+    "BF16": Piece(16, 8, 32, _halves),
+    "Q4_0": Piece(18, 1, 288, _q4_0),
+    "Q8_0": Piece(34, 1, 544, _q8_0),
+    "Q4_K": Piece(144, 1, 2368, _q4_k),
+}
+
+
+def _rows(context: Any, builder: Any, weight: Any, values: Any) -> list[Any]:
+    """Pointers to sixteen rows; values are (weight, starts as an array's structure, at)."""
+    base = address_of(context, builder, weight, (values[0], values[2]), I8)
+    starts = values[1].data
+    begins = (builder.load(builder.gep(starts, [I64(lane)])) for lane in range(LANES))
+    return [builder.gep(base, [begin]) for begin in begins]
+
+
+def bring_piece(code: Code) -> Any:
+    """An intrinsic of (weight, starts, at, out, to): the piece at byte `at` of sixteen rows, which
+    begin at bytes starts[0] to starts[15] of the weight, to byte `to` of `out`."""
+
+    @intrinsic
+    def bring(typing, weight, starts, at, out, to):
+        def codegen(context, builder, signature, values):
+            begins = context.make_array(starts)(context, builder, values[1])
+            rows = _rows(context, builder, weight, (values[0], begins, values[2]))
+            target = address_of(context, builder, out, values[3:5], I8)
+
+            def words(byte: int) -> list[Any]:
+                return words_of_rows(builder, rows, byte)
+
+            def put(byte: int, vector: Any) -> None:
+                place = builder.gep(target, [I64(byte)])
+                pointer = builder.bitcast(place, vector.type.as_pointer())
+                builder.store(vector, pointer).align = 1
+
+            def copy(byte: int, source: int) -> None:
+                halves = ir.Constant(ir.VectorType(I16, LANES), ir.Undefined)
+                for lane, row in enumerate(rows):
+                    place = builder.bitcast(builder.gep(row, [I64(source)]), I16.as_pointer())
+                    half = builder.load(place, align=1)
+                    halves = builder.insert_element(halves, half, I64(lane))
+                put(byte, halves)
+
+            code(builder, words, put, copy)
+            return context.get_dummy_value()
+
+        return types.void(weight, starts, types.intp, out, types.intp), codegen
+
+    return bring
+
+
+def meet_piece(code: Code, kind: Vector, step: int) -> Any:
+    """An intrinsic of (sums, weight, starts, at, x, k): the same piece of a float format, met by
+    x[0, k:] of one token at once: a chain of fused multiply-adds for each row."""
+
+    @intrinsic
+    def meet(typing, sums, weight, starts, at, x, k):
+        def codegen(context, builder, signature, values):
+            begins = context.make_array(starts)(context, builder, values[2])
+            rows = _rows(context, builder, weight, (values[1], begins, values[3]))
+            scalars = address_of(context, builder, x, values[4:6], ELEMENTS[sums.element])
+            total = values[0]
+
+            def words(byte: int) -> list[Any]:
+                return words_of_rows(builder, rows, byte)
+
+            def put(byte: int, vector: Any) -> None:
+                nonlocal total
+                one = builder.load(builder.gep(scalars, [I64(byte // step)]))
+                w = widened(builder, kind, builder.bitcast(vector, kind.ir))
+                product = [w, broadcast(builder, sums, one), total]
+                total = call_llvm(builder, f"llvm.fmuladd.{suffix(sums)}", sums.ir, product)
+
+            code(builder, words, put, None)
+            return total
+
+        return sums(sums, weight, starts, types.intp, x, types.intp), codegen
+
+    return meet
+
+
+@njit(inline="always")
+def ask(weight, starts, row, byte, first, end, before, after):
+    """Ask for what follows while `before` to `after` bytes of all rows are worked on: as many lines
+    of the next rows, one row after the other, since the memory likes lines in order better than
+    rows by turns. Each row is asked for from byte `first` to `end`; -> the next (row, byte)."""
+    for _ in range(before // CACHE_LINE, after // CACHE_LINE):
+        prefetch(weight, starts[row] + byte, 2)
+        byte += CACHE_LINE
+        if byte >= end:
+            row, byte = min(row + 1, len(starts) - 1), first
+    return row, byte
+
+
+def bring_units(format: str) -> Any:
+    """(weight, starts, following, row_bytes, unit, depth, out): `depth` units from `unit` on of
+    sixteen rows, packed; as much of the rows that follow is asked for."""
+    piece = PIECES[format]
+    one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
+    element = {"F32": types.uint32}.get(format, types.uint16)
+    bytes_each = size // units
+
+    @njit
+    def whole(weight, starts, following, row_bytes, unit, depth, out):
+        lines = (row_bytes + CACHE_LINE - 1) // CACHE_LINE
+        asked = unit // units * size * LANES // CACHE_LINE
+        row, byte = min(asked // lines, LANES - 1), asked % lines * CACHE_LINE
+        for u in range(0, depth, units):
+            at = (unit + u) // units * size
+            before, after = at * LANES, (at + size) * LANES
+            row, byte = ask(weight, following, row, byte, 0, row_bytes, before, after)
+            one(weight, starts, at, out, u * step)
+
+    @njit
+    def with_rest(weight, starts, following, row_bytes, unit, depth, out):
+        done = depth // units * units
+        whole(weight, starts, following, row_bytes, unit, done, out)
+        for u in range(done, depth):
+            for lane in range(LANES):
+                at = starts[lane] + (unit + u) * bytes_each
+                store(out, u * step + bytes_each * lane, load(element, weight, at))
+
+    return with_rest if units > 1 else whole
+
+
+def meet_units(format: str, kind: Vector) -> Any:
+    """(sums, weight, starts, following, row_bytes, x): sums with sixteen rows of a float format met
+    by one token x [1, hidden]; the rows that follow are asked for."""
+    piece = PIECES[format]
+    one, size, units = meet_piece(piece.code, kind, piece.step), piece.bytes, piece.units
+    bytes_each = size // units
+
+    @njit
+    def meet(sums, weight, starts, following, row_bytes, x):
+        hidden = x.shape[1]
+        done, row, byte = hidden // units * units, 0, 0
+        for k in range(0, done, units):
+            at = k * bytes_each
+            before, after = at * LANES, (at + size) * LANES
+            row, byte = ask(weight, following, row, byte, 0, row_bytes, before, after)
+            sums = one(sums, weight, starts, at, x, k)
+        rest = stack(np.uint8, REST)
+        for k in range(done, hidden):
+            for lane in range(bytes_each * LANES):
+                at = starts[lane // bytes_each] + k * bytes_each + lane % bytes_each
+                rest[lane] = weight[at]
+            sums = fma(convert(f32x16, load(kind, rest, 0)), splat(f32x16, x[0, k]), sums)
+        return sums
+
+    return meet

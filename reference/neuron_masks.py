@@ -1,0 +1,177 @@
+"""Which neurons of a feed-forward network a token needs (PowerInfer, arXiv 2312.12456).
+
+A mask is uint8 [tokens, neurons]: 1 where the neuron is active for the token, else 0.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+SHARES = (0.0, 0.02, 0.1, 0.5, 0.95, 1.0)  # of the neurons that cases have active
+
+
+def threshold_mask(logits: Array, threshold: float) -> Array:
+    """A neuron is active where the predictor's logit reaches the threshold; NaN does not.
+
+    logits float32 [tokens, neurons] -> mask.
+    """
+    return np.asarray(logits.astype(np.float64) >= threshold, np.uint8)
+
+
+def union_mask(mask: Array) -> Array:
+    """Active for every token what is active for any of them. mask -> mask."""
+    return np.broadcast_to(mask.max(axis=0, initial=0), mask.shape)
+
+
+def neuron_split(mask: Array, places: Array, place: float) -> Array:
+    """The active neurons that live at `place` (PowerInfer's gpu_idx: 1 the GPU, 0 the CPU).
+
+    mask, places int32 [neurons] -> mask.
+    """
+    return np.where(places == place, mask, 0)
+
+
+def active_rows(mask: Array) -> tuple[Array, Array]:
+    """The neurons active for any token, in order.
+
+    mask -> rows int32 [neurons], zero beyond the first `count`; count int32 [1].
+    """
+    found = np.flatnonzero(mask.any(axis=0))
+    rows = np.zeros(mask.shape[1], np.int32)
+    rows[: len(found)] = found
+    return rows, np.array([len(found)], np.int32)
+
+
+def add_counts(mask: Array, before: Array) -> Array:
+    """out[i] = before[i] + for how many tokens neuron i is active.
+
+    mask, before int64 [neurons] -> int64 [neurons].
+    """
+    return np.asarray(before + mask.sum(axis=0, dtype=np.int64))
+
+
+def where_active(x: Array, mask: Array) -> Array:
+    """x where the neuron is active, else 0. x [tokens, neurons], mask -> float64, same."""
+    return np.where(mask, x.astype(np.float64), 0)
+
+
+def some_mask(rng: np.random.Generator, tokens: int, neurons: int, active: int) -> Array:
+    """A mask by which so many neurons are active for some token each."""
+    mask = np.zeros((tokens, neurons), np.uint8)
+    if tokens:
+        chosen = rng.permutation(neurons)[:active]
+        mask[:, chosen] = rng.random((tokens, active)) < 0.7
+        mask[rng.integers(0, tokens, active), chosen] = 1
+    return mask
+
+
+def _make_logits(case: Case) -> Arguments:
+    logits = case.array(case.rng(), case.shape["tokens"], case.shape["neurons"])
+    finite = logits[np.isfinite(logits)]
+    return {"logits": logits, "threshold": float(np.median(finite)) if finite.size else 0.0}
+
+
+def _make_mask(case: Case) -> Arguments:
+    rng, (tokens, neurons) = case.rng(), case.shape.values()
+    return {"mask": some_mask(rng, tokens, neurons, int(rng.choice(SHARES) * neurons))}
+
+
+def _make_split(case: Case) -> Arguments:
+    rng, neurons = case.rng(), case.shape["neurons"]
+    places = np.asarray(rng.random(neurons) < rng.choice(SHARES), np.int32)
+    return {**_make_mask(case), "places": places, "place": float(case.seed % 2)}
+
+
+def _make_counts(case: Case) -> Arguments:
+    before = case.rng().integers(0, 2**40, case.shape["neurons"])
+    return {**_make_mask(case), "before": before}
+
+
+def _make_masked(case: Case) -> Arguments:
+    return {**_make_mask(case), "x": case.array(case.rng(), *case.shape.values())}
+
+
+def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Zero: decisions, not arithmetic."""
+    return {name: np.zeros(np.shape(value)) for name, value in expected.items()}
+
+
+def _cost(bytes_each: float) -> Callable[[Shape, str | None], Cost]:
+    def cost(shape: Shape, format: str | None) -> Cost:
+        elements = shape["tokens"] * shape["neurons"]
+        return Cost(bytes_each * elements, elements)
+
+    return cost
+
+
+def complaint(inputs: Arguments) -> str:
+    return "mask holds more than 0 and 1" if (inputs["mask"] > 1).any() else ""
+
+
+_AXES: Mapping[str, tuple[int, ...]] = {
+    "tokens": (0, 1, 2, 7, 33),
+    "neurons": (1, 2, 31, 65, 1000),
+}
+_ON_MASKS: dict[str, Any] = {"axes": _AXES, "values": ("normal",), "complaint": complaint}
+
+OPS = (
+    Op(
+        name="threshold_mask",
+        reference=threshold_mask,
+        signature="logits: f32[tokens neurons], threshold: f64 -> mask: u8[tokens neurons]",
+        axes=_AXES,
+        make=_make_logits,
+        bound=exact,
+        cost=_cost(5),
+    ),
+    Op(
+        name="union_mask",
+        reference=union_mask,
+        signature="mask: u8[tokens neurons] -> out: u8[tokens neurons]",
+        make=_make_mask,
+        bound=exact,
+        cost=_cost(2),
+        **_ON_MASKS,
+    ),
+    Op(
+        name="neuron_split",
+        reference=neuron_split,
+        signature=(
+            "mask: u8[tokens neurons], places: i32[neurons], place: f64 -> out: u8[tokens neurons]"
+        ),
+        make=_make_split,
+        bound=exact,
+        cost=_cost(2),
+        **_ON_MASKS,
+    ),
+    Op(
+        name="active_rows",
+        reference=active_rows,
+        signature="mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]",
+        make=_make_mask,
+        bound=exact,
+        cost=_cost(5),
+        **_ON_MASKS,
+    ),
+    Op(
+        name="add_counts",
+        reference=add_counts,
+        signature="mask: u8[tokens neurons], before: i64[neurons] -> out: i64[neurons]",
+        make=_make_counts,
+        bound=exact,
+        cost=_cost(1),
+        **_ON_MASKS,
+    ),
+    Op(
+        name="where_active",
+        reference=where_active,
+        signature="x: f32[tokens neurons], mask: u8[tokens neurons] -> out: f32[tokens neurons]",
+        make=_make_masked,
+        bound=exact,
+        cost=_cost(9),
+        **_ON_MASKS,
+    ),
+)

@@ -1,0 +1,80 @@
+"""A linear layer by its transposed weight, over active neurons alone: PowerInfer's AXPY."""
+
+import numpy as np
+
+from reference.bounds import TINY, gamma
+from reference.embedding import whole_blocks
+from reference.formats import FORMATS
+from reference.neuron_masks import active_rows, some_mask
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def sparse_axpy(a: Array, weight: Array, rows: Array, count: Array, format: str) -> Array:
+    """out_t = sum of a[t, i] * W_i over the neurons i that `rows` names, `count` of them.
+
+    a [tokens, neurons], weight uint8 [neurons, row_bytes] in `format` (a neuron's row is what it
+    adds to hidden), rows int32 [neurons], count int32 [1] -> float64 [tokens, hidden].
+    """
+    active = rows[: count[0]]
+    w = FORMATS[format].dequantise(weight[active]).astype(np.float64)
+    return a[:, active].astype(np.float64) @ w
+
+
+def make(case: Case) -> Arguments:
+    rng, shape = case.rng(), case.shape
+    a = case.array(rng, shape["tokens"], shape["neurons"])
+    weight = case.weight(rng, shape["neurons"], shape["hidden"])
+    rows, count = active_rows(some_mask(rng, 1, shape["neurons"], shape["active"]))
+    return {"a": a, "weight": weight, "rows": rows, "count": count, "format": case.format}
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """A dot product over the active neurons, in any order: gamma(count + 1) * sum |a||w|."""
+    active = inputs["rows"][: inputs["count"][0]]
+    w = FORMATS[inputs["format"]].dequantise(inputs["weight"][active])
+    size = np.abs(inputs["a"][:, active]).astype(np.float64) @ np.abs(w).astype(np.float64)
+    return {"out": gamma(len(active) + 1) * size + TINY * len(active)}
+
+
+def complaint(inputs: Arguments) -> str:
+    rows, count = inputs["rows"], int(inputs["count"][0])
+    if not 0 <= count <= len(rows):
+        return f"count is {count}, not 0 to {len(rows)}"
+    active = rows[:count]
+    if (np.diff(active) <= 0).any() or (active < 0).any() or (active >= len(rows)).any():
+        return "rows are not neurons in order"
+    return ""
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    tokens, active, hidden = shape["tokens"], shape["active"], shape["hidden"]
+    weight = active * FORMATS[format or "F32"].row_bytes(hidden)
+    return Cost(weight + 4 * tokens * (hidden + active), 2 * tokens * active * hidden)
+
+
+def fit(shape: Shape, format: str | None) -> Shape:
+    """Rows of whole blocks, and no more neurons active than there are."""
+    return {**whole_blocks(shape, format), "active": min(shape["active"], shape["neurons"])}
+
+
+OP = Op(
+    name="sparse_axpy",
+    reference=sparse_axpy,
+    signature=(
+        "a: f32[tokens neurons], weight: format[neurons hidden], rows: i32[neurons], count: i32[1]"
+        " -> out: f32[tokens hidden]"
+    ),
+    axes={
+        "tokens": (0, 1, 2, 3, 5, 9, 33),
+        "neurons": (1, 2, 31, 33, 65, 127),
+        "hidden": (1, 2, 31, 33, 129, 256),
+        "active": (0, 1, 3, 4, 17, 127),
+    },
+    make=make,
+    bound=bound,
+    cost=cost,
+    formats=tuple(FORMATS),
+    fit=fit,
+    corners=({"tokens": 67, "neurons": 300, "hidden": 2112, "active": 170},),
+    complaint=complaint,
+)

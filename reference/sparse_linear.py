@@ -1,0 +1,99 @@
+"""The linear layer over active neurons alone: PowerInfer's MUL_MAT_SPARSE (arXiv 2312.12456)."""
+
+import numpy as np
+
+from reference import linear as dense
+from reference.embedding import whole_blocks
+from reference.linear import linear
+from reference.neuron_masks import active_rows, complaint, some_mask
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def sparse_linear(
+    x: Array, weight: Array, mask: Array, rows: Array, count: Array, format: str
+) -> Array:
+    """out[t, i] = W_i . x_t where neuron i is active for token t, else 0.
+
+    x [tokens, hidden], weight uint8 [neurons, row_bytes] in `format`, mask uint8 [tokens, neurons];
+    rows int32 [neurons] and count int32 [1] as active_rows gives them for that mask
+    -> float64 [tokens, neurons]. Rows of neurons that no token needs are not read.
+    """
+    active = rows[: count[0]]
+    out = np.zeros(mask.shape)
+    out[:, active] = linear(x, weight[active], format)
+    return np.where(mask, out, 0)
+
+
+def make(case: Case) -> Arguments:
+    rng, shape = case.rng(), case.shape
+    x = case.array(rng, shape["tokens"], shape["hidden"])
+    weight = case.weight(rng, shape["neurons"], shape["hidden"])
+    mask = some_mask(rng, shape["tokens"], shape["neurons"], shape["active"])
+    rows, count = active_rows(mask)
+    found = {"x": x, "weight": weight, "mask": mask, "rows": rows, "count": count}
+    return {**found, "format": case.format}
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """linear's where the neuron is active; zeros are exact."""
+    return {"out": _where_active(inputs, dense.bound(inputs, expected)["out"])}
+
+
+def as_int8(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    """linear's where the neuron is active."""
+    exact, tight, step = dense.as_int8(inputs)
+    return exact, _where_active(inputs, tight), _where_active(inputs, step)
+
+
+def _where_active(inputs: Arguments, values: Array) -> Array:
+    return np.where(inputs["mask"], values, 0)
+
+
+def not_the_mask(inputs: Arguments) -> str:
+    """What is wrong with rows and count as those of the mask."""
+    rows, count = active_rows(inputs["mask"])
+    if inputs["count"][0] != count[0] or (inputs["rows"][: count[0]] != rows[: count[0]]).any():
+        return "rows and count are not those of the mask"
+    return complaint(inputs)
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    """Rows of active neurons, each for every token, and the zeros between."""
+    tokens = shape["tokens"]
+    found = dense.cost({**shape, "out": shape["active"]}, format)
+    zeros = 4 * tokens * (shape["neurons"] - shape["active"])
+    return Cost(found.bytes + zeros + tokens * shape["neurons"], found.operations)
+
+
+def fit(shape: Shape, format: str | None) -> Shape:
+    """Rows of whole blocks, and no more neurons active than there are; none without a token."""
+    active = min(shape["active"], shape["neurons"]) if shape["tokens"] else 0
+    return {**whole_blocks(shape, format), "active": active}
+
+
+FORMATS_OF_SPARSE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")
+
+
+OP = Op(
+    name="sparse_linear",
+    reference=sparse_linear,
+    signature=(
+        "x: f32[tokens hidden], weight: format[neurons hidden], mask: u8[tokens neurons],"
+        " rows: i32[neurons], count: i32[1] -> out: f32[tokens neurons]"
+    ),
+    axes={
+        "tokens": (0, 1, 2, 3, 5, 9, 33),
+        "hidden": (1, 2, 31, 33, 129, 256),
+        "neurons": (1, 2, 31, 33, 65, 127),
+        "active": (0, 1, 5, 16, 40, 127),
+    },
+    make=make,
+    bound=bound,
+    cost=cost,
+    formats=FORMATS_OF_SPARSE,
+    fit=fit,
+    # more tokens than a kernel holds at once, and a hidden that it has to cut
+    corners=({"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33},),
+    complaint=not_the_mask,
+    rounded={"int8": as_int8},
+)
