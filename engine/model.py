@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,9 @@ class Model:
             self.config, self.file, options.sparse, options.threshold, options.union
         )
         self._check_tensors()
+        tensors = self.file.tensors
+        for name, rows in self.family.parts(self.config).items():
+            tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
         context = options.context or min(self.config.context, 4096)
         self._check_memory(context)
         self.limits = {
@@ -173,9 +177,13 @@ class Model:
         """Kernels, packed weights and the plan for the model as its config has it now."""
         options = self.options
         arrays = self._inputs()
-        graph, logits = self._graph(arrays, context)
+        try:
+            graph, logits = self._graph(arrays, context)
+        except ModelError as error:
+            raise ModelError(f"{self.file.path}: {error}") from None
         if options.observe:
-            graph, self.observed = observing(graph)
+            wholes = {name: rows.tensor for name, rows in self.family.parts(self.config).items()}
+            graph, self.observed = observing(graph, wholes)
             arrays |= self.observed.sums
         if count_neurons:
             graph, self.counted, counts = counting(graph)
@@ -304,11 +312,12 @@ class Model:
         """The model's nodes; small constants are put into `arrays` on the way."""
         weights: dict[str, Value] = {}
         family, config = self.family, self.config
-        known = family.expected_tensors(config) | family.optional_tensors(config)
-        for name, dims in known.items():
+        known = [family.expected_tensors(config), family.optional_tensors(config)]
+        for name in chain(*known, family.parts(config)):
             if name not in self.file.tensors:
                 continue
             info = self.file.tensors[name]
+            dims = info.dims
             if len(dims) == 1:
                 arrays[name] = FORMATS[info.type_name].dequantise(self.file.tensor(name))
                 weights[name] = Value(name, "weight", "f32", dims)
@@ -397,6 +406,11 @@ class Model:
     ) -> Array:
         if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
             raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
+        learned = self.config.positions
+        if learned and (beyond := [p for p in positions if p >= learned]):
+            raise ModelError(
+                f"position {beyond[0]} is none of the {learned} that the model has learned"
+            )
         count, outputs = len(tokens), len(wanted)
         for name, size in (("tokens", count), ("outputs", outputs)):
             if size > self.limits[name]:

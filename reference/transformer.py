@@ -58,9 +58,7 @@ def transformer(
     turn = rotation(positions, shape.frequencies, shape.magnitude)
 
     def project(x: Array, name: str) -> Array:
-        weight = weights[f"{name}.weight"]
-        out = linear(x, weight.data, weight.format)
-        return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
+        return projected(x, name, weights, norms, linear)
 
     def normed(x: Array, name: str) -> Array:
         return rms_norm(x, norms[f"{name}.weight"], shape.norm_eps)
@@ -81,6 +79,19 @@ def transformer(
         x = add(x, project(gated, f"{block}.ffn_down"))
     output = "output" if "output.weight" in weights else "token_embd"
     return project(normed(x, "output_norm"), output)
+
+
+def projected(
+    x: Array,
+    name: str,
+    weights: Mapping[str, Weight],
+    norms: Mapping[str, Array],
+    linear: Callable[[Array, Array, str], Array],
+) -> Array:
+    """linear with NAME.weight, and NAME.bias where there is one."""
+    weight = weights[f"{name}.weight"]
+    out = linear(x, weight.data, weight.format)
+    return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
 
 
 def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from conformance.wrong.wrong import Wrong, computing
-from reference import activations, arithmetic, gated_activations, rms_norm, softmax
+from reference import (
+    activations,
+    arithmetic,
+    gated_activations,
+    layer_norm,
+    rms_norm,
+    softmax,
+)
 from reference.op import Array
 
 
@@ -36,6 +43,31 @@ def norm_that_centres(x: Array, weight: Array, eps: float) -> Array:
 
 def norm_with_one_plus_weight(x: Array, weight: Array, eps: float) -> Array:
     return rms_norm.rms_norm(x, 1 + weight, eps)
+
+
+def layer_norm_without_mean(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return rms_norm.rms_norm(x, weight, eps) + bias
+
+
+def layer_norm_over_one_less(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    centred = x - x.mean(axis=1, keepdims=True)
+    variance = np.sum(centred**2, axis=1, keepdims=True) / max(x.shape[1] - 1, 1)
+    return centred / np.sqrt(variance + eps) * weight + bias
+
+
+def layer_norm_of_squares_less_mean(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    mean = np.mean(x, axis=1, keepdims=True, dtype=np.float32)
+    variance = np.mean(x * x, axis=1, keepdims=True, dtype=np.float32) - mean * mean
+    return (x - mean) / np.sqrt(np.maximum(variance, 0).astype(np.float64) + eps) * weight + bias
+
+
+def layer_norm_bias_scaled(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return layer_norm.layer_norm(x, np.ones_like(weight), bias, eps) * weight
+
+
+def layer_norm_without_eps(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return layer_norm.layer_norm(x, weight, bias, 0.0)
 
 
 def softmax_without_max(x: Array) -> Array:
@@ -71,6 +103,10 @@ def silu_by_lines(x: Array) -> Array:
 def gelu_by_erf(x: Array) -> Array:
     phi = [0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x.ravel().tolist()]
     return x * np.reshape(phi, x.shape)
+
+
+def gelu_erf_by_tanh(x: Array) -> Array:
+    return activations.gelu(x)
 
 
 def relu_that_leaks(x: Array) -> Array:
@@ -120,6 +156,11 @@ BUGS = (
     Wrong("rms_norm", "float16-sum", computing(norm_in_float16)),
     Wrong("rms_norm", "centred", computing(norm_that_centres)),
     Wrong("rms_norm", "one-plus-weight", computing(norm_with_one_plus_weight)),
+    Wrong("layer_norm", "no-mean", computing(layer_norm_without_mean)),
+    Wrong("layer_norm", "variance-over-one-less", computing(layer_norm_over_one_less)),
+    Wrong("layer_norm", "squares-less-mean", computing(layer_norm_of_squares_less_mean)),
+    Wrong("layer_norm", "bias-scaled", computing(layer_norm_bias_scaled)),
+    Wrong("layer_norm", "no-eps", computing(layer_norm_without_eps)),
     Wrong("softmax", "no-max", computing(softmax_without_max)),
     Wrong("softmax", "sum-misses-the-last", computing(softmax_missing_the_last)),
     Wrong("softmax", "base-two", computing(softmax_of_powers_of_two)),
@@ -128,6 +169,7 @@ BUGS = (
     Wrong("silu", "quick-gelu", computing(silu_by_quick_gelu)),
     Wrong("silu", "hard-sigmoid", computing(silu_by_lines)),
     Wrong("gelu", "erf-form", computing(gelu_by_erf)),
+    Wrong("gelu_erf", "tanh-form", computing(gelu_erf_by_tanh)),
     Wrong("relu", "leaky", computing(relu_that_leaks)),
     Wrong("squared_relu", "keeps-the-sign", computing(square_with_sign)),
     Wrong("swiglu", "gate-and-up-exchanged", computing(swiglu_exchanged)),
