@@ -18,6 +18,10 @@ CONTEXT = 512  # cells that attention sees, itself included
 GROUP = 128  # elements that share a scale, where not a row does
 LOGITS = 8  # tokens of a step that may want logits, at most
 
+ACTIVATIONS = (
+    "silu", "gelu", "gelu_erf", "relu", "squared_relu", "geglu", "squared_reglu", "drelu",
+)  # fmt: skip
+
 Sizes = Mapping[str, int]
 
 
@@ -53,7 +57,7 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
                 yield n | {"hidden": m.hidden, "out": m.vocab}
         case "embedding":
             yield n | {"vocab": m.vocab, "hidden": m.hidden}
-        case "rms_norm":
+        case "rms_norm" | "layer_norm":
             yield n | {"hidden": m.hidden}
         case "quantise_activations":
             yield from (n | {"hidden": hidden} for hidden in (m.hidden, m.ffn))
@@ -72,7 +76,12 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": CONTEXT}
         case "add" | "add_bias" | "scale":
             yield n | {"width": m.hidden}
-        case "silu" | "gelu" | "relu" | "squared_relu" | "geglu":
+        case "sparse_linear" | "sparse_axpy":
+            for active in m.ffn // 10, m.ffn:
+                yield n | {"hidden": m.hidden, "neurons": m.ffn, "active": active}
+        case _ if list(OPS[op].axes) == ["tokens", "neurons"]:  # masks
+            yield n | {"neurons": m.ffn}
+        case _ if op in ACTIVATIONS:
             yield n | {"width": m.ffn}
         case "swiglu" | "reglu" if op == m.gate:
             yield n | {"width": m.ffn}

@@ -18,7 +18,7 @@ from bench.engine_race import Field, Fields
 from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.report import card, quality
+from bench.report import card, quality, sparsity
 from bench.report.markdown import table_lines
 from bench.results import Results, ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
@@ -198,10 +198,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("speed card")
         for line in table_lines(card.table(found, card.unmeasured(run, found))):
             terminalreporter.line(line)
-    for formats in quality.section(run).tables:
-        terminalreporter.section("formats")
-        for line in table_lines(formats):
-            terminalreporter.line(line)
+    for title, section in (("formats", quality.section(run)), ("neurons", sparsity.section(run))):
+        for figures in section.tables:
+            terminalreporter.section(title)
+            for line in table_lines(figures):
+                terminalreporter.line(line)
     terminalreporter.section("results")
     terminalreporter.line(f"{recorder.results.path}")
     if recorder.conditions.busy:

@@ -157,14 +157,27 @@ def _read(
     coded: Sequence[Coded] | None = None,
     keep: bool = False,
 ) -> tuple[Tally, list[Coded]]:
+    with Engine.load(path, threads=threads, context=longest(texts), outputs=ROWS) as engine:
+        return scores(engine, texts, coded, keep)
+
+
+def longest(texts: Sequence[Passage]) -> int:
+    return max(len(text.tokens) for text in texts)
+
+
+def scores(
+    engine: Engine,
+    texts: Sequence[Passage],
+    coded: Sequence[Coded] | None = None,
+    keep: bool = False,
+) -> tuple[Tally, list[Coded]]:
     """A model's scores, beside a base's log-probabilities or with those to be a base."""
-    longest, kept = max(len(text.tokens) for text in texts), []
-    with Engine.load(path, threads=threads, context=longest, outputs=ROWS) as engine:
-        scorer, tally, vocab = Scorer(engine), Tally(), engine.model.config.vocab
-        for i, text in enumerate(texts):
-            if keep:
-                kept.append(Coded.empty(len(text.foretold), vocab))
-            tally.add(scorer.read(text, coded[i] if coded else None, kept[-1] if keep else None))
+    kept: list[Coded] = []
+    scorer, tally, vocab = Scorer(engine), Tally(), engine.model.config.vocab
+    for i, text in enumerate(texts):
+        if keep:
+            kept.append(Coded.empty(len(text.foretold), vocab))
+        tally.add(scorer.read(text, coded[i] if coded else None, kept[-1] if keep else None))
     return tally, kept
 
 

@@ -31,8 +31,8 @@ class Measurement:
     """What was measured and every sample of it, in seconds unless `unit` says otherwise.
 
     - `bench`: "op", "engine", "start" or "node"; of the speed card (bench/figures.py) "stream",
-      "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py). `test`: the op's
-      name, or e.g. "pp512".
+      "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py) and "sparsity"
+      (bench/sparsity.py). `test`: the op's name, or e.g. "pp512".
     - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.
@@ -42,7 +42,7 @@ class Measurement:
     - `rivals`: a word that measurements share if they took turns in one race.
     - `note`: why it is doubtful, rejected or absent; a measurement without samples is absent.
     - `unit`: of the samples: "s", "B" for bytes of memory, "NMSE" for how far logits are apart;
-      of quality "bits", "perplexity", "nats" or "share".
+      of quality and sparsity "bits", "perplexity", "nats" or "share".
     """
 
     bench: str

@@ -14,11 +14,14 @@ from bench.cases import BenchCase, Sizes
 from bench.limits import ARITHMETIC
 from kernels.judge import Candidate, compare
 from reference.formats import FORMATS
+from reference.neuron_masks import active_rows, some_mask
 from reference.op import Arguments, Array, Case, Cost, Op
 from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
-TRUTHS = {"tokens": 3, "rows": 3, "out": 48}  # how much of an axis is checked
+TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
+TOGETHER = {"union_mask": ("tokens",)}  # axes along which outputs depend on each other
+COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
 
 Picks = Mapping[str, Array]
 
@@ -50,6 +53,35 @@ def embedding(case: Case) -> Arguments:
     return {
         "tokens": tokens,
         "weight": weight(case.format, s["vocab"], s["hidden"]),
+        "format": case.format,
+    }
+
+
+def sparse_linear(case: Case) -> Arguments:
+    rng, s = case.rng(), case.shape
+    assert case.format is not None
+    x = case.array(rng, s["tokens"], s["hidden"])
+    mask = some_mask(rng, s["tokens"], s["neurons"], s["active"])
+    rows, count = active_rows(mask)
+    return {
+        "x": x,
+        "weight": weight(case.format, s["neurons"], s["hidden"]),
+        "mask": mask,
+        "rows": rows,
+        "count": count,
+        "format": case.format,
+    }
+
+
+def sparse_axpy(case: Case) -> Arguments:
+    rng, s = case.rng(), case.shape
+    assert case.format is not None
+    rows, count = active_rows(some_mask(rng, 1, s["neurons"], s["active"]))
+    return {
+        "a": case.array(rng, s["tokens"], s["neurons"]),
+        "weight": weight(case.format, s["neurons"], s["hidden"]),
+        "rows": rows,
+        "count": count,
         "format": case.format,
     }
 
@@ -97,6 +129,8 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
     "linear": linear,
     "embedding": embedding,
     "attention": attention,
+    "sparse_linear": sparse_linear,
+    "sparse_axpy": sparse_axpy,
     "linear_w8a8": repeated(linear_w8a8.OP.make),
     **{op.name: repeated(op.make) for op in linear_float8.OPS},
 }
@@ -158,11 +192,17 @@ def _picks(op: Op, shape: Sizes, seed: int) -> Picks:
     """Indices along the axes on which outputs do not depend on each other: those that they have,
     which of kv_write's are cells, not tokens, and of sums over tokens neither."""
     rng = np.random.default_rng(seed)
-    return {
+    picks = {
         axis: np.sort(rng.permutation(shape[axis])[:count])
         for axis, count in TRUTHS.items()
-        if axis in shape and all(axis in output.axes for output in op.outputs)
+        if axis in shape
+        and all(axis in output.axes for output in op.outputs)
+        and axis not in TOGETHER.get(op.name, ())
     }
+    if op.name == "sparse_axpy":
+        begin = int(rng.integers(-(-shape["hidden"] // COLUMNS))) * COLUMNS
+        picks["hidden"] = np.arange(begin, min(begin + COLUMNS, shape["hidden"]))
+    return picks
 
 
 def _cut(
@@ -170,14 +210,23 @@ def _cut(
 ) -> tuple[Arguments, dict[str, Array]]:
     """The picked part of every array."""
     axes = {argument.name: argument.axes for argument in op.inputs + op.outputs}
+    in_bytes = {argument.name for argument in op.inputs if argument.dtype == "format"}
 
     def part(name: str, value: Array) -> Array:
         for dim, axis in enumerate(axes.get(name, ())):
             if axis in picks:
-                value = np.take(value, picks[axis], axis=dim)
+                of_row = name in in_bytes and dim == 1
+                picked = _bytes(picks[axis], inputs["format"]) if of_row else picks[axis]
+                value = np.take(value, picked, axis=dim)
         return value
 
-    return (
-        {name: part(name, value) for name, value in inputs.items()},
-        {name: part(name, value) for name, value in outputs.items()},
-    )
+    some_in = {name: part(name, value) for name, value in inputs.items()}
+    if op.name == "sparse_linear":  # whose rows follow from the mask
+        some_in["rows"], some_in["count"] = active_rows(some_in["mask"])
+    return some_in, {name: part(name, value) for name, value in outputs.items()}
+
+
+def _bytes(columns: Array, format: str) -> Array:
+    """Where these columns, whole blocks side by side, stand in a row of a weight."""
+    begin, end = (FORMATS[format].row_bytes(int(c)) for c in (columns[0], columns[-1] + 1))
+    return np.arange(begin, end)

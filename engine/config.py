@@ -7,21 +7,36 @@ from typing import Any
 import numpy as np
 
 from reference import rope_frequencies
+from reference.opt import UNUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the name of an architecture says and no key of its metadata does.
+    """What the name of an architecture says.
 
-    `activation` is the op of its feed-forward network.
+    activations   the op of the feed-forward network by what the key hidden_activation calls it;
+                  the first is meant where that key is missing
+    norm_eps      the key of its norms' eps, and the value where that is missing, if there is one
+    no_position   rows of a table of learned positions before that of position 0; None: rotary
     """
 
-    activation: str
+    activations: Mapping[str, str]
+    norm_eps: tuple[str, float | None] = ("attention.layer_norm_epsilon", None)
+    no_position: int | None = None
 
 
+GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
+RMS_EPS = ("attention.layer_norm_rms_epsilon", None)
 ARCHITECTURES: Mapping[str, Traits] = {
-    "llama": Traits(activation="swiglu"),
-    "bamboo": Traits(activation="drelu"),  # arXiv 2406.05955
+    "llama": Traits(activations={"silu": "swiglu", "relu": "reglu"}, norm_eps=RMS_EPS),
+    "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
+    "falcon": Traits(activations=GELU | {"relu": "relu"}),
+    # PowerInfer, whose architecture it is, writes no eps
+    "opt": Traits(
+        activations={"relu": "relu"} | GELU,
+        norm_eps=("attention.layer_norm_epsilon", 1e-5),
+        no_position=UNUSED,
+    ),
 }
 
 
@@ -68,7 +83,8 @@ class ModelConfig:
     """The sizes and constants of a model.
 
     `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
-    and which skip neurons where there is a `sparsity`.
+    and which skip neurons where there is a `sparsity`. `positions` is how many it has learned, 0
+    where they are rotary.
     """
 
     architecture: str
@@ -83,6 +99,7 @@ class ModelConfig:
     vocab: int
     norm_eps: float
     activation: str
+    positions: int
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
@@ -96,7 +113,9 @@ class ModelConfig:
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             raise ModelError(f"general.architecture is {architecture!r}; this engine runs {known}")
-        keys = _Keys(metadata, architecture)
+        keys, traits = _Keys(metadata, architecture), ARCHITECTURES[architecture]
+        unused = traits.no_position or 0
+        context = keys.count("context_length", least=unused + 1) - unused
         heads = keys.count("attention.head_count")
         hidden = keys.count("embedding_length")
         if hidden % heads and keys.full("attention.key_length") not in metadata:
@@ -114,7 +133,7 @@ class ModelConfig:
         config = cls(
             architecture=architecture,
             name=str(metadata.get("general.name", "")),
-            context=keys.count("context_length"),
+            context=context,
             hidden=hidden,
             blocks=keys.count("block_count"),
             heads=heads,
@@ -122,8 +141,9 @@ class ModelConfig:
             head_dim=head_dim,
             ffn=keys.count("feed_forward_length"),
             vocab=vocab,
-            norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
-            activation=ARCHITECTURES[architecture].activation,
+            norm_eps=keys.real(*traits.norm_eps),
+            activation=keys.one_of("hidden_activation", traits.activations),
+            positions=0 if traits.no_position is None else context,
             rope_dims=keys.count("rope.dimension_count", head_dim),
             rope_base=keys.real("rope.freq_base", 10000.0),
             rope_scaling=_rope_scaling(keys),
@@ -141,9 +161,9 @@ class ModelConfig:
                 f"rope.dimension_count is even and at most {self.head_dim}, got {self.rope_dims}"
             )
         if self.norm_eps < 0 or self.rope_base <= 0:
+            eps = ARCHITECTURES[self.architecture].norm_eps[0].removeprefix("attention.")
             raise ModelError(
-                f"layer_norm_rms_epsilon {self.norm_eps} and rope.freq_base {self.rope_base}"
-                " must be positive"
+                f"{eps} {self.norm_eps} and rope.freq_base {self.rope_base} must be positive"
             )
         if self.rope_scaling.kind == "yarn" and self.rope_base <= 1:
             raise ModelError(f"rope.freq_base must exceed 1 for yarn, got {self.rope_base}")
@@ -231,6 +251,13 @@ class _Keys:
         if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
             raise ModelError(f"{self.full(key)} must be a finite number, got {value!r}")
         return float(value)
+
+    def one_of(self, key: str, meanings: Mapping[str, str]) -> str:
+        """What the text means; the first meaning where there is none."""
+        value = self._get(key, next(iter(meanings)))
+        if not isinstance(value, str) or value not in meanings:
+            raise ModelError(f"{self.full(key)} is {value!r}: want {', '.join(meanings)}")
+        return meanings[value]
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._get(key, default)

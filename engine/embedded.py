@@ -5,12 +5,14 @@ from pathlib import Path
 
 
 def embedded_models() -> dict[str, Path]:
-    """File by name: `story-f16` and, for the first of a family, its short name `story`."""
+    """File by name: `story-f16` and, for the first of a family, its short name `story`; of a sparse
+    model the name ends before `.powerinfer.gguf`."""
     folder = Path(str(files("data"))) / "models"
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.gguf")):
-        found[path.stem] = path
-        found.setdefault(path.stem.rpartition("-")[0], path)
+        name = path.stem.removesuffix(".powerinfer")
+        found[name] = path
+        found.setdefault(name.rpartition("-")[0], path)
     return found
 
 

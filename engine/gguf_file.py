@@ -82,6 +82,16 @@ class TensorInfo:
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[self.type_name]]
         return int(self.dims[-1] // block * block_bytes)
 
+    def rows(self, name: str, first: int, count: int) -> "TensorInfo":
+        """Some rows of a matrix as a tensor of its own."""
+        return TensorInfo(
+            name,
+            self.type_name,
+            (count, *self.dims[1:]),
+            self.offset + first * self.row_bytes,
+            count * self.row_bytes,
+        )
+
 
 class GGUFFile:
     """A little-endian GGUF file of version 2 or 3, mapped read-only.

@@ -1,9 +1,10 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
+# From a graph and the limits of its sizes, such as "tokens".
+Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
 TRIED = 32  # tokens by which a load finds how many neurons are active
 SPARSE_PAYS = 0.5  # share of active neurons up to which skipping the others is faster
@@ -73,6 +75,7 @@ class Options:
       none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places them
       anew, `disable_gpu_index` leaves all of them with the CPU.
     - `count_neurons`: count which neurons are active, in `Model.counted`.
+    - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
 
     context: int = 0
@@ -95,6 +98,7 @@ class Options:
     reset_gpu_index: bool = False
     disable_gpu_index: bool = False
     count_neurons: bool = False
+    rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -144,6 +148,9 @@ class Model:
             self.config, self.file, options.sparse, options.threshold, options.union
         )
         self._check_tensors()
+        tensors = self.file.tensors
+        for name, rows in self.family.parts(self.config).items():
+            tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
         context = options.context or min(self.config.context, 4096)
         self._check_memory(context)
         self.limits = {
@@ -170,13 +177,20 @@ class Model:
         """Kernels, packed weights and the plan for the model as its config has it now."""
         options = self.options
         arrays = self._inputs()
-        graph, logits = self._graph(arrays, context)
+        try:
+            graph, logits = self._graph(arrays, context)
+        except ModelError as error:
+            raise ModelError(f"{self.file.path}: {error}") from None
         if options.observe:
-            graph, self.observed = observing(graph)
+            wholes = {name: rows.tensor for name, rows in self.family.parts(self.config).items()}
+            graph, self.observed = observing(graph, wholes)
             arrays |= self.observed.sums
         if count_neurons:
             graph, self.counted, counts = counting(graph)
             arrays |= counts
+        if options.rewrite:
+            graph, memory = options.rewrite(graph, self.limits)
+            arrays |= memory
         needs = dict.fromkeys(need(node) for node in graph.nodes)
         chosen = self.chooser.choose(list(needs), options.progress.certified)
         if any(kernel.activations == "int8" for kernel in chosen.values()):
@@ -298,11 +312,12 @@ class Model:
         """The model's nodes; small constants are put into `arrays` on the way."""
         weights: dict[str, Value] = {}
         family, config = self.family, self.config
-        known = family.expected_tensors(config) | family.optional_tensors(config)
-        for name, dims in known.items():
+        known = [family.expected_tensors(config), family.optional_tensors(config)]
+        for name in chain(*known, family.parts(config)):
             if name not in self.file.tensors:
                 continue
             info = self.file.tensors[name]
+            dims = info.dims
             if len(dims) == 1:
                 arrays[name] = FORMATS[info.type_name].dequantise(self.file.tensor(name))
                 weights[name] = Value(name, "weight", "f32", dims)
@@ -391,6 +406,11 @@ class Model:
     ) -> Array:
         if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
             raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
+        learned = self.config.positions
+        if learned and (beyond := [p for p in positions if p >= learned]):
+            raise ModelError(
+                f"position {beyond[0]} is none of the {learned} that the model has learned"
+            )
         count, outputs = len(tokens), len(wanted)
         for name, size in (("tokens", count), ("outputs", outputs)):
             if size > self.limits[name]:

@@ -26,10 +26,11 @@ class Observed:
         return {weight: self.sums[name] for weight, name in self.weights.items()}
 
 
-def observing(graph: Graph) -> tuple[Graph, Observed]:
+def observing(graph: Graph, wholes: Mapping[str, str]) -> tuple[Graph, Observed]:
     """The graph with a node before each linear layer, or the first of those that read the same.
 
-    Layers that only some tokens reach, the output's, are left out.
+    Layers that only some tokens reach, the output's, are left out. `wholes` are the tensors of the
+    file by the weights that are rows of them.
     """
     nodes: list[Node] = []
     sums: dict[str, Sums] = {}
@@ -46,7 +47,7 @@ def observing(graph: Graph) -> tuple[Graph, Observed]:
                     nodes.append(
                         Node("add_squares", {"x": x, "before": total, "out": total}, label=name)
                     )
-                weights[weight.name] = name
+                weights[wholes.get(weight.name, weight.name)] = name
         nodes.append(node)
     return Graph(nodes), Observed(sums, weights)
 

@@ -16,7 +16,7 @@ MAGIC = "PWRI"
 THRESHOLD = "powerinfer.sparse_threshold"
 MODES = ("auto", "on", "off")
 # What PowerInfer runs where a file of the usual kind has another activation: zeros make it sparse.
-RELU_OF = {"swiglu": "reglu", "gelu": "relu"}
+RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
 
 
 def with_sparsity(

@@ -8,6 +8,7 @@ from reference import (
     embedding,
     gated_activations,
     kv_write,
+    layer_norm,
     linear,
     log_probabilities,
     neuron_masks,
@@ -43,6 +44,7 @@ OPS: dict[str, Op] = {
     for op in (
         embedding.OP,
         rms_norm.OP,
+        layer_norm.OP,
         quantise_activations.OP,
         linear.OP,
         *rope.OPS,

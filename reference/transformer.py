@@ -73,9 +73,7 @@ def transformer(
     turn = rotation(positions, shape.frequencies, shape.magnitude)
 
     def project(x: Array, name: str) -> Array:
-        weight = weights[f"{name}.weight"]
-        out = linear(x, weight.data, weight.format)
-        return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
+        return projected(x, name, weights, norms, linear)
 
     def normed(x: Array, name: str) -> Array:
         return rms_norm(x, norms[f"{name}.weight"], shape.norm_eps)
@@ -117,6 +115,19 @@ def transposed(fired: Array, mask: Array, weight: Weight) -> Array:
     """The sum of active neurons' rows: fired [tokens, neurons] -> [tokens, hidden]."""
     rows, count = active_rows(mask)
     return sparse_axpy(fired, weight.data, rows, count, weight.format)
+
+
+def projected(
+    x: Array,
+    name: str,
+    weights: Mapping[str, Weight],
+    norms: Mapping[str, Array],
+    linear: Callable[[Array, Array, str], Array],
+) -> Array:
+    """linear with NAME.weight, and NAME.bias where there is one."""
+    weight = weights[f"{name}.weight"]
+    out = linear(x, weight.data, weight.format)
+    return add_bias(out, norms[f"{name}.bias"]) if f"{name}.bias" in norms else out
 
 
 def linear_of_quantised(x: Array, weight: Array, format: str) -> Array:

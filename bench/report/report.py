@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from bench.report import about, card, certified, history, ops, peers, quality, steps
+from bench.report import about, card, certified, history, ops, peers, quality, sparsity, steps
 from bench.report.certified import Standings
 from bench.report.lookup import possible
 from bench.report.table import Report, Section
@@ -32,6 +32,7 @@ def report(
         lambda: steps.section(run),
         lambda: ops.costs_section(run),
         lambda: quality.section(run),
+        lambda: sparsity.section(run),
         lambda: history.section(run, runs),
         lambda: certified.section(known, run.conditions.machine),
         lambda: about.conditions(full),

@@ -12,6 +12,7 @@ from bench.conditions import Conditions
 from bench.limits import Bandwidth, Cache, Limits, Peak
 from bench.quality import BENCH, FLOOR, MIXED, PURE, Quality
 from bench.results import Measurement, Results
+from bench.sparsity import ALL, FIRING, PREDICTED, Sparse
 from engine.perplexity import Estimate
 from kernels.kernel import Kernel
 from kernels.provenance import machine
@@ -282,6 +283,26 @@ def qualities() -> Iterator[Measurement]:
         ).measurements(THREADS)
 
 
+def sparsities() -> Iterator[Measurement]:
+    """All neurons, those that fire, and predictions that grow worse with the threshold."""
+    for kind, threshold, share in (
+        (ALL, 0.0, 1.0), (FIRING, 0.0, 0.1), (PREDICTED, 0.0, 0.5), (PREDICTED, 1.0, 0.2),
+        (PREDICTED, 4.0, 0.05),
+    ):  # fmt: skip
+        far = {ALL: 0.0, FIRING: 0.0}.get(kind, 1e-3 * 10**threshold)
+        yield from Sparse(
+            kind,
+            threshold,
+            share=share,
+            fired=0.1,
+            recall=min(1.0, share * 5),
+            precision=0.1 / max(share, 0.1),
+            perplexity=Estimate(1.33 + far, 0.01),
+            divergence=Estimate(far, far / 10),
+            same_top=Estimate(1 - min(far, 1) / 2, 0.001),
+        ).measurements(THREADS)
+
+
 def write_run(
     folder: Path,
     when: str = "2026-11-21T10:00:00+00:00",
@@ -295,7 +316,7 @@ def write_run(
     maker = Maker(seed, pace)
     results = Results(folder, replace(CONDITIONS, commit=commit, **conditions), LIMITS.to_json())
     card = beside_the_races(maker, "tinyllama-q4_0")
-    results.add(*ops(maker), *engine(maker), *nodes(), *card, *qualities())
+    results.add(*ops(maker), *engine(maker), *nodes(), *card, *qualities(), *sparsities())
     first, rest = results.path.read_text().split("\n", 1)
     results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
     return results.path

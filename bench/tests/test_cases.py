@@ -3,9 +3,10 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from bench.cases import CACHES, LOGITS, TOKENS, asked, cases
+from bench.cases import CACHES, LOGITS, TOKENS, BenchCase, asked, cases
 from bench.workload import TRUTHS, Workload, cost_shape
 from data import shapes
 from data.shapes import ShapeError
@@ -75,6 +76,10 @@ def test_tinyllama_by_hand():
     assert list(asked("kv_write", TINY, 1)) == [{"tokens": 1, "capacity": 512, "width": 256}]
     assert list(asked("swiglu", TINY, 512)) == [{"tokens": 512, "width": 5632}]
     assert list(asked("draw", TINY, 1)) == [{"vocab": 32000}]
+    assert list(asked("active_rows", TINY, 8)) == [{"tokens": 8, "neurons": 5632}]
+    block = {"tokens": 1, "hidden": 2048, "neurons": 5632}
+    for op in ("sparse_linear", "sparse_axpy"):
+        assert list(asked(op, TINY, 1)) == [block | {"active": n} for n in (563, 5632)]
 
 
 def test_only_the_last_tokens_want_logits():
@@ -143,7 +148,7 @@ def test_work_of_a_case_costs_what_its_op_says():
     assert cost_shape("softmax", shape) is shape
 
 
-@pytest.mark.parametrize("op", ["linear", "embedding", "attention"])
+@pytest.mark.parametrize("op", ["linear", "embedding", "attention", "sparse_linear", "sparse_axpy"])
 def test_cheap_inputs_are_legal_ones(op):
     """Inputs made for benchmarks have the op's shapes, no complaint, and finite outputs."""
     case = next(c for c in cases(replace(ALL, sweeps=()), ["story"], (8,)) if c.kernel.op == op)
@@ -153,6 +158,23 @@ def test_cheap_inputs_are_legal_ones(op):
         if argument.axes:
             dims = argument.dims(case.shape, case.kernel.format)
             assert inputs[argument.name].shape == dims, argument.name
+
+
+@pytest.mark.parametrize("name", ["sparse_linear/cpu/generic/F16", "sparse_axpy/cpu/generic/Q4_0",
+                                  "union_mask/cpu/generic", "active_rows/cpu/generic"])  # fmt: skip
+def test_sampled_checks_of_active_neurons(name):
+    """What the reference gives passes wherever it is looked at, and a wrong half is found."""
+    shape = {"tokens": 8, "hidden": 512, "neurons": 200, "active": 150}
+    kernel = find(name)
+    case = BenchCase(kernel, {axis: shape[axis] for axis in kernel.spec.axes}, ())
+    work = Workload.of(case)
+    inputs = work.inputs()
+    right, told = kernel.spec.expected(inputs), set()
+    wrong = {n: np.where(np.arange(v.shape[-1]) % 2, v, v + 1) for n, v in right.items()}
+    for seed in range(20):
+        assert not work.check(inputs, right, seed)
+        told.add(bool(work.check(inputs, wrong, seed)))
+    assert told == {True}
 
 
 def test_sampled_checks_move_about():

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
-from kernels.call import call
+from kernels.call import bind, call, empty_outputs, sizes
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
-from reference.op import Array, Case
+from reference.op import Arguments, Array, Case
 from reference.table import OPS
 
 HERE = [kernel for kernel in KERNELS if not kernel.missing()]
@@ -26,10 +27,31 @@ def run(kernel: Kernel, **inputs: Any) -> Array:
     return out
 
 
+def call_by(kernel: Kernel, n_threads: int, inputs: Arguments) -> dict[str, Array]:
+    """The kernel's outputs by name, made by so many threads of which the last comes first."""
+    shape = sizes(kernel.spec, inputs, kernel.format)
+    outputs = empty_outputs(kernel.spec, shape, kernel.format)
+    bind(kernel, inputs, outputs)(n_threads, range(n_threads)[::-1])
+    return outputs
+
+
+def demand_one_result(kernel: Kernel, n_threads: int, inputs: Arguments) -> None:
+    """So many threads make the bits that one makes."""
+    alone, shared = (call_by(kernel, n, inputs) for n in (1, n_threads))
+    for name, value in alone.items():
+        assert_array_equal(shared[name], value)
+
+
 def inputs_of(kernel: Kernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:
     """The op's own seeded arguments for these sizes, and usual ones elsewhere."""
     op = OPS[kernel.op]
     return op.make(op.case(shape, values, seed, kernel.format))
+
+
+def arguments(kernel: Kernel) -> st.SearchStrategy[Arguments]:
+    """The arguments of any case of the op that the kernel takes."""
+    taken = cases(kernel).filter(lambda case: kernel.takes(case.shape))
+    return taken.map(lambda case: OPS[kernel.op].make(case))
 
 
 @st.composite

@@ -17,13 +17,13 @@ def one(kernel, value: float) -> float:
     return float(run(kernel, x=np.array([[value]], np.float32))[0, 0])
 
 
-@each("silu", "gelu", "relu", "squared_relu")
+@each("silu", "gelu", "gelu_erf", "relu", "squared_relu")
 def test_zero_stays_zero(kernel):
     """act(0) is 0."""
     assert one(kernel, 0.0) == 0
 
 
-@each("silu", "gelu", "relu", "squared_relu")
+@each("silu", "gelu", "gelu_erf", "relu", "squared_relu")
 @pytest.mark.parametrize("value", [100.0, 1e4, 1e18])
 def test_far_from_zero_they_are_the_identity_or_nothing(kernel, value):
     """Large values pass (squared by squared_relu), large negative ones vanish, none overflows."""
@@ -32,7 +32,7 @@ def test_far_from_zero_they_are_the_identity_or_nothing(kernel, value):
     assert abs(one(kernel, -value)) <= 1e-30
 
 
-@each("silu", "gelu", "relu")
+@each("silu", "gelu", "gelu_erf", "relu")
 @given(st.floats(-60, 60, width=32))
 def test_the_odd_part_is_half_of_x(kernel, x):
     """act(x) - act(-x) = x, as sigmoid(x) + sigmoid(-x) = 1 demands."""
@@ -62,13 +62,22 @@ def test_gelu_is_close_to_the_exact_form(kernel):
     assert 1e-4 < off.max() < 5e-4
 
 
-@each("silu", "gelu", "relu", "squared_relu")
+@each("gelu_erf")
+def test_the_tail_keeps_its_digits(kernel):
+    """Far below zero x * Phi(x) is what its asymptotic series says, to the first term left out."""
+    for x in (-6.0, -9.0, -12.0):
+        leading = -math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        series = 1 - x**-2 + 3 * x**-4 - 15 * x**-6
+        assert one(kernel, x) == pytest.approx(leading * series, rel=105 * x**-8 + 2e-5)
+
+
+@each("silu", "gelu", "gelu_erf", "relu", "squared_relu")
 def test_they_rise_where_x_is_positive(kernel):
     """On the positive side a larger x never gives a smaller result."""
     assert (np.diff(run(kernel, x=np.ascontiguousarray(SWEEP[:, 20000:]))) >= 0).all()
 
 
-@each("silu", "gelu", "relu", "squared_relu")
+@each("silu", "gelu", "gelu_erf", "relu", "squared_relu")
 def test_an_element_does_not_see_its_place(kernel):
     """Wherever an element stands in the array it gives the same bits."""
     x = np.ascontiguousarray(SWEEP[:, ::37])

@@ -19,6 +19,7 @@ KERNELS = [
     "kv_write/cpu/generic/F16",
     "kv_write/cpu/generic/Q4_0",
     "rms_norm/cpu/generic",
+    "layer_norm/cpu/generic",
     "rope_norm/cpu/generic",
     "quantise_activations/cpu/generic",
     "quantise_e4m3/cpu/generic",

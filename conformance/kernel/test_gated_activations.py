@@ -6,7 +6,11 @@ from numpy.testing import assert_array_equal
 from conformance.kernel.here import HERE, each, inputs_of, run
 from reference.table import OPS
 
-ACTIVATION = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
+ACTIVATION = {
+    "swiglu": "silu", "geglu": "gelu", "reglu": "relu", "squared_reglu": "squared_relu",
+    "drelu": "relu",
+}  # fmt: skip
+LINEAR = [op for op in ACTIVATION if op != "drelu"]  # in up
 
 
 @each(*ACTIVATION)
@@ -25,7 +29,7 @@ def test_an_up_of_one_leaves_the_activation(kernel):
         assert (np.abs(out - expected["out"]) <= bound).all()
 
 
-@each(*ACTIVATION)
+@each(*LINEAR)
 def test_up_is_linear(kernel):
     """Doubling or negating up doubles or negates the result, bit for bit; zero gives zero."""
     inputs = inputs_of(kernel, tokens=7, width=127)
@@ -35,9 +39,26 @@ def test_up_is_linear(kernel):
         assert_array_equal(run(kernel, **scaled), out * np.float32(factor))
 
 
-@each(*ACTIVATION)
+@each(*LINEAR)
 def test_gate_and_up_are_not_alike(kernel):
     """Exchanging gate and up is another function."""
     inputs = inputs_of(kernel, tokens=7, width=127)
     exchanged = {"gate": inputs["up"], "up": inputs["gate"]}
     assert np.mean(run(kernel, **exchanged) != run(kernel, **inputs)) > 0.5
+
+
+@each("drelu")
+def test_gate_and_up_of_drelu_are_alike(kernel):
+    """Exchanging them changes no bit, and either below zero gives zero."""
+    inputs = inputs_of(kernel, tokens=7, width=127)
+    out = run(kernel, **inputs)
+    assert_array_equal(run(kernel, gate=inputs["up"], up=inputs["gate"]), out)
+    assert_array_equal(out[(inputs["gate"] <= 0) | (inputs["up"] <= 0)], 0)
+
+
+@each("squared_reglu")
+def test_doubling_the_gate_quadruples(kernel):
+    """The square of a power of two rounds nothing."""
+    inputs = inputs_of(kernel, tokens=7, width=127)
+    doubled = {**inputs, "gate": 2 * inputs["gate"]}
+    assert_array_equal(run(kernel, **doubled), 4 * run(kernel, **inputs))

@@ -78,9 +78,11 @@ def test_calls_name_the_op_and_the_argument_they_refuse(kernel):
         value = inputs[argument.name]
         wrong = value.astype(np.complex64)
         strided = np.repeat(value, 2, axis=-1)[..., ::2]
-        for broken in ({argument.name: wrong}, {argument.name: strided}):
+        for broken in (wrong, strided):
+            if broken is strided and value.size == 1:
+                continue  # a single element has no stride
             with pytest.raises(ShapeError, match=rf"{kernel.op}: {argument.name} "):
-                run(kernel, **{**inputs, **broken})
+                run(kernel, **{**inputs, argument.name: broken})
         del inputs[argument.name]
         with pytest.raises(ShapeError, match=f"{kernel.op}: argument {argument.name} is missing"):
             run(kernel, **inputs)

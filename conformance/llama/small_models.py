@@ -29,6 +29,7 @@ class Small:
     format: str = "F32"
     biases: bool = False
     activation: str = "swiglu"
+    architecture: str = "llama"
     seed: int = 0
     finer: str = (
         ""  # the format of values, of what leads out of the FFN and of the output, if another
@@ -88,21 +89,12 @@ class Small:
         return Shape(self.blocks, self.heads, self.kv_heads, self.head_dim, 1e-5, frequencies)
 
     def write(self, path: Path, **metadata: float | str) -> Path:
-        """The model as a GGUF file with a vocabulary of byte-sized words; `metadata` adds llama.*
-        keys (dots as double underscores)."""
-        writer = gguf.GGUFWriter(path, "llama")
-        writer.add_context_length(self.context)
-        writer.add_embedding_length(self.hidden)
-        writer.add_block_count(self.blocks)
-        writer.add_feed_forward_length(self.ffn)
-        writer.add_head_count(self.heads)
-        writer.add_head_count_kv(self.kv_heads)
-        writer.add_key_length(self.head_dim)
-        writer.add_value_length(self.head_dim)
-        writer.add_rope_dimension_count(self.head_dim)
-        writer.add_layer_norm_rms_eps(1e-5)
+        """The model as a GGUF file with a vocabulary of byte-sized words; `metadata` adds keys of
+        the architecture (dots as double underscores)."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        self._sizes(writer)
         for key, value in metadata.items():
-            name = "llama." + key.replace("__", ".")
+            name = f"{self.architecture}." + key.replace("__", ".")
             if isinstance(value, str):
                 writer.add_string(name, value)
             elif isinstance(value, int):
@@ -110,7 +102,6 @@ class Small:
             else:
                 writer.add_float32(name, value)
         self._vocabulary(writer)
-        self._more_keys(writer)
         weights, norms = self.tensors()
         for name, weight in weights.items():
             kind = gguf.GGMLQuantizationType[weight.format]
@@ -123,8 +114,18 @@ class Small:
         writer.close()
         return path
 
-    def _more_keys(self, writer: gguf.GGUFWriter) -> None:
-        """Keys of models of a further kind."""
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        writer.add_context_length(self.context)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.blocks)
+        writer.add_feed_forward_length(self.ffn)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.kv_heads)
+        writer.add_key_length(self.head_dim)
+        writer.add_value_length(self.head_dim)
+        writer.add_rope_dimension_count(self.head_dim)
+        llama = self.architecture == "llama"
+        (writer.add_layer_norm_rms_eps if llama else writer.add_layer_norm_eps)(1e-5)
 
     def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
         """<unk>, <s>, </s>, then letters as SentencePiece has them."""

@@ -25,6 +25,16 @@ ADDED = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
 LLAMA3, GPT2 = PRE_TOKENIZERS["llama-bpe"].patterns[0], PRE_TOKENIZERS["gpt-2"].patterns[0]
 QWEN2 = PRE_TOKENIZERS["qwen2"].patterns[0]
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+FALCON = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        LEVEL,
+        {"type": "Digits", "individual_digits": False},
+        {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated",
+         "invert": False},
+    ],
+}  # fmt: skip
 NFC = {"type": "NFC"}
 
 
@@ -237,6 +247,47 @@ def test_chat_templates_arrive(folder: Path, jinja: bool) -> None:
     assert found.get("tokenizer.chat_template.tool_use") == (None if jinja else "two")
     write_json(folder / "tokenizer_config.json", {"chat_template": "four"})
     assert jinja or converted(folder, 260)[0]["tokenizer.chat_template"] == "four"
+
+
+def test_falcon_cuts_at_punctuation_and_at_three_digits(folder: Path) -> None:
+    """Its steps have a name in GGUF. A backtick is punctuation, as in the library, and of four
+    digits three stand together, whatever merges there are."""
+    merges = [("!", "`"), ("1", "2"), ("12", "3"), ("3", "4")]
+    texts = [*sorted(Library.from_str(json.dumps(EMPTY)).pre_tokenizer.alphabet())]
+    texts += ["".join(pair) for pair in merges]
+    metadata = {
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": [1] * len(texts),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
+    }
+    write_json(folder / "tokenizer.json", byte_level(metadata, FALCON))
+    found, notes = converted(folder, len(texts))
+    assert (found["tokenizer.ggml.pre"], notes) == ("falcon", [])
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    ids = Tokenizer.from_metadata(found).encode("!`1234")
+    assert ids == library.encode("!`1234").ids == [texts.index(t) for t in ("!`", "123", "4")]
+
+
+def test_older_files_are_the_same_vocabulary(folder: Path) -> None:
+    """vocab.json, merges.txt and special_tokens_map.json give what tokenizer.json gives."""
+    file = small()
+    file["model"] |= {"ignore_merges": False}
+    write_json(folder / "tokenizer.json", file | {"pre_tokenizer": LEVEL})
+    named = {"bos_token": "<|begin|>", "eos_token": {"content": "<|stop|>", "lstrip": False}}
+    write_json(folder / "tokenizer_config.json", named | {"add_bos_token": True})
+    found, notes = converted(folder, 260)
+    (folder / "tokenizer.json").unlink()
+    specials = {token["content"]: token["id"] for token in file["added_tokens"]}
+    write_json(folder / "vocab.json", file["model"]["vocab"] | specials)
+    merges = [
+        " ".join(pair) if isinstance(pair, tuple) else pair for pair in file["model"]["merges"]
+    ]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    write_json(folder / "special_tokens_map.json", named)
+    assert converted(folder, 260) == (found, notes)
+    (folder / "merges.txt").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"merges\.txt: cannot be read"):
+        converted(folder, 260)
 
 
 def test_what_has_no_key_is_noted(folder: Path) -> None:

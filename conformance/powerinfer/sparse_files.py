@@ -137,7 +137,8 @@ class SmallSparse(Small):
     def shape(self) -> Shape:
         return replace(Small.shape(self), neurons=self.runs)
 
-    def _more_keys(self, writer: gguf.GGUFWriter) -> None:
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        Small._sizes(self, writer)
         if self.threshold is not None:
             writer.add_float32("powerinfer.sparse_threshold", self.threshold)
 

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from conformance.wrong.wrong import Wrong, computing
-from reference import activations, arithmetic, gated_activations, rms_norm, softmax
+from reference import (
+    activations,
+    arithmetic,
+    gated_activations,
+    layer_norm,
+    rms_norm,
+    softmax,
+)
 from reference.op import Array
 
 
@@ -36,6 +43,31 @@ def norm_that_centres(x: Array, weight: Array, eps: float) -> Array:
 
 def norm_with_one_plus_weight(x: Array, weight: Array, eps: float) -> Array:
     return rms_norm.rms_norm(x, 1 + weight, eps)
+
+
+def layer_norm_without_mean(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return rms_norm.rms_norm(x, weight, eps) + bias
+
+
+def layer_norm_over_one_less(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    centred = x - x.mean(axis=1, keepdims=True)
+    variance = np.sum(centred**2, axis=1, keepdims=True) / max(x.shape[1] - 1, 1)
+    return centred / np.sqrt(variance + eps) * weight + bias
+
+
+def layer_norm_of_squares_less_mean(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    mean = np.mean(x, axis=1, keepdims=True, dtype=np.float32)
+    variance = np.mean(x * x, axis=1, keepdims=True, dtype=np.float32) - mean * mean
+    return (x - mean) / np.sqrt(np.maximum(variance, 0).astype(np.float64) + eps) * weight + bias
+
+
+def layer_norm_bias_scaled(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return layer_norm.layer_norm(x, np.ones_like(weight), bias, eps) * weight
+
+
+def layer_norm_without_eps(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return layer_norm.layer_norm(x, weight, bias, 0.0)
 
 
 def softmax_without_max(x: Array) -> Array:
@@ -73,6 +105,10 @@ def gelu_by_erf(x: Array) -> Array:
     return x * np.reshape(phi, x.shape)
 
 
+def gelu_erf_by_tanh(x: Array) -> Array:
+    return activations.gelu(x)
+
+
 def relu_that_leaks(x: Array) -> Array:
     return np.where(x > 0, x, 0.01 * x)
 
@@ -89,8 +125,16 @@ def geglu_by_silu(gate: Array, up: Array) -> Array:
     return gated_activations.swiglu(gate, up)
 
 
-def reglu_of_both(gate: Array, up: Array) -> Array:
-    return activations.relu(gate) * activations.relu(up)
+def reglu_squared(gate: Array, up: Array) -> Array:
+    return gated_activations.reglu(gate, up) ** 2
+
+
+def squared_reglu_with_sign(gate: Array, up: Array) -> Array:
+    return square_with_sign(gate) * up
+
+
+def drelu_of_the_product(gate: Array, up: Array) -> Array:
+    return activations.relu(gate * up)
 
 
 def add_in_float16(x: Array, y: Array) -> Array:
@@ -112,6 +156,11 @@ BUGS = (
     Wrong("rms_norm", "float16-sum", computing(norm_in_float16)),
     Wrong("rms_norm", "centred", computing(norm_that_centres)),
     Wrong("rms_norm", "one-plus-weight", computing(norm_with_one_plus_weight)),
+    Wrong("layer_norm", "no-mean", computing(layer_norm_without_mean)),
+    Wrong("layer_norm", "variance-over-one-less", computing(layer_norm_over_one_less)),
+    Wrong("layer_norm", "squares-less-mean", computing(layer_norm_of_squares_less_mean)),
+    Wrong("layer_norm", "bias-scaled", computing(layer_norm_bias_scaled)),
+    Wrong("layer_norm", "no-eps", computing(layer_norm_without_eps)),
     Wrong("softmax", "no-max", computing(softmax_without_max)),
     Wrong("softmax", "sum-misses-the-last", computing(softmax_missing_the_last)),
     Wrong("softmax", "base-two", computing(softmax_of_powers_of_two)),
@@ -120,11 +169,17 @@ BUGS = (
     Wrong("silu", "quick-gelu", computing(silu_by_quick_gelu)),
     Wrong("silu", "hard-sigmoid", computing(silu_by_lines)),
     Wrong("gelu", "erf-form", computing(gelu_by_erf)),
+    Wrong("gelu_erf", "tanh-form", computing(gelu_erf_by_tanh)),
     Wrong("relu", "leaky", computing(relu_that_leaks)),
     Wrong("squared_relu", "keeps-the-sign", computing(square_with_sign)),
     Wrong("swiglu", "gate-and-up-exchanged", computing(swiglu_exchanged)),
     Wrong("geglu", "silu", computing(geglu_by_silu)),
-    Wrong("reglu", "relu-of-up-too", computing(reglu_of_both)),
+    Wrong("reglu", "relu-of-up-too", computing(gated_activations.drelu)),
+    Wrong("squared_reglu", "not-squared", computing(gated_activations.reglu)),
+    Wrong("squared_reglu", "up-squared-too", computing(reglu_squared)),
+    Wrong("squared_reglu", "keeps-the-sign", computing(squared_reglu_with_sign)),
+    Wrong("drelu", "up-as-it-is", computing(gated_activations.reglu)),
+    Wrong("drelu", "of-the-product", computing(drelu_of_the_product)),
     Wrong("add", "float16", computing(add_in_float16)),
     Wrong("add_bias", "off-by-one", computing(bias_of_the_next)),
     Wrong("scale", "float16-factor", computing(scale_in_float16)),

@@ -10,6 +10,8 @@ from reference.table import OPS
 
 Outputs = Mapping[str, Array]
 
+ALIKE = ("union_mask",)  # every token's output is the same
+
 
 def untouched(inputs: Arguments, outputs: Outputs, n_threads: int, order: Sequence[int]) -> None:
     """Leave the outputs as they were."""
@@ -74,4 +76,5 @@ def null_kernels() -> Iterator[Wrong]:
             yield Wrong(op.name, "stale", stale_of(op), kind)
             if not is_one_number(op):
                 yield Wrong(op.name, "mean", mean_of(op), kind)
+            if not is_one_number(op) and op.name not in ALIKE:
                 yield Wrong(op.name, "another-token", another_token_of(op), kind)

@@ -1,6 +1,6 @@
 """Every planted bug, one row each in the file of its kind."""
 
-from conformance.wrong import attention, memory, normalisation, schemes, weights
+from conformance.wrong import attention, memory, neurons, normalisation, schemes, weights
 from conformance.wrong.wrong import Wrong
 
 PLANTED: tuple[Wrong, ...] = (
@@ -9,4 +9,5 @@ PLANTED: tuple[Wrong, ...] = (
     *schemes.BUGS,
     *attention.BUGS,
     *memory.BUGS,
+    *neurons.BUGS,
 )

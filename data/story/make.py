@@ -1,9 +1,9 @@
 """Make the story models, their held-out text and their facts: `python -m data.story.make`.
 
-Learns a vocabulary, trains a model and its draft against the clock, exports both to
-`data/models/`, measures them, and writes `held_out.txt`, `facts.json` and the table in
-`data/README.md`. Training goes on from checkpoints in `--work`; with finished checkpoints only the
-rest is done again.
+Learns a vocabulary, trains a model, its draft and its ReLU variant against the clock, makes a
+sparse model of the latter, exports them to `data/models/`, measures them, and writes
+`held_out.txt`, `facts.json` and the table in `data/README.md`. Training goes on from checkpoints in
+`--work`; with finished checkpoints only the rest is done again.
 """
 
 import argparse
@@ -19,9 +19,9 @@ import torch
 from platformdirs import user_cache_path
 
 from data import path
-from data.story import evaluate, export, tokens
+from data.story import evaluate, export, sparse, tokens
 from data.story.grammar import derivations, entropy_gap, sample
-from data.story.model import DRAFT, STORY, Llama, Shape
+from data.story.model import DRAFT, RELU, STORY, Llama, Shape
 from data.story.train import Trained, train
 
 FORMS = {"f16": export.Type.F16, "q8_0": export.Type.Q8_0}
@@ -30,24 +30,36 @@ ABOUT = "Tells little stories drawn from a grammar of known entropy. Trained by 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model to train."""
+    """A model to train, for so many minutes unless the command says otherwise."""
 
     name: str  # of its files
     title: str
     shape: Shape
     seed: int
+    minutes: float
+    forms: tuple[str, ...] = tuple(FORMS)
+    start: str | None = None  # the model whose F16 file has its first weights
+    rate: float = 1.0
+    sparsity: float = 0.0
+    sparse: bool = False  # what ships is the sparse model; the dense one stays with checkpoints
 
 
+# story-relu is story, which learns on with ReLU for SiLU.
 RECIPES = (
-    Recipe("story", "Assay Story", STORY, seed=7),
-    Recipe("story-draft", "Assay Story Draft", DRAFT, seed=7),
-)
+    Recipe("story", "Assay Story", STORY, seed=7, minutes=32),
+    Recipe("story-draft", "Assay Story Draft", DRAFT, seed=7, minutes=7),
+    Recipe("story-relu", "Assay Story ReLU", RELU, seed=8, minutes=30, forms=("f16",),
+           start="story", rate=0.3, sparsity=0.2, sparse=True),
+)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m data.story.make")
-    parser.add_argument("--minutes", type=float, default=32.0, help="training of story")
-    parser.add_argument("--draft-minutes", type=float, default=7.0, help="training of story-draft")
+    for each in RECIPES:
+        parser.add_argument(f"--{each.name}-minutes", type=float, default=each.minutes,
+                            help=f"training of {each.name} (%(default)s)")  # fmt: skip
+    parser.add_argument("--only", choices=[each.name for each in RECIPES],
+                        help="make this one and keep the facts of the others")  # fmt: skip
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--work", type=Path, default=user_cache_path("assay") / "story",
                         help="where vocabulary and checkpoints are kept (%(default)s)")  # fmt: skip
@@ -60,18 +72,32 @@ def main() -> None:
     stories = evaluate.held_out()
     path("story/held_out.txt").write_text("".join(story.text + "\n" for story in stories))
 
-    models = {}
-    for recipe, minutes in zip(RECIPES, (options.minutes, options.draft_minutes), strict=True):
+    models = json.loads(path("story/facts.json").read_text())["models"] if options.only else {}
+    for recipe in RECIPES:
+        if options.only not in (None, recipe.name):
+            continue
+        start = None
+        if recipe.start:
+            start = export.read(path(f"models/{recipe.start}-f16.gguf"), recipe.shape)
+        minutes = getattr(options, f"{recipe.name}-minutes".replace("-", "_"))
         done = train(
             recipe.name, recipe.shape, tokenizer, seconds=60 * minutes,
             floor=floor.nats_per_token, seed=recipe.seed,
             checkpoint=options.work / f"{recipe.name}.pt",
+            start=start, rate=recipe.rate, sparsity=recipe.sparsity,
         )  # fmt: skip
-        files = {form: path(f"models/{recipe.name}-{form}.gguf") for form in FORMS}
+        folder = options.work if recipe.sparse else path("models")
+        files = {form: folder / f"{recipe.name}-{form}.gguf" for form in recipe.forms}
         for form, file in files.items():
             title = f"{recipe.title} {form.upper()}"
             export.write(file, done.model, tokenizer, FORMS[form], title, ABOUT)
         models[recipe.name] = model_facts(recipe, done, tokenizer, floor, files)
+        models[recipe.name]["trained"]["threads"] = options.threads
+        if recipe.sparse:
+            models[recipe.name]["sparse"] = sparse.make(
+                files["f16"], path(f"models/{recipe.name}.powerinfer.gguf"), tokenizer,
+                recipe.shape, options.threads,
+            )  # fmt: skip
         print(json.dumps(models[recipe.name], indent=2))
 
     facts = {
@@ -82,7 +108,6 @@ def main() -> None:
             "numpy": np.__version__,
             "tokenizers": tokenizers.__version__,
         },
-        "threads": options.threads,
         "grammar": grammar_facts(floor),
         "held_out": {
             "stories": len(stories),
@@ -158,7 +183,7 @@ def shares(judged: dict[str, float]) -> tuple[str, str]:
 
 def write_table(facts: dict[str, Any]) -> None:
     """The figures, between two marks in the README."""
-    heads = ("", "parameters", "f16 file", *(f"perplexity {form}" for form in ("f32", *FORMS)),
+    heads = ("", "parameters", "file", *(f"perplexity {form}" for form in ("f32", *FORMS)),
              "no violation", "grammar can write it")  # fmt: skip
     lowest = f"{facts['held_out']['floor_perplexity']:.4f}"
     checked = facts["grammar"]["checked"]
@@ -168,10 +193,21 @@ def write_table(facts: dict[str, Any]) -> None:
         ("the grammar: floor", "", "", *(lowest,) * 3, *shares(checked)),
     ]
     for name, model in facts["models"].items():
-        size = f"{model['bytes']['f16'] / 1e6:.1f} MB"
-        perplexities = (f"{held['perplexity']:.4f}" for held in model["held_out"].values())
+        held = {form: each["perplexity"] for form, each in model["held_out"].items()}
+        size = model["bytes"]["f16"]
+        if "sparse" in model:
+            size, held["q8_0"] = model["sparse"]["bytes"], model["sparse"]["perplexity_predicted"]
+        perplexities = (f"{held[form]:.4f}" for form in ("f32", *FORMS))
         parameters = f"{model['parameters'] / 1e6:.2f} M"
-        rows.append((f"`{name}`", parameters, size, *perplexities, *shares(model["generated"])))
+        rows.append(
+            (
+                f"`{name}`",
+                parameters,
+                f"{size / 1e6:.1f} MB",
+                *perplexities,
+                *shares(model["generated"]),
+            )
+        )
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     readme = path("README.md")
     before, _, rest = readme.read_text().partition("<!-- figures -->\n")

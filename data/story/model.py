@@ -4,11 +4,13 @@ Rope turns the pairs (2i, 2i+1), as llama.cpp does for architecture "llama", so 
 as they are. Shapes: x is (rows, tokens, hidden).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, relu, rms_norm, scaled_dot_product_attention, silu
+
+ACTIVATIONS = {"silu": silu, "relu": relu}  # of the gate
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,11 @@ class Shape:
     vocabulary: int = 1024
     rope_base: float = 10000.0
     eps: float = 1e-5
+    activation: str = "silu"
 
 
 STORY = Shape(hidden=256, layers=5, heads=8, kv_heads=4, ffn=768)
+RELU = replace(STORY, activation="relu")
 DRAFT = Shape(hidden=128, layers=2, heads=4, kv_heads=2, ffn=256)
 
 
@@ -72,7 +76,14 @@ class Block(nn.Module):
         self.ffn_up = linear(shape.hidden, shape.ffn)
         self.ffn_down = linear(shape.ffn, shape.hidden, gain=0.2)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        past: Past | None = None,
+        gates: list[Tensor] | None = None,
+    ) -> Tensor:
         rows, tokens, _ = x.shape
         h = self.attn_norm(x)
         q, k, v = (
@@ -92,7 +103,10 @@ class Block(nn.Module):
         )
         x = x + self.attn_output(attended.transpose(1, 2).reshape(rows, tokens, -1))
         h = self.ffn_norm(x)
-        return x + self.ffn_down(silu(self.ffn_gate(h)) * self.ffn_up(h))
+        gate = ACTIVATIONS[self.shape.activation](self.ffn_gate(h))
+        if gates is not None:
+            gates.append(gate)
+        return x + self.ffn_down(gate * self.ffn_up(h))
 
 
 class Llama(nn.Module):
@@ -110,17 +124,26 @@ class Llama(nn.Module):
         self.register_buffer("cos", angles.cos().float(), persistent=False)
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
-    def forward(self, ids: Tensor, start: int = 0, pasts: list[Past] | None = None) -> Tensor:
-        """With `pasts` (a dict a block, empty at first) ids go on, one by one, from `start`."""
+    def forward(
+        self,
+        ids: Tensor,
+        start: int = 0,
+        pasts: list[Past] | None = None,
+        gates: list[Tensor] | None = None,
+    ) -> Tensor:
+        """With `pasts` (a dict a block, empty at first) ids go on, one by one, from `start`.
+
+        `gates` gets what each block's activation gives, (rows, tokens, ffn).
+        """
         here = slice(start, start + ids.shape[1])
         x = self.token_embd(ids)
         for block, past in zip(self.blk, pasts or [None] * len(self.blk), strict=True):
-            x = block(x, self.cos[here], self.sin[here], past)
+            x = block(x, self.cos[here], self.sin[here], past, gates)
         return self.output(self.output_norm(x))
 
-    def losses(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, ids: Tensor, targets: Tensor, gates: list[Tensor] | None = None) -> Tensor:
         """-log probability (nats) of each target, f32 (rows * tokens); targets of -1 give 0."""
-        logits = self(ids).float()
+        logits = self(ids, gates=gates).float()
         return cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="none"
         )

@@ -54,24 +54,39 @@ def optimisers(model: Llama) -> list[torch.optim.Optimizer]:
     ]
 
 
-def step_loss(model: Llama, ids: np.ndarray) -> Tensor:
+def step_loss(model: Llama, ids: np.ndarray, gates: list[Tensor] | None = None) -> Tensor:
     """Mean loss (nats a token) of a batch (rows, tokens + 1); matrix products are in bfloat16."""
     wanted = torch.from_numpy(targets(ids))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = model.losses(torch.from_numpy(ids[:, :-1]).clamp(min=0), wanted)
+        losses = model.losses(torch.from_numpy(ids[:, :-1]).clamp(min=0), wanted, gates)
     return losses.sum() / (wanted >= 0).sum()
+
+
+def effective_share(gates: list[Tensor]) -> Tensor:
+    """(sum a)^2 / (n sum a^2) of each token's activations a >= 0, the mean over tokens and blocks:
+    s if a share s of them is equal and the rest 0, whatever their size (1908.09979: DeepHoyer)."""
+    squares = [gate.float().square().mean(-1) for gate in gates]
+    means = [gate.float().mean(-1) for gate in gates]
+    shares = [m.square() / (s + 1e-12) for m, s in zip(means, squares, strict=True)]
+    return torch.stack([share.mean() for share in shares]).mean()
 
 
 def train(
     name: str, shape: Shape, tokenizer: Tokenizer, *, seconds: float, floor: float, seed: int,
-    checkpoint: Path,
+    checkpoint: Path, start: Llama | None = None, rate: float = 1.0, sparsity: float = 0.0,
 ) -> Trained:  # fmt: skip
-    """Train for `seconds`, or go on from `checkpoint`; `floor` (nats a token) is only shown."""
+    """Train for `seconds`, or go on from `checkpoint`; `floor` (nats a token) is only shown.
+
+    Weights begin as those of `start`, if given; `rate` is a share of the peak learning rates;
+    `sparsity` times the `effective_share` of the activations is added to the loss (nats).
+    """
     torch.manual_seed(seed)
     done = Trained(Llama(shape))
     model = done.model
+    if start is not None:
+        model.load_state_dict(start.state_dict())
     both = optimisers(model)
-    peaks = [each.param_groups[0]["lr"] for each in both]
+    peaks = [rate * each.param_groups[0]["lr"] for each in both]
     if checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(saved.pop("model"))
@@ -100,9 +115,11 @@ def train(
         last, last_saved = time.monotonic(), done.seconds
         while done.seconds < seconds:
             ids = next(full if done.steps % PACKED_EVERY == 0 else single)
-            loss = step_loss(model, ids)
+            gates: list[Tensor] | None = [] if sparsity else None
+            loss = step_loss(model, ids, gates)
+            push = sparsity * effective_share(gates) if gates else 0.0
             model.zero_grad()
-            loss.backward()
+            (loss + push).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for each, peak in zip(both, peaks, strict=True):
                 each.param_groups[0]["lr"] = peak * schedule(done.steps, done.seconds / seconds)

@@ -4,7 +4,8 @@ The room, in reading order:
 
 - `checkpoint`, `torch_files`: the folder, its JSON files and its tensors, some rows at a time
 - `fields`: config.json's values, checked
-- `families`: the registry: which architectures there are, and what their tensors are called
+- `family`: what a family says of its models: what fields mean, and what tensors are called
+- `families`, `falcon`, `opt`: the families, and which architectures there are
 - `rope_scaling`: rotary frequencies that are stretched
 - `vocabulary`: `tokens`, from `sentencepiece_model` or `tokenizer_json`, and `special` ones
 - `conversion`: the parts put together

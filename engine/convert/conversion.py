@@ -13,7 +13,8 @@ from engine import aside
 from engine import gguf_writer as gw
 from engine.config import ModelConfig, ModelError
 from engine.convert.checkpoint import DTYPES, Checkpoint, CheckpointError, Tensor
-from engine.convert.families import Llama, Source, family_of, neighbours
+from engine.convert.families import family_of, neighbours
+from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.vocabulary import vocabulary
 from engine.quantise.mixes import MIXES, fitting
@@ -68,6 +69,7 @@ def convert(
     config = Fields(checkpoint.config, str(folder / "config.json"))
     family = family_of(config)
     family.check(config)
+    checkpoint.tensors = family.named(checkpoint.tensors)
     model_keys = family.keys(config)
     model = _model(config, family, model_keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)
@@ -78,6 +80,7 @@ def convert(
         gw.NewTensor(n, "F32" if len(s.dims) == 1 else fitting(outtype, s.dims[-1]), s.dims)
         for n, s in sources.items()
     ]
+    notes += family.notes(config)
     done = Done(vectors + stored, notes)
     if other := [t for t in stored if len(t.dims) > 1 and t.type_name != outtype]:
         names = ", ".join(tensor.name for tensor in other)
@@ -105,7 +108,7 @@ def convert(
     return done
 
 
-def _model(config: Fields, family: Llama, keys: gw.Keys, tensors: int) -> ModelConfig:
+def _model(config: Fields, family: Family, keys: gw.Keys, tensors: int) -> ModelConfig:
     """The model as the engine will read it, so that what it refuses is refused now."""
     values = {key: value for key, (_, value) in keys.items()}
     values["general.architecture"] = family.gguf
@@ -119,7 +122,7 @@ def _model(config: Fields, family: Llama, keys: gw.Keys, tensors: int) -> ModelC
 
 
 def _present(
-    checkpoint: Checkpoint, wanted: dict[str, Source], family: Llama, config: Fields
+    checkpoint: Checkpoint, wanted: dict[str, Source], family: Family, config: Fields
 ) -> dict[str, Source]:
     """Those of the tensors that are there; raises unless all that is needed is, and no more."""
     tensors, folder = checkpoint.tensors, checkpoint.folder
@@ -150,8 +153,9 @@ def _rows(tensor: Tensor, source: Source, format: str) -> Iterator[Floats]:
     for values that the format cannot hold."""
     together, count = source.head_dim or 1, tensor.dims[0]
     step = max(1, PIECE // (together * math.prod(tensor.dims[1:]))) * together
-    for first in range(0, count, step):
-        rows = tensor.rows(first, min(first + step, count))
+    in_order = ((first, min(first + step, count)) for first in range(0, count, step))
+    for first, last in source.stretches or in_order:
+        rows = tensor.rows(first, last)
         if fault := misfit(rows, format, first):
             raise CheckpointError(f"{tensor.file}: tensor {source.name}: {fault}")
         yield neighbours(rows, source.head_dim) if source.head_dim else rows
@@ -176,7 +180,7 @@ class _Encoder:
         return out
 
 
-def _general(family: Llama, folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
+def _general(family: Family, folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:
     found = {
         "architecture": gw.text(family.gguf),
         "type": gw.text("model"),

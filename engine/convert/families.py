@@ -5,9 +5,8 @@ graph is another's, derive from that one; then add it to FAMILIES, and a checkpo
 conformance/llama/test_transformers.py, where transformers' logits are the judge.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,26 +14,14 @@ import numpy as np
 from engine import gguf_writer as gw
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
+from engine.convert.falcon import Falcon
+from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
-from engine.models.table import FAMILIES as MODELS
+from engine.convert.opt import OPT
 from reference.formats.format import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a GGUF tensor comes from.
-
-    `name` is the checkpoint's. `head_dim`, if not 0, says that rope turns what the rows give: each
-    head's are reordered as `neighbours` does.
-    """
-
-    name: str
-    dims: tuple[int, ...]
-    head_dim: int = 0
-    optional: bool = False
-
-
-class Llama:
+class Llama(Family):
     """LLaMA, dense: Llama 1 to 3, and all that was trained in its shape."""
 
     architectures: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM", "LLaMAForCausalLM")
@@ -57,19 +44,12 @@ class Llama:
     # Buffers that old checkpoints hold, and that are computed here.
     unused: ClassVar[str] = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
-    def check(self, config: Fields) -> None:
-        """Refuse what the graph does not compute."""
-        if method := config.part("quantization_config").get("quant_method"):
-            raise config.error(f"its weights are quantised already ({method}): want float weights")
-        activation = config.get("hidden_act", "silu")
-        if activation != "silu":
-            raise config.error(f"hidden_act is {activation!r}; this family runs silu")
+    activation = "hidden_act"
 
-    def keys(self, config: Fields) -> gw.Keys:
-        """The model's sizes and constants."""
+    def shape(self, config: Fields) -> gw.Keys:
         heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
         head_dim = config.count("head_dim", max(hidden // heads, 1))
-        shape = {
+        return {
             "context_length": gw.u32(config.count("max_position_embeddings", 2048)),
             "embedding_length": gw.u32(hidden),
             "block_count": gw.u32(config.count("num_hidden_layers")),
@@ -81,47 +61,18 @@ class Llama:
             "attention.layer_norm_rms_epsilon": gw.f32(config.real("rms_norm_eps", 1e-6)),
             "rope.dimension_count": gw.u32(head_dim),
             "vocab_size": gw.u32(config.count("vocab_size")),
-        }
-        shape_keys = {f"{self.gguf}.{key}": value for key, value in shape.items()}
-        return shape_keys | dict(rope_scaling.keys(config, self.gguf))
+        } | dict(rope_scaling.keys(config))
 
     def kv_heads(self, config: Fields, heads: int) -> int:
         return config.count("num_key_value_heads", heads)
 
-    def tied(self, config: Fields) -> bool:
-        """Whether the output is the embedding; a stored one is then none of the model's."""
-        return config.flag("tie_word_embeddings", False)
-
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        """Every tensor of the GGUF file that comes from the checkpoint, in the file's order."""
-        needed = MODELS[self.gguf].expected_tensors(model)
-        found = {name: self._source(name, dims, model) for name, dims in needed.items()}
-        for name, dims in MODELS[self.gguf].optional_tensors(model).items():
-            if name == "output.weight" and not self.tied(config):
-                found[name] = self._source(name, dims, model)
-            elif name.endswith(".bias"):
-                found[name] = self._source(name, dims, model, optional=True)
-        return found
-
-    def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
-        """Vectors of the GGUF file that the checkpoint does not hold."""
-        divisors = rope_scaling.divisors(config, model.head_dim)
-        return {} if divisors is None else {"rope_freqs.weight": divisors}
-
-    def is_unused(self, name: str, config: Fields) -> bool:
-        """Whether a tensor of the checkpoint has no place in the file, and needs none."""
-        tied = self.tied(config) and name == f"{self.modules['output']}.weight"
-        return tied or re.fullmatch(self.unused, name) is not None
-
-    def _source(
-        self, name: str, dims: tuple[int, ...], model: ModelConfig, optional: bool = False
-    ) -> Source:
-        """Of blk.3.attn_q.weight: model.layers.3.self_attn.q_proj.weight."""
-        module, _, kind = name.rpartition(".")
-        block, _, part = module.rpartition(".")
-        theirs = self.modules[part].format(block.removeprefix("blk."))
-        turned = model.head_dim if part in ("attn_q", "attn_k") else 0
-        return Source(f"{theirs}.{kind}", dims, turned, optional)
+        return {
+            name: replace(source, head_dim=model.head_dim)
+            if name.split(".")[-2] in ("attn_q", "attn_k")
+            else source
+            for name, source in super().sources(config, model).items()
+        }
 
 
 class Mistral(Llama):
@@ -158,10 +109,10 @@ class Qwen2(Llama):
             raise config.error("use_sliding_window: this engine attends to the whole context")
 
 
-FAMILIES: tuple[Llama, ...] = (Llama(), Mistral(), Qwen2())
+FAMILIES: tuple[Family, ...] = (Llama(), Mistral(), Qwen2(), Falcon(), OPT())
 
 
-def family_of(config: Fields) -> Llama:
+def family_of(config: Fields) -> Family:
     """The family that config.json's `architectures` names."""
     names = config.get("architectures", [])
     if not isinstance(names, list) or len(names) != 1:

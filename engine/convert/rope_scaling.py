@@ -24,8 +24,8 @@ def parameters(config: Fields) -> Fields:
     return Fields(outer | dict(found.values), found.place)
 
 
-def keys(config: Fields, architecture: str) -> gw.Keys:
-    """What GGUF says of the frequencies, llama3's divisors apart."""
+def keys(config: Fields) -> gw.Keys:
+    """What GGUF says of the frequencies, llama3's divisors apart, by keys without architecture."""
     rope = parameters(config)
     kind = _kind(rope)
     found = {"freq_base": gw.f32(rope.real("rope_theta", 10000.0))}
@@ -42,7 +42,7 @@ def keys(config: Fields, architecture: str) -> gw.Keys:
             "scaling.yarn_beta_fast": gw.f32(rope.real("beta_fast", 32.0)),
             "scaling.yarn_beta_slow": gw.f32(rope.real("beta_slow", 1.0)),
         }
-    return {f"{architecture}.rope.{key}": value for key, value in found.items()}
+    return {f"rope.{key}": value for key, value in found.items()}
 
 
 def divisors(config: Fields, head_dim: int) -> Floats | None:

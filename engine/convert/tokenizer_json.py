@@ -1,10 +1,14 @@
 """tokenizer.json: the file of Hugging Face's `tokenizers`, whose parts are told by name.
 
+Older byte-level tokenizers, GPT-2's and OPT's, are vocab.json with merges.txt instead: the same
+parts, of which the special tokens are told in a third file.
+
 Two kinds of BPE have a name in GGUF. Byte-level ones are "gpt2", with a name for how a text is cut
 into words. Those that were made from a SentencePiece model (byte fallback, ▁ for a space) are
 "llama": pairs are joined by score there, which is the place of the pair's first merge.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,22 +17,55 @@ from typing import Any
 from engine.convert.checkpoint import CheckpointError, read_json
 from engine.convert.tokens import Tokens
 from engine.tokenizer import TokenType
-from engine.tokenizer.bpe import PRE_TOKENIZERS
+from engine.tokenizer.bpe import PRE_TOKENIZERS, PUNCTUATION
 
+VOCAB, MERGES = "vocab.json", "merges.txt"
 GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has of its own
 DIGITS = {True: r"\p{N}", False: r"\p{N}+"}  # each alone, or runs of them
+# Falcon's runs of digits are found among bytes, where its merges leave nothing to part.
+FALCON = PRE_TOKENIZERS["falcon"].patterns
+FALCON_DIGITS = (*FALCON[:2], DIGITS[False], FALCON[2])
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 MOST_TOKENS = 2**22
 
 Part = Mapping[str, Any]
 
 
+def contents(path: Path) -> Part:
+    """What tokenizer.json holds, or would hold of vocab.json and the files beside it."""
+    if path.name != VOCAB:
+        return read_json(path)
+    vocab, lines = read_json(path), path.with_name(MERGES)
+    try:
+        merges = lines.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{lines}: cannot be read: {error}") from None
+    told: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if path.with_name(name).exists():
+            told |= read_json(path.with_name(name))
+    texts = (told.get(f"{name}_token") for name in ("bos", "eos", "unk", "pad"))
+    texts = (text.get("content") if isinstance(text, dict) else text for text in texts)
+    special = sorted({text for text in texts if isinstance(text, str) and text in vocab})
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "added_tokens": [{"id": vocab[t], "content": t, "special": True} | flags for t in special],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "model": {
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": [line for line in merges if line and not line.startswith("#version")],
+        },
+    }
+
+
 def encoder(path: Path) -> Callable[[str], list[int]]:
     """What the library itself makes of a text."""
     from tokenizers import Tokenizer
 
+    file = json.dumps(contents(path))
     try:
-        library = Tokenizer.from_file(str(path))
+        library = Tokenizer.from_str(file)
         library.encode("a", add_special_tokens=False)
     except Exception as error:  # the library has no error type of its own
         raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from None
@@ -37,7 +74,7 @@ def encoder(path: Path) -> Callable[[str], list[int]]:
 
 def read(path: Path) -> Tokens:
     """The vocabulary, without added tokens, of a file that the library takes."""
-    file = read_json(path)
+    file = contents(path)
     kind = file["model"].get("type", "BPE")
     if kind != "BPE":
         raise CheckpointError(f"{path}: a tokenizer of type {kind}: this engine runs BPE alone")
@@ -53,6 +90,7 @@ def _byte_level(path: Path, file: Part, steps: list[Part]) -> Tokens:
             raise CheckpointError(f"{path}: normalizer {step['type']} has no place in GGUF")
         notes.append("characters are not composed (NFC) before a text is cut: GGUF has no key")
     patterns = tuple(p for step in steps for p in _patterns(path, step))
+    patterns = FALCON if patterns == FALCON_DIGITS else patterns
     ignore = bool(model.get("ignore_merges", False))
     names = [
         name
@@ -78,6 +116,8 @@ def _patterns(path: Path, step: Part) -> list[str]:
             return [p]  # the same where a match begins as the last one ends, as in all we know
         case {"type": "Digits", "individual_digits": bool(alone)}:
             return [DIGITS[alone]]
+        case {"type": "Punctuation", "behavior": "Contiguous"}:
+            return [PUNCTUATION]
         case {"type": "ByteLevel", "add_prefix_space": False}:
             return [GPT2] if step.get("use_regex", True) else []
     raise CheckpointError(f"{path}: pre-tokenizer {step} has no place in GGUF")

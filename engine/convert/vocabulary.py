@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint as GGUF's keys, from tokenizer.model or from tokenizer.json."""
+"""The tokenizer of a checkpoint as GGUF's keys: tokenizer.model, tokenizer.json or vocab.json."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def vocabulary(checkpoint: Checkpoint, size: int) -> tuple[gw.Keys, list[str]]:
     room = sentencepiece_model if path.name == PIECES else tokenizer_json
     theirs = room.encoder(path)  # first: the library says whether the file is in order
     tokens = room.read(path)
-    tokens.fit(size, _added(checkpoint), str(folder))
+    tokens.fit(size, _added(checkpoint, path), str(folder))
     keys = {**tokens.keys(), **special_keys(checkpoint, tokens)}
     try:
         ours = Tokenizer.from_metadata({key: value for key, (_, value) in keys.items()})
@@ -54,12 +54,18 @@ def _path(folder: Path) -> Path:
         return pieces
     if parts.exists():
         return parts
+    older = folder / tokenizer_json.VOCAB
+    if older.exists() and older.with_name(tokenizer_json.MERGES).exists():
+        return older
     if pieces.exists():
         raise CheckpointError(f"{pieces}: not a SentencePiece model, and no {PARTS} is here")
-    raise CheckpointError(f"{folder}: there is no tokenizer: want {PIECES} or {PARTS}")
+    raise CheckpointError(
+        f"{folder}: there is no tokenizer: want {PIECES}, {PARTS} or {tokenizer_json.VOCAB} with"
+        f" {tokenizer_json.MERGES}"
+    )
 
 
-def _added(checkpoint: Checkpoint) -> dict[int, Added]:
+def _added(checkpoint: Checkpoint, path: Path) -> dict[int, Added]:
     """Tokens that were added to the vocabulary, from all files that tell of them."""
     listed = checkpoint.json("added_tokens.json").items()
     told = checkpoint.part("tokenizer_config.json", "added_tokens_decoder").items()
@@ -72,6 +78,8 @@ def _added(checkpoint: Checkpoint) -> dict[int, Added]:
             if i.isdecimal() and isinstance(token, dict)
         ],
     }
+    if path.name == tokenizer_json.VOCAB:
+        entries = {path.name: tokenizer_json.contents(path)["added_tokens"]} | entries
     found: dict[int, Added] = {}
     for name, its in entries.items():
         found |= added(its or [], checkpoint.folder / name)

@@ -5,6 +5,6 @@ The room, in reading order:
 - `family`: what a family is to the engine
 - `layers`: what families have in common: inputs of a step, projections, attention over the cache
 - `feed_forward`: the feed-forward network of a block
-- `llama`: the families
+- `llama`, `falcon`, `opt`: the families
 - `table`: every family there is
 """

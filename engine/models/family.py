@@ -1,6 +1,7 @@
 """What the engine asks of a model family: its tensors by their GGUF names, and its graph."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,14 +11,26 @@ from engine.graph import Graph, Value
 from engine.models.layers import StepInputs
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`count` rows from `first` on of a tensor of the file: a weight of its own in the graph."""
+
+    tensor: str
+    first: int
+    count: int
+
+
 class Family(Protocol):
-    """A module of this package with these four functions."""
+    """A module of this package with these functions."""
 
     def expected_tensors(self, config: ModelConfig, /) -> dict[str, tuple[int, ...]]:
         """Every tensor the model needs, with its dimensions (rows, elements)."""
 
     def optional_tensors(self, config: ModelConfig, /) -> dict[str, tuple[int, ...]]:
         """Tensors a file may have."""
+
+    def parts(self, config: ModelConfig, /) -> dict[str, Rows]:
+        """Weights of the graph that are rows of a larger tensor of the file."""
 
     def constants(
         self, config: ModelConfig, divisors: np.ndarray[Any, Any] | None, /

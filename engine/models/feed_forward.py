@@ -43,6 +43,12 @@ def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
+def biases(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """Those of block i, which are added where the file has them."""
+    down = "ffn_down_t" if config.transposed_down else "ffn_down"
+    return {f"blk.{i}.ffn_up.bias": (config.ffn,), f"blk.{i}.{down}.bias": (config.hidden,)}
+
+
 def feed_forward(
     graph: Graph,
     i: int,

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from engine.config import ModelConfig
+import numpy as np
+
+from engine.config import ModelConfig, ModelError
 from engine.graph import Graph, Value
 
 
@@ -27,6 +30,59 @@ def project(graph: Graph, weights: Mapping[str, Value], name: str, x: Value) -> 
     return graph("add_bias", f"{name}.bias", x=out, bias=bias) if bias else out
 
 
+def layer_norm(
+    graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
+) -> Value:
+    """layer_norm with the tensors NAME.weight and NAME.bias."""
+    bias = weights.get(f"{name}.bias")
+    if bias is None:
+        raise ModelError(f"tensor {name}.bias is missing")
+    weight = weights[f"{name}.weight"]
+    return graph("layer_norm", name, x=x, weight=weight, bias=bias, eps=config.norm_eps)
+
+
+def rope_constants(
+    config: ModelConfig, divisors: np.ndarray[Any, Any] | None
+) -> dict[str, np.ndarray[Any, Any]]:
+    """What `rotation_of` and `attend` want that is in no file; see family.py for `divisors`."""
+    return {"rope.frequencies": config.rope(divisors)[0]} | no_slopes(config)
+
+
+def no_slopes(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
+    """No ALiBi: what `attend` wants that is in no file."""
+    return {"attention.slopes": np.zeros(config.heads, np.float32)}
+
+
+def rotation_of(
+    graph: Graph, weights: Mapping[str, Value], inputs: StepInputs, config: ModelConfig
+) -> Value:
+    """Cosines and sines of a step's positions."""
+    return graph(
+        "rotation",
+        "rotation",
+        positions=inputs.positions,
+        frequencies=weights["rope.frequencies"],
+        magnitude=config.rope(None)[1],
+    )
+
+
+def turned(
+    graph: Graph, rope: str, block: str, q: Value, k: Value, rotation: Value, config: ModelConfig
+) -> list[Value]:
+    """Queries [tokens heads head_dim] and keys [tokens kv_heads head_dim], turned by an op."""
+    tokens, head_dim = rotation.dims[0], config.head_dim
+    return [
+        graph(rope, f"{block}.{n}_rope", x=x.view(tokens, heads, head_dim), rotation=rotation)
+        for n, x, heads in (("q", q, config.heads), ("k", k, config.kv_heads))
+    ]
+
+
+def logits_of(graph: Graph, weights: Mapping[str, Value], x: Value) -> Value:
+    """Logits of the last norm's result; the output may be tied to the embedding."""
+    output = "output" if "output.weight" in weights else "token_embd"
+    return graph("linear", "logits", x=x, weight=weights[f"{output}.weight"])
+
+
 def attend(
     graph: Graph,
     block: str,
@@ -38,10 +94,9 @@ def attend(
     caches: Mapping[str, Value],
     config: ModelConfig,
 ) -> Value:
-    """Keys and values into the block's cache, then attention over it.
+    """Keys and values into the block's cache, attention over it, and its output projected.
 
-    q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens
-    heads*head_dim].
+    q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens hidden].
     """
     heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
     tokens = inputs.tokens.dims[0]
@@ -69,4 +124,4 @@ def attend(
         scale=head_dim**-0.5,
         softcap=0.0,
     )
-    return attended.view(tokens, heads * head_dim)
+    return project(graph, weights, f"{block}.attn_output", attended.view(tokens, heads * head_dim))

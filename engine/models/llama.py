@@ -11,7 +11,16 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
-from engine.models.layers import StepInputs, attend, project
+from engine.models.family import Rows
+from engine.models.layers import (
+    StepInputs,
+    attend,
+    logits_of,
+    project,
+    rope_constants,
+    rotation_of,
+    turned,
+)
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -48,13 +57,14 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
+def parts(config: ModelConfig) -> dict[str, Rows]:
+    """None: every weight is a tensor."""
+    return {}
+
+
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
     """Arrays that are neither in the file nor computed by a node."""
-    frequencies, _ = config.rope(divisors)
-    return {
-        "rope.frequencies": frequencies,
-        "attention.slopes": np.zeros(config.heads, np.float32),  # no ALiBi in this family
-    }
+    return rope_constants(config, divisors)
 
 
 def build(
@@ -65,38 +75,21 @@ def build(
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
     graph = Graph()
-    heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
-    _, magnitude = config.rope(None)
-    tokens = inputs.tokens.dims[0]
 
     def norm(x: Value, name: str) -> Value:
         return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
 
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
-    rotation = graph(
-        "rotation",
-        "rotation",
-        positions=inputs.positions,
-        frequencies=weights["rope.frequencies"],
-        magnitude=magnitude,
-    )
+    rotation = rotation_of(graph, weights, inputs, config)
     for i in range(config.blocks):
         block = f"blk.{i}"
         h = norm(x, f"{block}.attn_norm")
         q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
-        q = graph(
-            "rope_norm", f"{block}.q_rope", x=q.view(tokens, heads, head_dim), rotation=rotation
-        )
-        k = graph(
-            "rope_norm", f"{block}.k_rope", x=k.view(tokens, kv_heads, head_dim), rotation=rotation
-        )
+        q, k = turned(graph, "rope_norm", block, q, k, rotation, config)
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        attended = project(graph, weights, f"{block}.attn_output", attended)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = norm(x, f"{block}.ffn_norm")
         fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
         x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    output = "output" if "output.weight" in weights else "token_embd"
-    logits = graph("linear", "logits", x=norm(x, "output_norm"), weight=weights[f"{output}.weight"])
-    return graph, logits
+    return graph, logits_of(graph, weights, norm(x, "output_norm"))

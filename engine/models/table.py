@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from engine.models import llama
+from engine.models import falcon, llama, opt
 from engine.models.family import Family
 
-FAMILIES: Mapping[str, Family] = {"llama": llama, "bamboo": llama}
+FAMILIES: Mapping[str, Family] = {"llama": llama, "bamboo": llama, "falcon": falcon, "opt": opt}

@@ -157,8 +157,9 @@ def _choice(
 
 
 def _is_matrix(tensor: TensorInfo) -> bool:
-    """Whether a tensor is quantised at all: norms, biases and routers stay as they are."""
-    kept = tensor.name.endswith(("_norm.weight", "ffn_gate_inp.weight"))
+    """Whether a tensor is quantised at all: norms, biases, routers and positions that were learned
+    stay as they are."""
+    kept = tensor.name.endswith(("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight"))
     return tensor.name.endswith("weight") and len(tensor.dims) >= 2 and not kept
 
 

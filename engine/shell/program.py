@@ -18,6 +18,7 @@ from engine.shell import (
     plan,
     quantize,
     run,
+    sparsify,
     tokenize,
 )
 
@@ -40,6 +41,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     inspect.inspect: "Print a file's metadata and tensors, or change keys.",
     imatrix.imatrix: "Find out which columns of weights matter.",
     quantize.quantize: "Write a model in another weight format.",
+    sparsify.sparsify: "Make a sparse model with predictors.",
     perplexity.perplexity: "Measure how well a model foretells a text.",
     plan.plan: "Print the nodes of a step.",
     place.place: "Choose a sparse model's neurons for the GPU.",

@@ -39,6 +39,8 @@ _CL100K: Final = (
 _LLAMA3: Final = _CL100K.replace("DIGITS", "{1,3}")
 _QWEN2: Final = _CL100K.replace("DIGITS", "")
 
+PUNCTUATION: Final = r"[\p{P}$+<=>^~|`]+"  # Unicode's, and the symbols among ASCII's
+
 # Names of `tokenizer.ggml.pre`, grouped as llama.cpp groups them.
 _FAMILIES: Final[tuple[tuple[PreTokenizer, str], ...]] = (
     (
@@ -53,6 +55,7 @@ _FAMILIES: Final[tuple[tuple[PreTokenizer, str], ...]] = (
         "smollm codeshell command-r exaone minerva-7b refact starcoder",
     ),
     (PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")), "default"),
+    (PreTokenizer((PUNCTUATION, _GPT2, r"[0-9][0-9][0-9]")), "falcon"),
 )
 PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     name: family for family, names in _FAMILIES for name in names.split()

@@ -1,10 +1,10 @@
-"""silu, gelu, relu and squared_relu on the CPU: tokens are shared among threads."""
+"""silu, gelu, gelu_erf, relu and squared_relu on the CPU: tokens are shared among threads."""
 
 import numpy as np
 from numba import njit
 
 from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import add, div, f32x16, fma, mul, splat, sub, zero
+from kernels.cpu.simd import add, div, f32x16, fma, maximum, mul, splat, sub, zero
 from kernels.cpu.simd_exp import exp
 from kernels.cpu.sweep import load_some, own_elements, store_some
 from reference.activations import OPS
@@ -30,6 +30,26 @@ def gelu_of(x):
     return over_one_plus_exp(x, mul(mul(cubic, x), splat(f32x16, -1.5957691216057308)))
 
 
+@njit(inline="always")
+def gelu_erf_of(x):
+    """max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, erfc as in Numerical Recipes (6.2)."""
+    size = maximum(x, sub(zero(f32x16), x))
+    one = splat(f32x16, 1.0)
+    t = div(one, fma(size, splat(f32x16, 0.35355339059327373), one))
+    p = fma(splat(f32x16, 0.17087277), t, splat(f32x16, -0.82215223))
+    p = fma(p, t, splat(f32x16, 1.48851587))
+    p = fma(p, t, splat(f32x16, -1.13520398))
+    p = fma(p, t, splat(f32x16, 0.27886807))
+    p = fma(p, t, splat(f32x16, -0.18628806))
+    p = fma(p, t, splat(f32x16, 0.09678418))
+    p = fma(p, t, splat(f32x16, 0.37409196))
+    p = fma(p, t, splat(f32x16, 1.00002368))
+    p = fma(p, t, splat(f32x16, -1.26551223))
+    exponent = fma(mul(x, splat(f32x16, -0.5)), x, p)
+    tail = mul(mul(splat(f32x16, 0.5), t), exp(exponent))
+    return sub(maximum(x, zero(f32x16)), mul(size, tail))
+
+
 @share(SIGNATURE)
 def silu(block, thread, n_threads):
     x, out = arguments(block, SIGNATURE)
@@ -44,6 +64,14 @@ def gelu(block, thread, n_threads):
     first, last = own_elements(x, thread, n_threads)
     for i in range(first, last, 16):
         store_some(out, i, last, gelu_of(load_some(x, i, last)))
+
+
+@share(SIGNATURE)
+def gelu_erf(block, thread, n_threads):
+    x, out = arguments(block, SIGNATURE)
+    first, last = own_elements(x, thread, n_threads)
+    for i in range(first, last, 16):
+        store_some(out, i, last, gelu_erf_of(load_some(x, i, last)))
 
 
 @njit(inline="always")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,19 @@ def logits_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
         folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )
     return _answer(model, tokens)
+
+
+def save_random(config: Mapping[str, Any], folder: Path) -> None:
+    """A model of any family, matrices of unit gain and norms around one, as transformers saves it;
+    `config` is that of its config.json."""
+    torch.manual_seed(1)
+    found = transformers.AutoConfig.for_model(**config)
+    model = transformers.AutoModelForCausalLM.from_config(found)
+    for name, weight in model.named_parameters():
+        around = float(weight.ndim == 1 and name.endswith("weight"))
+        deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
+        weight.data = around + deviation * torch.randn_like(weight)
+    model.save_pretrained(folder)
 
 
 def save_pickle(weights: Mapping[str, Array], path: Path) -> None:

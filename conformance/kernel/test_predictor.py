@@ -1,0 +1,98 @@
+"""Laws of the predictor of active neurons, as the three kernels that the engine runs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from conformance.kernel.here import HERE, run
+from kernels.kernel import Kernel
+from kernels.table import find
+from reference.formats import FORMATS
+from reference.op import Arguments, Array
+from reference.predictor import predictor
+from reference.table import OPS
+
+PAIRS = (("F32", "F32"), ("F16", "F16"), ("Q8_0", "Q8_0"), ("F16", "Q4_0"))
+every_pair = pytest.mark.parametrize("formats", PAIRS, ids="-".join)
+
+
+def linear_in(format: str) -> Kernel:
+    """The kernel that serves by default."""
+    chosen = ("linear", format, "exact")
+    return next(k for k in HERE if (k.op, k.format, k.numerics) == chosen)
+
+
+def off(kernel: Kernel, inputs: Arguments) -> Array:
+    """How far the kernel may be from the product of these very inputs. -> [tokens, out]"""
+    op = OPS["linear"]
+    if kernel.activations == "float32":
+        return op.bound(inputs, op.expected(inputs))["out"]
+    _, tight, step = op.rounded[kernel.activations](inputs)
+    return tight + step
+
+
+def some(formats: tuple[str, str], seed: int, tokens: int, neurons: int) -> Arguments:
+    """p [tokens, 96] and weights of rank 64."""
+    rng = np.random.default_rng(seed)
+    p = rng.standard_normal((tokens, 96)).astype(np.float32)
+    sizes = (64, 96), (neurons, 64)
+    fc1, fc2 = (
+        FORMATS[kind].like(rng.standard_normal(size).astype(np.float32), rng)
+        for kind, size in zip(formats, sizes, strict=True)
+    )
+    return {"p": p, "fc1": fc1, "fc2": fc2, "formats": formats}
+
+
+def by_kernels(inputs: Arguments) -> tuple[Array, Array]:
+    """The logits, and how far they may be off: relu is exact and moves nothing farther apart, so
+    what fc1's product is off by passes through it and through fc2's magnitudes, and fc2's own
+    product adds what it may be off by for what it was given."""
+    one, two = map(linear_in, inputs["formats"])
+    of_fc1 = {"x": inputs["p"], "weight": inputs["fc1"], "format": inputs["formats"][0]}
+    hidden = run(find("relu/cpu/generic"), x=run(one, **of_fc1))
+    of_fc2 = {"x": hidden, "weight": inputs["fc2"], "format": inputs["formats"][1]}
+    size = np.abs(FORMATS[inputs["formats"][1]].dequantise(inputs["fc2"])).astype(np.float64)
+    return run(two, **of_fc2), off(one, of_fc1) @ size.T + off(two, of_fc2)
+
+
+@every_pair
+@given(seed=st.integers(0, 2**32 - 1), tokens=st.integers(0, 9), neurons=st.integers(1, 70))
+def test_three_kernels_are_the_predictor(formats, seed, tokens, neurons):
+    """Within what the two products' bounds allow."""
+    inputs = some(formats, seed, tokens, neurons)
+    logits, limit = by_kernels(inputs)
+    assert (np.abs(logits - predictor(**inputs)) <= limit).all()
+
+
+@every_pair
+def test_only_close_decisions_may_differ(formats):
+    """Neurons whose logit is farther from the threshold than rounding can tell are decided as the
+    formula decides them, and there are such."""
+    inputs = some(formats, 7, 9, 300)
+    logits, limit = by_kernels(inputs)
+    exact = predictor(**inputs)
+    threshold = float(np.median(exact))
+    mask = run(find("threshold_mask/cpu/generic"), logits=logits, threshold=threshold)
+    far = np.abs(exact - threshold) > limit
+    assert far.any()
+    assert_array_equal(mask[far], exact[far] >= threshold)
+
+
+@every_pair
+def test_nothing_in_gives_nothing_out(formats):
+    """There are no biases: zeros give logits of zero, which a threshold of zero leaves active."""
+    inputs = some(formats, 3, 2, 33)
+    logits, _ = by_kernels({**inputs, "p": np.zeros_like(inputs["p"])})
+    assert_array_equal(logits, 0)
+    assert run(find("threshold_mask/cpu/generic"), logits=logits, threshold=0.0).all()
+
+
+@every_pair
+def test_hidden_units_below_zero_say_nothing(formats):
+    """Rows of fc2 meet relu's output: where fc1 gives nothing above zero, all logits are zero."""
+    inputs = some(formats, 3, 2, 33)
+    ones, signs = np.ones((2, 96), np.float32), np.full((64, 96), -1.0, np.float32)
+    silent = {**inputs, "p": ones, "fc1": FORMATS[formats[0]].quantise(signs)}
+    assert_array_equal(by_kernels(silent)[0], 0)

@@ -1,0 +1,91 @@
+"""Falcon (Almazrouei et al., arXiv 2311.16867), dense: attention and feed-forward side by side.
+
+Tensors by their GGUF names. Queries, keys and values are rows of one tensor, in this order. Where a
+block has `attn_norm_2` (the 40B), attention reads that norm and the feed-forward network the other.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelConfig
+from engine.graph import Graph, Value
+from engine.models import feed_forward
+from engine.models.family import Rows
+from engine.models.layers import (
+    StepInputs,
+    attend,
+    layer_norm,
+    logits_of,
+    project,
+    rope_constants,
+    rotation_of,
+    turned,
+)
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor the model needs, with its dimensions (rows, elements)."""
+    hidden = config.hidden
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
+    for i in range(config.blocks):
+        tensors |= {
+            f"blk.{i}.attn_norm.weight": (hidden,),
+            f"blk.{i}.attn_norm.bias": (hidden,),
+            f"blk.{i}.attn_qkv.weight": (q + 2 * kv, hidden),
+            f"blk.{i}.attn_output.weight": (hidden, q),
+        } | feed_forward.expected_tensors(config, i)
+    return tensors | {"output_norm.weight": (hidden,), "output_norm.bias": (hidden,)}
+
+
+def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Tensors a file may have."""
+    tensors: dict[str, tuple[int, ...]] = {
+        "output.weight": (config.vocab, config.hidden),
+        "rope_freqs.weight": (config.rope_dims // 2,),
+    }
+    for i in range(config.blocks):
+        tensors |= {f"blk.{i}.attn_norm_2.{kind}": (config.hidden,) for kind in ("weight", "bias")}
+    return tensors
+
+
+def parts(config: ModelConfig) -> dict[str, Rows]:
+    """Queries, keys and values, out of one tensor."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    return {
+        f"blk.{i}.attn_{name}.weight": Rows(f"blk.{i}.attn_qkv.weight", first, count)
+        for i in range(config.blocks)
+        for name, first, count in (("q", 0, q), ("k", q, kv), ("v", q + kv, kv))
+    }
+
+
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+    """Arrays that are neither in the file nor computed by a node."""
+    return rope_constants(config, divisors)
+
+
+def build(
+    config: ModelConfig,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+) -> tuple[Graph, Value]:
+    """The nodes of one step and its logits [outputs, vocab]."""
+    graph = Graph()
+    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
+    rotation = rotation_of(graph, weights, inputs, config)
+    for i in range(config.blocks):
+        block = f"blk.{i}"
+        h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
+        two = f"{block}.attn_norm_2.weight" in weights
+        read = layer_norm(graph, weights, f"{block}.attn_norm_2", x, config) if two else h
+        q, k, v = (project(graph, weights, f"{block}.attn_{name}", read) for name in "qkv")
+        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
+        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
+        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
+        both = graph("add", f"{block}.both", x=fed, y=attended)
+        x = graph("add", f"{block}.residual", x=x, y=both)
+    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
+    return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))

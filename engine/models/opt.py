@@ -1,0 +1,89 @@
+"""OPT (Zhang et al., arXiv 2205.01068), dense, its norms before what they feed.
+
+The architecture `opt` of GGUF is PowerInfer's. Every projection has a bias. Positions are learned:
+their table begins with two rows that no position has, and the context length counts those, too.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelConfig
+from engine.graph import Graph, Value
+from engine.models import feed_forward
+from engine.models.family import Rows
+from engine.models.layers import StepInputs, attend, layer_norm, logits_of, no_slopes, project
+from reference.opt import UNUSED
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor the model needs, with its dimensions (rows, elements)."""
+    hidden, kv = config.hidden, config.kv_heads * config.head_dim
+    q = config.heads * config.head_dim
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (config.vocab, hidden),
+        "position_embd.weight": (config.positions + UNUSED, hidden),
+    }
+    for i in range(config.blocks):
+        block = f"blk.{i}"
+        tensors |= _norm(f"{block}.attn_norm", hidden)
+        for name, rows, elements in (
+            ("attn_q", q, hidden),
+            ("attn_k", kv, hidden),
+            ("attn_v", kv, hidden),
+            ("attn_output", hidden, q),
+        ):
+            tensors |= {f"{block}.{name}.weight": (rows, elements), f"{block}.{name}.bias": (rows,)}
+        tensors |= _norm(f"{block}.ffn_norm", hidden)
+        tensors |= feed_forward.expected_tensors(config, i)
+        tensors |= feed_forward.biases(config, i)
+    return tensors | _norm("output_norm", hidden)
+
+
+def _norm(name: str, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (hidden,), f"{name}.bias": (hidden,)}
+
+
+def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Tensors a file may have."""
+    return {"output.weight": (config.vocab, config.hidden)}
+
+
+def parts(config: ModelConfig) -> dict[str, Rows]:
+    """The rows that positions have."""
+    return {"position_embd.used": Rows("position_embd.weight", UNUSED, config.positions)}
+
+
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+    """Arrays that are neither in the file nor computed by a node."""
+    return no_slopes(config)
+
+
+def build(
+    config: ModelConfig,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+) -> tuple[Graph, Value]:
+    """The nodes of one step and its logits [outputs, vocab]."""
+    graph = Graph()
+    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
+    where = graph(
+        "embedding",
+        "position_embd",
+        tokens=inputs.positions,
+        weight=weights["position_embd.used"],
+    )
+    x = graph("add", "embd", x=x, y=where)
+    for i in range(config.blocks):
+        block = f"blk.{i}"
+        h = layer_norm(graph, weights, f"{block}.attn_norm", x, config)
+        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
+        attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
+        x = graph("add", f"{block}.attn_residual", x=x, y=attended)
+        h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
+        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
+        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
+    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
+    return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))

@@ -1,0 +1,176 @@
+"""assay sparsify: a sparse model with predictors, from a ReLU model and a text."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from engine.sparsify.sparsify import BlockMade, Watchers
+    from kernels.certificates import Certificate
+
+ROUNDING = 0.002  # what F16 predictors may move the recall by
+
+
+def sparsify(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A dense GGUF file.")],
+    text: Annotated[Path, typer.Argument(metavar="TEXT", help="In UTF-8; - reads stdin.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Such as NAME.powerinfer.gguf.")],
+    recall: Annotated[
+        float, typer.Option(help="Share of the active neurons that predictors must find.")
+    ] = 0.95,
+    rank: Annotated[
+        int, typer.Option(help="Of all predictors; 0: the smallest of 32, 64, ... that will do.")
+    ] = 0,
+    steps: Annotated[int, typer.Option(help="Of training, for each rank that is tried.")] = 1500,
+    statistics: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Keep how often each neuron was active: a folder of PowerInfer's"
+            " activation_{i}.pt, or a .npz.",
+        ),
+    ] = None,
+    context: Annotated[
+        int,
+        typer.Option("-c", "--context", help="Tokens of a chunk; 0: 512, or the model's own."),
+    ] = 0,
+    chunks: Annotated[int | None, typer.Option(help="Most chunks; all by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the training.")] = 0,
+    threads: o.Threads = 0,
+    as_json: o.Json = False,
+) -> None:
+    """Make a sparse model in PowerInfer's format.
+
+    MODEL is a LLaMA whose feed-forward networks are relu(gate) * up. No GGUF file says which
+    activation its model was trained with; of one with SiLU, as most have, OUT is another model and
+    a worse one. So the perplexity of MODEL with either is measured on a part of TEXT, and a note
+    says so if SiLU fits better.
+
+    The model reads TEXT in chunks. For each block a predictor learns which neurons are active;
+    every tenth chunk is kept from it to choose the rank, set the threshold and count recall and
+    precision. OUT is there when it is complete.
+    """
+    from engine.aside import check as check_out
+    from engine.embedded import resolve
+    from engine.gguf_file import GGUFFile
+    from engine.shell.perplexity import read_text
+    from engine.shell.show import stderr
+    from engine.sparsify import SparsifyError, check
+
+    if not 0 < recall <= 1:
+        raise typer.BadParameter(f"--recall {recall}: want more than 0 and at most 1")
+    if rank < 0 or steps < 1 or seed < 0:
+        raise typer.BadParameter("--rank and --seed are at least 0, --steps is at least 1")
+    try:
+        from engine.sparsify.sparsify import sparsify as make
+        from engine.sparsify.train import Training
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise SparsifyError("predictors are trained with PyTorch: pip install torch") from None
+    path = resolve(model)
+    with GGUFFile(path) as file:
+        check(file)
+    for read in (path, text):
+        check_out(out, None if str(read) == "-" else read)
+    passages = [p.tokens for p in read_text(model, text, context, chunks, None)[0].passages()]
+    training = Training(recall=recall, rank=rank, steps=steps, seed=seed)
+    with _watched(len(passages), steps, out.name) as watchers:
+        made = make(
+            path, passages, out, training, keep_statistics=statistics, threads=threads,
+            watchers=watchers,
+        )  # fmt: skip
+    if made.perplexities.silu < made.perplexities.relu:
+        stderr.print(
+            f"note: {model} was hardly trained with ReLU: the perplexity on text held out is"
+            f" {made.perplexities.relu:.4f} with it and {made.perplexities.silu:.4f} with SiLU",
+            style="yellow", highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+    if as_json:
+        rows = [_row(i, block) for i, block in enumerate(made.blocks)]
+        found = {"out": str(out), "blocks": rows, "perplexities": asdict(made.perplexities)}
+        print(json.dumps(found))
+    else:
+        _show(made.blocks, recall)
+        print(f"{out}: {out.stat().st_size:,} bytes")
+
+
+@contextmanager
+def _watched(passages: int, steps: int, name: str) -> "Iterator[Watchers]":
+    """A bar of what is being done."""
+    from engine.shell.show import progress_bar
+    from engine.sparsify.sparsify import Watchers
+
+    with progress_bar() as bar:
+        task = bar.add_task("")
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        tried = 0
+
+        def certified(total: int, certificate: "Certificate") -> None:
+            nonlocal tried
+            tried += 1
+            tell(f"certifying kernels: {certificate.kernel}", tried, total)
+
+        yield Watchers(
+            certified,
+            lambda done, total: tell("reading chunks", done, total),
+            lambda block, rank, step: tell(f"training block {block}, rank {rank}", step, steps),
+            lambda done, total: tell(f"writing {name} (MB)", done // 2**20, total // 2**20),
+        )
+
+
+def _row(i: int, made: "BlockMade") -> dict[str, int | float]:
+    return {
+        "block": i,
+        "active_share": made.active_share,
+        "rank": made.rank,
+        "recall": made.judged.recall,
+        "precision": made.judged.precision,
+        "predicted_share": made.judged.predicted_share,
+        "held_out_active_share": made.judged.active_share,
+    }
+
+
+def _show(made: "Sequence[BlockMade]", recall: float) -> None:
+    """A line for each block, and what all of them come to."""
+    from rich.table import Column, Table
+
+    from engine.shell.show import stderr, stdout
+
+    names = ("active", "rank", "recall", "precision", "predicted")
+    table = Table("block", *(Column(name, justify="right") for name in names))
+    for i, m in enumerate(made):
+        j = m.judged
+        table.add_row(
+            str(i), f"{m.active_share:.1%}", str(m.rank), f"{j.recall:.1%}", f"{j.precision:.1%}",
+            f"{j.predicted_share:.1%}",
+        )  # fmt: skip
+    console = stdout()
+    console.print(table)
+    count = len(made)
+    active, predicted = (
+        sum(values) / count
+        for values in ([m.active_share for m in made], [m.judged.predicted_share for m in made])
+    )
+    console.print(
+        f"{active:.1%} of the neurons are active, {predicted:.1%} are predicted to be",
+        highlight=False,
+    )
+    short = [str(i) for i, m in enumerate(made) if m.judged.recall < recall - ROUNDING]
+    if short:
+        which = f"block{'s' if len(short) > 1 else ''} {', '.join(short)}"
+        stderr.print(
+            f"note: {which}: a recall of {recall:.1%} was not reached; more text, more --steps or"
+            " a higher --rank may", style="yellow", highlight=False, soft_wrap=True,
+        )  # fmt: skip

@@ -1,0 +1,182 @@
+"""The sparse file of a dense model: the same tensors, down transposed, predictors beside them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.gguf_cursor import shown
+from engine.gguf_edit import keys_of
+from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
+from engine.gguf_writer import Keys, NewTensor, f32, write_gguf
+from engine.quantise.mixes import fitting
+from engine.quantise.values import misfit, run
+from engine.sparsify.gather import SparsifyError
+from engine.sparsity import MAGIC, THRESHOLD
+from engine.tensor_reader import TensorReader
+from kernels.certificates import Certificate, Store
+from kernels.choose import Chooser, Need
+from kernels.cpu.cores import physical_cores
+from kernels.cpu.team import Team
+from kernels.kernel import Kernel
+from reference.formats import FORMATS
+
+WORDS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # an element each: only moved
+DOWN = "ffn_down.weight"
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Watch = Callable[[int, int], None]  # of bytes done and the total
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """What foretells a block's active neurons from its input p: those with fc2 . relu(fc1 . p) at
+    the threshold or above. fc1 float32 [rank, hidden], fc2 float32 [ffn, rank]."""
+
+    fc1: Array
+    fc2: Array
+
+    @property
+    def rank(self) -> int:
+        return len(self.fc1)
+
+    def rounded(self) -> "Predictor":
+        """As the file holds it."""
+        return Predictor(*(m.astype(np.float16).astype(np.float32) for m in (self.fc1, self.fc2)))
+
+    def logits(self, inputs: Array) -> Array:
+        """float32 [tokens, ffn] from inputs float32 [tokens, hidden]."""
+        return np.asarray(np.maximum(inputs @ self.fc1.T, 0) @ self.fc2.T)
+
+
+def check(file: GGUFFile) -> int:
+    """The blocks of a dense model of which a sparse one can be made. Raises `SparsifyError`."""
+    where = shown_path(file.path)
+    if file.magic == MAGIC or "blk.0.fc1.weight" in file.tensors:
+        raise SparsifyError(f"{where}: this model is sparse already")
+    blocks = file.metadata.get(f"{file.metadata.get('general.architecture')}.block_count", 0)
+    for i in range(blocks if isinstance(blocks, int) else 0):
+        for part in ("gate", "up", "down"):
+            name = f"blk.{i}.ffn_{part}.weight"
+            if name not in file.tensors:
+                raise SparsifyError(f"{where}: tensor {name} is missing")
+        down = file.tensors[f"blk.{i}.{DOWN}"]
+        form = FORMATS.get(down.type_name)
+        if form is None or form.encode is None:
+            raise SparsifyError(
+                f"{where}: tensor {down.name} is {down.type_name}, which nothing can be written in"
+            )
+    return int(blocks)
+
+
+def layout(file: GGUFFile, ranks: Sequence[int]) -> list[NewTensor]:
+    """The sparse file's tensors, with predictors of these ranks behind each block's down."""
+    found: list[NewTensor] = []
+    for tensor in file.tensors.values():
+        if not tensor.name.endswith(DOWN):
+            found.append(NewTensor(tensor.name, tensor.type_name, tensor.dims))
+            continue
+        block = tensor.name.removesuffix(f".{DOWN}")
+        hidden, ffn = tensor.dims
+        rank = ranks[int(block.removeprefix("blk."))]
+        found += [
+            NewTensor(
+                f"{block}.ffn_down_t.weight", fitting(tensor.type_name, hidden), (ffn, hidden)
+            ),
+            NewTensor(f"{block}.fc1.weight", "F16", (rank, hidden)),
+            NewTensor(f"{block}.fc2.weight", "F16", (ffn, rank)),
+        ]
+    return found
+
+
+def export(
+    file: GGUFFile,
+    out: Path,
+    predictors: Sequence[Predictor],
+    threshold: float,
+    *,
+    more_keys: Keys | None = None,
+    threads: int = 0,
+    watch: Watch | None = None,
+    certified: Callable[[int, Certificate], None] | None = None,
+) -> None:
+    """Write the sparse model, with a predictor for each block and the threshold of all of them.
+
+    Down is transposed in its own format; quantised rows are dequantised for that and quantised
+    again. `watch` gets bytes written and their total. Raises `SparsifyError`, `OutputError` or
+    `GGUFError`, and leaves nothing of `out` then.
+    """
+    blocks = check(file)
+    if len(predictors) != blocks:
+        raise SparsifyError(f"{len(predictors)} predictors for {blocks} blocks")
+    tensors = layout(file, [p.rank for p in predictors])
+    total = sum(tensor.n_bytes for tensor in tensors)
+    downs = [t for t in file.tensors.values() if t.name.endswith(DOWN)]
+    needs = {
+        need: None
+        for t in downs
+        if t.type_name not in WORDS
+        for need in (
+            Need("dequantise", t.type_name),
+            Need("quantise", fitting(t.type_name, t.dims[0])),
+        )
+    }
+
+    def pieces(team: Team, kernels: Mapping[Need, Kernel]) -> Iterator[Bytes]:
+        done = 0
+        with TensorReader(file) as reader:
+            for tensor in file.tensors.values():
+                if tensor.name.endswith(DOWN):
+                    predictor = predictors[int(tensor.name.split(".")[1])]
+                    parts = _down_and_predictor(tensor, reader, predictor, team, kernels)
+                else:
+                    parts = reader.rows(tensor)
+                for piece in parts:
+                    yield piece
+                    done += piece.nbytes
+                    if watch:
+                        watch(done, total)
+            reader.check()
+
+    kernels = Chooser(Store()).choose(list(needs), certified)
+    keys = keys_of(file) | {THRESHOLD: f32(threshold)} | dict(more_keys or {})
+    with Team(threads or physical_cores()) as team:
+        write_gguf(
+            out, keys, tensors, pieces(team, kernels), magic=MAGIC, version=3, reads=file.path
+        )
+
+
+def _down_and_predictor(
+    tensor: TensorInfo,
+    reader: TensorReader,
+    predictor: Predictor,
+    team: Team,
+    kernels: Mapping[Need, Kernel],
+) -> Iterator[Bytes]:
+    stored = np.concatenate(list(reader.rows(tensor)))
+    yield transposed(stored, tensor, team, kernels)
+    block = tensor.name.removesuffix(DOWN)
+    for name, matrix in (("fc1", predictor.fc1), ("fc2", predictor.fc2)):
+        if fault := misfit(matrix, "F16"):
+            raise SparsifyError(f"tensor {block}{name}.weight: {fault}")
+        yield matrix.astype(np.float16).view(np.uint8).reshape(-1)
+
+
+def transposed(
+    stored: Bytes, tensor: TensorInfo, team: Team, kernels: Mapping[Need, Kernel]
+) -> Bytes:
+    """A tensor's rows uint8 [rows, row_bytes] as those of its transpose, flat."""
+    if word := WORDS.get(tensor.type_name):
+        return np.ascontiguousarray(stored.view(word).T).view(np.uint8).reshape(-1)
+    rows, elements = tensor.dims
+    x = np.empty((rows, elements), np.float32)
+    run(team, kernels[Need("dequantise", tensor.type_name)], {"data": stored, "out": x})
+    kind = fitting(tensor.type_name, rows)
+    turned = np.ascontiguousarray(x.T)
+    if fault := misfit(turned, kind):
+        raise SparsifyError(f"tensor {shown(tensor.name)}: {fault}")
+    out = np.empty((elements, FORMATS[kind].row_bytes(rows)), np.uint8)
+    run(team, kernels[Need("quantise", kind)], {"x": turned, "out": out})
+    return out.reshape(-1)

@@ -1,0 +1,193 @@
+"""What the feed-forward networks of a ReLU model do over a text: the engine with an eye on them.
+
+A file does not say which activation its model has. Here it is ReLU, and the engine runs it as such:
+relu(gate) * up. What is gathered of each token, block by block: the residual before ffn_norm, from
+which PowerInfer's predictors foretell, and which neurons have gate > 0.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from engine.aside import OutputError
+from engine.config import ModelConfig
+from engine.graph import Graph, Value
+from engine.model import Model, Options
+from engine.sparsify.activation import with_relu
+
+INPUT = re.compile(r"blk\.\d+\.attn_residual")
+GATE = re.compile(r"blk\.\d+\.ffn_gate")
+HELD_OUT_EVERY = 10  # passages
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class SparsifyError(ValueError):
+    """A model or a text of which no sparse model can be made: one line that says why."""
+
+
+def watched(graph: Graph, limits: Mapping[str, int]) -> tuple[Graph, dict[str, Array]]:
+    """The graph with ReLU for SiLU; inputs and gates are kept, in arrays float32 [tokens, width]
+    by their names, until the next step."""
+    graph, kept = with_relu(graph, limits)
+    nodes = [
+        replace(node, arguments={k: _kept(v, kept, limits) for k, v in node.arguments.items()})
+        for node in graph.nodes
+    ]
+    return Graph(nodes), kept
+
+
+def _kept(value: Value | float, kept: dict[str, Array], limits: Mapping[str, int]) -> Value | float:
+    if not isinstance(value, Value) or not (
+        INPUT.fullmatch(value.name) or GATE.fullmatch(value.name)
+    ):
+        return value
+    if value.name not in kept:
+        kept[value.name] = np.zeros(value.sizes(limits), np.float32)
+    return replace(value, kind="cache")
+
+
+@contextmanager
+def relu_model(path: Path, options: Options) -> Iterator[tuple[Model, dict[str, Array]]]:
+    """The model with ReLU, and what a step leaves of each block's input and gate, by name."""
+    kept: dict[str, Array] = {}
+
+    def rewrite(graph: Graph, limits: Mapping[str, int]) -> tuple[Graph, dict[str, Array]]:
+        graph, arrays = watched(graph, limits)
+        kept.update(arrays)
+        return graph, arrays
+
+    model = Model(path, replace(options, rewrite=rewrite))
+    try:
+        yield model, kept
+    finally:
+        model.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Of one block and all tokens: `inputs` float32 [tokens, hidden], and `bits` uint8, which has
+    a bit for each neuron: whether it was active."""
+
+    inputs: Array
+    bits: Array
+    ffn: int
+
+    def active(self, tokens: Array) -> Array:
+        """bool [tokens, ffn] of the tokens asked for."""
+        return np.unpackbits(self.bits[tokens], axis=1, count=self.ffn).astype(bool)
+
+
+class Gathered:
+    """What `gather` found: counts int64 [blocks, ffn] of active tokens, and each block's pairs in
+    files that are gone at its end. `held_out` bool [tokens] marks what no predictor may learn from.
+    """
+
+    def __init__(self, config: ModelConfig, inputs: list[IO[bytes]], bits: list[IO[bytes]]) -> None:
+        self.config, self._inputs, self._bits = config, inputs, bits
+        self.counts = np.zeros((config.blocks, config.ffn), np.int64)
+        self._held_out: list[Array] = []
+
+    def add(self, kept: Mapping[str, Array], tokens: int, held_out: bool) -> None:
+        """The first `tokens` rows of what a step left."""
+        for i, counts in enumerate(self.counts):
+            active = kept[f"blk.{i}.ffn_gate"][:tokens] > 0
+            counts += active.sum(axis=0)
+            self._inputs[i].write(kept[f"blk.{i}.attn_residual"][:tokens].data)
+            self._bits[i].write(np.packbits(active, axis=1).data)
+            for file in (self._inputs[i], self._bits[i]):
+                file.flush()
+        self._held_out.append(np.full(tokens, held_out))
+
+    @property
+    def held_out(self) -> Array:
+        return np.concatenate([np.zeros(0, bool), *self._held_out])
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self._held_out))
+
+    def block(self, i: int) -> Block:
+        hidden, ffn = self.config.hidden, self.config.ffn
+        inputs = np.memmap(self._inputs[i], np.float32, "r", shape=(self.tokens, hidden))
+        bits = np.memmap(self._bits[i], np.uint8, "r", shape=(self.tokens, -(-ffn // 8)))
+        return Block(inputs, bits, ffn)
+
+
+def is_held_out(passage: int, passages: int) -> bool:
+    """Every tenth passage, and the last."""
+    return passage + 1 == passages or passage % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+
+
+@contextmanager
+def gather(
+    path: Path,
+    passages: Sequence[Sequence[int]],
+    folder: Path,
+    options: Options | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> Iterator[Gathered]:
+    """Run a model over passages, each read on its own from position 0.
+
+    The pairs take 4 * hidden + ffn / 8 bytes of `folder` for each token and block. `watch` gets
+    passages done and their total. Raises `SparsifyError`, `OutputError` and what loading a model
+    does.
+    """
+    if len(passages) < 2:
+        raise SparsifyError(f"predictors need at least 2 passages of text, got {len(passages)}")
+    if short := [i for i, passage in enumerate(passages) if len(passage) < 2]:
+        raise SparsifyError(f"passage {short[0]} has fewer than 2 tokens")
+    longest = max(map(len, passages))
+    options = replace(options or Options(), context=longest, sequences=1, outputs=1, batch=longest)
+    with ExitStack() as files:
+
+        def nameless(count: int) -> list[IO[bytes]]:
+            return [files.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(count)]
+
+        with relu_model(path, options) as (model, kept):
+            _check(model, kept)
+            _check_disk(folder, model.config, sum(map(len, passages)))
+            blocks = model.config.blocks
+            found = Gathered(model.config, nameless(blocks), nameless(blocks))
+            for i, passage in enumerate(passages):
+                model.cells.clear()
+                model.evaluate(passage, 0)
+                try:
+                    found.add(kept, len(passage), is_held_out(i, len(passages)))
+                except OSError as error:
+                    reason = (error.strerror or str(error)).lower()
+                    raise OutputError(f"{folder}: cannot be written: {reason}") from None
+                if watch:
+                    watch(i + 1, len(passages))
+        yield found
+
+
+def _check_disk(folder: Path, config: ModelConfig, tokens: int) -> None:
+    wanted = tokens * config.blocks * (4 * config.hidden + -(-config.ffn // 8))
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise OutputError(
+            f"{folder}: {tokens:,} tokens need {wanted / 1e9:.1f} GB there for a while,"
+            f" {free / 1e9:.1f} GB are free: take less text"
+        )
+
+
+def _check(model: Model, kept: Mapping[str, Array]) -> None:
+    missing = [
+        name
+        for i in range(model.config.blocks)
+        for name in (f"blk.{i}.attn_residual", f"blk.{i}.ffn_gate")
+        if name not in kept
+    ]
+    if missing:
+        raise SparsifyError(
+            f"{model.file.path}: there is no {missing[0]} in this model: want a LLaMA with gated"
+            " feed-forward networks"
+        )

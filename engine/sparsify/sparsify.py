@@ -1,0 +1,106 @@
+"""From a dense model and a text to a sparse model: gather, train, write. Wants PyTorch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.aside import check as check_out
+from engine.gguf_file import GGUFFile
+from engine.model import Options, Progress
+from engine.placement import statistics
+from engine.sparsify.activation import Perplexities, perplexities
+from engine.sparsify.export import Predictor, check, export
+from engine.sparsify.gather import gather, is_held_out
+from engine.sparsify.train import THRESHOLD, Judged, Training, train
+from kernels.certificates import Certificate
+from kernels.cpu.cores import physical_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """Who is told: of kernels certified, of passages read (done and total), of training (block,
+    rank and steps done), and of bytes written (done and total)."""
+
+    certified: Callable[[int, Certificate], None] | None = None
+    read: Callable[[int, int], None] | None = None
+    trained: Callable[[int, int, int], None] | None = None
+    written: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMade:
+    """The rank of its predictor, the share of neurons active on all tokens that were read, and what
+    the predictor does on the tokens held out."""
+
+    rank: int
+    active_share: float
+    judged: Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The blocks, and the dense model's perplexities on a part of the text held out."""
+
+    blocks: Sequence[BlockMade]
+    perplexities: Perplexities
+
+
+def sparsify(
+    path: Path,
+    passages: Sequence[Sequence[int]],
+    out: Path,
+    training: Training,
+    *,
+    keep_statistics: Path | None = None,
+    threads: int = 0,
+    watchers: Watchers | None = None,
+) -> Made:
+    """Write the sparse model `out` of the dense model at `path`, whose gates are ReLU's.
+
+    Predictors learn from `passages`, lists of tokens each read on its own; how often each neuron
+    was active goes to `keep_statistics`, a folder or .npz. Raises `SparsifyError`, `OutputError`
+    and what loading a model does; `out` is not there then.
+    """
+    watchers = watchers or Watchers()
+    with GGUFFile(path) as file:
+        blocks = check(file)
+        check_out(out, path)
+        options = Options(threads=threads, progress=Progress(watchers.certified))
+        with gather(path, passages, out.parent, options, watchers.read) as gathered:
+            held_out = [p for i, p in enumerate(passages) if is_held_out(i, len(passages))]
+            fit = perplexities(path, held_out, options)
+            if keep_statistics:
+                counts, model = tuple(gathered.counts), statistics.identity(file)
+                found = statistics.Activations(counts, gathered.tokens, model)
+                statistics.write(keep_statistics, found)
+            shares = gathered.counts.mean(axis=1) / gathered.tokens
+            predictors: list[Predictor] = []
+            made: list[BlockMade] = []
+            with _torch_threads(threads):
+                for i in range(blocks):
+
+                    def watch(rank: int, step: int, block: int = i) -> None:
+                        if watchers.trained:
+                            watchers.trained(block, rank, step)
+
+                    predictor, judged = train(gathered.block(i), gathered.held_out, training, watch)
+                    predictors.append(predictor)
+                    made.append(BlockMade(predictor.rank, float(shares[i]), judged))
+        export(
+            file, out, predictors, THRESHOLD, threads=threads, watch=watchers.written,
+            certified=watchers.certified,
+        )  # fmt: skip
+    return Made(made, fit)
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or physical_cores())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

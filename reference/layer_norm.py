@@ -1,0 +1,75 @@
+"""Layer normalisation (Ba, Kiros and Hinton, arXiv 1607.06450)."""
+
+import numpy as np
+
+from reference.bounds import TINY, U, gamma, relative
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, mean and variance over hidden.
+
+    The variance is the mean of (x - mean(x))^2. x [tokens, hidden], weight and bias [hidden]
+    -> float64 [tokens, hidden].
+    """
+    x = x.astype(np.float64)
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True)
+    out: Array = centred / np.sqrt(variance + eps) * weight + bias
+    return out
+
+
+def make(case: Case) -> Arguments:
+    """Every other row or so lies far from zero, where a variance taken as E[x^2] - E[x]^2 fails."""
+    rng, shape = case.rng(), case.shape
+    x = case.array(rng, shape["tokens"], shape["hidden"])
+    far = rng.random((shape["tokens"], 1)) < 0.5
+    return {
+        "x": x + np.where(far, np.float32(1000), np.float32(0)) * x[:, :1],
+        "weight": case.array(rng, shape["hidden"]),
+        "bias": case.array(rng, shape["hidden"]),
+        "eps": float(rng.choice([1e-5, 1e-6, 1e-3])),
+    }
+
+
+def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The mean is off by at most `shift`, when it is summed, subtracted, and what is left summed
+    again; so is each centred element, plus its own rounding.
+
+    A shift of the mean adds its square to the variance (the centred elements sum to zero) and
+    takes nothing from it. The variance's own gamma(hidden + 4) is halved by the root; the division,
+    the root and two products follow, and the sum with the bias.
+    """
+    x, weight = inputs["x"].astype(np.float64), np.abs(inputs["weight"].astype(np.float64))
+    n = x.shape[1]
+    mean = np.mean(x, axis=-1, keepdims=True)
+    centred = x - mean
+    first = gamma(n + 1) * np.mean(np.abs(x), axis=-1, keepdims=True)
+    spread = np.mean(np.abs(centred), axis=-1, keepdims=True)
+    shift = gamma(n + 2) * (spread + first) + gamma(2) * (np.abs(mean) + first)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True) + inputs["eps"]
+    widened = 1 + shift * shift / variance
+    off = shift * (1 + U) + U * np.abs(centred)
+    factor = gamma((n + 4) / 2 + 4) * widened + (widened - 1) / 2
+    scaled = (off * (1 + factor) + np.abs(centred) * factor + TINY) * weight / np.sqrt(variance)
+    return {"out": scaled + relative(expected["out"], 1)}
+
+
+def cost(shape: Shape, format: str | None) -> Cost:
+    elements = shape["tokens"] * shape["hidden"]
+    return Cost(4 * (2 * elements + 2 * shape["hidden"]), 7 * elements)
+
+
+OP = Op(
+    name="layer_norm",
+    reference=layer_norm,
+    signature=(
+        "x: f32[tokens hidden], weight: f32[hidden], bias: f32[hidden], eps: f64"
+        " -> out: f32[tokens hidden]"
+    ),
+    axes={"tokens": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 129, 2048)},
+    make=make,
+    bound=bound,
+    cost=cost,
+    nan="token",
+)
