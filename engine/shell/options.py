@@ -45,6 +45,24 @@ SparseThreshold = Annotated[
 Union = Annotated[
     bool, typer.Option("--union", help="A neuron that one token of a step needs serves them all.")
 ]
+VramBudget = Annotated[
+    float,
+    typer.Option("--vram-budget", metavar="GIB", help="GPU memory for neurons; -1: what is free."),
+]
+Activation = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="How often neurons fire: a folder of activation_{i}.pt, or .npz.",
+        show_default=False,
+    ),
+]
+ResetGpuIndex = Annotated[
+    bool, typer.Option("--reset-gpu-index", help="Place anew, whatever is kept.")
+]
+DisableGpuIndex = Annotated[
+    bool, typer.Option("--disable-gpu-index", help="Use no index: no neuron on the GPU.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
 Seed = Annotated[

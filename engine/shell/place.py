@@ -1,7 +1,6 @@
 """assay place: which neurons of a sparse model go to the GPU."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,19 +15,8 @@ FOLDER = "activation"  # beside the model, where PowerInfer looks
 
 def place(
     model: o.ModelName,
-    budget: Annotated[
-        float,
-        typer.Option("--vram-budget", metavar="GIB", help="GPU memory; -1: what is free."),
-    ] = -1.0,
-    activation: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Statistics: a folder of activation_{i}.pt, or .npz. [default: the folder"
-            f" {FOLDER} beside MODEL, if it is there]",
-            show_default=False,
-        ),
-    ] = None,
+    budget: o.VramBudget = -1.0,
+    activation: o.Activation = None,
     context: o.Context = 0,
     kv: o.KvFormat = "F16",
     cpu_speed: Annotated[
@@ -40,18 +28,15 @@ def place(
     sync_cost: Annotated[
         float, typer.Option(metavar="US", help="Time a token that a layer on both sides costs.")
     ] = 30.0,
-    reset: Annotated[
-        bool, typer.Option("--reset-gpu-index", help="Place anew, whatever is kept.")
-    ] = False,
-    disable: Annotated[
-        bool, typer.Option("--disable-gpu-index", help="Use no index: no neuron on the GPU.")
-    ] = False,
+    reset: o.ResetGpuIndex = False,
+    disable: o.DisableGpuIndex = False,
     as_json: o.Json = False,
 ) -> None:
     """Place a sparse model's neurons: the most active ones on the GPU, within a budget.
 
     Attention, predictors, norms, output and cache come first; neurons get what they leave. The
-    answer is kept in MODEL.generated.gpuidx, which PowerInfer reads too, and used again until the
+    statistics are those of --activation, or of the folder activation beside MODEL; the answer is
+    kept in MODEL.generated.gpuidx, which PowerInfer reads too, and used again until the
     model, the statistics, the budget, the cache or the speeds change.
     """
     from engine.aside import OutputError

@@ -48,6 +48,10 @@ def run(
     sparse: o.Sparse = "auto",
     sparse_threshold: o.SparseThreshold = None,
     union: o.Union = False,
+    vram_budget: o.VramBudget = 0.0,
+    activation: o.Activation = None,
+    reset_gpu_index: o.ResetGpuIndex = False,
+    disable_gpu_index: o.DisableGpuIndex = False,
     as_json: o.Json = False,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
@@ -78,6 +82,8 @@ def run(
         model, threads=threads, context=context, batch=batch, kv_format=kv, numerics=numerics,
         pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,
         sparse=sparse, threshold=sparse_threshold, union=union,
+        vram_budget=vram_budget, activation=activation,
+        reset_gpu_index=reset_gpu_index, disable_gpu_index=disable_gpu_index,
     ) as engine:  # fmt: skip
         resume = session is not None and session.exists()
         if resume:
