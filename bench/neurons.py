@@ -1,41 +1,15 @@
 """How many neurons a sparse model's blocks need, and how good their predictors are."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+
+import numpy as np
 
 from bench.profile import check, token_ids
 from engine.engine import Engine
+from engine.observed import Counted
 
 
-@dataclass(frozen=True, slots=True)
-class Neurons:
-    """Of a block or of more: how often a neuron met a token, `met`; how often it was then
-    `predicted`, how often it `fired` and how often it did as predicted, `hits`."""
-
-    block: str
-    met: int
-    predicted: int
-    fired: int
-    hits: int
-
-    @property
-    def active(self) -> float:
-        """The share of neurons that run, those that were predicted."""
-        return self.predicted / self.met
-
-    @property
-    def recall(self) -> float:
-        """Of neurons that fire, the share that was predicted; NaN if none fires."""
-        return self.hits / self.fired if self.fired else math.nan
-
-    @property
-    def precision(self) -> float:
-        """Of neurons that were predicted, the share that fires; NaN if none was."""
-        return self.hits / self.predicted if self.predicted else math.nan
-
-
-def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> list[Neurons]:
+def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> dict[str, Counted]:
     """Of each sparse block, over the very tokens of a profile's step and those before it.
 
     The engine was loaded with `count_neurons`. What fires is looked for among all neurons, so this
@@ -44,7 +18,7 @@ def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> list[Neurons]:
     model = engine.model
     check(engine, tokens, depth)
     if not model.counted:
-        return []
+        return {}
     for counted in model.counted.values():
         counted.clear()
     engine.reset()
@@ -53,17 +27,14 @@ def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> list[Neurons]:
         if depth:  # on its own, since the step's tokens share neurons where there is a union
             model.evaluate(ids[:depth], 0)
         model.evaluate(ids[depth:], depth)
+        return {block: together([counted]) for block, counted in model.counted.items()}
     finally:
         engine.reset()
-    found = []
-    for block, counted in model.counted.items():
-        sums = (int(counts.sum()) for counts in (counted.predicted, counted.fired, counted.hits))
-        found.append(Neurons(block, len(ids) * len(counted.predicted), *sums))
-        counted.clear()
-    return found
+        for counted in model.counted.values():
+            counted.clear()
 
 
-def together(blocks: Sequence[Neurons]) -> Neurons:
-    """Of all blocks."""
-    columns = ((b.met, b.predicted, b.fired, b.hits) for b in blocks)
-    return Neurons("all", *map(sum, zip(*columns, strict=True)))
+def together(blocks: Iterable[Counted]) -> Counted:
+    """The neurons of all blocks, with counts of their own."""
+    columns = zip(*((b.predicted, b.fired, b.hits) for b in blocks), strict=True)
+    return Counted(*map(np.concatenate, columns))

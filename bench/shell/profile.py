@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from bench.neurons import Neurons
     from bench.profile import Profile, Work
     from bench.results import Measurement
     from engine.engine import Engine
+    from engine.observed import Counted
 
 WIDE = 100  # columns from which there is room for more space between them
 REDRAW_SECONDS = 0.25
@@ -73,7 +73,7 @@ def profile(
             found, empty = timed(engine, prompt or 1, before)
     if as_json:
         nothing = {"empty_step_seconds": {row.threads: row.median for row in empty}}
-        counted = {"neurons": [neurons_dict(block) for block in blocks]}
+        counted = {"neurons": neurons_list(blocks, found.context)}
         print(json.dumps(as_dict(found) | nothing | counted | {"busy": busy}))
         return
     console = stdout()
@@ -156,18 +156,25 @@ def as_dict(found: "Profile") -> dict[str, Any]:
     }
 
 
-def neurons_dict(block: "Neurons") -> dict[str, Any]:
-    """A block's shares for programs; null where there is nothing to divide by."""
-    shares = {
-        "active_share": block.active,
-        "recall": block.recall,
-        "precision": block.precision,
-    }
-    told = {name: None if math.isnan(share) else share for name, share in shares.items()}
-    return {"block": block.block, **told}
+def shares(counted: "Counted", tokens: int) -> tuple[float, float, float]:
+    """Active neurons, recall, precision."""
+    return counted.active_share(tokens), counted.recall, counted.precision
 
 
-def neurons_table(blocks: "Sequence[Neurons]", tokens: int, gap: int) -> "Table":
+def neurons_list(blocks: "Mapping[str, Counted]", tokens: int) -> list[dict[str, Any]]:
+    """Every block's shares for programs; null where there is nothing to divide by."""
+    names = "active_share", "recall", "precision"
+    return [
+        {"block": block}
+        | {
+            name: None if math.isnan(share) else share
+            for name, share in zip(names, shares(counted, tokens), strict=True)
+        }
+        for block, counted in blocks.items()
+    ]
+
+
+def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Table":
     """A row for each sparse block, and one for all of them."""
     from rich.table import Table
 
@@ -177,11 +184,9 @@ def neurons_table(blocks: "Sequence[Neurons]", tokens: int, gap: int) -> "Table"
     result.add_column(f"neurons, {tokens} tokens", no_wrap=True)
     for name in ("% active", "% recall", "% precision"):
         result.add_column(name, justify="right", no_wrap=True)
-    for block in (*blocks, together(blocks)):
-        shares = (block.active, block.recall, block.precision)
-        result.add_row(
-            block.block, *("" if math.isnan(share) else f"{100 * share:.1f}" for share in shares)
-        )
+    for block, counted in {**blocks, "all": together(blocks.values())}.items():
+        cells = ("" if math.isnan(x) else f"{100 * x:.1f}" for x in shares(counted, tokens))
+        result.add_row(block, *cells)
     return result
 
 

@@ -1,6 +1,7 @@
 """Sparse files that are not what they should be, and wishes that a file cannot meet: one plain line
 each, and nothing half-loaded stays open."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,39 @@ def test_wishes_of_a_dense_model(tmp_path: Path) -> None:
     words = "not sparse: it has neither predictors nor ffn_down_t"
     assert refusal(path, threshold=0.5) == refusal(path, sparse="on") == words
     assert refusal(path, sparse="maybe") == "sparse is 'maybe': want auto, on, off"
+
+
+TEXT = "3 4 5 6 " * 20
+COMMANDS: dict[str, list[str]] = {
+    "run": ["-p", TEXT, "-n", "2"], "plan": [], "perplexity": ["-", "-c", "16"],
+    "profile": ["-d", "2"], "chat": [], "bench": ["-p", "4", "-n", "0", "--peers", "none"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_reach_the_engine(
+    inside: Assay, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every command that runs a model; the threshold by PowerInfer's variable, too."""
+    path = SMALL.write(tmp_path / "small.gguf")
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    rest = [str(text) if word == "-" else word for word in COMMANDS[command]]
+    assert "sparse is 'maybe'" in fault(inside(command, path, *rest, "--sparse", "maybe"))
+    assert "nan, not a number" in fault(inside(command, path, *rest, "--sparse-threshold", "nan"))
+    monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "nan")
+    assert "nan, not a number" in fault(inside(command, path, *rest, "--union"))
+
+
+def test_plan_shows_the_sparse_nodes(inside: Assay, tmp_path: Path) -> None:
+    path = SMALL.write(tmp_path / "small.gguf")
+    for mode, union in (("on", False), ("on", True), ("off", False)):
+        options = ["--sparse", mode, *(["--union"] if union else [])]
+        code, stdout, _ = inside("plan", path, "--json", *options)
+        nodes = {row["node"]: row["op"] for row in json.loads(stdout)["nodes"]}
+        assert code == 0
+        assert nodes["blk.1.ffn_gate"] == ("sparse_linear" if mode == "on" else "linear")
+        assert ("union_mask" in nodes.values()) == union
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
