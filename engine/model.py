@@ -22,7 +22,7 @@ from engine.observed import counting, observing
 from engine.packed_weights import Job, packed_weights
 from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
-from engine.sparsity import MODES, with_sparsity
+from engine.sparsity import MODES, pays, with_sparsity
 from engine.watch import Watch
 from kernels.certificates import Store
 from kernels.certify import Certified
@@ -38,7 +38,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
 TRIED = 32  # tokens by which a load finds how many neurons are active
-SPARSE_PAYS = 0.5  # share of active neurons up to which skipping the others is faster
 
 
 class NumericalError(ArithmeticError):
@@ -228,22 +227,22 @@ class Model:
         self._dense += [*found.placement.notes, "no kernels for a GPU: the CPU computes its part"]
 
     def _run_dense_where_sparse_loses(self) -> None:
-        """Try some tokens; blocks whose predictors name most of their neurons run dense."""
-        count = min(TRIED, self.limits["tokens"])
+        """Try some tokens; blocks that would be slower for skipping neurons run dense."""
+        sparsity, count = self.config.sparsity, min(TRIED, self.cells.capacity)
+        assert sparsity
         tokens = np.random.default_rng(0).integers(0, self.config.vocab, count)
         self.evaluate([int(token) for token in tokens], 0)
         self.cells.clear()
-        assert self.config.sparsity
-        shares = {name: counted.active_share(count) for name, counted in self.counted.items()}
-        dense = [i for i in self.config.sparsity.ranks if shares[f"blk.{i}"] > SPARSE_PAYS]
+        shares = {i: self.counted[f"blk.{i}"].active_share(count) for i in sparsity.ranks}
+        dense = {i for i, share in shares.items() if not pays(self.file, i, share)}
         if dense:
-            sparsity = self.config.sparsity.without(set(dense))
-            self.config = replace(self.config, sparsity=sparsity if sparsity.ranks else None)
-            least = min(shares[f"blk.{i}"] for i in dense)
-            self._dense = [
-                f"{len(dense)} of {self.config.blocks} blocks run dense: at this threshold their"
-                f" predictors name {least:.0%} or more of the neurons"
-            ]
+            rest = sparsity.without(dense)
+            self.config = replace(self.config, sparsity=rest if rest.ranks else None)
+            least = min(shares[i] for i in dense)
+            self._dense.append(
+                f"{len(dense)} of {self.config.blocks} blocks run dense, which is faster: their"
+                f" predictors name {least:.0%} of the neurons or more"
+            )
 
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""

@@ -80,6 +80,9 @@ class Counted:
         return float(self.predicted.sum()) / (tokens * len(self.predicted))
 
 
+COUNTED = ("predicted", "fired", "hits")
+
+
 def _share(some: Counts, all_: Counts) -> float:
     return float(some.sum()) / float(all_.sum()) if all_.any() else float("nan")
 
@@ -93,39 +96,47 @@ def counting(graph: Graph) -> tuple[Graph, dict[str, Counted], dict[str, Counts]
     found = Graph()
     arrays: dict[str, Counts] = {}
     blocks: dict[str, Counted] = {}
+    first: dict[str, str] = {}  # of a block's weights, gate or else up
+    counts: dict[str, list[Value]] = {}
 
-    def count(label: str, mask: Value) -> Counts:
-        neurons = mask.dims[1]
-        assert isinstance(neurons, int)
-        arrays[label] = np.zeros(neurons, np.int64)
-        total = Value(label, "cache", "i64", (neurons,))
+    def count(total: Value, label: str, mask: Value) -> None:
         found("add_counts", label, out=total, mask=mask, before=total)
-        return arrays[label]
 
     for node in graph.nodes:
         found.nodes.append(node)
-        block = node.label.rpartition(".")[0]
-        if node.op != "sparse_linear" or block in blocks:
+        if node.op != "sparse_linear":
             continue
-        mask, out = node.arguments["mask"], node.arguments["out"]
+        weight, mask, out = (node.arguments[name] for name in ("weight", "mask", "out"))
+        assert isinstance(weight, Value)
         assert isinstance(mask, Value)
-        every = found("threshold_mask", f"{block}.every", logits=out, threshold=-np.inf)
-        rows, rest = found.several("active_rows", f"{block}.every_rows", mask=every)
-        whole = found(
-            "sparse_linear",
-            f"{block}.every_out",
-            x=node.arguments["x"],
-            weight=node.arguments["weight"],
-            mask=every,
-            rows=rows,
-            count=rest,
-        )
-        masks = [mask]
-        for name, values in (("fired", whole), ("hits", out)):
-            label = f"{block}.{name}"
-            masks.append(found("threshold_mask", label, logits=values, threshold=LEAST))
-        names = ("predicted", "fired", "hits")
-        blocks[block] = Counted(
-            *(count(f"{block}.{n}_counts", m) for n, m in zip(names, masks, strict=True))
-        )
+        assert isinstance(out, Value)
+        block = ".".join(weight.name.split(".")[:2])
+        whole = block not in blocks
+        if whole:
+            first[block], neurons = weight.name, mask.dims[1]
+            assert isinstance(neurons, int)
+            totals = [Value(f"{block}.{n}", "cache", "i64", (neurons,)) for n in COUNTED]
+            arrays |= {total.name: np.zeros(neurons, np.int64) for total in totals}
+            blocks[block] = Counted(*(arrays[total.name] for total in totals))
+            counts[block] = totals
+        if weight.name != first[block]:
+            continue
+        predicted, fired, hits = counts[block]
+        count(predicted, f"{node.label}.predicted", mask)  # of each part, where they are split
+        hit = found("threshold_mask", f"{node.label}.hit", logits=out, threshold=LEAST)
+        count(hits, f"{node.label}.hits", hit)
+        if whole:
+            every = found("threshold_mask", f"{block}.every", logits=out, threshold=-np.inf)
+            rows, rest = found.several("active_rows", f"{block}.every_rows", mask=every)
+            values = found(
+                "sparse_linear",
+                f"{block}.every_out",
+                x=node.arguments["x"],
+                weight=weight,
+                mask=every,
+                rows=rows,
+                count=rest,
+            )
+            fires = found("threshold_mask", f"{block}.fires", logits=values, threshold=LEAST)
+            count(fired, f"{block}.fired_counts", fires)
     return found, blocks, arrays

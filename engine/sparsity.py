@@ -15,6 +15,9 @@ from engine.gguf_file import GGUFFile
 MAGIC = "PWRI"
 THRESHOLD = "powerinfer.sparse_threshold"
 MODES = ("auto", "on", "off")
+# Measured by bench.sparse_speed: bytes of a network that take as long as its masks and barriers do,
+# and how many times as long as packed rows those take that are brought together.
+SKIPPING, BRINGING = 1_200_000, 1.8
 # What PowerInfer runs where a file of the usual kind has another activation: zeros make it sparse.
 RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
 
@@ -66,3 +69,12 @@ def _threshold(file: GGUFFile, wanted: float | None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ModelError(f"{file.path}: {named} is {value!r}, not a number")
     return float(value)
+
+
+def pays(file: GGUFFile, i: int, active: float) -> bool:
+    """Whether block i is faster if it skips all but this share of its neurons."""
+    block = f"blk.{i}."
+    found = {n.removeprefix(block): t.n_bytes for n, t in file.tensors.items() if block in n}
+    network = sum(size for name, size in found.items() if name.startswith("ffn_"))
+    predictor = sum(size for name, size in found.items() if name.startswith("fc"))
+    return SKIPPING + predictor + BRINGING * active * network < network
