@@ -49,7 +49,8 @@ def profile(
     """Print where the time of a step goes: a decode of one token, or a prompt.
 
     A sparse model's neurons are counted in a run of their own: how many are active, how many of
-    those that fire were predicted (recall), and how many of the predicted fire (precision).
+    those that fire were predicted (recall), and how many of the predicted fire (precision). Tokens
+    are random: of a text that the model knows, its predictors know more.
     """
     from bench.conditions import conditions
     from bench.neurons import neurons
@@ -181,7 +182,7 @@ def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Ta
     from bench.neurons import together
 
     result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    result.add_column(f"neurons, {tokens} tokens", no_wrap=True)
+    result.add_column(f"neurons, {tokens} random tokens", no_wrap=True)
     for name in ("% active", "% recall", "% precision"):
         result.add_column(name, justify="right", no_wrap=True)
     for block, counted in {**blocks, "all": together(blocks.values())}.items():

@@ -123,8 +123,8 @@ def test_json_has_the_neurons(shell: Callable[..., tuple[str, str]]) -> None:
 
 def test_the_table_of_neurons(shell: Callable[..., tuple[str, str]]) -> None:
     out, _ = shell("--sparse", "on")
-    (line,) = [line for line in out.splitlines() if line.startswith("neurons, 9 tokens")]
-    assert line.split()[3:] == ["%", "active", "%", "recall", "%", "precision"]
+    (line,) = [line for line in out.splitlines() if line.startswith("neurons, 9 random tokens")]
+    assert line.split()[4:] == ["%", "active", "%", "recall", "%", "precision"]
     for name in ("blk.0", "blk.1", "all"):
         (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == [name]]
         assert all(0 < float(share) < 100 for share in row[1:])
