@@ -22,7 +22,7 @@ from engine.observed import counting, observing
 from engine.packed_weights import Job, packed_weights
 from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
-from engine.sparsity import MODES, pays, with_sparsity
+from engine.sparsity import MODES, dense_alone, pays, with_sparsity
 from engine.watch import Watch
 from kernels.certificates import Store
 from kernels.certify import Certified
@@ -164,7 +164,9 @@ class Model:
         self.caches: dict[str, Array] = {}
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
-        self._dense: list[str] = []
+        self._dense = []
+        if options.sparse == "auto":
+            self._dense = list(dense_alone(self.config, self.file).values())[:1]
         if options.vram_budget:
             self._split_neurons(context)
         if self.config.sparsity and options.sparse == "auto":

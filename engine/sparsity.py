@@ -7,13 +7,16 @@ predictors, or with the usual magic, is known by ffn_down_t.
 """
 
 import math
+import os
 from dataclasses import replace
 
 from engine.config import ModelConfig, ModelError, Sparsity
 from engine.gguf_file import GGUFFile
+from reference.table import OPS
 
 MAGIC = "PWRI"
 THRESHOLD = "powerinfer.sparse_threshold"
+VARIABLE = "LLAMA_SPARSE_PRED_THRESHOLD"  # PowerInfer's, which goes before the file's
 MODES = ("auto", "on", "off")
 # Measured by bench.sparse_speed: bytes of a network that take as long as its masks and barriers do,
 # and how many times as long as packed rows those take that are brought together.
@@ -37,11 +40,31 @@ def with_sparsity(
         transposed_down=True,
     )
     ranks = _ranks(config, file)
+    if mode == "off":
+        return config
     if not ranks and (mode == "on" or file.magic == MAGIC):
         raise ModelError(f"{file.path}: tensor blk.0.fc1.weight is missing: no predictor")
-    if mode == "off" or not ranks:
-        return config
-    return replace(config, sparsity=Sparsity(ranks, _threshold(file, threshold), union))
+    found = Sparsity(ranks, _threshold(file, threshold), union)
+    dense = dense_alone(config, file)
+    if dense and mode == "on":
+        raise ModelError(f"{file.path}: {next(iter(dense.values()))}")
+    found = found.without(set(dense))
+    return replace(config, sparsity=found) if found.ranks else config
+
+
+def dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
+    """Blocks with a predictor whose rows are in a format that only runs dense, and why."""
+    known, found = OPS["sparse_linear"].formats, {}
+    for i in reversed(range(config.blocks)):
+        for name in (f"blk.{i}.ffn_gate.weight", f"blk.{i}.ffn_up.weight"):
+            info = file.tensors.get(name)
+            predictor = f"blk.{i}.fc1.weight" in file.tensors
+            if info and predictor and info.type_name not in known:
+                found[i] = (
+                    f"tensor {name} is in {info.type_name}, which runs dense; formats that run"
+                    f" sparse: {', '.join(known)}"
+                )
+    return dict(reversed(found.items()))
 
 
 def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
@@ -63,9 +86,16 @@ def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
 
 
 def _threshold(file: GGUFFile, wanted: float | None) -> float:
-    """The one asked for, or the file's."""
-    value = file.metadata.get(THRESHOLD, 0.0) if wanted is None else wanted
-    named = THRESHOLD if wanted is None else "the sparse threshold"
+    """The one asked for, or the environment's, or the file's."""
+    named, value = "the sparse threshold", wanted
+    if value is None and VARIABLE in os.environ:
+        named, text = VARIABLE, os.environ[VARIABLE]
+        try:
+            value = float(text)
+        except ValueError:
+            raise ModelError(f"{VARIABLE} is {text!r}, not a number") from None
+    if value is None:
+        named, value = THRESHOLD, file.metadata.get(THRESHOLD, 0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ModelError(f"{file.path}: {named} is {value!r}, not a number")
     return float(value)

@@ -116,7 +116,8 @@ def test_json_has_the_neurons(shell: Callable[..., tuple[str, str]]) -> None:
         assert 0 < block["recall"] < 1
         assert 0 < block["precision"] < 1
     assert not any("count" in node["op"] for node in told["nodes"])  # timed without counting
-    silent = json.loads(shell("--json", "--sparse-threshold", "inf")[0])["neurons"]
+    silence = ("--sparse", "on", "--sparse-threshold", "inf")
+    silent = json.loads(shell("--json", *silence)[0])["neurons"]
     assert [(b["active_share"], b["recall"], b["precision"]) for b in silent] == [(0, 0, None)] * 2
     assert json.loads(shell("--json", "--sparse", "off")[0])["neurons"] == []
 
@@ -135,6 +136,7 @@ def test_threshold_by_the_environment(
     shell: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PowerInfer's variable; an option goes before it. Notes are told once, however many loads."""
+    monkeypatch.setattr("engine.sparsity.SKIPPING", 0)
     monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "-inf")
     out, err = shell("--json")
     assert json.loads(out)["neurons"] == []

@@ -101,19 +101,18 @@ def test_a_rank_of_no_whole_blocks(tmp_path: Path) -> None:
     assert "48" in line
 
 
-@pytest.mark.parametrize("mode", ["auto", "on"])
-def test_formats_that_do_not_run_sparse(mode: str, tmp_path: Path) -> None:
-    """Those that do are named, and so is the way to run the file; dense, it runs."""
+def test_formats_that_do_not_run_sparse(tmp_path: Path) -> None:
+    """Those that do are named; left to itself the engine runs the block dense and says so."""
     change = of("blk.1.ffn_gate.weight", 96, 64, "Q5_0")
     path = tampered(SMALL, change).write(tmp_path / "small.gguf")
-    line = refusal(path, sparse=mode)
-    assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0")
+    line = refusal(path, sparse="on")
+    assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0, which runs dense")
     assert all(known in line for known in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K"))
-    assert "sparse" in line
-    assert "off" in line
-    model = Model(path, Options(threads=1, context=32, sparse="off"))
-    assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
-    model.close()
+    for mode, notes in (("auto", [line]), ("off", [])):
+        model = Model(path, Options(threads=1, context=32, sparse=mode))
+        assert model.notes[: len(notes)] == notes
+        assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
+        model.close()
 
 
 def test_thresholds(tmp_path: Path) -> None:
@@ -158,6 +157,8 @@ def test_options_reach_the_engine(
     assert "nan, not a number" in said("--sparse-threshold", "nan")
     monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "nan")
     assert "nan, not a number" in said("--union")
+    monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "much")
+    assert said("--union").endswith("LLAMA_SPARSE_PRED_THRESHOLD is 'much', not a number")
 
 
 def test_plan_shows_the_sparse_nodes(inside: Assay, tmp_path: Path) -> None:

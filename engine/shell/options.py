@@ -37,9 +37,9 @@ SparseThreshold = Annotated[
     typer.Option(
         "--sparse-threshold",
         metavar="LOGIT",
-        envvar="LLAMA_SPARSE_PRED_THRESHOLD",
         show_default=False,
-        help="What a neuron's logit has to reach; the file says it by default.",
+        help="What a neuron's logit has to reach, before LLAMA_SPARSE_PRED_THRESHOLD and the"
+        " file's own.",
     ),
 ]
 Union = Annotated[
