@@ -21,7 +21,8 @@ from rich.table import Table
 from bench.ratio import Ratio, ratio
 from bench.timing import Rule, Sampler, race
 from engine.gguf_file import GGUFFile
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.shell.show import stderr, stdout
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)

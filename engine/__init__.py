@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.completion import Piece
     from engine.engine import Engine, PromptError
-    from engine.model import Options
+    from engine.options import Options
     from engine.sampling_params import SamplingParams
 
 __all__ = ["Engine", "Options", "Piece", "PromptError", "SamplingParams"]
 
 _HOMES = {
     "Engine": "engine.engine",
-    "Options": "engine.model",
+    "Options": "engine.options",
     "Piece": "engine.completion",
     "PromptError": "engine.engine",
     "SamplingParams": "engine.sampling_params",

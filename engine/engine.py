@@ -14,7 +14,8 @@ from engine.chat import ChatError, ChatTemplate
 from engine.completion import Completion, Piece
 from engine.config import ModelError
 from engine.embedded import resolve
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
 from engine.timings import Timings

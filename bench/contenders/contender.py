@@ -17,7 +17,7 @@ VALUES = 64  # of the last logits, those that a check keeps, spread over the voc
 class Setup:
     """The same for all contenders: threads, tokens of context (shared by all sequences), most
     tokens of one step, the format of the KV cache, most sequences at once. Only our engine knows
-    how to skip neurons of a sparse model (engine.model.Options)."""
+    how to skip neurons of a sparse model (engine.options.Options)."""
 
     threads: int
     context: int

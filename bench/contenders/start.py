@@ -62,7 +62,7 @@ def _first_token(question: dict[str, Any]) -> dict[str, Any]:
     """What the process does: import, load, generate one token; the seconds of each."""
     started = time.perf_counter()
     from engine.engine import Engine
-    from engine.model import Progress
+    from engine.options import Progress
     from engine.sampling_params import SamplingParams
 
     imported = tried = time.perf_counter()

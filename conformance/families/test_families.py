@@ -17,7 +17,8 @@ from conformance.llama.peers.compare import EXACT, PROMISE, Gap, engine_logits
 from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.quantise import Recipe, quantise
 from reference.activations import gelu, gelu_erf, relu
 from reference.op import Array

@@ -10,7 +10,8 @@ import pytest
 from conformance.families.small import SmallFalcon, SmallOPT
 from conformance.families.test_families import Subject, exact, prompt
 from conformance.llama.peers.compare import EXACT, Gap
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from reference.activations import relu
 from reference.op import Array
 from reference.transformer import Weight

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.llama.small_models import Small
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K

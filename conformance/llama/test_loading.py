@@ -16,8 +16,9 @@ from conformance.llama.small_models import Small
 from conformance.llama.spelling import Spelling
 from engine import packed_weights
 from engine.gguf_file import GGUFFile
-from engine.model import Model, Options, Progress
+from engine.model import Model
 from engine.models import llama
+from engine.options import Options, Progress
 from engine.packed_weights import Job, Kept, Places, pack
 from kernels.cpu.packing import PACKINGS, Packing
 from kernels.cpu.team import Team
@@ -34,7 +35,8 @@ PROMPT = [1, 5, 9, 2, 33]
 PEAKS = """
 import json, sys
 from pathlib import Path
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
@@ -48,7 +50,8 @@ print(json.dumps([loaded, peak(), sum(cache.nbytes for cache in model.caches.val
 # Loads a model and prints its logits and notes; what it keeps may get no longer than told.
 LOGITS = """
 import json, resource, sys
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.packed_weights import Kept
 
 save = Kept.save

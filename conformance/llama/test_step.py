@@ -22,7 +22,8 @@ import pytest
 
 import reference.transformer as formula
 from conformance.llama.small_models import Small
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from kernels.table import variants
 from reference.linear import quantised_bound
 from reference.op import Array

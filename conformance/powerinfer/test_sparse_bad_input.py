@@ -16,7 +16,8 @@ from conformance.powerinfer.sparse_files import SmallSparse, Tensors, tampered
 from engine import Engine
 from engine.config import ModelError
 from engine.gguf_file import GGUFError
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from reference.formats import FORMATS
 from reference.transformer import Weight
 

@@ -21,7 +21,8 @@ from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tenso
 from engine import sparsity
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.placement import Activations
 from engine.placement.budget import GIB, parts
 from engine.placement.statistics import write as write_statistics

@@ -19,7 +19,7 @@ from engine.aside import OutputError
 from engine.gguf_edit import keys_of
 from engine.gguf_file import GGUFFile
 from engine.gguf_writer import NewTensor, write_gguf
-from engine.model import Options
+from engine.options import Options
 from engine.placement import statistics
 from engine.sparsify import Predictor, SparsifyError, export, gather
 from engine.sparsify.gather import Block, Gathered

@@ -12,7 +12,8 @@ from numba.core.runtime import _nrt_python, rtsys
 
 from conformance.llama.small_models import Small
 from engine.graph import Value
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.plan import Plan, values_of
 
 SMALL = {

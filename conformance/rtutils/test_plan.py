@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from conformance.llama.small_models import Small
 from engine.graph import Graph, Value
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.plan import Step, calls_of, need, place, values_of, with_kernels
 from engine.shell.program import app
 from kernels.choose import Need

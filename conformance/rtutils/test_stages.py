@@ -11,7 +11,8 @@ from numpy.testing import assert_array_equal
 
 from conformance.llama.small_models import Small
 from engine.graph import Graph, Value
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.plan import Plan, calls_of, need, shape_of, with_kernels
 from engine.stages import stages
 from kernels.call import bind

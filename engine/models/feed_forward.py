@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.models.layers import project
+from engine.models.layers import biased, project
 
 GATED = ("swiglu", "reglu", "squared_reglu", "drelu")
 LEAST = float(np.finfo(np.float32).smallest_subnormal)  # of the numbers that relu leaves
@@ -153,8 +153,7 @@ def _rows(
 ) -> Value:
     """The tensor's rows that are active."""
     out = graph("sparse_linear", f"{name}{part}", x=x, weight=weights[f"{name}.weight"], **active)
-    bias = weights.get(f"{name}.bias")
-    return graph("add_bias", f"{name}.bias{part}", x=out, bias=bias) if bias else out
+    return biased(graph, weights, name, out, part)
 
 
 def _down(
@@ -169,5 +168,4 @@ def _down(
     out = graph(
         "sparse_axpy", name, a=fired, weight=weights[f"{name}.weight"], rows=rows, count=count
     )
-    bias = weights.get(f"{name}.bias")
-    return graph("add_bias", f"{name}.bias", x=out, bias=bias) if bias else out
+    return biased(graph, weights, name, out)

@@ -26,8 +26,15 @@ class StepInputs:
 def project(graph: Graph, weights: Mapping[str, Value], name: str, x: Value) -> Value:
     """Linear with the tensor NAME.weight, and NAME.bias where there is one."""
     out = graph("linear", name, x=x, weight=weights[f"{name}.weight"])
+    return biased(graph, weights, name, out)
+
+
+def biased(
+    graph: Graph, weights: Mapping[str, Value], name: str, x: Value, part: str = ""
+) -> Value:
+    """x and NAME.bias, or x alone where there is none; `part` sets nodes of one name apart."""
     bias = weights.get(f"{name}.bias")
-    return graph("add_bias", f"{name}.bias", x=out, bias=bias) if bias else out
+    return graph("add_bias", f"{name}.bias{part}", x=x, bias=bias) if bias else x
 
 
 def layer_norm(

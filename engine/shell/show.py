@@ -18,8 +18,8 @@ from rich.progress import (
 )
 
 from engine.engine import Engine
-from engine.model import Options
-from engine.model import Progress as Watcher
+from engine.options import Options
+from engine.options import Progress as Watcher
 from engine.timings import Span
 from engine.watch import Watch
 from kernels.certificates import Certificate

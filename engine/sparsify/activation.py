@@ -6,7 +6,8 @@ from pathlib import Path
 
 from engine.engine import Engine
 from engine.graph import Graph
-from engine.model import Array, Options
+from engine.model import Array
+from engine.options import Options
 from engine.perplexity import Passage, Scorer, Tally
 
 ENOUGH = 8  # passages

@@ -19,7 +19,8 @@ import numpy as np
 from engine.aside import OutputError
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
-from engine.model import Model, Options
+from engine.model import Model
+from engine.options import Options
 from engine.sparsify.activation import with_relu
 
 INPUT = re.compile(r"blk\.\d+\.attn_residual")

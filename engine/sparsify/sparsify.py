@@ -9,7 +9,7 @@ import torch
 
 from engine.aside import check as check_out
 from engine.gguf_file import GGUFFile
-from engine.model import Options, Progress
+from engine.options import Options, Progress
 from engine.placement import statistics
 from engine.sparsify.activation import Perplexities, perplexities
 from engine.sparsify.export import Predictor, check, export

@@ -62,7 +62,19 @@ def q4_0(weight, start, c):
     return fma(d, low, less), fma(d, high, less)  # exact: d has 11 bits, a code 4
 
 
-def decoded_q4_k() -> Any:
+@njit(inline="always")
+def by_arithmetic(d, m, codes, shift):
+    code = high_nibbles(codes) if shift else low_nibbles(codes)
+    return add(mul(d, convert(f32x16, code)), m)
+
+
+@njit(inline="always")
+def by_table(d, m, codes, shift):
+    return picked(add(mul(d, load(f32x16, CODES, 0)), m), codes, shift)
+
+
+def q4_k(number: Any) -> Any:
+    """d * code + m by number(d, m, codes, shift), the code being four bits from `shift` on."""
     scale_at, offset_at = CODINGS["Q4_K"].scale_at(), CODINGS["Q4_K"].offset_at()
 
     @njit(inline="always")
@@ -70,13 +82,9 @@ def decoded_q4_k() -> Any:
         at, j = start + c // 256 * 144, c % 256
         d = splat(f32x16, scale_at(weight, at, j))
         m = splat(f32x16, np.float32(offset_at(weight, at, j)))
-        codes = at + 16 + j // 64 * 32
+        codes, shift = at + 16 + j // 64 * 32, j % 64 // 32 * 4
         low, high = load(i8x16, weight, codes), load(i8x16, weight, codes + 16)
-        if j % 64 < 32:
-            low, high = low_nibbles(low), low_nibbles(high)
-        else:
-            low, high = high_nibbles(low), high_nibbles(high)
-        return add(mul(d, convert(f32x16, low)), m), add(mul(d, convert(f32x16, high)), m)
+        return number(d, m, low, shift), number(d, m, high, shift)
 
     return decode
 
@@ -104,29 +112,13 @@ def tabled_q4_0(weight, start, c):
     return picked(table, codes, 0), picked(table, codes, 4)
 
 
-def tabled_q4_k() -> Any:
-    scale_at, offset_at = CODINGS["Q4_K"].scale_at(), CODINGS["Q4_K"].offset_at()
-
-    @njit(inline="always")
-    def decode(weight, start, c):
-        at, j = start + c // 256 * 144, c % 256
-        d = splat(f32x16, scale_at(weight, at, j))
-        m = splat(f32x16, np.float32(offset_at(weight, at, j)))
-        table, codes = add(mul(d, load(f32x16, CODES, 0)), m), at + 16 + j // 64 * 32
-        low, high = load(i8x16, weight, codes), load(i8x16, weight, codes + 16)
-        shift = j % 64 // 32 * 4
-        return picked(table, low, shift), picked(table, high, shift)
-
-    return decode
-
-
 DECODED = {
     "F32": decoded_floats(f32x16),
     "F16": decoded_floats(f16x16),
     "BF16": decoded_floats(bf16x16),
     "Q8_0": q8_0,
     "Q4_0": q4_0,
-    "Q4_K": decoded_q4_k(),
+    "Q4_K": q4_k(by_arithmetic),
 }
 # AVX-512: what four bits name is looked up among all sixteen numbers that they can.
-TABLED = {"Q4_0": tabled_q4_0, "Q4_K": tabled_q4_k()}
+TABLED = {"Q4_0": tabled_q4_0, "Q4_K": q4_k(by_table)}

@@ -49,6 +49,21 @@ class Blocking:
         return replace(self, units=self.units // blocks)
 
 
+def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
+    """(count, arguments): fill(token, size, arguments) for tiles of these sizes, the widest first,
+    until so many tokens are laid down."""
+
+    @njit
+    def fill_all(count, arguments):
+        token = 0
+        for size in tiles:
+            while token + size <= count:
+                fill(token, size, arguments)
+                token += size
+
+    return fill_all
+
+
 def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> Any:
     """The loops around
 
@@ -60,15 +75,7 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
     A group of rows is `units` times `step` bytes of the packed weight.
     """
     tiles, tokens_at_once, most = blocking.tiles, blocking.tokens, blocking.size
-    multiply_all = in_tiles(multiply, tiles)
-
-    @njit
-    def fill_all(count, arguments):
-        token = 0
-        for size in tiles:
-            while token + size <= count:
-                fill(token, size, arguments)
-                token += size
+    fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
 
     @njit(inline="always")
     def run(source, panel, weight, step, units, out, thread, n_threads):

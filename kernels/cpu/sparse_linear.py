@@ -16,7 +16,7 @@ from numba import njit
 from kernels.cpu import linear_blocks, linear_float, linear_int8
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import LAYOUTS
-from kernels.cpu.linear import LANES, Blocking, chains, named
+from kernels.cpu.linear import LANES, Blocking, chains, filling, named
 from kernels.cpu.linear_blocks import Meeting
 from kernels.cpu.rows import PIECES, bring_units, meet_units
 from kernels.cpu.share import Share, arguments, by_format, part
@@ -83,15 +83,7 @@ def over_groups(
     units_at_once = BROUGHT // step // PIECES[format].units * PIECES[format].units
     scratch, most, tokens_at_once = units_at_once * step, blocking.size, blocking.tokens
     tiles, held = blocking.tiles, blocking.tokens * LANES
-    multiply_all = in_tiles(multiply, tiles)
-
-    @njit
-    def fill_all(count, arguments):
-        token = 0
-        for size in tiles:
-            while token + size <= count:
-                fill(token, size, arguments)
-                token += size
+    fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
 
     @njit
     def run(source, panel, weight, units, mask, rows, active, out, thread, n_threads):

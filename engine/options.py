@@ -1,0 +1,94 @@
+"""How a model is loaded, and who watches."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelError
+from engine.graph import Graph
+from engine.sparsity import MODES
+from engine.watch import Watch
+from kernels.certify import Certified
+from kernels.cpu.team import MOST_THREADS
+from kernels.kernel import NUMERICS
+from reference.kv_write import FORMATS_OF_CACHE
+
+Array = np.ndarray[Any, np.dtype[Any]]
+# From a graph and the limits of its sizes, such as "tokens".
+Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
+
+    certified: Certified | None = None
+    packed: Watch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a model is loaded.
+
+    - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
+    - `batch`: most tokens of one step; longer prompts go in chunks.
+    - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
+    - `threads` 0 means one per physical core; `pinned`: each keeps to a core of its own.
+    - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
+    - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
+      "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
+    - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
+    - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
+      that the next load maps them.
+    - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
+    - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
+      in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
+      of a step needs serves them all, so that what a token gives depends on its company.
+    - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
+      none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places them
+      anew, `disable_gpu_index` leaves all of them with the CPU.
+    - `count_neurons`: count which neurons are active, in `Model.counted`.
+    - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
+    """
+
+    context: int = 0
+    batch: int = 512
+    sequences: int = 8
+    outputs: int = 32
+    threads: int = 0
+    pinned: bool = False
+    kv_format: str = "F16"
+    numerics: str = "exact"
+    strict: bool = False
+    variant: str | None = None
+    keep_packed: bool = False
+    observe: bool = False
+    sparse: str = "auto"
+    threshold: float | None = None
+    union: bool = False
+    vram_budget: float = 0
+    activation: Path | None = None
+    reset_gpu_index: bool = False
+    disable_gpu_index: bool = False
+    count_neurons: bool = False
+    rewrite: Rewrite | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        for name, least in (("context", 0), ("batch", 1), ("sequences", 1), ("outputs", 1)):
+            if getattr(self, name) < least:
+                raise ModelError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name, most in (("context", 2**24), ("batch", 2**16), ("sequences", 2**10)):
+            if getattr(self, name) > most:
+                raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        if not 0 <= self.threads <= MOST_THREADS:
+            raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
+        if self.kv_format not in FORMATS_OF_CACHE:
+            raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
+        if self.sparse not in MODES:
+            raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
+        if self.numerics not in NUMERICS:
+            raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
