@@ -1,8 +1,10 @@
 """How fast a sparse model decodes by how many of its neurons are active, beside the same weights
 run dense and beside what the bytes allow.
 
-`python -m bench.sparse_speed MODEL [-o CURVE.svg]` moves the threshold so that these shares of the
-neurons are active, and prints a table: steps of one token, sparse and dense in turns.
+`python -m bench.sparse_speed MODEL [--dense OTHER] [-o CURVE.svg]` moves the threshold so that
+these shares of the neurons are active, and prints a table: steps of one token, sparse and dense in
+turns. Dense is the same file without its predictors, or another of the same shape whose down is not
+transposed: that is what a dense model would be.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.options import Options
 from engine.shell.show import stderr, stdout
+from engine.sparsity import pays
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 TOKENS = 16  # by which shares are found
@@ -34,13 +37,15 @@ RULE = Rule(least=15, most=60, error=0.01, cap_seconds=12)
 @dataclass(frozen=True, slots=True)
 class Point:
     """At a share of `active` neurons, of which the share `firing` has an open gate: how many times
-    as fast as dense the steps are, and how many times the bytes would allow."""
+    as fast as dense the steps are, and how many times the bytes would allow. `pays` says what an
+    engine left to itself does: skip neurons, or run dense."""
 
     active: float
     firing: float
     seconds: float
     faster: Ratio
     allowed: float
+    pays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +122,17 @@ def threshold_for(model: Model, share: float) -> tuple[float, float, float]:
     return low, *shares_of(model, low)
 
 
-def curve(path: Path, shares: Sequence[float], threads: int) -> Iterator[Point]:
-    """A point for each share; three loads of the model are in memory, one after the other freed."""
-    with GGUFFile(path) as file:
-        sizes = Bytes.of(file)
+def curve(path: Path, dense_path: Path, shares: Sequence[float], threads: int) -> Iterator[Point]:
+    """A point for each share; the model is loaded to count its neurons, then to be timed."""
     options = partial(Options, context=256, threads=threads)
     counting = Model(path, options(sparse="on", count_neurons=True, batch=TOKENS))
     try:
         wanted = [threshold_for(counting, share) for share in shares]
     finally:
         counting.close()
-    dense = Model(path, options(sparse="off"))
+    dense = Model(dense_path, options(sparse="off"))
     sparse = Model(path, options(sparse="on"))
+    sizes = Bytes.of(sparse.file)
     try:
         for model in (dense, sparse):
             model.evaluate(list(range(5, 5 + DEPTH)), 0)
@@ -142,6 +146,7 @@ def curve(path: Path, shares: Sequence[float], threads: int) -> Iterator[Point]:
                 float(np.median(samples["sparse"])),
                 ratio(samples["dense"], samples["sparse"], together=3),
                 sizes.allowed(active, firing),
+                pays(sparse.file, 0, active),
             )
     finally:
         dense.close()
@@ -150,7 +155,16 @@ def curve(path: Path, shares: Sequence[float], threads: int) -> Iterator[Point]:
 
 def table(points: Sequence[Point]) -> Table:
     found = Table(box=None)
-    for name in ("active", "fire", "ms a token", "times dense", "spread", "bytes allow", "reached"):
+    for name in (
+        "active",
+        "fire",
+        "ms a token",
+        "times dense",
+        "spread",
+        "bytes allow",
+        "reached",
+        "by itself",
+    ):
         found.add_column(name, justify="right")
     for p in points:
         found.add_row(
@@ -161,6 +175,7 @@ def table(points: Sequence[Point]) -> Table:
             f"{p.faster.low:.2f} to {p.faster.high:.2f}",
             f"{p.allowed:.2f}",
             f"{p.faster.value / p.allowed:.0%}",
+            "sparse" if p.pays else "dense",
         )
     return found
 
@@ -190,6 +205,7 @@ def drawing(points: Sequence[Point], name: str) -> Figure:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sparse_speed", description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--dense", type=Path, help="what to compare with (MODEL, run dense)")
     parser.add_argument("-o", "--out", type=Path, help="an .svg or .png of the curve")
     parser.add_argument("-t", "--threads", type=int, default=0, help="0: one per physical core")
     options = parser.parse_args()
@@ -197,7 +213,9 @@ def main() -> int:
     try:
         with Progress(console=stderr, transient=True) as bar:
             task = bar.add_task("racing sparse and dense", total=len(SHARES))
-            for point in curve(options.model, SHARES, options.threads):
+            for point in curve(
+                options.model, options.dense or options.model, SHARES, options.threads
+            ):
                 points.append(point)
                 bar.advance(task)
     except (ValueError, OSError) as error:
