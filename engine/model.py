@@ -171,7 +171,7 @@ class Model:
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
         self._resources.close()
-        for name in ("plan", "caches"):
+        for name in ("plan", "caches", "_packed"):
             self.__dict__.pop(name, None)
 
     @property

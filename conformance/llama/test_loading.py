@@ -89,6 +89,8 @@ def answer(process: "subprocess.Popen[str]") -> Any:
 class Zeros(Small):
     """The same tensors with nothing in them, which takes no time to make."""
 
+    transposed_down, sparsity = False, None
+
     def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
         dims = llama.expected_tensors(self)  # type: ignore[arg-type]
         row_bytes = FORMATS[self.format].row_bytes

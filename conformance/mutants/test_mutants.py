@@ -55,7 +55,8 @@ def test_every_kernels_source_is_mutated():
     assert {"kernels/cpu/linear.py", "kernels/cpu/simd.py", "kernels/cpu/share.py"} <= files
 
 
-READERS = {"embedding", "linear", "attention", "dequantise"}
+READERS = {"embedding", "linear", "attention", "dequantise", "sparse_axpy"}
+LINEARS = {"linear", "sparse_linear"}
 WRITERS = {"quantise", "quantise_weighted", "kv_write"}
 
 
@@ -63,7 +64,7 @@ WRITERS = {"quantise", "quantise_weighted", "kv_write"}
     ("file", "old", "new", "ops", "formats", "not_formats"),
     [
         ("formats", "j, 4, 16) - 8", "j, 4, 16) - 7", READERS, {"Q4_0"}, set(FORMATS) - {"Q4_0"}),
-        ("linear_int8", "else -layout", "else layout", {"linear"}, {"Q4_0", "Q6_K"}, {"Q4_1"}),
+        ("linear_int8", "else -layout", "else layout", LINEARS, {"Q4_0", "Q6_K"}, {"Q4_1"}),
         ("fit", "becomes(value * each)", "becomes(value)", WRITERS, {"Q4_0", "Q6_K"}, {"Q4_K"}),
         ("lanes", "alike(b, a), b)", "b, b)", WRITERS | {"dequantise"}, {"Q4_0", "Q6_K"}, set()),
         ("softmax", "from numba", "# not code\nfrom numba", set(), set(), set(FORMATS)),
