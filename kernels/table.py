@@ -140,7 +140,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("neuron_split", "generic", neuron_masks.neuron_split, splits="tokens"),
     Kernel("add_counts", "generic", neuron_masks.add_counts),
     Kernel("where_active", "generic", neuron_masks.where_active, splits="tokens"),
-    Kernel("active_rows", "generic", neuron_masks.any_token, then=neuron_masks.compact),
+    Kernel("active_rows", "generic", neuron_masks.active_rows),
     *sparse_linear_of(
         "avx512", sparse_linear.AVX512_FLOATS, requires=AVX512, takes=sparse_linear.fits
     ),

@@ -1,6 +1,9 @@
 """Masks of active neurons on the CPU, and their compaction into a list of rows."""
 
+import numpy as np
+
 from kernels.cpu.share import arguments, part, share
+from kernels.cpu.simd import lowest_bit, nonzero
 from reference.neuron_masks import OPS
 
 THRESHOLD, UNION, SPLIT, ROWS, COUNTS, MASKED = (op.signature for op in OPS)
@@ -37,27 +40,27 @@ def neuron_split(block, thread, n_threads):
 
 
 @share(ROWS)
-def any_token(block, thread, n_threads):
-    """rows[i] says for now whether any token needs neuron i."""
-    mask, rows, _ = arguments(block, ROWS)
-    first, last = part(mask.shape[1], thread, n_threads)
-    rows[first:last] = 0
-    for t in range(mask.shape[0]):
-        for i in range(first, last):
-            rows[i] |= mask[t, i]
-
-
-@share(ROWS)
-def compact(block, thread, n_threads):
-    """Then the neurons' numbers move to the front, behind what is read."""
-    _, rows, count = arguments(block, ROWS)
+def active_rows(block, thread, n_threads):
+    """By one thread: for a single token the others would wait longer than they could help."""
+    mask, rows, count = arguments(block, ROWS)
     if thread:
         return
-    found = 0
-    for i in range(len(rows)):
-        needed = rows[i]
+    tokens, neurons = mask.shape
+    found, whole = 0, neurons // 64 * 64
+    for i in range(0, whole, 64):
+        bits = np.uint64(0)
+        for t in range(tokens):
+            bits |= nonzero(mask, t * neurons + i)
+        while bits:
+            rows[found] = i + lowest_bit(bits)
+            bits &= bits - np.uint64(1)
+            found += 1
+    for i in range(whole, neurons):
         rows[found] = i
-        found += needed
+        for t in range(tokens):
+            if mask[t, i]:
+                found += 1
+                break
     rows[found:] = 0
     count[0] = found
 

@@ -272,6 +272,31 @@ def where_above(typing, v, limit, value):
 
 
 @intrinsic
+def nonzero(typing, array, offset):
+    """A bit for each of the 64 bytes at array[offset:], set where it is not zero."""
+
+    def codegen(context, builder, signature, values):
+        kind = ir.VectorType(ir.IntType(8), 64)
+        pointer = address_of(context, builder, array, values, kind)
+        bytes_ = builder.load(pointer)
+        bytes_.align = 1
+        found = builder.icmp_unsigned("!=", bytes_, ir.Constant(kind, [0] * 64))
+        return builder.bitcast(found, ir.IntType(64))
+
+    return types.uint64(array, types.intp), codegen
+
+
+@intrinsic
+def lowest_bit(typing, bits):
+    """The number of the lowest bit that is set; there is one."""
+
+    def codegen(context, builder, signature, values):
+        return builder.cttz(values[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic
 def low_nibbles(typing, v):
     """Each byte's low four bits."""
 

@@ -55,17 +55,14 @@ def put(sums, first, count, rows, group, active, mask, out):
     other group has; the last group's also to all behind."""
     begin, end = group * LANES, min(group * LANES + LANES, active)
     before = rows[begin - 1] + 1 if group else 0
+    behind = rows[end - 1] + 1 if end < active else out.shape[1]
     for t in range(count):
-        token, done = first + t, before
+        token = first + t
+        out[token, before:behind] = 0
         for lane in range(end - begin):
             neuron = rows[begin + lane]
-            for i in range(done, neuron):
-                out[token, i] = 0
-            out[token, neuron] = sums[t, lane] if mask[token, neuron] else np.float32(0)
-            done = neuron + 1
-        if end == active:
-            for i in range(done, out.shape[1]):
-                out[token, i] = 0
+            if mask[token, neuron]:
+                out[token, neuron] = sums[t, lane]
 
 
 @njit
