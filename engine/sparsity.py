@@ -12,15 +12,18 @@ from dataclasses import replace
 
 from engine.config import ModelConfig, ModelError, Sparsity
 from engine.gguf_file import GGUFFile
+from reference.formats import FORMATS
 from reference.table import OPS
 
 MAGIC = "PWRI"
 THRESHOLD = "powerinfer.sparse_threshold"
 VARIABLE = "LLAMA_SPARSE_PRED_THRESHOLD"  # PowerInfer's, which goes before the file's
 MODES = ("auto", "on", "off")
-# Measured by bench.sparse_speed: bytes of a network that take as long as its masks and barriers do,
-# and how many times as long as packed rows those take that are brought together.
-SKIPPING, BRINGING = 1_200_000, 1.8
+# Measured by bench.sparse_speed where memory is fast: bytes of a network that take as long as its
+# masks and barriers do, and how many times as long as packed rows those take that are brought
+# together, of floats and of blocks.
+SKIPPING = 1_200_000
+BRINGING = (1.8, 2.8)
 # What PowerInfer runs where a file of the usual kind has another activation: zeros make it sparse.
 RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
 
@@ -107,4 +110,5 @@ def pays(file: GGUFFile, i: int, active: float) -> bool:
     found = {n.removeprefix(block): t.n_bytes for n, t in file.tensors.items() if block in n}
     network = sum(size for name, size in found.items() if name.startswith("ffn_"))
     predictor = sum(size for name, size in found.items() if name.startswith("fc"))
-    return SKIPPING + predictor + BRINGING * active * network < network
+    in_blocks = FORMATS[file.tensors[f"{block}ffn_up.weight"].type_name].block > 1
+    return SKIPPING + predictor + BRINGING[in_blocks] * active * network < network
