@@ -91,9 +91,9 @@ def _sparse(
     and come together before down, so that its sum is the same."""
     sparsity = config.sparsity
     assert sparsity is not None
-    rank = project(graph, weights, f"{block}.fc1", residual)
-    rank = graph("relu", f"{block}.fc1_relu", x=rank)
-    logits = project(graph, weights, f"{block}.fc2", rank)
+    inner = project(graph, weights, f"{block}.fc1", residual)
+    inner = graph("relu", f"{block}.fc1_relu", x=inner)
+    logits = project(graph, weights, f"{block}.fc2", inner)
     mask = graph("threshold_mask", f"{block}.mask", logits=logits, threshold=sparsity.threshold)
     if sparsity.union:
         mask = graph("union_mask", f"{block}.union", mask=mask)
