@@ -29,7 +29,8 @@ test-wheel: $(VENV)/.installed
 # The peers that logits and text are compared with: docs/peers.md.
 test-transformers: $(VENV)/.installed-transformers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/families/test_peers.py \
-		conformance/powerinfer/test_sparsify.py
+		conformance/powerinfer/test_sparsify.py conformance/powerinfer/test_statistics.py \
+		conformance/powerinfer/test_placement.py
 
 test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py \

@@ -86,9 +86,9 @@ class Model:
         self.caches: dict[str, Array] = {}
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
-        self._dense = []
+        self._of_sparsity: list[str] = []
         if options.sparse == "auto":
-            self._dense = list(dense_alone(self.config, self.file).values())[:1]
+            self._of_sparsity += list(dense_alone(self.config, self.file).values())[:1]
         if options.vram_budget:
             self._split_neurons(context)
         if self.config.sparsity and options.sparse == "auto":
@@ -148,7 +148,8 @@ class Model:
         )
         places = {i: found.placement.gpu_idx[i] for i in self.config.sparsity.ranks}
         self.config = replace(self.config, sparsity=replace(self.config.sparsity, places=places))
-        self._dense += [*found.placement.notes, "no kernels for a GPU: the CPU computes its part"]
+        no_gpu = "no kernels for a GPU: the CPU computes its part"
+        self._of_sparsity += [*found.placement.notes, no_gpu]
 
     def _run_dense_where_sparse_loses(self) -> None:
         """Try some tokens; blocks that would be slower for skipping neurons run dense."""
@@ -163,7 +164,7 @@ class Model:
             rest = sparsity.without(dense)
             self.config = replace(self.config, sparsity=rest if rest.ranks else None)
             least = min(shares[i] for i in dense)
-            self._dense.append(
+            self._of_sparsity.append(
                 f"{len(dense)} of {self.config.blocks} blocks run dense, which is faster: their"
                 f" predictors name {least:.0%} of the neurons or more"
             )
@@ -177,8 +178,8 @@ class Model:
     @property
     def notes(self) -> list[str]:
         """What is not as one would think: kernels that were refused, weights that were not kept,
-        blocks that run dense."""
-        return self.chooser.notes + self._not_kept + self._dense
+        blocks that run dense, neurons that a budget would have elsewhere."""
+        return self.chooser.notes + self._not_kept + self._of_sparsity
 
     def _check_memory(self, context: int) -> None:
         layout = FORMATS[self.options.kv_format]

@@ -57,8 +57,9 @@ def with_sparsity(
 
 def dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
     """Blocks with a predictor whose rows are in a format that only runs dense, and why."""
-    known, found = OPS["sparse_linear"].formats, {}
-    for i in reversed(range(config.blocks)):
+    known = OPS["sparse_linear"].formats
+    found: dict[int, str] = {}
+    for i in range(config.blocks):
         for name in (f"blk.{i}.ffn_gate.weight", f"blk.{i}.ffn_up.weight"):
             info = file.tensors.get(name)
             predictor = f"blk.{i}.fc1.weight" in file.tensors
@@ -67,7 +68,7 @@ def dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
                     f"tensor {name} is in {info.type_name}, which runs dense; formats that run"
                     f" sparse: {', '.join(known)}"
                 )
-    return dict(reversed(found.items()))
+    return found
 
 
 def _ranks(config: ModelConfig, file: GGUFFile) -> dict[int, int]:
@@ -107,7 +108,9 @@ def _threshold(file: GGUFFile, wanted: float | None) -> float:
 def pays(file: GGUFFile, i: int, active: float) -> bool:
     """Whether block i is faster if it skips all but this share of its neurons."""
     block = f"blk.{i}."
-    found = {n.removeprefix(block): t.n_bytes for n, t in file.tensors.items() if block in n}
+    found = {
+        n.removeprefix(block): t.n_bytes for n, t in file.tensors.items() if n.startswith(block)
+    }
     network = sum(size for name, size in found.items() if name.startswith("ffn_"))
     predictor = sum(size for name, size in found.items() if name.startswith("fc"))
     in_blocks = FORMATS[file.tensors[f"{block}ffn_up.weight"].type_name].block > 1

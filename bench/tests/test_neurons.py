@@ -2,7 +2,7 @@
 step really reads."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,37 +15,18 @@ from bench.neurons import neurons, together
 from bench.node_cost import cost_of
 from bench.profile import ProfileError, profile, token_ids
 from bench.shell.profile import profile as command
+from bench.tests.small_sparse import FFN, HIDDEN, SHARE
 from bench.tests.test_profile import QUICK, limits
-from data import random_model
-from data.random_model import Predictors
-from data.shapes import ModelShape
 from engine import Engine
-from reference.formats import FORMATS
-
-FFN, HIDDEN, SHARE = 512, 128, 0.25
-SHAPE = ModelShape(
-    blocks=2, hidden=HIDDEN, ffn=FFN, heads=2, kv_heads=2, head_dim=64, vocab=300, context=64,
-    gate="reglu",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(random_model.SHAPES, "small", SHAPE)
-        out = tmp_path_factory.mktemp("neurons") / "small.gguf"
-        random_model.write(
-            out, "small", random_model.made_up_vocabulary(300), FORMATS["F16"],
-            Predictors(256, SHARE), 0, lambda *_: None,
-        )  # fmt: skip
-        yield out
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
-def test_sparse_nodes_cost_what_they_read(path: Path, tokens: int) -> None:
+def test_sparse_nodes_cost_what_they_read(sparse_model: Path, tokens: int) -> None:
     """Rows of gate are those that were predicted, of up those whose gate is open, of down those
     that add something; a dense block's down passes over the others too."""
-    with Engine.load(path, threads=2, context=32, sparse="on", count_neurons=True) as engine:
+    with Engine.load(
+        sparse_model, threads=2, context=32, sparse="on", count_neurons=True
+    ) as engine:
         found = {n.node: n for n in profile(engine, tokens, 3, rule=QUICK).nodes}
         ids = token_ids(engine, 3 + tokens)
         engine.model.evaluate(ids[:3], 0)
@@ -63,15 +44,17 @@ def test_sparse_nodes_cost_what_they_read(path: Path, tokens: int) -> None:
                 cost = cost_of(nodes[f"{block}.{name}"], sizes, 3, read)
                 assert 0 < read < FFN
                 assert found[f"{block}.{name}"].bytes == cost.bytes > 2 * HIDDEN * read
-    with Engine.load(path, threads=2, context=32, sparse="off") as engine:
+    with Engine.load(sparse_model, threads=2, context=32, sparse="off") as engine:
         found = {n.node: n for n in profile(engine, 1, 3, rule=QUICK).nodes}
     rows = found["blk.0.ffn_down_t"].bytes / (2 * HIDDEN)
     assert FFN / 4 < rows < FFN * 3 / 4  # of a random gate, half is open
 
 
-def test_neurons_of_a_profile(path: Path) -> None:
+def test_neurons_of_a_profile(sparse_model: Path) -> None:
     """The tokens of the step and those before it; what was counted before is no part."""
-    with Engine.load(path, threads=1, context=32, sparse="on", count_neurons=True) as engine:
+    with Engine.load(
+        sparse_model, threads=1, context=32, sparse="on", count_neurons=True
+    ) as engine:
         engine.model.evaluate(range(30), 0)
         blocks = neurons(engine, 5, 20)
         again = neurons(engine, 5, 20)
@@ -87,12 +70,14 @@ def test_neurons_of_a_profile(path: Path) -> None:
         assert engine.model.cells.free == engine.model.cells.capacity
         with pytest.raises(ProfileError):
             neurons(engine, 5, 30)
-    with Engine.load(path, threads=1, context=32, sparse="off", count_neurons=True) as engine:
+    with Engine.load(
+        sparse_model, threads=1, context=32, sparse="off", count_neurons=True
+    ) as engine:
         assert neurons(engine, 5, 20) == {}
 
 
 @pytest.fixture
-def shell(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, str]]:
+def shell(sparse_model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, str]]:
     """Stdout and stderr of the command."""
     app = typer.Typer()
     app.command()(command)
@@ -100,7 +85,7 @@ def shell(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[st
 
     def run(*words: str) -> tuple[str, str]:
         found = CliRunner().invoke(
-            app, [str(path), "-t", "1", "-d", "8", *words], catch_exceptions=False
+            app, [str(sparse_model), "-t", "1", "-d", "8", *words], catch_exceptions=False
         )
         return found.stdout, found.stderr
 
