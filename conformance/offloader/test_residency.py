@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from engine.config import ModelError
 from engine.offload.budget import Budget, parse_bytes
-from engine.offload.residency import Ring, divide, least, paged, ring
+from engine.offload.residency import Ring, divide, least, ring
+from engine.packed_weights import PAGE, paged
 
-PAGE = 4096
 SIZES = st.lists(st.integers(1, 40 * PAGE), min_size=1, max_size=24).map(
     lambda sizes: {f"w{i}": size for i, size in enumerate(sizes)}
 )

@@ -8,7 +8,8 @@ weight has a place of its own in the ring, so that argument blocks never change.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PAGE = 4096
+from engine.packed_weights import paged
+
 # The ring holds so many of the largest streamed weight: one that is computed with, and others that
 # are read meanwhile.
 HELD = 3
@@ -36,11 +37,6 @@ class Division:
 
     resident: tuple[str, ...]
     ring: Ring
-
-
-def paged(size: int) -> int:
-    """Bytes up to the end of the last page."""
-    return -(-size // PAGE) * PAGE
 
 
 def least(sizes: Sizes) -> int:
