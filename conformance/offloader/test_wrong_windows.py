@@ -89,9 +89,10 @@ def failure(source: str) -> Exception | None:
             return self.window
 
     quick = settings(
-        max_examples=40,
+        max_examples=200,
         stateful_step_count=20,
         phases=[Phase.generate],
+        report_multiple_bugs=False,
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),
