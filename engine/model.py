@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from engine.cells import Cells
+from engine.checks import check_memory, check_step, check_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
@@ -20,7 +20,7 @@ from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
 from engine.observed import counting, observing
 from engine.options import Options
-from engine.packed_weights import Job, packed_weights
+from engine.packed_weights import Packed, packed_weights
 from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from engine.sparsity import dense_alone, pays, with_sparsity
@@ -68,12 +68,12 @@ class Model:
         self.config = with_sparsity(
             self.config, self.file, options.sparse, options.threshold, options.union
         )
-        self._check_tensors()
+        check_tensors(self.file, self.family, self.config)
         tensors = self.file.tensors
         for name, rows in self.family.parts(self.config).items():
             tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
         context = options.context or min(self.config.context, 4096)
-        self._check_memory(context)
+        check_memory(self.config, options, context)
         self.limits = {
             "tokens": min(options.batch, context),
             "outputs": min(options.outputs, options.batch, context),
@@ -181,45 +181,6 @@ class Model:
         blocks that run dense, neurons that a budget would have elsewhere."""
         return self.chooser.notes + self._not_kept + self._of_sparsity
 
-    def _check_memory(self, context: int) -> None:
-        layout = FORMATS[self.options.kv_format]
-        width = self.config.kv_heads * self.config.head_dim
-        if width % layout.block:
-            raise ModelError(
-                f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
-                " a cell holds of this model are no whole number of them"
-            )
-        row = layout.row_bytes(width)
-        wanted = 2 * self.config.blocks * context * row + 4 * self.options.sequences * context
-        free = psutil.virtual_memory().available
-        if wanted > free:
-            raise ModelError(
-                f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
-                f" {free / 1e9:.1f} GB are free"
-            )
-
-    def _check_tensors(self) -> None:
-        tensors = self.file.tensors
-        if self.config.blocks > len(tensors):  # before anything is made for each block
-            raise ModelError(
-                f"{self.file.path}: {self.config.architecture}.block_count is {self.config.blocks},"
-                f" but there are {len(tensors)} tensors"
-            )
-        wanted = self.family.expected_tensors(self.config)
-        if missing := [name for name in wanted if name not in tensors]:
-            raise ModelError(f"{self.file.path}: tensor {missing[0]} is missing")
-        for name, dims in (wanted | self.family.optional_tensors(self.config)).items():
-            if name in tensors:
-                info = tensors[name]
-                if info.dims != dims:
-                    got, expected = list(info.dims), list(dims)
-                    raise ModelError(f"{self.file.path}: tensor {name} is {got}, not {expected}")
-                if info.type_name not in FORMATS:
-                    raise ModelError(
-                        f"{self.file.path}: tensor {name} is in {info.type_name}; formats that run:"
-                        f" {', '.join(FORMATS)}"
-                    )
-
     def _inputs(self) -> dict[str, Array]:
         tokens, outputs = self.limits["tokens"], self.limits["outputs"]
         return {
@@ -282,7 +243,7 @@ class Model:
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
         """Weights as the kernels stream them; then let go of the file's own."""
         jobs = {
-            packed_name(s.weight, s.kernel): Job(s.weight, how)
+            packed_name(s.weight, s.kernel): Packed(s.weight, how)
             for s in steps
             if (how := s.kernel.pack)
         }
@@ -328,24 +289,8 @@ class Model:
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
     ) -> Array:
-        if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
-            raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
-        learned = self.config.positions
-        if learned and (beyond := [p for p in positions if p >= learned]):
-            raise ModelError(
-                f"position {beyond[0]} is none of the {learned} that the model has learned"
-            )
+        check_step(self.config, self.limits, tokens, positions, sequences, wanted)
         count, outputs = len(tokens), len(wanted)
-        for name, size in (("tokens", count), ("outputs", outputs)):
-            if size > self.limits[name]:
-                raise ModelError(f"a step takes at most {self.limits[name]} {name}, got {size}")
-        if not count == len(positions) == len(sequences):
-            raise ModelError(
-                f"a step's tokens, positions and sequences are as many: {count}, {len(positions)}"
-                f" and {len(sequences)}"
-            )
-        if bad := [row for row in wanted if not 0 <= row < count]:
-            raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
         cells = self.cells.place(positions, sequences)
         try:
             arrays = self.plan.inputs
