@@ -58,7 +58,8 @@ Jobs = Mapping[str, Job]  # by the names of the packed weights
 def packed_weights(
     jobs: Jobs, file: GGUFFile, team: Team, watch: Watch | None, keep: bool
 ) -> tuple[dict[str, Array], list[str]]:
-    """The packed weights by name, uint8 [packed], and notes: why they could not be kept.
+    """The packed weights by name, as their packings shape them, and notes: why they could not be
+    kept.
 
     With `keep` they are mapped from the file that an earlier load kept; if there is none, or not of
     these jobs, they are packed and kept.
@@ -86,16 +87,22 @@ class Places:
     def __init__(self, jobs: Jobs, file: GGUFFile) -> None:
         self.begins: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
+        self._jobs = jobs
         self.end = 0
         for name, job in jobs.items():
             weight = file.tensor(job.tensor)
-            self.begins[name], self.sizes[name] = self.end, job.packing.place(weight, len(weight))
+            self.begins[name], self._rows[name] = self.end, len(weight)
+            self.sizes[name] = job.packing.place(weight, len(weight))
             self.end += -(-self.sizes[name] // PAGE) * PAGE
 
     def views(self, memory: Array) -> dict[str, Array]:
-        """The weights in `memory`, uint8 [end or more]."""
+        """The weights in `memory`, uint8 [end or more], shaped."""
         return {
-            name: memory[begin : begin + self.sizes[name]] for name, begin in self.begins.items()
+            name: self._jobs[name].packing.shaped(
+                memory[begin : begin + self.sizes[name]], self._rows[name]
+            )
+            for name, begin in self.begins.items()
         }
 
 
@@ -110,12 +117,12 @@ def pack(
     weights = places.views(aligned(places.end))
     done, total = 0, _total(jobs, file)
     for name, job in jobs.items():
-        packing, weight = job.packing, file.tensor(job.tensor)
+        packing, weight, packed = job.packing, file.tensor(job.tensor), weights[name].reshape(-1)
         step = max(1, PIECE // (packing.lanes * weight.shape[1])) * packing.lanes
         for first in range(0, len(weight), step):
             rows = weight[first : first + step]
             begin = packing.place(weight, first)
-            target = weights[name][begin : begin + packing.place(weight, len(rows))]
+            target = packed[begin : begin + packing.place(weight, len(rows))]
             team.run(Program([(packing.share, packing.block(rows, target))]))
             file.release(job.tensor)
             done += rows.nbytes
