@@ -105,6 +105,18 @@ def _threshold(file: GGUFFile, wanted: float | None) -> float:
     return float(value)
 
 
+def settings(config: ModelConfig, mode: str) -> str:
+    """How a model of such a file runs, e.g. "sparse=auto,blocks=2/6,threshold=1": the blocks that
+    skip neurons, of all. Nothing of other models."""
+    if not config.transposed_down:
+        return ""
+    found = config.sparsity
+    words = [f"sparse={mode}", f"blocks={len(found.ranks) if found else 0}/{config.blocks}"]
+    if found:
+        words += [f"threshold={found.threshold:g}", *(["union"] if found.union else [])]
+    return ",".join(words)
+
+
 def pays(file: GGUFFile, i: int, active: float) -> bool:
     """Whether block i is faster if it skips all but this share of its neurons."""
     block = f"blk.{i}."
