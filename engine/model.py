@@ -20,7 +20,7 @@ from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
 from engine.observed import counting, observing
 from engine.options import Options
-from engine.packed_weights import Job, packed_weights
+from engine.packed_weights import Packed, packed_weights
 from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, need, packed_name, with_kernels
 from engine.sparsity import dense_alone, pays, with_sparsity
@@ -243,7 +243,7 @@ class Model:
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
         """Weights as the kernels stream them; then let go of the file's own."""
         jobs = {
-            packed_name(s.weight, s.kernel): Job(s.weight, how)
+            packed_name(s.weight, s.kernel): Packed(s.weight, how)
             for s in steps
             if (how := s.kernel.pack)
         }

@@ -17,11 +17,12 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -39,17 +40,59 @@ ABANDONED = 3600  # seconds without a write after which an unfinished file is no
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+Memory = Callable[[int, int], Array]  # for bytes of a packed weight: where they begin, how many
+
+
+class Job(Protocol):
+    """What is packed, and how."""
+
+    @property
+    def layout(self) -> str:
+        """What decides about the packed bytes, apart from the file's."""
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        """Bytes of the file."""
+
+    def packed_bytes(self, file: GGUFFile) -> int:
+        """Bytes that they become."""
+
+    def pieces(
+        self, file: GGUFFile, team: Team, memory: Memory, piece: int
+    ) -> Iterator[tuple[int, Array, int]]:
+        """Pack about so many bytes of the file at a time into what `memory` gives: where these
+        begin in the packed weight, they, and how many bytes of the file they were."""
+
+
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A tensor of the model's file, and how a kernel wants it."""
+class Packed:
+    """A tensor of the model's file, as a kernel wants it."""
 
     tensor: str
     packing: Packing
 
     @property
     def layout(self) -> str:
-        """What decides about the packed bytes, apart from the tensor."""
         return f"{self.tensor} {self.packing!r} {self.packing.share.fingerprint}"
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        return file.tensors[self.tensor].n_bytes
+
+    def packed_bytes(self, file: GGUFFile) -> int:
+        weight = file.tensor(self.tensor)
+        return self.packing.place(weight, len(weight))
+
+    def pieces(
+        self, file: GGUFFile, team: Team, memory: Memory, piece: int
+    ) -> Iterator[tuple[int, Array, int]]:
+        packing, weight = self.packing, file.tensor(self.tensor)
+        step = max(1, piece // (packing.lanes * weight.shape[1])) * packing.lanes
+        for first in range(0, len(weight), step):
+            rows = weight[first : first + step]
+            begin, size = packing.place(weight, first), packing.place(weight, len(rows))
+            target = memory(begin, size)
+            team.run(Program([(packing.share, packing.block(rows, target))]))
+            file.release(self.tensor)
+            yield begin, target, rows.nbytes
 
 
 Jobs = Mapping[str, Job]  # by the names of the packed weights
@@ -72,7 +115,7 @@ def packed_weights(
             watch(_total(jobs, file), _total(jobs, file))
         return found, []
     weights = pack(jobs, file, places, team, watch)
-    fault = kept.save(weights)
+    fault = kept.save((name, 0, weight) for name, weight in weights.items())
     return weights, [fault] if fault else []
 
 
@@ -88,15 +131,19 @@ class Places:
         self.sizes: dict[str, int] = {}
         self.end = 0
         for name, job in jobs.items():
-            weight = file.tensor(job.tensor)
-            self.begins[name], self.sizes[name] = self.end, job.packing.place(weight, len(weight))
-            self.end += -(-self.sizes[name] // PAGE) * PAGE
+            self.begins[name], self.sizes[name] = self.end, job.packed_bytes(file)
+            self.end += paged(self.sizes[name])
 
     def views(self, memory: Array) -> dict[str, Array]:
         """The weights in `memory`, uint8 [end or more]."""
         return {
             name: memory[begin : begin + self.sizes[name]] for name, begin in self.begins.items()
         }
+
+
+def paged(size: int) -> int:
+    """Bytes up to the end of the last page."""
+    return -(-size // PAGE) * PAGE
 
 
 def pack(
@@ -108,24 +155,36 @@ def pack(
     than a piece of the file is in memory.
     """
     weights = places.views(aligned(places.end))
-    done, total = 0, _total(jobs, file)
-    for name, job in jobs.items():
-        packing, weight = job.packing, file.tensor(job.tensor)
-        step = max(1, PIECE // (packing.lanes * weight.shape[1])) * packing.lanes
-        for first in range(0, len(weight), step):
-            rows = weight[first : first + step]
-            begin = packing.place(weight, first)
-            target = weights[name][begin : begin + packing.place(weight, len(rows))]
-            team.run(Program([(packing.share, packing.block(rows, target))]))
-            file.release(job.tensor)
-            done += rows.nbytes
-            if watch:
-                watch(done, total)
+
+    def memory(name: str, begin: int, size: int) -> Array:
+        return weights[name][begin : begin + size]
+
+    for _ in pieces(jobs, file, team, watch, memory, PIECE):
+        pass
     return weights
 
 
+def pieces(
+    jobs: Jobs,
+    file: GGUFFile,
+    team: Team,
+    watch: Watch | None,
+    memory: Callable[[str, int, int], Array],
+    piece: int,
+) -> Iterator[tuple[str, int, Array]]:
+    """The weights piece by piece, each packed into what memory(name, begin, size) gives: the
+    weight's name, where the piece begins in it, and its bytes."""
+    done, total = 0, _total(jobs, file)
+    for name, job in jobs.items():
+        for begin, packed, read in job.pieces(file, team, partial(memory, name), piece):
+            yield name, begin, packed
+            done += read
+            if watch:
+                watch(done, total)
+
+
 def _total(jobs: Jobs, file: GGUFFile) -> int:
-    return sum(file.tensors[job.tensor].n_bytes for job in jobs.values())
+    return sum(job.source_bytes(file) for job in jobs.values())
 
 
 class Kept:
@@ -146,22 +205,32 @@ class Kept:
         }
         self.index = json.dumps(index).encode()
 
+    def open(self) -> BinaryIO | None:
+        """The file on disk, if it is the one wanted."""
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return None
+        size = file.seek(0, os.SEEK_END)
+        file.seek(self.places.end)
+        if size == self.places.end + len(self.index) and file.read() == self.index:
+            return file
+        file.close()
+        return None
+
     def load(self) -> dict[str, Array] | None:
         """The weights, read-only, as views of the mapped file; None if it is not the one wanted."""
-        try:
-            with self.path.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # there is none, or nothing in it
+        if (file := self.open()) is None:
             return None
-        end = self.places.end
-        if len(data) != end + len(self.index) or data[end:] != self.index:
-            return None
+        with file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_WILLNEED"):
             data.madvise(mmap.MADV_WILLNEED)
         return self.places.views(np.frombuffer(data, np.uint8))
 
-    def save(self, weights: Mapping[str, Array]) -> str:
-        """Write the file aside and let it take the place of an older one; why not, if that fails.
+    def save(self, packed: Iterable[tuple[str, int, Array]]) -> str:
+        """Write pieces of weights (name, where in it, bytes) to a file aside and let it take the
+        place of an older one; why not, if that fails.
 
         A failure is none of the model's, which runs without.
         """
@@ -171,9 +240,9 @@ class Kept:
             _clear_abandoned(folder)
             with tempfile.NamedTemporaryFile(dir=folder, suffix=UNFINISHED, delete=False) as aside:
                 try:
-                    for name, begin in self.places.begins.items():
-                        aside.seek(begin)
-                        aside.write(weights[name].data)
+                    for name, begin, piece in packed:
+                        aside.seek(self.places.begins[name] + begin)
+                        aside.write(piece.data)
                     aside.seek(self.places.end)
                     aside.write(self.index)
                     aside.flush()

@@ -253,10 +253,10 @@ class Packing:
         return packed
 
 
-def aligned(size: int) -> Array:
-    """Uninitialised bytes on a cache line boundary."""
-    memory = np.empty(size + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
+def aligned(size: int, boundary: int = CACHE_LINE) -> Array:
+    """Uninitialised bytes on a boundary: a cache line's, or 4096 for what a disk fills."""
+    memory = np.empty(size + boundary, np.uint8)
+    start = -memory.ctypes.data % boundary
     return memory[start : start + size]
 
 
