@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,10 +19,12 @@ from engine.models import feed_forward
 from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
 from engine.observed import counting, observing
+from engine.offload.bundle import unbundled
+from engine.offload.offload import Offload
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.placement import budget_bytes, find, statistics
-from engine.plan import Plan, Step, need, packed_name, with_kernels
+from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
 from engine.sparsity import dense_alone, pays, with_sparsity
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
@@ -42,19 +44,21 @@ class NumericalError(ArithmeticError):
 class Model:
     """Takes batches of tokens to logits. Knows nothing of text or sampling."""
 
-    def __init__(self, path: str | Path, options: Options | None = None) -> None:
+    def __init__(self, source: str | Path | GGUFFile, options: Options | None = None) -> None:
+        """Of a path, or of an open file, which is the model's from then on."""
         self.options = options or Options()
         self._resources = ExitStack()
         self._stepping = threading.Lock()
         try:
-            self._load(Path(path))
+            opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
+            self.file = self._resources.enter_context(opened)
+            self._load(self.file.path)
         except BaseException:
             self._resources.close()
             raise
 
     def _load(self, path: Path) -> None:
         options = self.options
-        self.file = self._resources.enter_context(GGUFFile(path))
         self.metadata = self.file.metadata
         embedding = self.file.tensors.get("token_embd.weight")
         if not self.file.tensors:
@@ -65,6 +69,7 @@ class Model:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         self.family = FAMILIES[self.config.architecture]
+        self.file.tensors |= unbundled(self.file)
         self.config = with_sparsity(
             self.config, self.file, options.sparse, options.threshold, options.union
         )
@@ -84,6 +89,7 @@ class Model:
             Team(options.threads or physical_cores(), options.pinned)
         )
         self.caches: dict[str, Array] = {}
+        self.offload: Offload | None = None
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
         self._of_sparsity: list[str] = []
@@ -91,7 +97,7 @@ class Model:
             self._of_sparsity += list(dense_alone(self.config, self.file).values())[:1]
         if options.vram_budget:
             self._split_neurons(context)
-        if self.config.sparsity and options.sparse == "auto":
+        if self.config.sparsity and options.sparse == "auto" and not options.ram_budget:
             self._prepare(context, count_neurons=True)
             self._run_dense_where_sparse_loses()
         self._prepare(context, options.count_neurons)
@@ -120,8 +126,31 @@ class Model:
             quantise = [Need("quantise_activations")]
             chosen |= self.chooser.choose(quantise, options.progress.certified)
         steps = with_kernels(graph, chosen)
+        if options.ram_budget:
+            self.plan = self._offloaded(steps, arrays, logits)
+            return
         self._pack(steps, arrays)
+        _drop_unused(arrays, steps)
+        arrays |= {n: np.ascontiguousarray(a) for n, a in arrays.items() if not a.flags.c_contiguous}
         self.plan = Plan(steps, arrays, self.limits, logits)
+
+    def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
+        """The plan with weights in memory as far as the budget goes."""
+        cache_bytes = sum(cache.nbytes for cache in self.caches.values())
+        self.offload = self._resources.enter_context(
+            closing(
+                Offload(
+                    steps, self.file, self.config, self.team, self.options, self.limits, logits,
+                    cache_bytes,
+                )
+            )
+        )  # fmt: skip
+        arrays |= self.offload.arrays
+        inputs = self._inputs()
+        _drop_unused(arrays, self.offload.steps)
+        return Plan(
+            self.offload.steps, inputs | arrays, self.limits, logits, self.offload.stream
+        )
 
     def set_threshold(self, threshold: float) -> None:
         """What logits of predictors have to reach from the next step on."""
@@ -179,7 +208,8 @@ class Model:
     def notes(self) -> list[str]:
         """What is not as one would think: kernels that were refused, weights that were not kept,
         blocks that run dense, neurons that a budget would have elsewhere."""
-        return self.chooser.notes + self._not_kept + self._of_sparsity
+        offload = self.offload.notes if self.offload else []
+        return self.chooser.notes + self._not_kept + self._of_sparsity + offload
 
     def _inputs(self) -> dict[str, Array]:
         tokens, outputs = self.limits["tokens"], self.limits["outputs"]
@@ -257,9 +287,6 @@ class Model:
             self._packed |= packed
             self._not_kept += notes
         arrays |= self._packed
-        used = {v.name for s in steps for v in s.node.arguments.values() if isinstance(v, Value)}
-        for name in [name for name in arrays if name not in used]:
-            del arrays[name]
 
     def step(
         self,
@@ -300,10 +327,16 @@ class Model:
             arrays["spans"][:count] = self.cells.spans(positions, sequences)
             arrays["rows"][:outputs] = wanted
             self.plan.resize(tokens=count, outputs=outputs)
+            if self.offload:
+                self.offload.gather(tokens, positions)
             self.team.run(self.plan.program)
+            while self.offload and not self.offload.came():
+                self.team.run(self.plan.program)
             return self._finite(self.plan.logits[:outputs], positions, wanted)
         except BaseException:  # Ctrl-C too: what was not computed to its end is not held
             self.cells.take_back(positions, sequences)
+            if self.offload:
+                self.offload.restart()
             raise
 
     def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:
@@ -341,6 +374,13 @@ class Model:
             if each:
                 each(logits)
         return np.asarray(logits[-1])
+
+
+def _drop_unused(arrays: dict[str, Array], steps: Sequence[Step]) -> None:
+    """Let go of arrays that no step touches, such as the file's weights that were packed."""
+    used = set[str]().union(*map(names_in, steps))
+    for name in [name for name in arrays if name not in used]:
+        del arrays[name]
 
 
 def _word(array: Array) -> str:

@@ -26,13 +26,15 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
+from engine.config import ModelError
+from engine.gguf_file import GGUFFile, stamp_of
 from engine.watch import Watch
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.team import Program, Team
 from kernels.provenance import cache_folder
 
 PIECE = 2**26  # bytes of the model's file that are packed at a time
+SMALL_PIECE = 2**23  # where memory is scarce
 PAGE = 4096
 UNFINISHED = ".part"
 ABANDONED = 3600  # seconds without a write after which an unfinished file is nobody's
@@ -87,7 +89,7 @@ class Packed:
         packing, weight = self.packing, file.tensor(self.tensor)
         step = max(1, piece // (packing.lanes * weight.shape[1])) * packing.lanes
         for first in range(0, len(weight), step):
-            rows = weight[first : first + step]
+            rows = np.ascontiguousarray(weight[first : first + step])
             begin, size = packing.place(weight, first), packing.place(weight, len(rows))
             target = memory(begin, size)
             team.run(Program([(packing.share, packing.block(rows, target))]))
@@ -185,6 +187,34 @@ def pieces(
 
 def _total(jobs: Jobs, file: GGUFFile) -> int:
     return sum(job.source_bytes(file) for job in jobs.values())
+
+
+def packed_file(
+    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch | None
+) -> tuple[Path, tuple[int, ...]]:
+    """The file on disk that holds the packed weights, made if it is not there, and its stamp; no
+    more than a piece of it is ever in memory.
+
+    Raises `ModelError` if it cannot be written.
+    """
+    kept = Kept(jobs, file, places)
+
+    def memory(name: str, begin: int, size: int) -> Array:
+        return aligned(size)
+
+    found = kept.open()
+    if found is None:
+        if fault := kept.save(pieces(jobs, file, team, watch, memory, SMALL_PIECE)):
+            raise ModelError(
+                f"{fault}; a ram_budget wants {places.end / 1e9:.1f} GB there (ASSAY_CACHE names"
+                " another folder)"
+            )
+        found = kept.open()
+    if found is None:
+        raise ModelError(f"{kept.path}: another program has replaced it: try again")
+    with found:
+        os.posix_fadvise(found.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return kept.path, stamp_of(found)
 
 
 class Kept:

@@ -122,6 +122,13 @@ def values_of(step: Step) -> dict[str, Value | float]:
     return {name: value for name, value in step.node.arguments.items() if name in names}
 
 
+def names_in(step: Step) -> set[str]:
+    """Of all values that it touches, those of its service among them."""
+    service = step.before.arguments if step.before else {}
+    both = [*step.node.arguments.values(), *service.values()]
+    return {value.name for value in both if isinstance(value, Value)}
+
+
 def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     """The op's named sizes in a step of these sizes, factors of products such as
     kv_heads*head_dim among them."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from engine.gguf_cursor import shown
-from engine.gguf_file import Bytes, GGUFFile, ValueType, shown_path
+from engine.gguf_file import Bytes, GGUFFile, TensorInfo, ValueType, shown_path
 from engine.gguf_writer import NewTensor
 
 PARTS = ("gate", "up", "down_t")  # in the order of a row
@@ -105,6 +105,22 @@ def bundles(file: GGUFFile) -> dict[int, Bundle]:
         if name.endswith(SUFFIX) and name not in known:
             raise BundleError(f"{where}: key {FORMATS_KEY} says nothing of tensor {shown(name)}")
     return found
+
+
+def unbundled(file: GGUFFile) -> dict[str, TensorInfo]:
+    """The tensors that bundles hold, by name, where they lie in the file. Raises `BundleError`."""
+    return {
+        part_name(bundle.block, part): TensorInfo(
+            part_name(bundle.block, part),
+            row.format,
+            (bundle.neurons, bundle.hidden),
+            bundle.offset + row.begin,
+            bundle.neurons * row.n_bytes,
+            bundle.stride,
+        )
+        for bundle in bundles(file).values()
+        for part, row in bundle.parts.items()
+    }
 
 
 def neurons_of(file: GGUFFile, block: int) -> tuple[int, int]:

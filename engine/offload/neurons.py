@@ -171,6 +171,12 @@ class Neurons:
                 self.arrays[pooled(name)] = view.reshape(capacity, stride)
 
     @property
+    def kept_share(self) -> float:
+        """Of all neurons, those that may stay."""
+        kept = np.minimum(self.window.state.quota, self.window.neurons)
+        return float(kept.sum() / self.window.neurons.sum())
+
+    @property
     def reads(self) -> int:
         """How many reads may be under way."""
         return max(s.neurons * len(s.sections) for s in self.sources.values())
@@ -180,7 +186,7 @@ class Neurons:
 
     def service(self, i: int, rows: Value, count: Value, readers: Readers) -> Service:
         """What brings the neurons that `rows` and `count` name."""
-        values = {
+        values: dict[str, Value | float] = {
             "readers": readers.address,
             "window": self.window.address,
             "rows": rows,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import ArrayLike
 
 from kernels.cpu.share import all_arguments, arguments, pack_words
 from reference.op import out_of_range
@@ -32,7 +33,7 @@ FREE, BLOCK, STEP = 0, 1, 2  # words of `now`: free slots, the block wanted last
 NOWHERE = -1
 FOREVER = int(np.iinfo(np.int64).max)  # steps
 
-State = namedtuple("State", [a.name for a in all_arguments(STATE)])
+State = namedtuple("State", [a.name for a in all_arguments(STATE)])  # type: ignore[misc]
 
 
 @njit
@@ -124,12 +125,12 @@ def forget(window, pinned):
             s.pinned[block] = 0
 
 
-def slots_needed(neurons: Any, quota: Any, pinned: Any) -> int:
+def slots_needed(neurons: ArrayLike, quota: ArrayLike, pinned: ArrayLike) -> int:
     """The least capacity with which no neuron that is wanted lacks a slot: i32 [blocks] each.
 
     A block holds no more than its quota, and all its neurons while it is the one wanted last.
     """
-    rest = np.asarray(neurons) - pinned
+    rest = np.subtract(neurons, pinned)
     kept = np.minimum(quota, rest)
     return int(np.sum(pinned) + np.sum(kept) + np.max(rest - kept))
 
@@ -170,7 +171,7 @@ class NeuronWindow:
         self._words = pack_words(STATE, values)
         self.address: int = self._words.ctypes.data
 
-    def _demand_room(self, quota: Any, pinned: Any) -> None:
+    def _demand_room(self, quota: ArrayLike, pinned: ArrayLike) -> None:
         needed = slots_needed(self.neurons, quota, pinned)
         if needed > self.capacity:
             raise ValueError(
