@@ -119,6 +119,7 @@ def counting(graph: Graph) -> tuple[Graph, dict[str, Counted], dict[str, Counts]
                 mask=every,
                 rows=rows,
                 count=rest,
+                slots=node.arguments["slots"],
             )
             fires = found("threshold_mask", f"{block}.fires", logits=values, threshold=LEAST)
             _count(found, fired, f"{block}.fired_counts", fires)

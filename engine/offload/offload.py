@@ -20,9 +20,9 @@ from engine.offload.neurons import Group, Neurons, Source
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
-from engine.packed_weights import Job, Packed, Places, packed_file, paged
+from engine.packed_weights import Copied, Job, Packed, Places, packed_file, paged
 from engine.plan import Step, place, stages_of, with_scratch
-from kernels.cpu.packing import STORED, aligned
+from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.team import Team
 
@@ -176,7 +176,7 @@ class Disk:
 
     def __init__(
         self,
-        jobs: Mapping[str, Packed],
+        jobs: Mapping[str, Job],
         sparse: Mapping[int, Sequence[str]],
         file: GGUFFile,
         team: Team,
@@ -193,7 +193,6 @@ class Disk:
         }
         wanted: dict[str, Job] = {**jobs, **named}
         self._places = Places(wanted, file)
-        self._jobs, self._file = jobs, file
         path, stamp = packed_file(wanted, file, self._places, team, options.progress.packed)
         self.files = [DirectFile(path, stamp)]
         try:
@@ -214,7 +213,7 @@ class Disk:
 
     def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
         """Packed weights as kernels want them shaped."""
-        return {name: w.reshape(self._jobs[name].shape(self._file)) for name, w in weights.items()}
+        return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
 
     def close(self) -> None:
         for file in self.files:
@@ -234,10 +233,12 @@ def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list
     return found
 
 
-def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Packed]:
+def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
     """How the matrices that steps meet are packed, without those `left` for the pool."""
     return {
-        weight.name: Packed(tensor_of(step), step.kernel.pack or STORED)
+        weight.name: Packed(tensor_of(step), how)
+        if (how := step.kernel.pack)
+        else Copied(weight.name)
         for step in steps
         if isinstance(weight := step.node.arguments.get("weight"), Value)
         and weight.format
