@@ -271,8 +271,8 @@ class Model:
         return family.build(config, weights, graph_inputs, caches)
 
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array], trial: bool) -> None:
-        """Weights as the kernels stream them. A trial tells which neurons' rows will be packed how,
-        and until then they stay as they are."""
+        """Weights as the kernels stream them. Rows that are only to be apart stay where they are
+        until a trial has told which blocks they are read in."""
         jobs = {
             packed_name(s.weight, s.kernel): Packed(s.weight, how)
             for s in steps
@@ -281,7 +281,7 @@ class Model:
         if trial:
             rows = {name: job for name, job in jobs.items() if job.packing.apart}
             for name, job in rows.items():
-                arrays[name] = job.packing.as_stored(self.file.tensor(job.tensor))
+                arrays[name] = self.file.tensor(job.tensor)
                 del jobs[name]
         keep = self.options.keep_packed and not trial
         watch = self.options.progress.packed

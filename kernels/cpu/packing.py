@@ -231,11 +231,6 @@ class Packing:
             row_bytes = (-(-row_bytes // CACHE_LINE) | 1) * CACHE_LINE
         return -(-rows // self.lanes) * self.lanes * int(row_bytes)
 
-    def as_stored(self, weight: Array) -> Array:
-        """uint8 [rows, row_bytes] as kernels take it unpacked, where rows are `apart`: that these
-        lie side by side costs time, not truth."""
-        return weight.reshape(-1)
-
     def block(self, weight: Array, packed: Array) -> Words:
         """What makes the share fill `packed`; both must outlive it.
 
