@@ -132,23 +132,30 @@ Jobs = Mapping[str, Job]  # by the names of the packed weights
 
 
 def packed_weights(
-    jobs: Jobs, file: GGUFFile, team: Team, watch: Watch | None, keep: bool
+    jobs: Jobs,
+    file: GGUFFile,
+    team: Team,
+    watch: Watch | None,
+    keep: bool,
+    ready: Mapping[str, Array],
 ) -> tuple[dict[str, Array], list[str]]:
     """The packed weights by name, as their packings shape them, and notes: why they could not be
     kept.
 
     With `keep` they are mapped from the file that an earlier load kept; if there is none, or not of
-    these jobs, they are packed and kept.
+    these jobs, they are packed and kept. Those that are `ready` are not packed again.
     """
-    places = Places(jobs, file)
-    if not keep:
-        return pack(jobs, file, places, team, watch), []
-    kept = Kept(jobs, file, places)
-    if (found := kept.load()) is not None:
+    kept = Kept(jobs, file, Places(jobs, file))
+    if keep and (found := kept.load()) is not None:
         if watch:
             watch(_total(jobs, file), _total(jobs, file))
         return found, []
-    weights = pack(jobs, file, places, team, watch)
+    missing = {name: job for name, job in jobs.items() if name not in ready}
+    weights = {name: ready[name] for name in jobs if name in ready}
+    if missing:
+        weights |= pack(missing, file, Places(missing, file), team, watch)
+    if not keep:
+        return weights, []
     fault = kept.save((name, 0, weight) for name, weight in weights.items())
     return weights, [fault] if fault else []
 
