@@ -19,7 +19,7 @@ from engine.models import feed_forward
 from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
 from engine.observed import counting, counting_predicted, observing
-from engine.offload.bundle import unbundled
+from engine.offload.bundle import bundles, unbundled
 from engine.offload.offload import Offload
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
@@ -69,7 +69,10 @@ class Model:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         self.family = FAMILIES[self.config.architecture]
-        self.file.tensors |= unbundled(self.file)
+        self.bundles = bundles(self.file)
+        self.file.tensors |= unbundled(self.bundles)
+        for bundle in self.bundles.values():
+            del self.file.tensors[bundle.name]
         self.config, self._of_sparsity = with_sparsity(
             self.config, self.file, options.sparse, options.threshold, options.union
         )
@@ -144,8 +147,8 @@ class Model:
         self.offload = self._resources.enter_context(
             closing(
                 Offload(
-                    steps, self.file, self.config, self.team, self.options, self.limits, logits,
-                    cache_bytes,
+                    steps, self.file, self.bundles, self.config, self.team, self.options,
+                    self.limits, logits, cache_bytes,
                 )
             )
         )  # fmt: skip

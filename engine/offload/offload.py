@@ -14,7 +14,7 @@ from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
-from engine.offload.bundle import bundles
+from engine.offload.bundle import Bundle
 from engine.offload.direct_file import DirectFile
 from engine.offload.neurons import Group, Neurons, Source
 from engine.offload.rows import Rows
@@ -55,6 +55,7 @@ class Offload:
         self,
         steps: Sequence[Step],
         file: GGUFFile,
+        bundles: Mapping[int, Bundle],
         config: ModelConfig,
         team: Team,
         options: Options,
@@ -69,7 +70,7 @@ class Offload:
             self.steps = [with_scratch(step, limits) for step in self.rows.steps]
             sparse = sparse_tensors(self.steps, config)
             jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
-            disk = Disk(jobs, sparse, file, team, options)
+            disk = Disk(jobs, sparse, file, bundles, team, options)
             self._resources.callback(disk.close)
             self._files = disk.files
             stages = stages_of(self.steps)
@@ -179,14 +180,14 @@ class Disk:
         jobs: Mapping[str, Job],
         sparse: Mapping[int, Sequence[str]],
         file: GGUFFile,
+        bundles: Mapping[int, Bundle],
         team: Team,
         options: Options,
     ) -> None:
-        ready = bundles(file)
         groups = {
             i: pools.groups_of(file, names, options.neuron_bundles)
             for i, names in sparse.items()
-            if i not in ready
+            if i not in bundles
         }
         named: dict[str, Group] = {
             group.layout: group for several in groups.values() for group in several
@@ -196,7 +197,7 @@ class Disk:
         path, stamp = packed_file(wanted, file, self._places, team, options.progress.packed)
         self.files = [DirectFile(path, stamp)]
         try:
-            if any(i in ready for i in sparse):
+            if any(i in bundles for i in sparse):
                 self.files.append(DirectFile(file.path, file.stamp))
         except BaseException:
             self.close()
@@ -205,8 +206,8 @@ class Disk:
         begins, sizes = self._places.begins, self._places.sizes
         self.stored = {name: Stored(begins[name], sizes[name]) for name in jobs}
         self.sources: dict[int, Source] = {
-            i: pools.of_bundle(ready[i], 1)
-            if i in ready
+            i: pools.of_bundle(bundles[i], 1)
+            if i in bundles
             else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
             for i in sparse
         }
