@@ -185,9 +185,9 @@ class Readers:
         self._open()
         return self._call(r.wait_one, {"counter": counter, "wanted": wanted}, thread)
 
-    def _call(self, share: Share, values: dict[str, Any], thread: int = 0) -> bool:
+    def _call(self, part: Share, values: dict[str, Any], thread: int = 0) -> bool:
         done = np.zeros(1, np.int64)
-        share(pack_words(share.signature, {"readers": self.address, "done": done} | values), thread)
+        part(pack_words(part.signature, {"readers": self.address, "done": done} | values), thread)
         return bool(done[0])
 
 
@@ -219,8 +219,8 @@ class _State:
         if sys.platform != "linux":
             raise OSError("readers need Linux: this system has no such semaphores or reads")
         libc = ctypes.CDLL(None, use_errno=True)
-        for share in SHARES:
-            share.compile()  # before any thread needs it
+        for part in SHARES:
+            part.compile()  # before any thread needs it
         control, counts = _zeros(r.WORDS, np.int64), _zeros(r.CALLERS + n_counters, np.int32)
         control[r.PREADV] = preadv or ctypes.cast(libc.preadv, ctypes.c_void_p).value
         semaphores = _zeros(r.THREADS + r.SEMAPHORE * n_threads, np.uint8)
