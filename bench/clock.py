@@ -7,40 +7,19 @@ by a third and true only where it is invariant and its rate is known. What a sta
 measured instead: `Stamped.bare`.
 """
 
-import time
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from kernels.cpu.share import I64, Share, Words, arguments, pack_words, share
-from kernels.cpu.simd import I32
+from kernels.cpu.share import Share, Words, arguments, pack_words, share
+from kernels.cpu.system_calls import nanoseconds
 from kernels.cpu.team import Program, Team
 
 Seconds = np.ndarray[Any, np.dtype[np.float64]]
 
 SIGNATURE = "slot: i64 -> times: i64[slots]"
-CLOCK = I32(getattr(time, "CLOCK_MONOTONIC", 1))  # its number differs between systems
-
-
-@intrinsic
-def nanoseconds(typing):
-    """The monotonic clock: the C library's clock_gettime."""
-
-    def codegen(context, builder, signature, values):
-        moment = cgutils.alloca_once(builder, ir.LiteralStructType([I64, I64]))
-        kind = ir.FunctionType(I32, [I32, moment.type])
-        clock = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
-        builder.call(clock, [CLOCK, moment])
-        seconds, rest = (builder.load(cgutils.gep_inbounds(builder, moment, 0, i)) for i in (0, 1))
-        return builder.add(builder.mul(seconds, I64(10**9)), rest)
-
-    return types.int64(), codegen
 
 
 @share(SIGNATURE)

@@ -14,6 +14,7 @@ from engine.chat import ChatError, ChatTemplate
 from engine.completion import Completion, Piece
 from engine.config import ModelError
 from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.options import Options
 from engine.sampler import Bind, Sampler, needed_ops
@@ -61,9 +62,14 @@ class Engine:
         """
         started = time.perf_counter()
         path = resolve(path)
-        model = Model(path, replace(options or Options(), **overrides))
+        file = GGUFFile(path)
+        try:  # the tokenizer first, so that a budget of memory is divided among what is left
+            tokenizer = Tokenizer.from_metadata(file.metadata)
+        except BaseException:
+            file.close()
+            raise
+        model = Model(file, replace(options or Options(), **overrides))
         try:
-            tokenizer = Tokenizer.from_metadata(model.metadata)
             if tokenizer.vocab_size > model.config.vocab:
                 raise ModelError(
                     f"{path}: the vocabulary has {tokenizer.vocab_size} tokens,"

@@ -2,14 +2,14 @@
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gguf.constants import GGUFValueType
 
 from engine.gguf_cursor import NUMBERS, ValueType, shown
-from engine.gguf_file import ALIGNMENT, Bytes, GGUFError, GGUFFile
+from engine.gguf_file import ALIGNMENT, Bytes, GGUFError, GGUFFile, TensorInfo
 from engine.gguf_writer import Keys, NewTensor, write_gguf
 from engine.tensor_reader import TensorReader
 from engine.watch import Watch
@@ -40,22 +40,46 @@ def edited(keys: Keys, settings: Sequence[str], removed: Sequence[str]) -> Keys:
 
 def rewrite(file: GGUFFile, keys: Keys, out: Path, watch: Watch | None = None) -> None:
     """Write the file's tensors, byte for byte, under other keys."""
-    tensors = [NewTensor(t.name, t.type_name, t.dims) for t in file.tensors.values()]
+
+    def pieces(reader: TensorReader) -> Iterator[Bytes]:
+        for tensor in file.tensors.values():
+            yield from reader.rows(tensor)
+
+    write_from(file, out, keys, [copied(t) for t in file.tensors.values()], pieces, watch)
+
+
+def copied(tensor: TensorInfo) -> NewTensor:
+    """The same tensor in another file."""
+    return NewTensor(tensor.name, tensor.type_name, tensor.dims)
+
+
+def write_from(
+    file: GGUFFile,
+    out: Path,
+    keys: Keys,
+    tensors: Sequence[NewTensor],
+    pieces: Callable[[TensorReader], Iterator[Bytes]],
+    watch: Watch | None = None,
+) -> None:
+    """Write a file of the same magic and version, whose tensors' bytes are made of the file's.
+
+    `pieces` are as for `write_gguf`, `watch` gets bytes written and their total. Raises
+    `OutputError`, and `GGUFError` where the file changes meanwhile; nothing is left then.
+    """
     total = sum(tensor.n_bytes for tensor in tensors)
 
-    def pieces() -> Iterator[Bytes]:
+    def watched() -> Iterator[Bytes]:
         done = 0
         with TensorReader(file) as reader:
-            for tensor in file.tensors.values():
-                for piece in reader.rows(tensor):
-                    yield piece
-                    done += piece.nbytes
-                    if watch:
-                        watch(done, total)
+            for piece in pieces(reader):
+                yield piece
+                done += piece.nbytes
+                if watch:
+                    watch(done, total)
             reader.check()
 
     write_gguf(
-        out, keys, tensors, pieces(), magic=file.magic, version=file.version, reads=file.path
+        out, keys, tensors, watched(), magic=file.magic, version=file.version, reads=file.path
     )
 
 

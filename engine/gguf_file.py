@@ -68,6 +68,7 @@ class TensorInfo:
 
     `type_name` is the `gguf` package's, such as "Q4_0". `dims` counts elements in NumPy's order,
     (rows, elements), the reverse of ggml's `ne`. `offset` is in bytes from the file's beginning.
+    Rows are `stride` bytes apart, or follow one another where it is 0.
     """
 
     name: str
@@ -75,6 +76,7 @@ class TensorInfo:
     dims: tuple[int, ...]
     offset: int
     n_bytes: int
+    stride: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -88,8 +90,9 @@ class TensorInfo:
             name,
             self.type_name,
             (count, *self.dims[1:]),
-            self.offset + first * self.row_bytes,
+            self.offset + first * (self.stride or self.row_bytes),
             count * self.row_bytes,
+            self.stride,
         )
 
 
@@ -142,6 +145,9 @@ class GGUFFile:
         info = self.tensors.get(name)
         if info is None:
             raise GGUFError(f"{shown_path(self.path)}: there is no tensor {shown(name)}")
+        if info.stride:
+            shape, strides = (info.dims[0], info.row_bytes), (info.stride, 1)
+            return np.ndarray(shape, np.uint8, self._mapping, info.offset, strides)
         stored = np.frombuffer(self._mapping, np.uint8, info.n_bytes, info.offset)
         return stored.reshape(*info.dims[:-1], info.row_bytes)
 
@@ -151,8 +157,9 @@ class GGUFFile:
         if self._mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         info = self.tensors[name]
+        size = info.dims[0] * info.stride or info.n_bytes
         first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # pages it has for itself
-        last = (info.offset + info.n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        last = min(info.offset + size, self.size) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 

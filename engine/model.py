@@ -1,29 +1,31 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from engine.cells import Cells
+from engine.checks import check_memory, check_step, check_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.graph import Graph, Value
 from engine.models import feed_forward
 from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
-from engine.observed import counting, observing
+from engine.observed import counting, counting_predicted, observing
+from engine.offload.bundle import bundles, unbundled
+from engine.offload.offload import Offload
 from engine.options import Options
-from engine.packed_weights import Job, packed_weights
+from engine.packed_weights import Packed, packed_weights
 from engine.placement import budget_bytes, find, statistics
-from engine.plan import Plan, Step, need, packed_name, with_kernels
-from engine.sparsity import dense_alone, pays, with_sparsity
+from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
+from engine.sparsity import dense_where_faster, with_sparsity
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
@@ -42,19 +44,21 @@ class NumericalError(ArithmeticError):
 class Model:
     """Takes batches of tokens to logits. Knows nothing of text or sampling."""
 
-    def __init__(self, path: str | Path, options: Options | None = None) -> None:
+    def __init__(self, source: str | Path | GGUFFile, options: Options | None = None) -> None:
+        """Of a path, or of an open file, which is the model's from then on."""
         self.options = options or Options()
         self._resources = ExitStack()
         self._stepping = threading.Lock()
         try:
-            self._load(Path(path))
+            opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
+            self.file = self._resources.enter_context(opened)
+            self._load(self.file.path)
         except BaseException:
             self._resources.close()
             raise
 
     def _load(self, path: Path) -> None:
         options = self.options
-        self.file = self._resources.enter_context(GGUFFile(path))
         self.metadata = self.file.metadata
         embedding = self.file.tensors.get("token_embd.weight")
         if not self.file.tensors:
@@ -65,15 +69,19 @@ class Model:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         self.family = FAMILIES[self.config.architecture]
-        self.config = with_sparsity(
+        self.bundles = bundles(self.file)
+        self.file.tensors |= unbundled(self.bundles)
+        for bundle in self.bundles.values():
+            del self.file.tensors[bundle.name]
+        self.config, self._of_sparsity = with_sparsity(
             self.config, self.file, options.sparse, options.threshold, options.union
         )
-        self._check_tensors()
+        check_tensors(self.file, self.family, self.config)
         tensors = self.file.tensors
         for name, rows in self.family.parts(self.config).items():
             tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
         context = options.context or min(self.config.context, 4096)
-        self._check_memory(context)
+        check_memory(self.config, options, context)
         self.limits = {
             "tokens": min(options.batch, context),
             "outputs": min(options.outputs, options.batch, context),
@@ -84,20 +92,20 @@ class Model:
             Team(options.threads or physical_cores(), options.pinned)
         )
         self.caches: dict[str, Array] = {}
+        self.offload: Offload | None = None
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
-        self._of_sparsity: list[str] = []
-        if options.sparse == "auto":
-            self._of_sparsity += list(dense_alone(self.config, self.file).values())[:1]
         if options.vram_budget:
             self._split_neurons(context)
-        if self.config.sparsity and options.sparse == "auto":
-            self._prepare(context, count_neurons=True)
-            self._run_dense_where_sparse_loses()
-        self._prepare(context, options.count_neurons)
+        if self.config.sparsity and options.sparse == "auto" and not options.ram_budget:
+            self._run_dense_where_faster(dict.fromkeys(self.config.sparsity.ranks, 0.0))
+            if self.config.sparsity:
+                self._run_dense_where_faster(self._try_predictors(context))
+        self._prepare(context)
 
-    def _prepare(self, context: int, count_neurons: bool) -> None:
-        """Kernels, packed weights and the plan for the model as its config has it now."""
+    def _prepare(self, context: int, trial: bool = False) -> None:
+        """Kernels, packed weights and the plan for the model as its config has it now; for a trial
+        with counts of what predictors name."""
         options = self.options
         arrays = self._inputs()
         try:
@@ -108,7 +116,10 @@ class Model:
             wholes = {name: rows.tensor for name, rows in self.family.parts(self.config).items()}
             graph, self.observed = observing(graph, wholes)
             arrays |= self.observed.sums
-        if count_neurons:
+        if trial:
+            graph, counts = counting_predicted(graph)
+            arrays |= counts
+        elif options.count_neurons:
             graph, self.counted, counts = counting(graph)
             arrays |= counts
         if options.rewrite:
@@ -120,8 +131,31 @@ class Model:
             quantise = [Need("quantise_activations")]
             chosen |= self.chooser.choose(quantise, options.progress.certified)
         steps = with_kernels(graph, chosen)
-        self._pack(steps, arrays)
+        if options.ram_budget:
+            self.plan = self._offloaded(steps, arrays, logits)
+            return
+        self._pack(steps, arrays, trial)
+        _drop_unused(arrays, steps)
+        arrays |= {
+            n: np.ascontiguousarray(a) for n, a in arrays.items() if not a.flags.c_contiguous
+        }
         self.plan = Plan(steps, arrays, self.limits, logits)
+
+    def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
+        """The plan with weights in memory as far as the budget goes."""
+        cache_bytes = sum(cache.nbytes for cache in self.caches.values())
+        self.offload = self._resources.enter_context(
+            closing(
+                Offload(
+                    steps, self.file, self.bundles, self.config, self.team, self.options,
+                    self.limits, logits, cache_bytes,
+                )
+            )
+        )  # fmt: skip
+        arrays |= self.offload.arrays
+        inputs = self._inputs()
+        _drop_unused(arrays, self.offload.steps)
+        return Plan(self.offload.steps, inputs | arrays, self.limits, logits, self.offload.stream)
 
     def set_threshold(self, threshold: float) -> None:
         """What logits of predictors have to reach from the next step on."""
@@ -151,23 +185,21 @@ class Model:
         no_gpu = "no kernels for a GPU: the CPU computes its part"
         self._of_sparsity += [*found.placement.notes, no_gpu]
 
-    def _run_dense_where_sparse_loses(self) -> None:
-        """Try some tokens; blocks that would be slower for skipping neurons run dense."""
-        sparsity, count = self.config.sparsity, min(TRIED, self.cells.capacity)
-        assert sparsity
+    def _run_dense_where_faster(self, shares: Mapping[int, float]) -> None:
+        """Given the share of neurons that predictors name, by block."""
+        self.config, notes = dense_where_faster(self.config, self.file, shares)
+        self._of_sparsity += notes
+
+    def _try_predictors(self, context: int) -> dict[int, float]:
+        """The share of its neurons that each block's predictor names, over some tokens."""
+        self._prepare(context, trial=True)
+        count = min(TRIED, self.cells.capacity)
         tokens = np.random.default_rng(0).integers(0, self.config.vocab, count)
         self.evaluate([int(token) for token in tokens], 0)
         self.cells.clear()
-        shares = {i: self.counted[f"blk.{i}"].active_share(count) for i in sparsity.ranks}
-        dense = {i for i, share in shares.items() if not pays(self.file, i, share)}
-        if dense:
-            rest = sparsity.without(dense)
-            self.config = replace(self.config, sparsity=rest if rest.ranks else None)
-            least = min(shares[i] for i in dense)
-            self._of_sparsity.append(
-                f"{len(dense)} of {self.config.blocks} blocks run dense, which is faster: their"
-                f" predictors name {least:.0%} of the neurons or more"
-            )
+        assert self.config.sparsity
+        named = {i: self.plan.inputs[f"blk.{i}.predicted"] for i in self.config.sparsity.ranks}
+        return {i: float(counts.mean()) / count for i, counts in named.items()}
 
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
@@ -179,46 +211,8 @@ class Model:
     def notes(self) -> list[str]:
         """What is not as one would think: kernels that were refused, weights that were not kept,
         blocks that run dense, neurons that a budget would have elsewhere."""
-        return self.chooser.notes + self._not_kept + self._of_sparsity
-
-    def _check_memory(self, context: int) -> None:
-        layout = FORMATS[self.options.kv_format]
-        width = self.config.kv_heads * self.config.head_dim
-        if width % layout.block:
-            raise ModelError(
-                f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
-                " a cell holds of this model are no whole number of them"
-            )
-        row = layout.row_bytes(width)
-        wanted = 2 * self.config.blocks * context * row + 4 * self.options.sequences * context
-        free = psutil.virtual_memory().available
-        if wanted > free:
-            raise ModelError(
-                f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
-                f" {free / 1e9:.1f} GB are free"
-            )
-
-    def _check_tensors(self) -> None:
-        tensors = self.file.tensors
-        if self.config.blocks > len(tensors):  # before anything is made for each block
-            raise ModelError(
-                f"{self.file.path}: {self.config.architecture}.block_count is {self.config.blocks},"
-                f" but there are {len(tensors)} tensors"
-            )
-        wanted = self.family.expected_tensors(self.config)
-        if missing := [name for name in wanted if name not in tensors]:
-            raise ModelError(f"{self.file.path}: tensor {missing[0]} is missing")
-        for name, dims in (wanted | self.family.optional_tensors(self.config)).items():
-            if name in tensors:
-                info = tensors[name]
-                if info.dims != dims:
-                    got, expected = list(info.dims), list(dims)
-                    raise ModelError(f"{self.file.path}: tensor {name} is {got}, not {expected}")
-                if info.type_name not in FORMATS:
-                    raise ModelError(
-                        f"{self.file.path}: tensor {name} is in {info.type_name}; formats that run:"
-                        f" {', '.join(FORMATS)}"
-                    )
+        offload = self.offload.notes if self.offload else []
+        return self.chooser.notes + self._not_kept + self._of_sparsity + offload
 
     def _inputs(self) -> dict[str, Array]:
         tokens, outputs = self.limits["tokens"], self.limits["outputs"]
@@ -279,26 +273,25 @@ class Model:
         )
         return family.build(config, weights, graph_inputs, caches)
 
-    def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
-        """Weights as the kernels stream them; then let go of the file's own."""
+    def _pack(self, steps: Sequence[Step], arrays: dict[str, Array], trial: bool) -> None:
+        """Weights as the kernels stream them. Rows that are only to be apart stay where they are
+        until a trial has told which blocks they are read in."""
         jobs = {
-            packed_name(s.weight, s.kernel): Job(s.weight, how)
+            packed_name(s.weight, s.kernel): Packed(s.weight, how)
             for s in steps
             if (how := s.kernel.pack)
         }
-        self._packed = {name: self._packed[name] for name in jobs if name in self._packed}
-        keep = self.options.keep_packed and not self._packed  # all of them, or none
-        jobs = {name: job for name, job in jobs.items() if name not in self._packed}
-        if jobs:
-            packed, notes = packed_weights(
-                jobs, self.file, self.team, self.options.progress.packed, keep
-            )
-            self._packed |= packed
-            self._not_kept += notes
+        if trial:
+            rows = {name: job for name, job in jobs.items() if job.packing.apart}
+            for name, job in rows.items():
+                arrays[name] = self.file.tensor(job.tensor)
+                del jobs[name]
+        keep = self.options.keep_packed and not trial
+        watch = self.options.progress.packed
+        self._packed, self._not_kept = packed_weights(
+            jobs, self.file, self.team, watch, keep, ready=self._packed
+        )
         arrays |= self._packed
-        used = {v.name for s in steps for v in s.node.arguments.values() if isinstance(v, Value)}
-        for name in [name for name in arrays if name not in used]:
-            del arrays[name]
 
     def step(
         self,
@@ -328,24 +321,8 @@ class Model:
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
     ) -> Array:
-        if bad := [t for t in tokens if not 0 <= t < self.config.vocab]:
-            raise ModelError(f"token {bad[0]} is outside the vocabulary of {self.config.vocab}")
-        learned = self.config.positions
-        if learned and (beyond := [p for p in positions if p >= learned]):
-            raise ModelError(
-                f"position {beyond[0]} is none of the {learned} that the model has learned"
-            )
+        check_step(self.config, self.limits, tokens, positions, sequences, wanted)
         count, outputs = len(tokens), len(wanted)
-        for name, size in (("tokens", count), ("outputs", outputs)):
-            if size > self.limits[name]:
-                raise ModelError(f"a step takes at most {self.limits[name]} {name}, got {size}")
-        if not count == len(positions) == len(sequences):
-            raise ModelError(
-                f"a step's tokens, positions and sequences are as many: {count}, {len(positions)}"
-                f" and {len(sequences)}"
-            )
-        if bad := [row for row in wanted if not 0 <= row < count]:
-            raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
         cells = self.cells.place(positions, sequences)
         try:
             arrays = self.plan.inputs
@@ -355,10 +332,16 @@ class Model:
             arrays["spans"][:count] = self.cells.spans(positions, sequences)
             arrays["rows"][:outputs] = wanted
             self.plan.resize(tokens=count, outputs=outputs)
+            if self.offload:
+                self.offload.gather(tokens, positions)
             self.team.run(self.plan.program)
+            while self.offload and not self.offload.came():
+                self.team.run(self.plan.program)
             return self._finite(self.plan.logits[:outputs], positions, wanted)
         except BaseException:  # Ctrl-C too: what was not computed to its end is not held
             self.cells.take_back(positions, sequences)
+            if self.offload:
+                self.offload.restart()
             raise
 
     def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:
@@ -396,6 +379,13 @@ class Model:
             if each:
                 each(logits)
         return np.asarray(logits[-1])
+
+
+def _drop_unused(arrays: dict[str, Array], steps: Sequence[Step]) -> None:
+    """Let go of arrays that no step touches, such as the file's weights that were packed."""
+    used = set[str]().union(*map(names_in, steps))
+    for name in [name for name in arrays if name not in used]:
+        del arrays[name]
 
 
 def _word(array: Array) -> str:

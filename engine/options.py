@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.config import ModelError
 from engine.graph import Graph
+from engine.offload.budget import parse_bytes
 from engine.sparsity import MODES
 from engine.watch import Watch
 from kernels.certify import Certified
@@ -50,6 +51,10 @@ class Options:
     - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
       none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places them
       anew, `disable_gpu_index` leaves all of them with the CPU.
+    - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
+      from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
+      sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
+      rows are side by side on disk, one read, or else each with its matrix.
     - `count_neurons`: count which neurons are active, in `Model.counted`.
     - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
@@ -73,6 +78,9 @@ class Options:
     activation: Path | None = None
     reset_gpu_index: bool = False
     disable_gpu_index: bool = False
+    ram_budget: str | int = 0
+    neuron_window: int | None = None
+    neuron_bundles: bool = True
     count_neurons: bool = False
     rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
@@ -90,5 +98,12 @@ class Options:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
         if self.sparse not in MODES:
             raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
+        if self.ram_budget:
+            parse_bytes(self.ram_budget)
+            for name in ("vram_budget", "count_neurons", "observe"):
+                if getattr(self, name):
+                    raise ModelError(f"ram_budget and {name} exclude each other")
+        if self.neuron_window is not None and self.neuron_window < 0:
+            raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")

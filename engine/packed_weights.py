@@ -13,25 +13,29 @@ about as long as packing.
 
 import hashlib
 import json
+import math
 import mmap
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
+from engine.config import ModelError
+from engine.gguf_file import GGUFFile, stamp_of
 from engine.watch import Watch
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.team import Program, Team
 from kernels.provenance import cache_folder
 
 PIECE = 2**26  # bytes of the model's file that are packed at a time
+SMALL_PIECE = 2**23  # where memory is scarce
 PAGE = 4096
 UNFINISHED = ".part"
 ABANDONED = 3600  # seconds without a write after which an unfinished file is nobody's
@@ -40,40 +44,120 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A tensor of the model's file, and how a kernel wants it."""
+class Packer:
+    """What packs: threads, `memory(begin, size)` for bytes of a packed weight, and how many bytes
+    of the file to take at a time."""
+
+    team: Team
+    memory: Callable[[int, int], Array]
+    piece: int
+
+
+class Job(Protocol):
+    """What is packed, and how."""
+
+    @property
+    def layout(self) -> str:
+        """What decides about the packed bytes, apart from the file's."""
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        """Bytes of the file."""
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        """Of the uint8 array that they become."""
+
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        """Pack one piece after the other: where it begins in the packed weight, it, and how many
+        bytes of the file it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor of the model's file, as a kernel wants it."""
 
     tensor: str
     packing: Packing
 
     @property
     def layout(self) -> str:
-        """What decides about the packed bytes, apart from the tensor."""
         return f"{self.tensor} {self.packing!r} {self.packing.share.fingerprint}"
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        return file.tensors[self.tensor].n_bytes
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        return self.packing.shape(file.tensor(self.tensor))
+
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        packing, weight = self.packing, file.tensor(self.tensor)
+        step = max(1, packer.piece // (packing.lanes * weight.shape[1])) * packing.lanes
+        for first in range(0, len(weight), step):
+            rows = np.ascontiguousarray(weight[first : first + step])
+            begin, size = packing.place(weight, first), packing.place(weight, len(rows))
+            target = packer.memory(begin, size)
+            packer.team.run(Program([(packing.share, packing.block(rows, target))]))
+            file.release(self.tensor)
+            yield begin, target, rows.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A tensor's rows as the file has them, for kernels that take them so."""
+
+    tensor: str
+
+    @property
+    def layout(self) -> str:
+        return f"{self.tensor} as stored"
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        return file.tensors[self.tensor].n_bytes
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        rows, row_bytes = file.tensor(self.tensor).shape
+        return rows, row_bytes
+
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        weight = file.tensor(self.tensor)
+        rows, row_bytes = weight.shape
+        step = max(1, packer.piece // row_bytes)
+        for first in range(0, rows, step):
+            some = weight[first : first + step]
+            target = packer.memory(first * row_bytes, some.nbytes)
+            target.reshape(some.shape)[:] = some
+            file.release(self.tensor)
+            yield first * row_bytes, target, some.nbytes
 
 
 Jobs = Mapping[str, Job]  # by the names of the packed weights
 
 
 def packed_weights(
-    jobs: Jobs, file: GGUFFile, team: Team, watch: Watch | None, keep: bool
+    jobs: Jobs,
+    file: GGUFFile,
+    team: Team,
+    watch: Watch | None,
+    keep: bool,
+    ready: Mapping[str, Array],
 ) -> tuple[dict[str, Array], list[str]]:
     """The packed weights by name, as their packings shape them, and notes: why they could not be
     kept.
 
     With `keep` they are mapped from the file that an earlier load kept; if there is none, or not of
-    these jobs, they are packed and kept.
+    these jobs, they are packed and kept. Those that are `ready` are not packed again.
     """
-    places = Places(jobs, file)
-    if not keep:
-        return pack(jobs, file, places, team, watch), []
-    kept = Kept(jobs, file, places)
-    if (found := kept.load()) is not None:
+    kept = Kept(jobs, file, Places(jobs, file))
+    if keep and (found := kept.load()) is not None:
         if watch:
             watch(_total(jobs, file), _total(jobs, file))
         return found, []
-    weights = pack(jobs, file, places, team, watch)
-    fault = kept.save(weights)
+    missing = {name: job for name, job in jobs.items() if name not in ready}
+    weights = {name: ready[name] for name in jobs if name in ready}
+    if missing:
+        weights |= pack(missing, file, Places(missing, file), team, watch)
+    if not keep:
+        return weights, []
+    fault = kept.save((name, 0, weight) for name, weight in weights.items())
     return weights, [fault] if fault else []
 
 
@@ -87,23 +171,27 @@ class Places:
     def __init__(self, jobs: Jobs, file: GGUFFile) -> None:
         self.begins: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        self._rows: dict[str, int] = {}
-        self._jobs = jobs
+        self._jobs, self._file = jobs, file
         self.end = 0
         for name, job in jobs.items():
-            weight = file.tensor(job.tensor)
-            self.begins[name], self._rows[name] = self.end, len(weight)
-            self.sizes[name] = job.packing.place(weight, len(weight))
-            self.end += -(-self.sizes[name] // PAGE) * PAGE
+            self.begins[name], self.sizes[name] = self.end, math.prod(job.shape(file))
+            self.end += paged(self.sizes[name])
 
     def views(self, memory: Array) -> dict[str, Array]:
         """The weights in `memory`, uint8 [end or more], shaped."""
         return {
-            name: self._jobs[name].packing.shaped(
-                memory[begin : begin + self.sizes[name]], self._rows[name]
-            )
+            name: self.shaped(name, memory[begin : begin + self.sizes[name]])
             for name, begin in self.begins.items()
         }
+
+    def shaped(self, name: str, packed: Array) -> Array:
+        """A weight's packed bytes as kernels take them."""
+        return packed.reshape(self._jobs[name].shape(self._file))
+
+
+def paged(size: int) -> int:
+    """Bytes up to the end of the last page."""
+    return -(-size // PAGE) * PAGE
 
 
 def pack(
@@ -115,24 +203,65 @@ def pack(
     than a piece of the file is in memory.
     """
     weights = places.views(aligned(places.end))
-    done, total = 0, _total(jobs, file)
-    for name, job in jobs.items():
-        packing, weight, packed = job.packing, file.tensor(job.tensor), weights[name].reshape(-1)
-        step = max(1, PIECE // (packing.lanes * weight.shape[1])) * packing.lanes
-        for first in range(0, len(weight), step):
-            rows = weight[first : first + step]
-            begin = packing.place(weight, first)
-            target = packed[begin : begin + packing.place(weight, len(rows))]
-            team.run(Program([(packing.share, packing.block(rows, target))]))
-            file.release(job.tensor)
-            done += rows.nbytes
-            if watch:
-                watch(done, total)
+
+    def memory(name: str, begin: int, size: int) -> Array:
+        return weights[name].reshape(-1)[begin : begin + size]
+
+    for _ in pieces(jobs, file, team, watch, memory, PIECE):
+        pass
     return weights
 
 
+def pieces(
+    jobs: Jobs,
+    file: GGUFFile,
+    team: Team,
+    watch: Watch | None,
+    memory: Callable[[str, int, int], Array],
+    piece: int,
+) -> Iterator[tuple[str, int, Array]]:
+    """The weights piece by piece, each packed into what memory(name, begin, size) gives: the
+    weight's name, where the piece begins in it, and its bytes."""
+    done, total = 0, _total(jobs, file)
+    for name, job in jobs.items():
+        packer = Packer(team, partial(memory, name), piece)
+        for begin, packed, read in job.pieces(file, packer):
+            yield name, begin, packed
+            done += read
+            if watch:
+                watch(done, total)
+
+
 def _total(jobs: Jobs, file: GGUFFile) -> int:
-    return sum(file.tensors[job.tensor].n_bytes for job in jobs.values())
+    return sum(job.source_bytes(file) for job in jobs.values())
+
+
+def packed_file(
+    jobs: Jobs, file: GGUFFile, places: Places, team: Team, watch: Watch | None
+) -> tuple[Path, tuple[int, ...]]:
+    """The file on disk that holds the packed weights, made if it is not there, and its stamp; no
+    more than a piece of it is ever in memory.
+
+    Raises `ModelError` if it cannot be written.
+    """
+    kept = Kept(jobs, file, places)
+
+    def memory(name: str, begin: int, size: int) -> Array:
+        return aligned(size)
+
+    found = kept.open()
+    if found is None:
+        if fault := kept.save(pieces(jobs, file, team, watch, memory, SMALL_PIECE)):
+            raise ModelError(
+                f"{fault}; a ram_budget wants {places.end / 1e9:.1f} GB there (ASSAY_CACHE names"
+                " another folder)"
+            )
+        found = kept.open()
+    if found is None:
+        raise ModelError(f"{kept.path}: another program has replaced it: try again")
+    with found:
+        os.posix_fadvise(found.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return kept.path, stamp_of(found)
 
 
 class Kept:
@@ -153,22 +282,32 @@ class Kept:
         }
         self.index = json.dumps(index).encode()
 
+    def open(self) -> BinaryIO | None:
+        """The file on disk, if it is the one wanted."""
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return None
+        size = file.seek(0, os.SEEK_END)
+        file.seek(self.places.end)
+        if size == self.places.end + len(self.index) and file.read() == self.index:
+            return file
+        file.close()
+        return None
+
     def load(self) -> dict[str, Array] | None:
         """The weights, read-only, as views of the mapped file; None if it is not the one wanted."""
-        try:
-            with self.path.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # there is none, or nothing in it
+        if (file := self.open()) is None:
             return None
-        end = self.places.end
-        if len(data) != end + len(self.index) or data[end:] != self.index:
-            return None
+        with file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_WILLNEED"):
             data.madvise(mmap.MADV_WILLNEED)
         return self.places.views(np.frombuffer(data, np.uint8))
 
-    def save(self, weights: Mapping[str, Array]) -> str:
-        """Write the file aside and let it take the place of an older one; why not, if that fails.
+    def save(self, packed: Iterable[tuple[str, int, Array]]) -> str:
+        """Write pieces of weights (name, where in it, bytes) to a file aside and let it take the
+        place of an older one; why not, if that fails.
 
         A failure is none of the model's, which runs without.
         """
@@ -178,9 +317,9 @@ class Kept:
             _clear_abandoned(folder)
             with tempfile.NamedTemporaryFile(dir=folder, suffix=UNFINISHED, delete=False) as aside:
                 try:
-                    for name, begin in self.places.begins.items():
-                        aside.seek(begin)
-                        aside.write(weights[name].data)
+                    for name, begin, piece in packed:
+                        aside.seek(self.places.begins[name] + begin)
+                        aside.write(piece.data)
                     aside.seek(self.places.end)
                     aside.write(self.index)
                     aside.flush()

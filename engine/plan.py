@@ -6,17 +6,17 @@ First allocate, then compute: after planning, a step writes its inputs and sizes
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
 from engine.graph import Graph, Node, Value
-from engine.stages import Call, memory, stages
+from engine.stages import Call, apart, memory, stages
 from kernels.choose import Need
 from kernels.cpu.packing import aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
-from kernels.cpu.share import Words, all_arguments, scalar_word
+from kernels.cpu.share import Share, Words, all_arguments, scalar_word
 from kernels.cpu.simd import CACHE_LINE
 from kernels.cpu.team import Program
 from kernels.kernel import Kernel
@@ -35,15 +35,27 @@ def need(node: Node) -> Need:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """What has to be done for a step that is no op, such as reading its weights: shares, each run
+    once every thread is done with the one before. `writes` names arguments."""
+
+    shares: tuple[Share, ...]
+    arguments: Mapping[str, Value | float]
+    writes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A node with its kernel, its arguments as that kernel wants them.
 
-    `weight` names the file's tensor that the kernel streams in a packed layout, if it does.
+    `weight` names the file's tensor that the kernel streams in a packed layout, if it does;
+    `before` is done before the kernel runs.
     """
 
     node: Node
     kernel: Kernel
     weight: str = ""
+    before: Service | None = None
 
     def reads(self) -> list[Value]:
         """The arrays its inputs are, as the kernel wants them."""
@@ -110,6 +122,13 @@ def values_of(step: Step) -> dict[str, Value | float]:
     return {name: value for name, value in step.node.arguments.items() if name in names}
 
 
+def names_in(step: Step) -> set[str]:
+    """Of all values that it touches, those of its service among them."""
+    service = step.before.arguments if step.before else {}
+    both = [*step.node.arguments.values(), *service.values()]
+    return {value.name for value in both if isinstance(value, Value)}
+
+
 def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     """The op's named sizes in a step of these sizes, factors of products such as
     kv_heads*head_dim among them."""
@@ -142,9 +161,14 @@ def with_scratch(step: Step, limits: Mapping[str, int]) -> Step:
 
 
 def calls_of(steps: Sequence[Step]) -> list[Call]:
-    """What a team runs: each step's share, and the second share where its kernel has one."""
+    """What a team runs: each step's share, and the second share where its kernel has one; before
+    them the step's service."""
     found = []
     for i, step in enumerate(steps):
+        if service := step.before:
+            touched = ((n, v) for n, v in service.arguments.items() if n in service.writes)
+            changes = frozenset(memory(value) for _, value in touched if isinstance(value, Value))
+            found += [Call(i, share, service.arguments, changes) for share in service.shares]
         outputs = {argument.name for argument in step.kernel.spec.outputs} | {SCRATCH}
         values = step.node.arguments.items()
         writes = frozenset(memory(v) for n, v in values if isinstance(v, Value) and n in outputs)
@@ -187,12 +211,44 @@ def place(
     return offsets, size
 
 
+class Stream(Protocol):
+    """Weights that come from disk while steps run (engine/offload/stream.py)."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Their names, in the order of a step."""
+
+    def turn(self, used: int, wanted: int) -> Entry:
+        """Of a step's weights, so many were used; wait until so many have come."""
+
+
+def stages_of(steps: Sequence[Step], streamed: Sequence[str] = ()) -> list[list[Call]]:
+    """The calls of steps with barriers between; a stage uses at most one streamed weight."""
+    return apart(stages(calls_of(steps)), streamed)
+
+
+def turns(
+    stages: Sequence[Sequence[Call]], stream: Stream | None
+) -> tuple[list[list[Entry]], list[Entry]]:
+    """For each stage, what waits for its streamed weight; and what ends a step."""
+    if not stream:
+        return [[] for _ in stages], []
+    found: list[list[Entry]] = []
+    streamed, used = set(stream.names), 0
+    for stage in stages:
+        wants = any(value.name in streamed for call in stage for value in call.values())
+        found.append([stream.turn(used, used + 1)] if wants else [])
+        used += wants
+    return found, [stream.turn(used, used)]
+
+
 class Plan:
     """Steps laid out in memory, ready to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
-    are the same calls, each for itself.
+    are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
+    needs them.
     """
 
     def __init__(
@@ -201,9 +257,11 @@ class Plan:
         arrays: Mapping[str, Array],
         limits: Mapping[str, int],
         logits: Value,
+        stream: Stream | None = None,
     ) -> None:
         self.steps, self.limits = [with_scratch(step, limits) for step in steps], dict(limits)
-        self.stages = stages(calls_of(self.steps))
+        self.stream = stream
+        self.stages = stages_of(self.steps, stream.names if stream else ())
         self.calls = [call for stage in self.stages for call in stage]
         self.offsets, self.arena_bytes = place(self.stages, limits, logits)
         self.arena = aligned(self.arena_bytes)
@@ -213,23 +271,25 @@ class Plan:
         self._words, self._slots, starts = self._blocks()
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
-        self.program = self._in_stages(self.entries)
+        self.program = self._in_stages(self.entries, stream)
         self.logits = self.array(logits)
 
     def idle(self) -> Program:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
-        return self._in_stages((nothing, block) for _, block in self.entries)
+        return self._in_stages(((nothing, block) for _, block in self.entries), None)
 
-    def _in_stages(self, entries: Iterable[Entry]) -> Program:
-        """One entry for each stage, of one for each call."""
+    def _in_stages(self, entries: Iterable[Entry], stream: Stream | None) -> Program:
+        """One entry for each stage, of one for each call and what waits for its weight."""
         waiting, found, tables = iter(entries), list[Entry](), list[Words]()
-        for stage in self.stages:
-            alone, *more = [next(waiting) for _ in stage]
-            if more:
-                entry, calls = sequence([alone, *more])
+        before, end = turns(self.stages, stream)
+        for stage, turn in zip(self.stages, before, strict=True):
+            several = [*turn, *islice(waiting, len(stage))]
+            if len(several) > 1:
+                entry, calls = sequence(several)
                 tables.append(calls)
-            found.append(entry if more else alone)
-        return Program(found, tables)
+                several = [entry]
+            found += several
+        return Program([*found, *end], tables)
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""

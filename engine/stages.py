@@ -5,7 +5,7 @@ reads. Two calls do without one if neither touches what the other writes, or if 
 tokens and all they have in common is of each thread's own tokens.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.graph import Dim, Value
@@ -78,4 +78,20 @@ def stages(calls: Iterable[Call]) -> list[list[Call]]:
         if where == len(found):
             found.append([])
         found[where].append(call)
+    return found
+
+
+def apart(stages: Iterable[list[Call]], names: Collection[str]) -> list[list[Call]]:
+    """The stages, cut so that none touches two values of these names."""
+    found: list[list[Call]] = []
+    for stage in stages:
+        found.append([])
+        seen: set[str] = set()
+        for call in stage:
+            own = {value.name for value in call.values()} & set(names)
+            if seen and own - seen:
+                found.append([])
+                seen = set()
+            seen |= own
+            found[-1].append(call)
     return found

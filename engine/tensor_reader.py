@@ -53,6 +53,9 @@ class TensorReader:
             offset = tensor.offset + first * tensor.row_bytes
             yield self.read(offset, count * tensor.row_bytes).reshape(count, tensor.row_bytes)
 
+    def close(self) -> None:
+        self._source.close()
+
     def __enter__(self) -> Self:
         self.check()
         return self
@@ -63,4 +66,4 @@ class TensorReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._source.close()
+        self.close()

@@ -19,7 +19,7 @@ from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.models import llama
 from engine.options import Options, Progress
-from engine.packed_weights import Job, Kept, Places, pack
+from engine.packed_weights import Kept, Packed, Places, pack
 from kernels.cpu.packing import PACKINGS, Packing
 from kernels.cpu.team import Team
 from kernels.provenance import cache_folder
@@ -143,7 +143,7 @@ def test_pieces_make_the_same_weight(
         whole = packing(weight)
         steps: list[tuple[int, int]] = []
         monkeypatch.setattr(packed_weights, "PIECE", 2 * packing.lanes * weight.shape[1])
-        jobs = {"packed": Job("token_embd.weight", packing)}
+        jobs = {"packed": Packed("token_embd.weight", packing)}
         pieces = pack(jobs, file, Places(jobs, file), team, lambda *step: steps.append(step))
         assert pieces["packed"].tobytes() == whole.tobytes()
         assert [done for done, _ in steps] == [
@@ -279,12 +279,12 @@ def test_two_models_are_kept_apart(path: Path, folder: Path) -> None:
 def test_other_layouts_are_not_taken(path: Path) -> None:
     """Not even one that packs the same tensor into as many bytes."""
     with GGUFFile(path) as file, Team(1) as team:
-        kinds = [{"packed": Job("output.weight", PACKINGS[name])} for name in ("Q8_0", "F16")]
+        kinds = [{"packed": Packed("output.weight", PACKINGS[name])} for name in ("Q8_0", "F16")]
         keeps = [Kept(jobs, file, Places(jobs, file)) for jobs in kinds]
-        assert keeps[0].save(pack(kinds[0], file, keeps[0].places, team)) == ""
-        assert [kept.load() is None for kept in keeps] == [False, True]
-        assert keeps[1].save(pack(kinds[1], file, keeps[1].places, team)) == ""
-        assert [kept.load() is None for kept in keeps] == [True, False]
+        for kept, jobs, found in zip(keeps, kinds, ([False, True], [True, False]), strict=True):
+            weights = pack(jobs, file, kept.places, team)
+            assert kept.save((name, 0, weight) for name, weight in weights.items()) == ""
+            assert [kept.load() is None for kept in keeps] == found
 
 
 def test_processes_at_once_do_not_clash(path: Path, folder: Path) -> None:

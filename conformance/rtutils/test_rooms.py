@@ -21,7 +21,9 @@ ROOMS = {
     "conformance": {"reference", "kernels", "engine", "data", "conformance"},
     "bench": {"reference", "kernels", "engine", "data", "bench"},
 }
-TEAM = {"kernels.cpu.team", "kernels.cpu.sequence"}  # their shares run those of kernels
+TEAM = {  # run or feed kernels
+    f"kernels.cpu.{name}" for name in ("team", "sequence", "reading", "readers", "streaming")
+}
 
 
 def sources(room: str) -> list[Path]:
@@ -110,7 +112,7 @@ def test_every_reference_is_in_the_table():
 
 
 def test_every_share_is_in_the_table():
-    """A file of kernels/cpu that makes shares is used by a kernel, or is the team's own."""
+    """A file of kernels/cpu that makes shares is used by a kernel, or serves the team."""
     used = {k.share.function.__module__ for k in KERNELS}
     used |= {k.pack.share.function.__module__ for k in KERNELS if k.pack}
     makers = {"share", "by_format"}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from engine.gguf_file import GGUFFile, TensorInfo, shown_path
+from engine.offload.bundle import UNDO_FIRST, is_bundled
 
 GIB = 2**30
 FREE = -1.0  # a budget of what is free
@@ -91,6 +92,8 @@ def parts(file: GGUFFile, context: int = 0, kv_format: str = "F16") -> Parts:
     Raises `PlacementError`.
     """
     where = shown_path(file.path)
+    if is_bundled(file):
+        raise PlacementError(f"{where}: {UNDO_FIRST}")
     ups = [_tensor(file, f"blk.{i}.ffn_up.weight") for i in range(_blocks(file))]
     neuron = []
     for i, up in enumerate(ups):

@@ -13,6 +13,7 @@ from engine.gguf_cursor import shown
 from engine.gguf_edit import keys_of
 from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
 from engine.gguf_writer import NewTensor, u32, write_gguf
+from engine.offload.bundle import UNDO_FIRST, is_bundled
 from engine.quantise.importance import Importance
 from engine.quantise.mixes import ALIASES, MIXES, Mix, Place, fitting
 from engine.quantise.values import Floats, misfit, run
@@ -94,6 +95,8 @@ class Choice:
 def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
     """What becomes of every tensor, in the file's order. Raises `QuantiseError`."""
     mix = recipe.mix
+    if is_bundled(file):
+        raise QuantiseError(f"{shown_path(file.path)}: {UNDO_FIRST}")
     for name in filter(None, (recipe.output, recipe.embedding, *(f for _, f in recipe.overrides))):
         _check_format(name)
     try:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from engine.shell import options as o
 
 if TYPE_CHECKING:
     from engine.gguf_file import GGUFFile
+    from engine.offload.bundle import Bundle
 
 WIDTH = 72  # characters of a value in the table
 
@@ -82,7 +84,21 @@ def _described(file: "GGUFFile", tensors: bool) -> dict[str, Any]:
              "bytes": t.n_bytes}
             for t in file.tensors.values()
         ]  # fmt: skip
+        described["bundles"] = [asdict(bundle) for bundle in _bundles(file).values()]
     return described
+
+
+def _bundles(file: "GGUFFile") -> "dict[str, Bundle]":
+    """By tensor; of a file that contradicts itself none, with a note."""
+    from engine.offload.bundle import BundleError, bundles
+    from engine.shell.show import stderr
+
+    try:
+        return {bundle.name: bundle for bundle in bundles(file).values()}
+    except BundleError as error:
+        note = f"note: {error}"
+        stderr.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        return {}
 
 
 def _type_name(file: "GGUFFile", key: str) -> str:
@@ -97,7 +113,7 @@ def _show(file: "GGUFFile", tensors: bool) -> None:
     from engine.gguf_cursor import NUMBERS
     from engine.shell.show import stdout
 
-    console = stdout()
+    console, bundles = stdout(), _bundles(file)
     table = Table("key", "type", "value")
     for key, value in file.metadata.items():
         if isinstance(value, float):  # as short as its type allows
@@ -109,9 +125,19 @@ def _show(file: "GGUFFile", tensors: bool) -> None:
         for t in file.tensors.values():
             dims = " x ".join(map(str, t.dims))
             table.add_row(escape(t.name), t.type_name, dims, f"{t.n_bytes:,}", f"{t.offset:,}")
+            if t.name in bundles:
+                for name, part in bundles[t.name].parts.items():
+                    dims = f"{bundles[t.name].neurons} x {bundles[t.name].hidden}"
+                    n_bytes = f"{bundles[t.name].neurons * part.n_bytes:,}"
+                    table.add_row(f"  {name}", part.format, dims, n_bytes, f"+ {part.begin:,}")
         console.print(table)
-    counts = Counter(t.type_name for t in file.tensors.values())
-    elements = sum(math.prod(t.dims) for t in file.tensors.values())
+    counts: Counter[str] = Counter()
+    elements = 0
+    for t in file.tensors.values():
+        found = bundles.get(t.name)
+        counts["bundles" if found else t.type_name] += 1
+        held = found.tensors.values() if found else (t,)
+        elements += sum(math.prod(tensor.dims) for tensor in held)
     stored = sum(t.n_bytes for t in file.tensors.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     bits = f", {8 * stored / elements:.2f} bits a weight" if elements else ""

@@ -63,6 +63,15 @@ ResetGpuIndex = Annotated[
 DisableGpuIndex = Annotated[
     bool, typer.Option("--disable-gpu-index", help="Use no index: no neuron on the GPU.")
 ]
+RamBudget = Annotated[
+    str,
+    typer.Option(
+        "--ram-budget",
+        metavar="SIZE",
+        help="Most memory, such as 600MiB: weights beyond it are read from disk all along.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
 Seed = Annotated[

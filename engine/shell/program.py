@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from engine.shell import (
+    bundle,
     certify,
     chat,
     convert,
@@ -42,6 +43,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     imatrix.imatrix: "Find out which columns of weights matter.",
     quantize.quantize: "Write a model in another weight format.",
     sparsify.sparsify: "Make a sparse model with predictors.",
+    bundle.bundle: "Bring each neuron's rows together on disk.",
     perplexity.perplexity: "Measure how well a model foretells a text.",
     plan.plan: "Print the nodes of a step.",
     place.place: "Choose a sparse model's neurons for the GPU.",

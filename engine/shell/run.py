@@ -52,6 +52,7 @@ def run(
     activation: o.Activation = None,
     reset_gpu_index: o.ResetGpuIndex = False,
     disable_gpu_index: o.DisableGpuIndex = False,
+    ram_budget: o.RamBudget = "",
     as_json: o.Json = False,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
@@ -84,6 +85,7 @@ def run(
         sparse=sparse, threshold=sparse_threshold, union=union,
         vram_budget=vram_budget, activation=activation,
         reset_gpu_index=reset_gpu_index, disable_gpu_index=disable_gpu_index,
+        ram_budget=ram_budget,
     ) as engine:  # fmt: skip
         resume = session is not None and session.exists()
         if resume:

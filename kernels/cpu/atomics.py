@@ -14,26 +14,43 @@ from kernels.cpu.simd import I32, address_of
 I64 = ir.IntType(64)
 
 
+def _word(array):
+    """LLVM's type of the elements of an int32 or int64 array."""
+    return ir.IntType(array.dtype.bitwidth)
+
+
 @intrinsic
 def atomic_add(typing, array, index, value):
-    """array[index] += value on an int32 array; returns the value before."""
+    """array[index] += value on an int32 or int64 array; returns the value before."""
 
     def codegen(context, builder, signature, values):
-        pointer = address_of(context, builder, signature.args[0], values, I32)
+        pointer = address_of(context, builder, signature.args[0], values, _word(array))
         return builder.atomic_rmw("add", pointer, values[2], "seq_cst")
 
-    return types.int32(array, types.intp, types.int32), codegen
+    return array.dtype(array, types.intp, array.dtype), codegen
 
 
 @intrinsic
 def atomic_load(typing, array, index):
-    """array[index] of an int32 array, before anything that follows."""
+    """array[index] of an int32 or int64 array, before anything that follows."""
 
     def codegen(context, builder, signature, values):
-        pointer = address_of(context, builder, signature.args[0], values, I32)
-        return builder.load_atomic(pointer, "seq_cst", 4)
+        pointer = address_of(context, builder, signature.args[0], values, _word(array))
+        return builder.load_atomic(pointer, "seq_cst", array.dtype.bitwidth // 8)
 
-    return types.int32(array, types.intp), codegen
+    return array.dtype(array, types.intp), codegen
+
+
+@intrinsic
+def compare_and_swap(typing, array, index, expected, value):
+    """Whether array[index] was as expected, on an int32 or int64 array; it is `value` then."""
+
+    def codegen(context, builder, signature, values):
+        pointer = address_of(context, builder, signature.args[0], values, _word(array))
+        found = builder.cmpxchg(pointer, values[2], values[3], "seq_cst", "seq_cst")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(array, types.intp, array.dtype, array.dtype), codegen
 
 
 @intrinsic
@@ -71,6 +88,18 @@ def word_at(typing, address, index):
         return builder.load(builder.gep(words, [values[1]]))
 
     return types.uint64(types.uint64, types.intp), codegen
+
+
+@intrinsic
+def put_word(typing, address, index, value):
+    """Make `value` the 64-bit word `index` words beyond an address."""
+
+    def codegen(context, builder, signature, values):
+        words = builder.inttoptr(values[0], I64.as_pointer())
+        builder.store(values[2], builder.gep(words, [values[1]]))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.intp, types.uint64), codegen
 
 
 @intrinsic

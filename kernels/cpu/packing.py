@@ -217,12 +217,12 @@ class Packing:
 
     def memory(self, weight: Array) -> Array:
         """For the packed weight: uninitialised bytes on a cache line boundary, shaped."""
-        return self.shaped(aligned(self.place(weight, len(weight))), len(weight))
+        return aligned(self.place(weight, len(weight))).reshape(self.shape(weight))
 
-    def shaped(self, packed: Array, rows: int) -> Array:
-        """Packed bytes of so many rows as kernels take them: uint8 [packed], or [rows, stride]
-        where rows are apart."""
-        return packed.reshape(rows, packed.size // max(rows, 1)) if self.apart else packed
+    def shape(self, weight: Array) -> tuple[int, ...]:
+        """Of the packed weight: [packed], or [rows, stride] where rows are apart."""
+        size, rows = self.place(weight, len(weight)), len(weight)
+        return (rows, size // max(rows, 1)) if self.apart else (size,)
 
     def place(self, weight: Array, rows: int) -> int:
         """Where in the packed weight the groups begin that follow so many rows."""
@@ -238,7 +238,7 @@ class Packing:
         `block(weight[a:b], packed[place(a):place(b)])` with `a` a multiple of `lanes`.
         """
         source: Array = weight.view(self.word)
-        values = {"weight": source, "out": self.shaped(packed.view(self.word), len(weight))}
+        values = {"weight": source, "out": packed.reshape(self.shape(weight)).view(self.word)}
         return pack_words(self.share.signature, values)
 
     def job(self, weight: Array) -> tuple[Array, Words]:
@@ -258,10 +258,10 @@ class Packing:
         return packed
 
 
-def aligned(size: int) -> Array:
-    """Uninitialised bytes on a cache line boundary."""
-    memory = np.empty(size + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
+def aligned(size: int, boundary: int = CACHE_LINE) -> Array:
+    """Uninitialised bytes on a boundary: a cache line's, or 4096 for what a disk fills."""
+    memory = np.empty(size + boundary, np.uint8)
+    start = -memory.ctypes.data % boundary
     return memory[start : start + size]
 
 

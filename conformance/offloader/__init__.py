@@ -1,0 +1,1 @@
+"""Sparse models whose neurons are read from disk."""

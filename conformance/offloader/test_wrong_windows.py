@@ -1,0 +1,130 @@
+"""Wrong windows are noticed: those a hand might write, and every small change of the source.
+
+Here the source runs as plain Python, so that each takes a moment and no compiler.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from conformance.mutants.mutate import mutants
+from conformance.offloader.test_neuron_window import AgainstDicts
+from kernels.cpu import neuron_window
+
+SOURCE = Path(neuron_window.__file__).read_text()
+PATIENCE = 5.0  # seconds of the processor for one that takes a tenth; a broken ring has no end
+
+PLANTED = {
+    "most recently used goes first": [
+        ("slot = s.after[end]", "slot = s.before[end]"),
+    ],
+    "first read goes first": [
+        (
+            "            unlink(s, slot)\n        link_last(s, slot, end)\n",
+            "            continue\n",
+        ),
+        (
+            "            missed += 1\n",
+            "            missed += 1\n            link_last(s, slot, end)\n",
+        ),
+    ],
+    "neurons let go keep their slots": [("    s.slots[s.owner[slot]] = NOWHERE\n", "")],
+    "slots are not given back": [("    s.now[FREE] += 1\n", "")],
+    "a slot is given twice": [("            s.now[FREE] -= 1\n", "")],
+    "hits are read again": [
+        ("if slot == NOWHERE:", "if slot == NOWHERE or s.after[slot] != NOWHERE:")
+    ],
+    "hits are no use": [
+        ("        s.stamp[slot] = step\n", "        s.stamp[slot] = s.stamp[slot] or step\n")
+    ],
+    "pinned neurons enter the ring": [("elif s.after[slot] == NOWHERE:", "elif False:")],
+    "pinned neurons are forgotten": [("(pinned or s.after[slot] != NOWHERE)", "True")],
+    "trimmed too soon": [("trim(window, s.now[BLOCK], s.now[STEP])", "trim(window, block, step)")],
+    "never trimmed": [("    trim(window, s.now[BLOCK], s.now[STEP])\n", "")],
+    "one quota for all": [("s.quota[block]", "s.quota[0]")],
+    "a step too long": [("> s.steps", "> s.steps + 1")],
+    "rows of another block": [
+        ("first, end, missed = s.first[block]", "first, end, missed = s.first[0]")
+    ],
+}
+
+
+def interpreted(source: str) -> SimpleNamespace:
+    """The module as plain Python: calls take the window itself instead of its address."""
+    names: dict[str, Any] = {"__name__": "interpreted_window"}
+    exec(compile(source, "interpreted_window", "exec"), names)
+    names |= {name: f.py_func for name, f in names.items() if hasattr(f, "py_func")}
+    names["arguments"] = lambda window, _: window.state
+    return SimpleNamespace(**names)
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    def give_up(*_: object) -> None:
+        raise TimeoutError("this window goes round in circles")
+
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def failure(source: str) -> Exception | None:
+    """How the window of this source fails the machine that the real one passes."""
+
+    class Interpreted(AgainstDicts):
+        tried = interpreted(source)
+
+        def handle(self) -> Any:
+            return self.window
+
+    quick = settings(
+        max_examples=200,
+        stateful_step_count=20,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        with patience():
+            run_state_machine_as_test(Interpreted, settings=quick)
+    except Exception as error:
+        return error
+    return None
+
+
+def test_the_source_as_it_is_passes() -> None:
+    """What rejects the others is the change, not that it runs as Python."""
+    assert failure(SOURCE) is None
+
+
+@pytest.mark.parametrize("edits", PLANTED.values(), ids=list(PLANTED))
+def test_wrong_windows_are_rejected(edits: list[tuple[str, str]], record_property: Any) -> None:
+    """No planted bug passes."""
+    source = SOURCE
+    for old, new in edits:
+        assert old in source
+        source = source.replace(old, new)
+    found = failure(source)
+    record_property("planted", (f"neuron_window: {edits}", found is not None))
+    assert found is not None
+
+
+def test_every_small_change_is_noticed() -> None:
+    """Of the mutants of this source none passes."""
+    changed = list(mutants("kernels/cpu/neuron_window.py", SOURCE))
+    assert len(changed) > 100
+    survivors = [str(m) for m in changed if failure(m.source(SOURCE)) is None]
+    assert not survivors, "\n".join(survivors)

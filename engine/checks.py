@@ -1,0 +1,84 @@
+"""What has to hold before a model is made or steps: of the file's tensors, of the memory that is
+free, of a step's arguments."""
+
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from engine.config import ModelConfig, ModelError
+from engine.gguf_file import GGUFFile
+from engine.models.family import Family
+from engine.options import Options
+from reference.formats import FORMATS
+
+
+def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
+    """Every tensor that the family wants is in the file, in a shape and a format that run."""
+    tensors = file.tensors
+    if config.blocks > len(tensors):  # before anything is made for each block
+        raise ModelError(
+            f"{file.path}: {config.architecture}.block_count is {config.blocks},"
+            f" but there are {len(tensors)} tensors"
+        )
+    wanted = family.expected_tensors(config)
+    if missing := [name for name in wanted if name not in tensors]:
+        raise ModelError(f"{file.path}: tensor {missing[0]} is missing")
+    for name, dims in (wanted | family.optional_tensors(config)).items():
+        if name in tensors:
+            info = tensors[name]
+            if info.dims != dims:
+                got, expected = list(info.dims), list(dims)
+                raise ModelError(f"{file.path}: tensor {name} is {got}, not {expected}")
+            if info.type_name not in FORMATS:
+                raise ModelError(
+                    f"{file.path}: tensor {name} is in {info.type_name}; formats that run:"
+                    f" {', '.join(FORMATS)}"
+                )
+
+
+def check_memory(config: ModelConfig, options: Options, context: int) -> None:
+    """A cache of `context` cells is whole blocks of its format, and fits what is free."""
+    layout = FORMATS[options.kv_format]
+    width = config.kv_heads * config.head_dim
+    if width % layout.block:
+        raise ModelError(
+            f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
+            " a cell holds of this model are no whole number of them"
+        )
+    row = layout.row_bytes(width)
+    wanted = 2 * config.blocks * context * row + 4 * options.sequences * context
+    free = psutil.virtual_memory().available
+    if wanted > free:
+        raise ModelError(
+            f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
+            f" {free / 1e9:.1f} GB are free"
+        )
+
+
+def check_step(
+    config: ModelConfig,
+    limits: Mapping[str, int],
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    sequences: Sequence[Sequence[int]],
+    wanted: Sequence[int],
+) -> None:
+    """The arguments of `Model.step` fit one another, the vocabulary and the limits."""
+    if bad := [t for t in tokens if not 0 <= t < config.vocab]:
+        raise ModelError(f"token {bad[0]} is outside the vocabulary of {config.vocab}")
+    learned = config.positions
+    if learned and (beyond := [p for p in positions if p >= learned]):
+        raise ModelError(
+            f"position {beyond[0]} is none of the {learned} that the model has learned"
+        )
+    count = len(tokens)
+    for name, size in (("tokens", count), ("outputs", len(wanted))):
+        if size > limits[name]:
+            raise ModelError(f"a step takes at most {limits[name]} {name}, got {size}")
+    if not count == len(positions) == len(sequences):
+        raise ModelError(
+            f"a step's tokens, positions and sequences are as many: {count}, {len(positions)}"
+            f" and {len(sequences)}"
+        )
+    if bad := [row for row in wanted if not 0 <= row < count]:
+        raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")

@@ -1,0 +1,94 @@
+"""A file of weights, opened so that reading it takes no memory for the page cache (O_DIRECT)."""
+
+import os
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from engine.gguf_file import shown_path, stamp_of
+from kernels.cpu.packing import aligned
+from kernels.cpu.readers import File
+
+ALIGNMENTS = (512, 4096)  # a disk's sectors
+PAGE = 4096
+O_DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+class DirectFile:
+    """A file that `Readers` read past the page cache, or through it where that must be.
+
+    file     for `Readers`: its descriptor, and what reads must be aligned to
+    stamp    size, dates of change and inode when it was opened
+    note     why it is read through the page cache after all, or None; what was read is dropped then
+
+    With the stamp of somebody who opened the path before, it must be the same file still. Raises
+    OSError where it cannot be read or is not that file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], stamp: tuple[int, ...] | None = None) -> None:
+        self.path, self.note = Path(path), None
+        name = shown_path(self.path)
+        try:
+            self._source, alignment = _open(self.path)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise OSError(f"{name}: cannot be read: {reason}") from None
+        if not alignment:
+            self.note = f"{name}: its file system reads through the page cache only"
+        self.file = File(name, self._source.fileno(), alignment or 1, dropped=not alignment)
+        self.stamp = stamp or stamp_of(self._source)
+        try:
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raise OSError if the file has changed since it was opened: others wrote into it, and what
+        was read may be of both."""
+        if stamp_of(self._source) != self.stamp:
+            raise OSError(f"{self.file.name}: it changed while it was read")
+
+    def close(self) -> None:
+        """Nobody may be reading any more: another file may get the descriptor."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _open(path: Path) -> tuple[FileIO, int]:
+    """The file, and what reads must be aligned to past the page cache; 0 where that cannot be."""
+    if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+        raise OSError("this is not a file")
+    with suppress(OSError):  # some refuse when it is opened, some when it is read
+        source = FileIO(path, opener=lambda p, flags: os.open(p, flags | O_DIRECT))
+        for alignment in ALIGNMENTS if O_DIRECT else ():
+            if _accepts(source, alignment):
+                return source, alignment
+        source.close()
+    source = FileIO(path)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing read ahead
+    return source, 0
+
+
+def _accepts(source: FileIO, alignment: int) -> bool:
+    """Whether places in the file and in memory may be odd multiples of so many bytes."""
+    memory = aligned(2 * PAGE, PAGE)[alignment % PAGE :][:alignment]
+    try:
+        for offset in (0, alignment):
+            os.preadv(source.fileno(), [memory.data], offset)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,229 @@
+"""Neurons of sparse blocks in a pool of slots, fetched when predictors name them."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.gguf_file import GGUFFile
+from engine.graph import Value
+from engine.offload.bundle import Bundle, part_name, stride_of
+from engine.packed_weights import PAGE, Packer
+from engine.plan import Service
+from kernels.cpu.neuron_window import FOREVER, NeuronWindow, slots_needed
+from kernels.cpu.packing import aligned
+from kernels.cpu.readers import Readers
+from kernels.cpu.streaming import READS, arrive, fetch
+
+# Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
+# more is begun: what a disk brings in the time that each read costs.
+READ_THROUGH = 2**14
+WORDS = {"int32": "i32", "int64": "i64", "uint8": "u8"}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one neuron that are side by side in the packed file, padded to `stride` bytes: a job
+    (packed_weights.py). All matrices of a block in one group are a bundle; each in a group of its
+    own are read one by one."""
+
+    tensors: tuple[str, ...]
+    stride: int
+
+    @property
+    def layout(self) -> str:
+        return f"rows of {' '.join(self.tensors)} every {self.stride} bytes"
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        return sum(file.tensors[name].n_bytes for name in self.tensors)
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        return file.tensors[self.tensors[0]].dims[0], self.stride
+
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        neurons, begins = file.tensors[self.tensors[0]].dims[0], self.begins(file)
+        step = max(1, packer.piece // self.stride)
+        for first in range(0, neurons, step):
+            count = min(step, neurons - first)
+            target = packer.memory(first * self.stride, count * self.stride)
+            rows = target.reshape(count, self.stride)
+            rows[:] = 0
+            read = 0
+            for name, begin in begins.items():
+                source = file.tensor(name)[first : first + count]
+                rows[:, begin : begin + source.shape[1]] = source
+                read += source.nbytes
+                file.release(name)
+            yield first * self.stride, target, read
+
+    def begins(self, file: GGUFFile) -> dict[str, int]:
+        """Where each tensor's row begins."""
+        sizes = [file.tensors[name].row_bytes for name in self.tensors]
+        return dict(zip(self.tensors, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Where rows of a block's neurons are on disk: neuron i's `size` bytes from offset + i * size
+    on in a file (its place among the readers'), which go to byte `at` of its slot."""
+
+    file: int
+    offset: int
+    size: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The neurons of a block on disk, and where in a slot the rows of each tensor begin."""
+
+    neurons: int
+    sections: tuple[Section, ...]
+    begins: Mapping[str, int]
+
+    @property
+    def slot(self) -> int:
+        """Bytes of a slot."""
+        return sum(section.size for section in self.sections)
+
+
+def of_bundle(bundle: Bundle, file: int) -> Source:
+    """A block of a model file that `assay bundle` made."""
+    begins = {part_name(bundle.block, part): row.begin for part, row in bundle.parts.items()}
+    return Source(bundle.neurons, (Section(file, bundle.offset, bundle.stride, 0),), begins)
+
+
+def groups_of(file: GGUFFile, tensors: Sequence[str], bundled: bool) -> list[Group]:
+    """How the packed file has the neurons of a block: side by side, or each matrix by itself."""
+    groups = [tuple(tensors)] if bundled else [(name,) for name in tensors]
+    return [
+        Group(names, stride_of(sum(file.tensors[name].row_bytes for name in names)))
+        for names in groups
+    ]
+
+
+def of_groups(file: GGUFFile, groups: Sequence[Group], offsets: Sequence[int]) -> Source:
+    """A block of the packed file, the readers' file 0."""
+    sections: list[Section] = []
+    begins: dict[str, int] = {}
+    at = 0
+    for group, offset in zip(groups, offsets, strict=True):
+        sections.append(Section(0, offset, group.stride, at))
+        begins |= {name: at + begin for name, begin in group.begins(file).items()}
+        at += group.stride
+    return Source(file.tensors[groups[0].tensors[0]].dims[0], tuple(sections), begins)
+
+
+class Neurons:
+    """A pool of slots for the neurons of these blocks, in at most `room` bytes, and what of a step
+    fills it (kernels/cpu/streaming.py).
+
+    As many of each block's stay as fit, those used last; there is always room for all of any one
+    block. `steps`: how many steps an unused neuron may stay; None: as long as there is room.
+    `counter` is the first of the readers' counters for the blocks.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[int, Source],
+        room: int,
+        counter: int,
+        steps: int | None = None,
+    ) -> None:
+        self.blocks = tuple(sources)
+        self.sources = sources
+        stride = max(source.slot for source in sources.values())
+        sizes = [source.neurons for source in sources.values()]
+        capacity = min(room // stride - 1, sum(sizes))
+        quota = _quota(sizes, capacity)
+        window = FOREVER if steps is None else steps
+        self.window = NeuronWindow(sizes, [quota] * len(sizes), capacity, window)
+        # one row more, for views that begin within a row
+        self.pool = aligned((capacity + 1) * stride, PAGE).reshape(capacity + 1, stride)
+        most = max(0, READ_THROUGH // stride)
+        vectors = max(sizes) * max(len(s.sections) for s in sources.values()) * (1 + most)
+        self._most, self._counter = most, counter
+        self._asked = np.zeros((len(sizes), 2), np.int64)
+        self._stalls = np.zeros((len(sizes), 1), np.int64)
+        self.arrays: dict[str, Array] = {
+            "neurons.loads": np.zeros((max(sizes), 2), np.int32),
+            "neurons.iovecs": np.zeros((vectors, 2), np.int64),
+            "neurons.pool": self.pool,
+            "neurons.gap": aligned(stride, PAGE),
+        }
+        for n, i in enumerate(self.blocks):
+            words = [(s.file, s.offset, s.size, s.at) for s in sources[i].sections]
+            self.arrays |= {
+                f"blk.{i}.sections": np.array(words, np.int64),
+                f"blk.{i}.slots": self.window.slots_of(n),
+                f"blk.{i}.asked": self._asked[n],
+                f"blk.{i}.stall": self._stalls[n],
+            }
+            for name, begin in sources[i].begins.items():
+                view = self.pool.reshape(-1)[begin : begin + capacity * stride]
+                self.arrays[pooled(name)] = view.reshape(capacity, stride)
+
+    @property
+    def kept_share(self) -> float:
+        """Of all neurons, those that may stay."""
+        kept = np.minimum(self.window.state.quota, self.window.neurons)
+        return float(kept.sum() / self.window.neurons.sum())
+
+    @property
+    def reads(self) -> int:
+        """How many reads may be under way."""
+        return max(s.neurons * len(s.sections) for s in self.sources.values())
+
+    def slots(self, i: int) -> Value:
+        return self._value(f"blk.{i}.slots")
+
+    def service(self, i: int, rows: Value, count: Value, readers: Readers) -> Service:
+        """What brings the neurons that `rows` and `count` name."""
+        values: dict[str, Value | float] = {
+            "readers": readers.address,
+            "window": self.window.address,
+            "rows": rows,
+            "count": count,
+            "block": self.blocks.index(i),
+            "counter": self._counter + self.blocks.index(i),
+            "most": self._most,
+            **{n: self._value(f"blk.{i}.{n}") for n in ("sections", "asked", "stall", "slots")},
+            **{n: self._value(f"neurons.{n}") for n in ("loads", "iovecs", "pool", "gap")},
+        }
+        return Service((fetch, arrive), values, frozenset({"slots", "asked"}))
+
+    def _value(self, name: str) -> Value:
+        array = self.arrays[name]
+        return Value(name, "cache", WORDS[array.dtype.name], array.shape)
+
+    def restart(self) -> None:
+        """What was being fetched is not to be trusted; readers are idle."""
+        self.window.forget()
+        self._asked[:, READS] = 0
+
+    def stalls(self) -> dict[str, float]:
+        """Seconds that steps have waited for the neurons of each block."""
+        seconds = 1e-9 * self._stalls[:, 0]
+        return {f"blk.{i}": float(s) for i, s in zip(self.blocks, seconds, strict=True)}
+
+
+def least(sources: Mapping[int, Source]) -> int:
+    """Bytes of a pool that has room for all neurons of any one block."""
+    stride = max(source.slot for source in sources.values())
+    return (max(source.neurons for source in sources.values()) + 1) * stride
+
+
+def pooled(tensor: str) -> str:
+    """What a tensor's rows in the pool are called."""
+    return f"{tensor}@pool"
+
+
+def _quota(sizes: Sequence[int], capacity: int) -> int:
+    """The most neurons that each block can keep."""
+    zeros = np.zeros(len(sizes), np.int32)
+    counts = range(max(sizes) + 1)
+    return bisect_right(counts, capacity, key=lambda q: slots_needed(sizes, zeros + q, zeros)) - 1

@@ -1,0 +1,292 @@
+"""A model under a budget of memory: which of its weights are resident, which stream, and the steps
+as they meet them."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelConfig, ModelError
+from engine.gguf_file import GGUFFile
+from engine.graph import Value
+from engine.offload import neurons as pools
+from engine.offload import residency
+from engine.offload.budget import Budget, parse_bytes
+from engine.offload.bundle import Bundle
+from engine.offload.direct_file import DirectFile
+from engine.offload.neurons import Group, Neurons, Source
+from engine.offload.rows import Rows
+from engine.offload.stream import Stored, Stream
+from engine.options import Options
+from engine.packed_weights import Copied, Job, Packed, Places, packed_file, paged
+from engine.plan import Step, place, stages_of, with_scratch
+from kernels.cpu.packing import aligned
+from kernels.cpu.readers import Readers
+from kernels.cpu.team import Team
+
+READERS = 32
+AT_ONCE = 2**26  # bytes of a resident weight that one read brings
+INPUTS = 2**23  # bytes that inputs of a step and requests to the readers take, at most
+REQUESTS = 2**10  # in the readers' ring, at least
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class OffloadError(ModelError):
+    """Weights could not be read while the model ran: what was computed with them is void."""
+
+
+class Offload:
+    """The weights of `steps` within `options.ram_budget`, beside a cache of `cache_bytes`.
+
+    steps      as they meet their weights: in memory, in the ring, in the pool of neurons
+    arrays     of their values, by name
+    stream     what the plan waits for, if any weights stream
+    neurons    of sparse blocks, if there are any
+    notes      what is not as one would think
+
+    The first time, weights are packed into a file beside other caches, from which they are read
+    from then on. Raises `ModelError` for a budget that is too small, and says what would do.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        file: GGUFFile,
+        bundles: Mapping[int, Bundle],
+        config: ModelConfig,
+        team: Team,
+        options: Options,
+        limits: Mapping[str, int],
+        logits: Value,
+        cache_bytes: int,
+    ) -> None:
+        self._resources = ExitStack()
+        try:
+            self.rows = Rows(steps, file, limits["tokens"])
+            self._resources.callback(self.rows.close)
+            self.steps = [with_scratch(step, limits) for step in self.rows.steps]
+            sparse = sparse_tensors(self.steps, config)
+            jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
+            disk = Disk(jobs, sparse, file, bundles, team, options)
+            self._resources.callback(disk.close)
+            self._files = disk.files
+            stages = stages_of(self.steps)
+            for call in (call for stage in stages for call in stage):
+                call.share.compile()  # what that takes is not left for weights
+            order = {
+                value.name: disk.stored[value.name].size
+                for stage in stages
+                for call in stage
+                for value in call.values()
+                if value.name in disk.stored
+            }
+            _, arena = place(stages, limits, logits)
+            step = arena + INPUTS + sum(array.nbytes for array in self.rows.arrays.values())
+            budget = Budget.now(parse_bytes(options.ram_budget), cache_bytes, step)
+            division, pool = shared(budget, order, disk.sources)
+            self.stream = Stream(division.ring, disk.stored, team.n_threads)
+            self.neurons = None
+            counters = len(division.ring.names)
+            requests = self.stream.reads
+            if disk.sources:
+                self.neurons = Neurons(disk.sources, pool, counters, options.neuron_window)
+                counters += len(disk.sources)
+                requests = max(requests, self.neurons.reads)
+            self.readers = self._resources.enter_context(
+                Readers(
+                    [file.file for file in disk.files],
+                    READERS,
+                    team.n_threads,
+                    max(1, counters),
+                    1 << max(REQUESTS, requests).bit_length(),
+                )
+            )
+            self.stream.read_by(self.readers)
+            resident = self._read(division.resident, disk.stored)
+            self.arrays = {**self.rows.arrays, **disk.shaped(resident | self.stream.weights)}
+            if self.neurons:
+                self.arrays |= self.neurons.arrays
+                self.steps = with_neurons(self.steps, self.neurons, self.readers)
+            self.notes = [*disk.notes, self._division(resident)]
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _read(self, names: Sequence[str], stored: Mapping[str, Stored]) -> dict[str, Array]:
+        """Weights that stay in memory."""
+        sizes = [paged(stored[name].size) for name in names]
+        memory, found, begin = aligned(sum(sizes), 4096), {}, 0
+        for name, size in zip(names, sizes, strict=True):
+            for at in range(0, size, AT_ONCE):
+                piece = memory[begin + at : begin + min(at + AT_ONCE, size)]
+                self.readers.read(0, stored[name].offset + at, [piece])
+            found[name] = memory[begin : begin + stored[name].size]
+            begin += size
+        return found
+
+    def _division(self, resident: Mapping[str, Array]) -> str:
+        kept = sum(array.nbytes for array in resident.values())
+        text = f"ram_budget: {kept / 1e6:.0f} MB of weights stay in memory"
+        if self.stream.names:
+            text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"
+        if self.neurons:
+            text += f", and {self.neurons.kept_share:.0%} of the sparse blocks' neurons"
+        return text
+
+    def gather(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
+        """Read the rows of embeddings that a step of these tokens needs."""
+        self.rows.gather({"tokens": tokens, "positions": positions})
+
+    def came(self) -> bool:
+        """Whether all that the step just run has waited for was read; if a signal came between, the
+        step has to be run again. Raises `OffloadError` where reading failed."""
+        if fault := self.readers.fault:
+            raise OffloadError(fault)
+        if self.readers.interrupted:
+            self.restart()
+            return False
+        for file in self._files:
+            try:
+                file.check()
+            except OSError as error:
+                raise OffloadError(str(error)) from None
+        return True
+
+    def restart(self) -> None:
+        """After a step that came to no good end: nothing that was being read is trusted."""
+        self.readers.reset()
+        self.stream.restart()
+        if self.neurons:
+            self.neurons.restart()
+
+    def close(self) -> None:
+        """End the readers and close their files."""
+        self._resources.close()
+
+
+class Disk:
+    """Where everything is that may be read while the model runs.
+
+    stored     weights in the packed file, by the names of their values
+    sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own
+    files      the packed file, and the model's where neurons are read from it
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, Job],
+        sparse: Mapping[int, Sequence[str]],
+        file: GGUFFile,
+        bundles: Mapping[int, Bundle],
+        team: Team,
+        options: Options,
+    ) -> None:
+        groups = {
+            i: pools.groups_of(file, names, options.neuron_bundles)
+            for i, names in sparse.items()
+            if i not in bundles
+        }
+        named: dict[str, Group] = {
+            group.layout: group for several in groups.values() for group in several
+        }
+        wanted: dict[str, Job] = {**jobs, **named}
+        self._places = Places(wanted, file)
+        path, stamp = packed_file(wanted, file, self._places, team, options.progress.packed)
+        self.files = [DirectFile(path, stamp)]
+        try:
+            if any(i in bundles for i in sparse):
+                self.files.append(DirectFile(file.path, file.stamp))
+        except BaseException:
+            self.close()
+            raise
+        self.notes = [file.note for file in self.files if file.note]
+        begins, sizes = self._places.begins, self._places.sizes
+        self.stored = {name: Stored(begins[name], sizes[name]) for name in jobs}
+        self.sources: dict[int, Source] = {
+            i: pools.of_bundle(bundles[i], 1)
+            if i in bundles
+            else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
+            for i in sparse
+        }
+
+    def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
+        """Packed weights as kernels want them shaped."""
+        return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list[str]]:
+    """The matrices of each sparse block, whose rows are its neurons."""
+    if not config.sparsity:
+        return {}
+    found: dict[int, list[str]] = {i: [] for i in config.sparsity.ranks}
+    for step in steps:
+        if step.node.op in ("sparse_linear", "sparse_axpy"):
+            block = int(tensor_of(step).split(".")[1])
+            if block in found:
+                found[block].append(tensor_of(step))
+    return found
+
+
+def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
+    """How the matrices that steps meet are packed, without those `left` for the pool."""
+    return {
+        weight.name: Packed(tensor_of(step), how)
+        if (how := step.kernel.pack)
+        else Copied(weight.name)
+        for step in steps
+        if isinstance(weight := step.node.arguments.get("weight"), Value)
+        and weight.format
+        and tensor_of(step) in file.tensors
+        and tensor_of(step) not in left
+    }
+
+
+def tensor_of(step: Step) -> str:
+    """The file's tensor that a step meets, "" if it meets none."""
+    weight = step.node.arguments.get("weight")
+    return step.weight or (weight.name if isinstance(weight, Value) else "")
+
+
+def shared(
+    budget: Budget, order: Mapping[str, int], sources: Mapping[int, Source]
+) -> tuple[residency.Division, int]:
+    """The budget's room between weights, which come first, and the pool of neurons: the weights'
+    division, and the pool's bytes. All of any one block must fit the pool."""
+    least = pools.least(sources) if sources else 0
+    division = residency.divide(order, budget.room - least)
+    if division is None:
+        raise budget.refuse(residency.least(order) + least)
+    used = sum(paged(order[name]) for name in division.resident) + division.ring.size
+    return division, budget.room - used
+
+
+def with_neurons(steps: Sequence[Step], neurons: Neurons, readers: Readers) -> list[Step]:
+    """The steps with sparse blocks' rows in the pool, brought before a block's first matrix."""
+    found: list[Step] = []
+    served: set[int] = set()
+    for step in steps:
+        tensor, arguments = tensor_of(step), step.node.arguments
+        weight, rows, count = (arguments.get(name) for name in ("weight", "rows", "count"))
+        if pools.pooled(tensor) in neurons.arrays:
+            assert isinstance(weight, Value)
+            assert isinstance(rows, Value)
+            assert isinstance(count, Value)
+            block = int(tensor.split(".")[1])
+            own = {
+                "weight": replace(weight, name=pools.pooled(tensor)),
+                "slots": neurons.slots(block),
+            }
+            node = replace(step.node, arguments={**arguments, **own})
+            step = replace(step, node=node)
+            if block not in served:
+                step = replace(step, before=neurons.service(block, rows, count, readers))
+                served.add(block)
+        found.append(step)
+    return found

@@ -1,0 +1,76 @@
+"""assay bundle: a sparse model's neurons, each in one place of the file."""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from engine.offload.bundle import Bundle
+
+
+def bundle(
+    model: Annotated[
+        str, typer.Argument(metavar="IN", help="A sparse GGUF file, or e.g. story-relu.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Give back the tensors of a file with bundles.")
+    ] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Put the rows of each neuron of a sparse model side by side, to be read from disk at once.
+
+    In blocks with a predictor a neuron's rows of gate, up and the transposed down follow one
+    another, unchanged, at a multiple of 512 bytes. OUT is a GGUF file for this engine alone:
+    --undo gives back the tensors, bit for bit. IN is only read; OUT is there when it is complete.
+    """
+    from engine.embedded import resolve
+    from engine.gguf_file import GGUFFile
+    from engine.offload.bundle import bundles
+    from engine.offload.bundling import bundle, unbundle
+    from engine.shell.show import bytes_bar
+
+    with GGUFFile(resolve(model)) as file, bytes_bar(out.name) as watch:
+        (unbundle if undo else bundle)(file, out, watch)
+    with GGUFFile(out) as written:
+        found = list(bundles(written).values())
+        if as_json:
+            described = {
+                "file": str(out),
+                "bytes": written.size,
+                "tensors": len(written.tensors),
+                "bundles": [asdict(bundle) for bundle in found],
+            }
+            print(json.dumps(described))
+        else:
+            if found:
+                _show(found)
+            print(f"{out}: {written.size:,} bytes, {len(written.tensors)} tensors")
+
+
+def _show(found: "list[Bundle]") -> None:
+    """A line for each kind of bundle, and what the rows' ends cost."""
+    from rich.table import Column, Table
+
+    from engine.shell.show import stdout
+
+    kinds = Counter(
+        (
+            " ".join(f"{part}:{row.format}" for part, row in bundle.parts.items()),
+            bundle.neurons,
+            sum(row.n_bytes for row in bundle.parts.values()),
+            bundle.stride,
+        )
+        for bundle in found
+    )
+    names = ("blocks", "neurons", "bytes of a neuron", "stride")
+    table = Table("bundle", *(Column(name, justify="right") for name in names))
+    for (formats, *sizes), count in kinds.items():
+        table.add_row(formats, str(count), *(f"{size:,}" for size in sizes))
+    stdout().print(table)
