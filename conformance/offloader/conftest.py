@@ -11,7 +11,7 @@ from conformance.conftest import DEEP
 from conformance.llama.conftest import inside
 from kernels.cpu.readers import File
 
-__all__ = ["inside"]
+__all__ = ["direct", "file", "in_time", "inside", "path", "truth"]
 
 SIZE = 2**20 + 77  # the last sector is not whole
 PATIENCE = 3600 if DEEP else 120  # seconds
