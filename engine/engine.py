@@ -19,6 +19,7 @@ from engine.model import Model
 from engine.options import Options
 from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
+from engine.speculation.speculate import Speculation
 from engine.timings import Timings
 from engine.tokenizer import Tokenizer
 from kernels.call import bind, call
@@ -41,8 +42,15 @@ class Engine:
     from where it differs, with the same result bit for bit.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, load_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        load_seconds: float = 0.0,
+        speculation: Speculation | None = None,
+    ) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self._speculation = speculation
         self.timings = Timings.empty()
         self.timings.load.seconds = load_seconds
         self.held: list[int] = []  # the tokens whose cells sequence 0 holds
@@ -220,31 +228,47 @@ class Engine:
             model.cells.copy(0, completion.index)
         rows = [row] * len(completions)
         live = completions
-        while live:
-            for completion, logits in zip(live, rows, strict=True):
-                with timings.sample.measure(1):
-                    piece = completion.sample(logits, prompt_logprobs)
-                if completion.index == 0:
-                    self.drawn = [piece.token]
-                    self._sampler = completion.sampler
-                prompt_logprobs = None
-                yield piece
-                if generation != self._generation:
-                    raise RuntimeError(
-                        "this generation cannot go on: another has begun on the same engine"
-                    )
-            live = [completion for completion in live if not completion.finished]
-            if live and self._cancelled.is_set():
-                yield from (completion.end("cancelled") for completion in live)
-                return
-            if live and model.cells.free < len(live):
-                if not context_shift:
-                    yield from (completion.end("length") for completion in live)
+        drafts = self._speculation if params.n == 1 else None
+        if drafts:
+            drafts.begin(prompt)
+            timings.speculation = drafts.timings
+        try:
+            while live:
+                for completion, logits in zip(live, rows, strict=True):
+                    with timings.sample.measure(1):
+                        draw = partial(drafts.sample, completion) if drafts else completion.sample
+                        piece = draw(logits, prompt_logprobs)
+                    if completion.index == 0:
+                        self.drawn = [piece.token]
+                        self._sampler = completion.sampler
+                    prompt_logprobs = None
+                    yield piece
+                    if generation != self._generation:
+                        raise RuntimeError(
+                            "this generation cannot go on: another has begun on the same engine"
+                        )
+                live = [completion for completion in live if not completion.finished]
+                if live and self._cancelled.is_set():
+                    yield from (completion.end("cancelled") for completion in live)
                     return
-                self._shift(keep)
-            if live:
-                with timings.eval.measure(len(live)):
-                    rows = self._step(live)
+                if live and drafts and drafts.is_ahead(piece.token):
+                    rows = [drafts.go_on(piece.token)]
+                    self._holds(piece.token)
+                    timings.eval.tokens += 1
+                    continue
+                if drafts:
+                    drafts.settle()
+                if live and model.cells.free < len(live):
+                    if not context_shift:
+                        yield from (completion.end("length") for completion in live)
+                        return
+                    self._shift(keep)
+                if live:
+                    with timings.eval.measure(len(live)):
+                        rows = self._speculate(live[0]) if drafts else self._step(live)
+        finally:
+            if drafts and generation == self._generation:
+                drafts.settle()
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool
@@ -311,9 +335,23 @@ class Engine:
         sequences = [(completion.index,) for completion in live]
         logits = self.model.step(tokens, positions, sequences, range(len(live)))
         if live[0].index == 0:
-            self.held.append(tokens[0])
-            self.drawn = []
+            self._holds(tokens[0])
         return list(logits)
+
+    def _speculate(self, completion: Completion) -> list[np.ndarray[Any, Any]]:
+        """The same for one completion, with a draft of what may follow; as many tokens as it may
+        still have, at most."""
+        assert self._speculation
+        most = completion.params.max_tokens
+        left = self.model.cells.capacity if most is None else most - len(completion.tokens) - 1
+        rows = [self._speculation.step(left)]
+        self._holds(completion.tokens[-1])
+        return rows
+
+    def _holds(self, token: int) -> None:
+        """Sequence 0's cache goes on with the token that was drawn."""
+        self.held.append(token)
+        self.drawn = []
 
     def _shift(self, keep: int) -> None:
         """Forget the older half beyond the first `keep` tokens; evaluate the rest anew."""

@@ -102,6 +102,7 @@ class Model:
             if self.config.sparsity:
                 self._run_dense_where_faster(self._try_predictors(context))
         self._prepare(context)
+        self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def _prepare(self, context: int, trial: bool = False) -> None:
         """Kernels, packed weights and the plan for the model as its config has it now; for a trial
@@ -165,6 +166,7 @@ class Model:
             raise ModelError("the sparse threshold is nan, not a number")
         for i in self.config.sparsity.ranks:
             self.plan.set(f"blk.{i}.mask", "threshold", threshold)
+        self.threshold = float(threshold)
 
     def _split_neurons(self, context: int) -> None:
         """Put neurons on either side of the budget, as the index beside the model has them."""

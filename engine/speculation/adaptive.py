@@ -115,9 +115,7 @@ class AdaptiveLength:
         self._tried += 1
         return self._tries[self._tried % len(self._tries)]
 
-    def record(
-        self, asked: int, accepted: int, draft_seconds: float, step_seconds: float
-    ) -> None:
+    def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
         """What became of it: the drafter, asked for so many tokens, took `draft_seconds`, and the
         target's step `step_seconds`, which accepted so many of them."""
         if not 0 <= accepted <= asked <= self.most:

@@ -39,6 +39,11 @@ def positions(draft: Draft, last: int) -> list[int]:
     return found
 
 
+def depth(draft: Draft) -> int:
+    """Nodes of its longest branch."""
+    return max(positions(draft, 0))
+
+
 def enter(cells: Cells, draft: Draft) -> None:
     """Let the text be in the sequence of each leaf; the step is next."""
     if not is_chain(draft):
