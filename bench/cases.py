@@ -78,7 +78,8 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": m.hidden}
         case "sparse_linear" | "sparse_axpy":
             for active in m.ffn // 10, m.ffn:
-                yield n | {"hidden": m.hidden, "neurons": m.ffn, "active": active}
+                sizes = {"hidden": m.hidden, "neurons": m.ffn, "active": active}
+                yield n | sizes | {"held": m.ffn}
         case _ if list(OPS[op].axes) == ["tokens", "neurons"]:  # masks
             yield n | {"neurons": m.ffn}
         case _ if op in ACTIVATIONS:

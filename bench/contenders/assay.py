@@ -10,6 +10,7 @@ import numpy as np
 
 from bench.contenders.contender import Array, Setup
 from engine import Engine, SamplingParams
+from engine.sparsity import settings
 
 
 def loaded(model: Path, setup: Setup, **options: Any) -> Engine:
@@ -59,8 +60,13 @@ class Assay:
     @property
     def about(self) -> dict[str, str]:
         kernels = sorted({step.kernel.name for step in self._engine.model.plan.steps})
-        notes = {"notes": "; ".join(self._engine.model.notes)} if self._engine.model.notes else {}
-        return {"assay": version("assay"), "kernels": ", ".join(kernels), **notes}
+        found = {"assay": version("assay"), "kernels": ", ".join(kernels)}
+        model = self._engine.model
+        told = {
+            "notes": "; ".join(model.notes),
+            "sparse": settings(model.config, model.options.sparse),
+        }
+        return found | {name: words for name, words in told.items() if words}
 
     def close(self) -> None:
         self._engine.close()

@@ -33,6 +33,13 @@ class Setup:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
+    @property
+    def settings(self) -> str:
+        """What all contenders do in another way than usual, e.g. kv_format=Q8_0."""
+        usual = Setup(self.threads, self.context)
+        changed = [n for n in ("batch", "kv_format") if getattr(self, n) != getattr(usual, n)]
+        return ",".join(f"{name}={getattr(self, name)}" for name in changed)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -96,7 +103,7 @@ class Contender(Protocol):
 
     @property
     def about(self) -> dict[str, str]:
-        """Versions, and how the model runs."""
+        """Versions, and how the model runs; `sparse`, where neurons of it may be skipped."""
 
     def close(self) -> None:
         """Free the model."""

@@ -42,8 +42,8 @@ class Group:
     def source_bytes(self, file: GGUFFile) -> int:
         return sum(file.tensors[name].n_bytes for name in self.tensors)
 
-    def packed_bytes(self, file: GGUFFile) -> int:
-        return int(file.tensors[self.tensors[0]].dims[0]) * self.stride
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        return file.tensors[self.tensors[0]].dims[0], self.stride
 
     def pieces(
         self, file: GGUFFile, team: Team, memory: Memory, piece: int

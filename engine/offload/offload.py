@@ -14,15 +14,15 @@ from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
-from engine.offload.bundle import bundles
+from engine.offload.bundle import Bundle
 from engine.offload.direct_file import DirectFile
 from engine.offload.neurons import Group, Neurons, Source
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
-from engine.packed_weights import Job, Packed, Places, packed_file, paged
+from engine.packed_weights import Copied, Job, Packed, Places, packed_file, paged
 from engine.plan import Step, place, stages_of, with_scratch
-from kernels.cpu.packing import STORED, aligned
+from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.team import Team
 
@@ -55,6 +55,7 @@ class Offload:
         self,
         steps: Sequence[Step],
         file: GGUFFile,
+        bundles: Mapping[int, Bundle],
         config: ModelConfig,
         team: Team,
         options: Options,
@@ -69,7 +70,7 @@ class Offload:
             self.steps = [with_scratch(step, limits) for step in self.rows.steps]
             sparse = sparse_tensors(self.steps, config)
             jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
-            disk = Disk(jobs, sparse, file, team, options)
+            disk = Disk(jobs, sparse, file, bundles, team, options)
             self._resources.callback(disk.close)
             self._files = disk.files
             stages = stages_of(self.steps)
@@ -176,28 +177,27 @@ class Disk:
 
     def __init__(
         self,
-        jobs: Mapping[str, Packed],
+        jobs: Mapping[str, Job],
         sparse: Mapping[int, Sequence[str]],
         file: GGUFFile,
+        bundles: Mapping[int, Bundle],
         team: Team,
         options: Options,
     ) -> None:
-        ready = bundles(file)
         groups = {
             i: pools.groups_of(file, names, options.neuron_bundles)
             for i, names in sparse.items()
-            if i not in ready
+            if i not in bundles
         }
         named: dict[str, Group] = {
             group.layout: group for several in groups.values() for group in several
         }
         wanted: dict[str, Job] = {**jobs, **named}
         self._places = Places(wanted, file)
-        self._jobs, self._file = jobs, file
         path, stamp = packed_file(wanted, file, self._places, team, options.progress.packed)
         self.files = [DirectFile(path, stamp)]
         try:
-            if any(i in ready for i in sparse):
+            if any(i in bundles for i in sparse):
                 self.files.append(DirectFile(file.path, file.stamp))
         except BaseException:
             self.close()
@@ -206,15 +206,15 @@ class Disk:
         begins, sizes = self._places.begins, self._places.sizes
         self.stored = {name: Stored(begins[name], sizes[name]) for name in jobs}
         self.sources: dict[int, Source] = {
-            i: pools.of_bundle(ready[i], 1)
-            if i in ready
+            i: pools.of_bundle(bundles[i], 1)
+            if i in bundles
             else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
             for i in sparse
         }
 
     def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
         """Packed weights as kernels want them shaped."""
-        return {name: w.reshape(self._jobs[name].shape(self._file)) for name, w in weights.items()}
+        return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
 
     def close(self) -> None:
         for file in self.files:
@@ -234,10 +234,12 @@ def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list
     return found
 
 
-def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Packed]:
+def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
     """How the matrices that steps meet are packed, without those `left` for the pool."""
     return {
-        weight.name: Packed(tensor_of(step), step.kernel.pack or STORED)
+        weight.name: Packed(tensor_of(step), how)
+        if (how := step.kernel.pack)
+        else Copied(weight.name)
         for step in steps
         if isinstance(weight := step.node.arguments.get("weight"), Value)
         and weight.format
