@@ -198,7 +198,8 @@ def cost_of_accept(shape: Shape, format: str | None) -> Cost:
     return Cost(29 * shape["nodes"], 3 * shape["nodes"])
 
 
-_AXES: dict[str, Any] = {
+_ON_ROWS: dict[str, Any] = {
+    "values": ("normal", "large", "tiny", "spiky", "equal", "signs"),
     "axes": {"nodes": (0, 1, 2, 7, 33), "vocab": (1, 2, 3, 16, 31, 33, 127, 1000)},
 }
 OPS = (
@@ -213,7 +214,7 @@ OPS = (
         bound=exact,
         cost=cost_of_accept,
         complaint=complaint,
-        **_AXES,
+        **_ON_ROWS,
     ),
     Op(
         name="recover",
@@ -225,7 +226,7 @@ OPS = (
         bound=bound_of_recovered,
         cost=_cost(24, 3),
         complaint=complaint,
-        **_AXES,
+        **_ON_ROWS,
     ),
     Op(
         name="exclude",
@@ -235,7 +236,7 @@ OPS = (
         bound=bound_of_quotients,
         cost=_cost(16, 2),
         complaint=complaint,
-        **_AXES,
+        **_ON_ROWS,
     ),
     Op(
         name="pick",
@@ -246,6 +247,6 @@ OPS = (
         also=also,
         cost=_cost(8, 1),
         complaint=nothing_to_pick,
-        **_AXES,
+        **_ON_ROWS,
     ),
 )
