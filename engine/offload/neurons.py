@@ -10,13 +10,12 @@ import numpy as np
 from engine.gguf_file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
-from engine.packed_weights import PAGE, Memory
+from engine.packed_weights import PAGE, Packer
 from engine.plan import Service
 from kernels.cpu.neuron_window import FOREVER, NeuronWindow, slots_needed
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.streaming import READS, arrive, fetch
-from kernels.cpu.team import Team
 
 # Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
 # more is begun: what a disk brings in the time that each read costs.
@@ -45,14 +44,12 @@ class Group:
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
         return file.tensors[self.tensors[0]].dims[0], self.stride
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         neurons, begins = file.tensors[self.tensors[0]].dims[0], self.begins(file)
-        step = max(1, piece // self.stride)
+        step = max(1, packer.piece // self.stride)
         for first in range(0, neurons, step):
             count = min(step, neurons - first)
-            target = memory(first * self.stride, count * self.stride)
+            target = packer.memory(first * self.stride, count * self.stride)
             rows = target.reshape(count, self.stride)
             rows[:] = 0
             read = 0
