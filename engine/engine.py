@@ -19,6 +19,8 @@ from engine.model import Model
 from engine.options import Options
 from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
+from engine.speculation.build import speculation as begin_speculation
+from engine.speculation.settings import Linear, Settings, branches
 from engine.speculation.speculate import Speculation
 from engine.timings import Timings
 from engine.tokenizer import Tokenizer
@@ -42,17 +44,11 @@ class Engine:
     from where it differs, with the same result bit for bit.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        load_seconds: float = 0.0,
-        speculation: Speculation | None = None,
-    ) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self._speculation = speculation
+        self._draft: Engine | None = None
+        self._speculation: Speculation | None = None
         self.timings = Timings.empty()
-        self.timings.load.seconds = load_seconds
         self.held: list[int] = []  # the tokens whose cells sequence 0 holds
         self.drawn: list[int] = []  # its last token, until a step reads it
         self._sampler: Sampler | None = None  # the one that drew last
@@ -62,13 +58,48 @@ class Engine:
         self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
 
     @classmethod
-    def load(cls, path: str | Path, options: Options | None = None, **overrides: Any) -> "Engine":
+    def load(
+        cls,
+        path: str | Path,
+        options: Options | None = None,
+        *,
+        draft: str | Path | None = None,
+        speculation: Settings | None = None,
+        **overrides: Any,
+    ) -> "Engine":
         """Open a GGUF file (or an embedded model by name), certify what its nodes need, pack its
         weights.
 
-        `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`.
+        `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`. With a
+        `draft` model, or another kind of `speculation`, tokens are drafted and verified several at
+        a time (engine/speculation/settings.py); the text is the same.
         """
         started = time.perf_counter()
+        options = replace(options or Options(), **overrides)
+        if draft is not None and speculation is None:
+            speculation = Linear()
+        if speculation:
+            options = replace(
+                options,
+                sequences=max(options.sequences, 2 + branches(speculation)),
+                outputs=max(options.outputs, 1 + speculation.draft_max),
+            )
+        engine = cls._alone(path, options)
+        if speculation:
+            try:
+                if draft is not None:
+                    rest = replace(options, ram_budget=0, sparse="auto", threshold=None)
+                    engine._draft = cls._alone(draft, rest)
+                engine._speculation = begin_speculation(speculation, engine, engine._draft)
+            except BaseException:
+                engine.close()
+                raise
+        engine.timings.load.seconds = time.perf_counter() - started
+        return engine
+
+    @classmethod
+    def _alone(cls, path: str | Path, options: Options) -> "Engine":
+        """Without a draft model."""
         path = resolve(path)
         file = GGUFFile(path)
         try:  # the tokenizer first, so that a budget of memory is divided among what is left
@@ -76,7 +107,7 @@ class Engine:
         except BaseException:
             file.close()
             raise
-        model = Model(file, replace(options or Options(), **overrides))
+        model = Model(file, options)
         try:
             if tokenizer.vocab_size > model.config.vocab:
                 raise ModelError(
@@ -86,10 +117,12 @@ class Engine:
         except BaseException:
             model.close()
             raise
-        return cls(model, tokenizer, time.perf_counter() - started)
+        return cls(model, tokenizer)
 
     def close(self) -> None:
         """Free threads, caches and weights."""
+        if self._draft:
+            self._draft.close()
         self.model.close()
 
     def __enter__(self) -> "Engine":
@@ -287,6 +320,15 @@ class Engine:
             for token in prompt[len(self.held) + len(self.drawn) :]:  # text that was added since
                 sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
+
+    def sampler(self, params: SamplingParams) -> Sampler:
+        """One for a text of this model's tokens."""
+        return Sampler(
+            params.in_tokens(self._words),
+            self.model.config.vocab,
+            self.tokenizer.eog_ids,
+            kernels=self._sampling_kernels(params),
+        )
 
     def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
         """Certified kernels for the ops that these parameters want."""

@@ -81,7 +81,7 @@ def pruned(draft: Draft, nodes: int, branches: int) -> Draft:
     for node, parent in enumerate(draft.parents):
         if len(parents) == nodes or parent not in kept:
             continue
-        extends = parent == TEXT and not ends or kept[parent] in ends
+        extends = (parent == TEXT and not ends) or kept[parent] in ends
         if not extends and len(ends) == branches:
             continue
         ends.discard(kept[parent])

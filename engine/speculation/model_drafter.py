@@ -80,13 +80,13 @@ class OtherModel:
 
 
 class Sparser:
-    """The target itself at a stricter threshold for its neurons: the text's cells are there already,
-    only its last token is run once more, in a sequence of its own."""
+    """The target itself at a stricter threshold for its neurons: the text's cells are there, only
+    its last token is run once more, in a sequence of its own."""
 
     def __init__(self, model: Model, threshold: float) -> None:
         self._model, self._threshold = model, threshold
 
-    def room(self, text: Sequence[int]) -> int:
+    def room(self, _: Sequence[int]) -> int:
         return self._model.cells.free - 1
 
     @contextmanager
@@ -157,7 +157,7 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
 
 
 def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
-    """A chain of tokens drawn by this sampler, with what each was drawn from; it ends before a token
+    """A chain of tokens drawn by this sampler, with what each was drawn from; it ends before one
     that had less than `p_min`."""
     tokens: list[int] = []
     rows: list[Array] = []
@@ -180,7 +180,7 @@ class ModelDrafter:
     """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none."""
 
     def __init__(
-        self, guesser: Guesser, propose: Callable[[Place, Sequence[int], int], Draft], least: int
+        self, guesser: Guesser, propose: Callable[[Place, int], Draft], least: int
     ) -> None:
         self._guesser, self._propose, self._least = guesser, propose, least
 
@@ -192,7 +192,7 @@ class ModelDrafter:
         if most < max(1, self._least):
             return Draft()
         with self._guesser.standing(text) as place:
-            found = self._propose(place, text, most)
+            found = self._propose(place, most)
         return found if len(found) >= self._least else Draft()
 
     def verified(self, step: Verified) -> None:

@@ -1,5 +1,5 @@
-"""How an engine speculates: a kind of drafter and its parameters, under llama.cpp's and vLLM's names
-where they have one.
+"""How an engine speculates: a kind of drafter and its parameters, under llama.cpp's and vLLM's
+names where they have one.
 
 `draft_max`: most tokens of a draft. `adaptive`: ask for fewer, or none, where measured acceptance
 and costs say that this is faster.
@@ -30,7 +30,7 @@ class Linear:
     Drafting ends before a token with less than `draft_p_min` of the probability of the ten
     likeliest (of `sampling`'s distribution, if there is one); a draft shorter than `draft_min` is
     not used. With `threshold` and no draft model, the target drafts for itself with the neurons
-    whose logits reach this stricter one.
+    whose logits reach this stricter one. `translate`: the draft model has another vocabulary.
     """
 
     draft_max: int = 16
@@ -38,11 +38,14 @@ class Linear:
     draft_p_min: float = 0.75
     sampling: SamplingParams | None = None
     threshold: float | None = None
+    translate: bool = False
     adaptive: bool = True
 
     def __post_init__(self) -> None:
         _demand(draft_max=(self.draft_max, 1), draft_min=(self.draft_min, 0))
         _demand_shares(draft_p_min=self.draft_p_min)
+        if self.sampling and self.translate:
+            raise ModelError("a draft that is translated has no probabilities: leave out sampling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Tree:
     p_split: float = 0.1
     n_parallel: int = 4
     threshold: float | None = None
+    translate: bool = False
     adaptive: bool = True
 
     def __post_init__(self) -> None:

@@ -1,14 +1,15 @@
 """Generation with drafts: one step of the target for several tokens.
 
 Every token of the text is sampled from the target's logits by the completion's own sampler, in the
-text's order, exactly as without drafts; a draft only says at which tokens logits are computed ahead.
-As these are the same bits in any company, so is the text, greedy or seeded. Drafts that were drawn
+text's order, exactly as without drafts; a draft only says behind which tokens logits are computed
+ahead. As these are the same bits in any company, so is the text, greedy or seeded. Drafts drawn
 from a distribution are verified by rejection instead (verification.py), which accepts more of them:
 the text is then another of the same distribution.
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class Speculation:
         piece = completion.sample(logits, prompt_logprobs)
         self._text.append(piece.token)
         self._taken.append(piece.token)
-        return piece
+        return replace(piece, drafted=self.is_ahead(piece.token))
 
     def is_ahead(self, token: int) -> bool:
         """Whether the logits behind this token, the last sampled, are there."""
@@ -73,7 +74,7 @@ class Speculation:
         return np.asarray(self._rows[1 + self._node])
 
     def settle(self) -> None:
-        """Drop from the cache what the text did not take of the last draft, and tell the drafter."""
+        """Drop what the text did not take of the last draft, and tell the drafter."""
         if self._rows is None:
             return
         cells, path = self._model.cells, self._draft.path(self._node)
