@@ -73,8 +73,9 @@ def leave(cells: Cells, draft: Draft) -> None:
             cells.remove(sequence)
 
 
-def pruned(draft: Draft, nodes: int, branches: int) -> Draft:
-    """The draft's first nodes: at most so many, on at most so many branches."""
+def pruned(draft: Draft, nodes: int, branches: int) -> tuple[Draft, dict[int, int]]:
+    """The draft's first nodes, at most so many on at most so many branches; and which nodes of the
+    whole draft they are, -1 for -1."""
     parents: list[int] = []
     kept: dict[int, int] = {TEXT: TEXT}
     ends: set[int] = set()
@@ -90,4 +91,5 @@ def pruned(draft: Draft, nodes: int, branches: int) -> Draft:
         parents.append(kept[parent])
     chosen = [node for node in kept if node != TEXT]
     tokens = tuple(draft.tokens[node] for node in chosen)
-    return Draft(tokens, tuple(parents), None if draft.q is None else draft.q[chosen])
+    q = None if draft.q is None else draft.q[chosen]
+    return Draft(tokens, tuple(parents), q), kept

@@ -5,7 +5,8 @@ names where they have one.
 and costs say that this is faster.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from engine.config import ModelError
 from engine.sampling_params import SamplingParams
@@ -123,6 +124,25 @@ class Lookahead:
 
 
 Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead
+
+
+KINDS: dict[str, type[Settings]] = {
+    "linear": Linear,
+    "tree": Tree,
+    "lookup": PromptLookup,
+    "trie": LookaheadTrie,
+    "lookahead": Lookahead,
+}
+
+
+def settings(kind: str, **given: Any) -> Settings | None:
+    """Those of a kind by name, "" for none, with what of `given` it takes and is not None."""
+    if not kind:
+        return None
+    if kind not in KINDS:
+        raise ModelError(f"there is no speculation {kind!r}: want {', '.join(KINDS)}")
+    known = {field.name for field in fields(KINDS[kind])}
+    return KINDS[kind](**{n: v for n, v in given.items() if n in known and v is not None})
 
 
 def branches(settings: Settings) -> int:

@@ -46,6 +46,7 @@ class Speculation:
         self._text = list(prompt)
         self._begun = False
         self._draft, self._node = Draft(), TEXT
+        self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
         self._taken: list[int] = []  # sampled from them
@@ -82,24 +83,27 @@ class Speculation:
         self.timings.add(cache_tree.depth(self._draft), len(self._draft), len(path))
         if self._length:
             self._length.record(self._asked, len(path), self._draft_seconds, self._step_seconds)
-        rows = self._rows
+        rows, kept = self._rows, self._kept
         self._drafter.verified(
-            Verified(tuple(self._taken), lambda node: int(rows[1 + node].argmax()))
+            Verified(tuple(self._taken), lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
         self._rows, self._children, self._taken = None, {}, []
 
-    def step(self, most: int) -> Array:
-        """Run the text's last token, and with it a draft of at most so many tokens that may follow;
-        the last token's logits [vocab]."""
+    def step(self, left: int) -> Array:
+        """Run the text's last token, and with it a draft of what may follow, of which `left` tokens
+        are wanted at most; the last token's logits [vocab]."""
         model, cells = self._model, self._model.cells
         if not self._begun:
             self._drafter.begin(self._text)
             self._begun, self._taken = True, []
         started = time.perf_counter()
-        self._asked = min(most, self._length.choose() if self._length else self._most)
-        room = min(self._asked, self._most, cells.free - 1)
+        self._asked = self._length.choose() if self._length else self._most
+        room = min(self._asked, cells.free - 1) if left > 0 else 0
         draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
-        self._draft = draft = cache_tree.pruned(draft, room, self._branches)
+        if cache_tree.is_chain(draft):
+            room = min(room, left)
+        self._draft, self._kept = cache_tree.pruned(draft, room, self._branches)
+        draft = self._draft
         drafted = time.perf_counter()
         self._last = cells.next_position(0)
         cache_tree.enter(cells, draft)
