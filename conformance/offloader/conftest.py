@@ -11,7 +11,7 @@ from conformance.conftest import DEEP
 from kernels.cpu.readers import File
 
 SIZE = 2**20 + 77  # the last sector is not whole
-PATIENCE = 3600 if DEEP else 120  # seconds
+PATIENCE = 3600 if DEEP else 100  # seconds
 
 
 @pytest.fixture(scope="session")

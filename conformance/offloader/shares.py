@@ -1,5 +1,6 @@
-"""A step that reads: thread 0 posts, every thread waits and looks at what came."""
+"""Steps that read: thread 0 posts, every thread waits."""
 
+from kernels.cpu.atomics import pause
 from kernels.cpu.reading import post, wait
 from kernels.cpu.share import arguments, share
 
@@ -29,3 +30,29 @@ def stream(block, thread, n_threads):
                 for j in range(requests[k, 4]):
                     if memory[places[k] + j] != truth[requests[k, 1] + j]:
                         wrong[thread] += 1
+
+
+PING = (
+    "readers: u64, request: i64[request], rounds: i64, pauses: i64, "
+    "chance: u64[threads lines] -> passed: i64[threads]"
+)
+
+
+@share(PING)
+def ping(block, thread, n_threads):
+    """Post one request and wait for it, so many times; threads come to the wait a little late, at
+    random, so that some come at the very moment when the counter does."""
+    readers, r, rounds, pauses, chance, passed = arguments(block, PING)
+    for i in range(rounds):
+        if thread == 0 and not post(readers, r[0], r[1], r[2], r[3], r[4], r[5]):
+            return
+        state = chance[thread, 0]  # Marsaglia's xorshift
+        state ^= state << 13
+        state ^= state >> 7
+        state ^= state << 17
+        chance[thread, 0] = state
+        for _ in range((state >> 20) % pauses):
+            pause()
+        if not wait(readers, r[5], i + 1, thread):
+            return
+        passed[thread] += 1
