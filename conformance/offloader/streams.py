@@ -67,7 +67,7 @@ class Pings:
         self.iovecs, self.readers = iovecs_of([self.buffer]), readers
         chance = np.arange(1, 8 * n_threads + 1, dtype=np.uint64).reshape(n_threads, 8)
         values = {
-            "readers": readers.address, "rounds": rounds, "pauses": 300,
+            "readers": readers.address, "rounds": rounds, "buffer": self.buffer.view(np.int64),
             "request": np.array([0, 64, self.iovecs.ctypes.data, 1, 8, 0], np.int64),
             "chance": chance, "passed": self.passed,
         }  # fmt: skip
