@@ -14,7 +14,7 @@ from kernels.cpu.readers import File
 __all__ = ["direct", "file", "in_time", "inside", "path", "truth"]
 
 SIZE = 2**20 + 77  # the last sector is not whole
-PATIENCE = 3600 if DEEP else 120  # seconds
+PATIENCE = 3600 if DEEP else 100  # seconds
 
 
 @pytest.fixture(scope="session")

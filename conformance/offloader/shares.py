@@ -1,5 +1,6 @@
-"""A step that reads: thread 0 posts, every thread waits and looks at what came."""
+"""Steps that read: thread 0 posts, every thread waits."""
 
+from kernels.cpu.atomics import atomic_load, pause
 from kernels.cpu.reading import post, wait
 from kernels.cpu.share import arguments, share
 
@@ -29,3 +30,36 @@ def stream(block, thread, n_threads):
                 for j in range(requests[k, 4]):
                     if memory[places[k] + j] != truth[requests[k, 1] + j]:
                         wrong[thread] += 1
+
+
+PING = (
+    "readers: u64, request: i64[request], rounds: i64, chance: u64[threads lines], "
+    "buffer: i64[one] -> passed: i64[threads]"
+)
+LOOKS, PAUSES = 2000, 16
+
+
+@share(PING)
+def ping(block, thread, n_threads):
+    """Post one request and wait for it, so many times. Threads come to the wait just after the
+    bytes are there, which is when the counter comes too, before or after them as chance has it."""
+    readers, r, rounds, chance, buffer, passed = arguments(block, PING)
+    for i in range(rounds):
+        if thread == 0:
+            buffer[0] = 0
+            if not post(readers, r[0], r[1], r[2], r[3], r[4], r[5]):
+                return
+        looks = LOOKS
+        while atomic_load(buffer, 0) == 0 and looks > 0:
+            looks -= 1
+            pause()
+        state = chance[thread, 0]  # Marsaglia's xorshift
+        state ^= state << 13
+        state ^= state >> 7
+        state ^= state << 17
+        chance[thread, 0] = state
+        for _ in range((state >> 20) % PAUSES):
+            pause()
+        if not wait(readers, r[5], i + 1, thread):
+            return
+        passed[thread] += 1

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from conformance.offloader.shares import STREAM, stream
+from conformance.offloader.shares import PING, STREAM, ping, stream
 from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers
+from kernels.cpu.readers import Readers, iovecs_of
 from kernels.cpu.share import pack_words
 from kernels.cpu.team import Program, Team
 
@@ -57,6 +57,27 @@ class Stream:
         team.run(self.program)
         assert not self.wrong.any()
         return bool(self.passed.all())
+
+
+class Pings:
+    """One request of eight bytes, posted and waited for again and again."""
+
+    def __init__(self, readers, n_threads, rounds):
+        self.buffer, self.passed = np.zeros(8, np.uint8), np.zeros(n_threads, np.int64)
+        self.iovecs, self.readers = iovecs_of([self.buffer]), readers
+        chance = np.arange(1, 8 * n_threads + 1, dtype=np.uint64).reshape(n_threads, 8)
+        values = {
+            "readers": readers.address, "rounds": rounds, "buffer": self.buffer.view(np.int64),
+            "request": np.array([0, 64, self.iovecs.ctypes.data, 1, 8, 0], np.int64),
+            "chance": chance, "passed": self.passed,
+        }  # fmt: skip
+        self.program = Program([(ping, pack_words(PING, values))], values)
+
+    def run(self, team):
+        """How many waits each thread has passed."""
+        self.passed[:] = 0
+        team.run(self.program)
+        return self.passed
 
 
 def read_and_compare(readers, truth, offset=1000, size=5000):

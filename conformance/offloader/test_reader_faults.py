@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.conftest import DEEP
 from conformance.offloader.disks import Disk, after, healthy, in_turn
-from conformance.offloader.streams import Stream
+from conformance.offloader.streams import Pings, Stream
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import File, Readers
 from kernels.cpu.team import Team
@@ -16,6 +17,7 @@ from kernels.cpu.team import Team
 pytestmark = pytest.mark.usefixtures("in_time")
 
 
+SCALE = 30 if DEEP else 1
 SHORT = [(k % 3) * 512 + 512 for k in range(60)]
 PASSING = {
     "short": SHORT,
@@ -80,6 +82,18 @@ def test_a_fault_ends_every_wait_until_reset(
             disk.answer = after(healthy_calls, answer)
         disk.answer = healthy
         assert stream.run(team)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_no_fault_is_lost(n_threads):
+    """Waits that begin about when a fault is told end, tens of thousands of times."""
+    file = File("gone", -1)
+    with Readers([file], 2, n_threads) as readers, Team(n_threads) as team:
+        pings = Pings(readers, n_threads, 1)
+        for _ in range(20_000 * SCALE):
+            assert not pings.run(team).any()
+            assert readers.fault == "gone: cannot be read at byte 64: bad file descriptor"
+            readers.reset()
 
 
 def test_errors_are_tried_again_twice(file):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.conftest import DEEP
-from conformance.offloader.streams import Stream
+from conformance.offloader.streams import Pings, Stream
 from kernels.cpu import reading
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import File, Readers, iovecs_of
@@ -109,3 +109,12 @@ def test_counters_go_round(file, truth):
                 assert readers.post(0, 8, pairs, 8)
             assert readers.wait(0, near + 5)
             assert_array_equal(buffers, np.tile(truth[8:16], (10, 1)))
+
+
+@pytest.mark.parametrize("n_readers", [1, 4])
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_no_wake_is_lost(file, n_readers, n_threads):
+    """Tens of thousands of waits that begin about when they could end: all end."""
+    rounds = 5000 * ROUNDS
+    with Readers([file], n_readers, n_threads) as readers, Team(n_threads) as team:
+        assert_array_equal(Pings(readers, n_threads, rounds).run(team), rounds)
