@@ -335,15 +335,13 @@ class Model:
             arrays["rows"][:outputs] = wanted
             self.plan.resize(tokens=count, outputs=outputs)
             if self.offload:
-                self.offload.gather(tokens, positions)
+                self.offload.begin(tokens, positions)
             self.team.run(self.plan.program)
             while self.offload and not self.offload.came():
                 self.team.run(self.plan.program)
             return self._finite(self.plan.logits[:outputs], positions, wanted)
         except BaseException:  # Ctrl-C too: what was not computed to its end is not held
             self.cells.take_back(positions, sequences)
-            if self.offload:
-                self.offload.restart()
             raise
 
     def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:

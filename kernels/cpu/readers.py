@@ -107,10 +107,12 @@ class Readers:
 
         Raises OSError where that cannot be done.
         """
+        self.patient = False
         while not self._read(file, offset, buffers):
             if self.fault:
                 raise OSError(self.fault)
             self.reset()  # for a signal that raised nothing
+            self.patient = True
 
     @property
     def fault(self) -> str | None:
@@ -128,6 +130,16 @@ class Readers:
     def interrupted(self) -> bool:
         """Whether a signal ended a wait: what was posted then may never have been read."""
         return bool(self._state.control[r.STOPPED] == r.INTERRUPTED)
+
+    @property
+    def patient(self) -> bool:
+        """Whether waits go on when a signal comes; else it ends them, for its handler to run. Who
+        begins anew after a signal should be patient, or signals that keep coming let nobody end."""
+        return bool(self._state.control[r.PATIENT])
+
+    @patient.setter
+    def patient(self, patient: bool) -> None:
+        self._state.control[r.PATIENT] = patient
 
     def reset(self) -> None:
         """Wait for reads on their way, pass over what was posted, forget faults and interrupts, and

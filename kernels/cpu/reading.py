@@ -38,7 +38,7 @@ SIGNATURE = (
 
 # words of `control`, those that change together on a cache line of their own
 POSTED = 0
-STOPPED, PREADV = 8, 9
+STOPPED, PREADV, PATIENT = 8, 9, 10
 IN_FLIGHT, BUSY, READS, BYTES = 16, 17, 18, 19
 FAULTY, CODE, FILE, OFFSET = 24, 25, 26, 27
 WORDS = 32
@@ -107,6 +107,14 @@ def stop(readers, reason):
 
 
 @njit
+def interrupt(readers):
+    """A signal came to thread 0, which somebody may be waiting for."""
+    control, _, _, _, _, _ = arguments(readers, SIGNATURE)
+    if control[PATIENT] == 0:
+        stop(readers, INTERRUPTED)
+
+
+@njit
 def sleep(readers, counter, wanted, thread, stopped):
     """Until a counter may be where it is wanted, or STOPPED is no longer `stopped`; whether no
     signal came meanwhile.
@@ -135,7 +143,7 @@ def wait_for(readers, counter, wanted, thread):
         if is_reached(atomic_load(counts, counter), wanted):
             return True
         if not sleep(readers, counter, wanted, thread, RUNNING) and thread == 0:
-            stop(readers, INTERRUPTED)
+            interrupt(readers)
     return False
 
 
@@ -144,7 +152,8 @@ def wait(readers, counter, wanted, thread):
     """Sleep until a counter is at `wanted` or beyond. True: what was posted with it is read.
 
     False after a fault or an interrupt, and the step should end. Each thread of the team may wait
-    for whatever it likes. A signal ends the wait of thread 0, and so every other.
+    for whatever it likes. A signal ends the wait of thread 0, and so every other, unless readers
+    are patient.
     """
     return wait_for(readers, CALLERS + counter, wanted, thread)
 
@@ -171,7 +180,7 @@ def post_for(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
             return True
         # until half of the ring is free: fewer wakes, and work for all meanwhile
         if not sleep(readers, TAKEN, posted - capacity // 2, 0, RUNNING):
-            stop(readers, INTERRUPTED)
+            interrupt(readers)
     return False
 
 
