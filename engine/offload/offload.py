@@ -46,6 +46,7 @@ class Offload:
     arrays     of their values, by name
     stream     what the plan waits for, if any weights stream
     neurons    of sparse blocks, if there are any
+    resident   bytes of the weights that stay in memory
     notes      what is not as one would think
 
     The first time, weights are packed into a file beside other caches, from which they are read
@@ -109,13 +110,14 @@ class Offload:
             self.stream.read_by(self.readers)
             resident = self._read(division.resident, disk.stored)
             disk.check()
+            self.resident = sum(array.nbytes for array in resident.values())
             self.arrays = {**self.rows.arrays, **disk.shaped(resident | self.stream.weights)}
             if self.neurons:
                 self.arrays |= self.neurons.arrays
                 self.steps = with_neurons(self.steps, self.neurons, self.readers)
             self._disk = disk
             self._void = False  # whether what was read may be no good
-            self.notes = [*disk.notes, self._division(resident)]
+            self.notes = [*disk.notes, self._division()]
         except BaseException:
             self._resources.close()
             raise
@@ -132,9 +134,8 @@ class Offload:
             begin += size
         return found
 
-    def _division(self, resident: Mapping[str, Array]) -> str:
-        kept = sum(array.nbytes for array in resident.values())
-        text = f"ram_budget: {kept / 1e6:.0f} MB of weights stay in memory"
+    def _division(self) -> str:
+        text = f"ram_budget: {self.resident / 1e6:.0f} MB of weights stay in memory"
         if self.stream.names:
             text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"
         if self.neurons:
