@@ -38,12 +38,12 @@ def paper(subject: Subject, share: float, neuron: int) -> list[Way]:
 
 
 def curve(subject: Subject, shares: Sequence[float], sparse: str, neuron: int = 0) -> list[Way]:
-    """Streaming at several budgets, and with all in memory."""
+    """Streaming at several budgets, with all in memory, and naive loading of all."""
     found = [
         Way(at(share), Process(budget=int(share * subject.weights), sparse=sparse))
         for share in shares
     ]
-    found += [Way(IN_MEMORY, Process(sparse=sparse)), _disk(sparse)]
+    found += [_naive(OFF)[0], Way(IN_MEMORY, Process(sparse=sparse)), _disk(sparse)]
     if neuron:
         found.append(Way(SCATTERED, Process(DISK, sparse=sparse, scattered=neuron)))
     return found

@@ -27,6 +27,7 @@ OVER = 64 * 2**20  # bytes by which a process may exceed its budget
 SMALL = 2**28  # bytes of weights below which a budget of a process means little
 PATIENCE = 1800.0  # seconds: the first to open a model compiles, certifies and packs
 UNCOUNTED = 2  # tokens after which reading ahead stands where it does after every step
+WARM_UP, BEFORE_ALL = 4, 1_000_000  # samples of a budget that do not count, and their first number
 SHARED = ("compiled", "certificates.jsonl")  # of a cache folder
 
 
@@ -204,29 +205,38 @@ class Field:
                 self._note(*about.notes)
 
     def race(self, rule: Rule, watch: Callable[[int], None] | None = None) -> list[Outcome]:
-        """Samples of all, in turns."""
+        """Samples of all, in turns, once windows are as full as they get."""
+        for outcome in self.outcomes:
+            for number in range(WARM_UP if outcome.way.process.budget else 0):
+                self._ask(outcome, BEFORE_ALL + number)
         samplers = {o.way.name: partial(self._sample, o) for o in self.outcomes if not o.absent}
         race(samplers, rule, watch)
         return self.outcomes
 
     def _sample(self, outcome: Outcome) -> float:
         """NaN of a way whose process has died."""
-        way = outcome.way
-        if outcome.absent:
-            return math.nan
-        self._taken[way.name] += 1
-        question = {
-            "tokens": self._subject.tokens(self._taken[way.name]),
-            "uncounted": self._subject.uncounted,
-            "naive": way.naive,
-        }
-        try:
-            found = Sample(**self._children[way.process].ask(question))
-        except ChildError as error:
-            outcome.absent = self._reason(way.process, error)
+        self._taken[outcome.way.name] += 1
+        found = self._ask(outcome, self._taken[outcome.way.name])
+        if not found:
             return math.nan
         outcome.samples.append(found)
         return found.seconds
+
+    def _ask(self, outcome: Outcome, number: int) -> Sample | None:
+        """A sample on the tokens of this number."""
+        if outcome.absent:
+            return None
+        question = {
+            "tokens": self._subject.tokens(number),
+            "uncounted": self._subject.uncounted,
+            "naive": outcome.way.naive,
+        }
+        process = outcome.way.process
+        try:
+            return Sample(**self._children[process].ask(question))
+        except ChildError as error:
+            outcome.absent = self._reason(process, error)
+            return None
 
     def _open(self, process: Process) -> About | str:
         """What it has open, or why it has nothing."""

@@ -83,6 +83,8 @@ class Peer:
         return asdict(About())
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
+        if naive:
+            raise ValueError("there is no packed file yet that could be read")
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
             step(self._contender, token, i)
