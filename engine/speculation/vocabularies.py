@@ -1,4 +1,4 @@
-"""Whether a draft model's tokens are the target's, and translation through text where they are not."""
+"""Whether a draft model's tokens are the target's, and translation where they are not."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -85,9 +85,8 @@ class Translation:
         self._target, self._draft = target, draft
         named = {draft.texts[i]: i for i in _special(draft)}
         pairs = {i: named[target.texts[i]] for i in _special(target) if target.texts[i] in named}
-        for ours, theirs in ((target.bos_id, draft.bos_id), (target.eos_id, draft.eos_id)):
-            if ours is not None and theirs is not None:
-                pairs[ours] = theirs
+        roles = (target.bos_id, draft.bos_id), (target.eos_id, draft.eos_id)
+        pairs |= {ours: theirs for ours, theirs in roles if ours is not None and theirs is not None}
         self._to_draft = pairs
         self._to_target = {theirs: ours for ours, theirs in pairs.items()}
 
@@ -118,8 +117,8 @@ class Translation:
     def to_target(self, drafted: Sequence[int]) -> list[int]:
         """What of a draft model's tokens, which continue a text, can be said in the target's.
 
-        The target's tokens spell what the draft's do, up to the end of the last whole character, the
-        first that the target's vocabulary lacks, or the first special token without a namesake.
+        The target's tokens spell what the draft's do, up to the end of the last whole character,
+        the first that the target's vocabulary lacks, or the first special token without a namesake.
         """
         ids: list[int] = []
         for is_text, run in groupby(drafted, self._draft.is_text):

@@ -1,0 +1,1 @@
+"""Speculative decoding: drafters, verification, and texts that stay the target's."""
