@@ -131,7 +131,9 @@ class Model:
             return
         self._pack(steps, arrays)
         _drop_unused(arrays, steps)
-        arrays |= {n: np.ascontiguousarray(a) for n, a in arrays.items() if not a.flags.c_contiguous}
+        arrays |= {
+            n: np.ascontiguousarray(a) for n, a in arrays.items() if not a.flags.c_contiguous
+        }
         self.plan = Plan(steps, arrays, self.limits, logits)
 
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
@@ -148,9 +150,7 @@ class Model:
         arrays |= self.offload.arrays
         inputs = self._inputs()
         _drop_unused(arrays, self.offload.steps)
-        return Plan(
-            self.offload.steps, inputs | arrays, self.limits, logits, self.offload.stream
-        )
+        return Plan(self.offload.steps, inputs | arrays, self.limits, logits, self.offload.stream)
 
     def set_threshold(self, threshold: float) -> None:
         """What logits of predictors have to reach from the next step on."""

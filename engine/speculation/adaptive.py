@@ -8,11 +8,11 @@ import numpy as np
 from engine.speculation.drafter import Array
 
 PROBING = 0.02  # of all time: what trying other lengths than the best may lose
-REMEMBERED = 128  # observations, after which one of old counts for a third (1/e)
+REMEMBERED = 64  # observations, after which one of old counts for a third (1/e)
 HICCUP = 8  # times the mean: what lasted longer is not the length's fault
 # What nobody tries is never found to be good, so what was seldom seen is thought to be:
-ACCEPTED = 2  # drafts that were accepted
-FREE = 0.5  # a step that cost nothing
+ACCEPTED = 4  # drafts that were accepted
+FREE = 1  # step that cost nothing
 
 
 def expected_tokens(acceptance: Sequence[float] | Array) -> Array:

@@ -84,11 +84,12 @@ class Translation:
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self._target, self._draft = target, draft
         named = {draft.texts[i]: i for i in _special(draft)}
-        pairs = {i: named[target.texts[i]] for i in _special(target) if target.texts[i] in named}
+        pairs = [(i, named[target.texts[i]]) for i in _special(target) if target.texts[i] in named]
         roles = (target.bos_id, draft.bos_id), (target.eos_id, draft.eos_id)
-        pairs |= {ours: theirs for ours, theirs in roles if ours is not None and theirs is not None}
-        self._to_draft = pairs
-        self._to_target = {theirs: ours for ours, theirs in pairs.items()}
+        pairs += [(i, other) for i, other in roles if i is not None and other is not None]
+        # one token may have both roles: it is BOS in front, and EOS elsewhere
+        self._to_draft = dict(pairs)
+        self._to_target = {theirs: ours for ours, theirs in pairs}
 
     def to_draft(self, tokens: Sequence[int]) -> list[int] | None:
         """A text's tokens, all of them, as the draft model's; None where the text cannot be said:
@@ -99,6 +100,8 @@ class Translation:
         """
         ids: list[int] = []
         unfinished = ""
+        if tokens and tokens[0] == self._target.bos_id and self._draft.bos_id is not None:
+            ids, tokens = [self._draft.bos_id], tokens[1:]
         try:
             for is_text, run in groupby(tokens, self._target.is_text):
                 if is_text:
