@@ -81,13 +81,13 @@ def pick(p: Array, u: Array) -> Array:
     running = np.cumsum(p, axis=-1)
     found = (running > (u * running[:, -1])[:, None]) & (p > 0)
     last = p.shape[1] - 1 - np.argmax(p[:, ::-1] > 0, axis=-1)
-    return np.where(found.any(axis=-1), np.argmax(found, axis=-1), last).astype(np.int32)
+    return np.asarray(np.where(found.any(axis=-1), np.argmax(found, axis=-1), last), np.int32)
 
 
 def some_rows(case: Case, rng: np.random.Generator) -> Array:
     """Distributions of the case's kind, a quarter of their tokens removed. [nodes vocab]"""
     logits = case.array(rng, case.shape["nodes"], case.shape["vocab"]).astype(np.float64)
-    removed = rng.random(logits.shape) < 0.25
+    removed = np.asarray(rng.random(logits.shape) < 0.25)
     removed[np.arange(len(logits)), rng.integers(logits.shape[1], size=len(logits))] = False
     return softmax(np.where(removed, -np.inf, logits))
 
