@@ -19,6 +19,7 @@ from engine.model import Model
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
+from engine.speculation.verification import Verifier
 from engine.timings import Drafting
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,13 +29,19 @@ class Speculation:
     """A drafter at work for a target model, whose sequence 0 holds the text.
 
     Drafts have at most `most` tokens on at most so many `branches`; `adaptive`: as many, up to
-    that, as measurement says are worth it.
+    that, as measurement says are worth it. `verifier`: for drafts that are drawn.
     """
 
     def __init__(
-        self, model: Model, drafter: Drafter, most: int, branches: int, adaptive: bool
+        self,
+        model: Model,
+        drafter: Drafter,
+        most: int,
+        branches: int,
+        adaptive: bool,
+        verifier: Verifier | None = None,
     ) -> None:
-        self._model, self._drafter = model, drafter
+        self._model, self._drafter, self.verifier = model, drafter, verifier
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
@@ -59,7 +66,12 @@ class Speculation:
         prompt_logprobs: tuple[float | None, ...] | None,
     ) -> Piece:
         """The completion's next token, from the logits [vocab] behind its last."""
-        piece = completion.sample(logits, prompt_logprobs)
+        if self.verifier:
+            sampler = completion.sampler
+            sampled = self.verifier.sample(sampler, logits, self._draft, self._node)
+            piece = completion.take(sampled, prompt_logprobs)
+        else:
+            piece = completion.sample(logits, prompt_logprobs)
         self._text.append(piece.token)
         self._taken.append(piece.token)
         return replace(piece, drafted=self.is_ahead(piece.token))
