@@ -101,6 +101,8 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
         case _ if list(OPS[op].axes)[:2] == ["groups", "size"]:  # by token
             bits = {"bits": 8} if "bits" in OPS[op].axes else {}
             yield {"groups": tokens, "size": m.ffn} | bits
+        case _ if tokens <= LOGITS and list(OPS[op].axes) == ["nodes", "vocab"]:  # of a draft
+            yield {"nodes": tokens, "vocab": m.vocab}
         case "logit_bias" if tokens == 1:
             yield {"vocab": m.vocab, "biases": 8}
         case "dry" if tokens == 1:

@@ -102,6 +102,7 @@ class Model:
             if self.config.sparsity:
                 self._run_dense_where_faster(self._try_predictors(context))
         self._prepare(context)
+        self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
     def _prepare(self, context: int, trial: bool = False) -> None:
         """Kernels, packed weights and the plan for the model as its config has it now; for a trial
@@ -165,6 +166,7 @@ class Model:
             raise ModelError("the sparse threshold is nan, not a number")
         for i in self.config.sparsity.ranks:
             self.plan.set(f"blk.{i}.mask", "threshold", threshold)
+        self.threshold = float(threshold)
 
     def _split_neurons(self, context: int) -> None:
         """Put neurons on either side of the budget, as the index beside the model has them."""
@@ -333,15 +335,13 @@ class Model:
             arrays["rows"][:outputs] = wanted
             self.plan.resize(tokens=count, outputs=outputs)
             if self.offload:
-                self.offload.gather(tokens, positions)
+                self.offload.begin(tokens, positions)
             self.team.run(self.plan.program)
             while self.offload and not self.offload.came():
                 self.team.run(self.plan.program)
             return self._finite(self.plan.logits[:outputs], positions, wanted)
         except BaseException:  # Ctrl-C too: what was not computed to its end is not held
             self.cells.take_back(positions, sequences)
-            if self.offload:
-                self.offload.restart()
             raise
 
     def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:

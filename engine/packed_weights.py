@@ -43,7 +43,14 @@ ABANDONED = 3600  # seconds without a write after which an unfinished file is no
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Memory = Callable[[int, int], Array]  # for bytes of a packed weight: where they begin, how many
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """What packs: threads, `memory(begin, size)` for bytes of a packed weight, and how many bytes
+    of the file to take at a time."""
+
+    team: Team
+    memory: Callable[[int, int], Array]
+    piece: int
 
 
 class Job(Protocol):
@@ -59,11 +66,9 @@ class Job(Protocol):
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
         """Of the uint8 array that they become."""
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
-        """Pack about so many bytes of the file at a time into what `memory` gives: where these
-        begin in the packed weight, they, and how many bytes of the file they were."""
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        """Pack one piece after the other: where it begins in the packed weight, it, and how many
+        bytes of the file it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +88,14 @@ class Packed:
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
         return self.packing.shape(file.tensor(self.tensor))
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         packing, weight = self.packing, file.tensor(self.tensor)
-        step = max(1, piece // (packing.lanes * weight.shape[1])) * packing.lanes
+        step = max(1, packer.piece // (packing.lanes * weight.shape[1])) * packing.lanes
         for first in range(0, len(weight), step):
             rows = np.ascontiguousarray(weight[first : first + step])
             begin, size = packing.place(weight, first), packing.place(weight, len(rows))
-            target = memory(begin, size)
-            team.run(Program([(packing.share, packing.block(rows, target))]))
+            target = packer.memory(begin, size)
+            packer.team.run(Program([(packing.share, packing.block(rows, target))]))
             file.release(self.tensor)
             yield begin, target, rows.nbytes
 
@@ -114,15 +117,13 @@ class Copied:
         rows, row_bytes = file.tensor(self.tensor).shape
         return rows, row_bytes
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         weight = file.tensor(self.tensor)
         rows, row_bytes = weight.shape
-        step = max(1, piece // row_bytes)
+        step = max(1, packer.piece // row_bytes)
         for first in range(0, rows, step):
             some = weight[first : first + step]
-            target = memory(first * row_bytes, some.nbytes)
+            target = packer.memory(first * row_bytes, some.nbytes)
             target.reshape(some.shape)[:] = some
             file.release(self.tensor)
             yield first * row_bytes, target, some.nbytes
@@ -223,7 +224,8 @@ def pieces(
     weight's name, where the piece begins in it, and its bytes."""
     done, total = 0, _total(jobs, file)
     for name, job in jobs.items():
-        for begin, packed, read in job.pieces(file, team, partial(memory, name), piece):
+        packer = Packer(team, partial(memory, name), piece)
+        for begin, packed, read in job.pieces(file, packer):
             yield name, begin, packed
             done += read
             if watch:

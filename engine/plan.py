@@ -231,7 +231,7 @@ def turns(
     stages: Sequence[Sequence[Call]], stream: Stream | None
 ) -> tuple[list[list[Entry]], list[Entry]]:
     """For each stage, what waits for its streamed weight; and what ends a step."""
-    if not stream:
+    if not stream or not stream.names:
         return [[] for _ in stages], []
     found: list[list[Entry]] = []
     streamed, used = set(stream.names), 0

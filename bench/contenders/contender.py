@@ -17,7 +17,8 @@ VALUES = 64  # of the last logits, those that a check keeps, spread over the voc
 class Setup:
     """The same for all contenders: threads, tokens of context (shared by all sequences), most
     tokens of one step, the format of the KV cache, most sequences at once. Only our engine knows
-    how to skip neurons of a sparse model (engine.options.Options)."""
+    how to skip neurons of a sparse model, and how to stay within a budget
+    (engine.options.Options)."""
 
     threads: int
     context: int
@@ -27,6 +28,9 @@ class Setup:
     sparse: str = "auto"
     threshold: float | None = None
     union: bool = False
+    ram_budget: str | int = 0
+    neuron_window: int | None = None
+    neuron_bundles: bool = True
 
     def __post_init__(self) -> None:
         for name in ("threads", "context", "batch", "sequences"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +32,8 @@ class SubwordModel(Protocol):
 class Tokenizer:
     """Text to token ids and back. Immutable: any number of threads may share one."""
 
+    kind: str
+    """As `tokenizer.ggml.model` has it: "llama" or "gpt2"."""
     _vocab: Vocab
     _special: SpecialTokens
     _model: SubwordModel
@@ -53,12 +55,13 @@ class Tokenizer:
             vocab = Vocab.from_metadata(metadata)
             special = SpecialTokens.from_metadata(metadata, vocab, add_bos=True, default_ids=(1, 2))
             space = read_flag(metadata, "add_space_prefix", True)
-            return cls(vocab, special, SentencePieceBPE(metadata, vocab), space)
+            return cls(kind, vocab, special, SentencePieceBPE(metadata, vocab), space)
         if kind == "gpt2":
             pre = pre_tokenizer(metadata)
             vocab = Vocab.from_metadata(metadata)
             special = SpecialTokens.from_metadata(metadata, vocab, add_bos=pre.add_bos)
-            return cls(vocab, special, ByteLevelBPE(metadata, vocab, pre), add_space_prefix=False)
+            model = ByteLevelBPE(metadata, vocab, pre)
+            return cls(kind, vocab, special, model, add_space_prefix=False)
         what = f"is {kind!r}, which is not supported" if kind else "is missing"
         raise TokenizerError(
             f"tokenizer.ggml.model {what}; supported are "
@@ -69,6 +72,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of tokens; ids are 0 to vocab_size - 1."""
         return len(self._vocab)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The tokens' texts as the file has them, by id."""
+        return self._vocab.tokens
 
     @property
     def bos_id(self) -> int | None:

@@ -1,0 +1,1 @@
+"""Speculative decoding: drafts, and that the text is the target's own."""

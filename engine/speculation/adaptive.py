@@ -1,0 +1,138 @@
+"""How many tokens are worth drafting, by what became of drafts and what they cost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.speculation.drafter import Array
+
+PROBING = 0.02  # of all time: what trying other lengths than the best may lose
+REMEMBERED = 128  # observations, after which one of old counts for a third (1/e)
+HICCUP = 8  # times the mean: what lasted longer is not the length's fault
+# What nobody tries is never found to be good, so what was seldom seen is thought to be:
+ACCEPTED = 2  # drafts that were accepted
+FREE = 0.5  # a step that cost nothing
+
+
+def expected_tokens(acceptance: Sequence[float] | Array) -> Array:
+    """The tokens of a step, by the draft's length, 0 to as many as `acceptance` has positions.
+
+    A draft's token i is accepted with probability acceptance[i] if all before it are, and one token
+    more is the target's own: 1 + a1 + a1 a2 + ..., or (1 - a^(n+1)) / (1 - a) where all are a
+    (arXiv 2211.17192).
+    """
+    return np.cumsum(np.cumprod([1.0, *acceptance]))
+
+
+class Acceptance:
+    """How often a draft's tokens were accepted where those before them were, by position."""
+
+    def __init__(self, most: int) -> None:
+        self._shares = [0.0] * most
+        self._seen = [0.0] * most
+
+    def add(self, drafted: int, accepted: int) -> None:
+        for i in range(min(accepted + 1, drafted)):
+            self._seen[i] = min(self._seen[i] + 1, REMEMBERED)
+            self._shares[i] += ((i < accepted) - self._shares[i]) / self._seen[i]
+
+    def estimates(self) -> list[float]:
+        """By position. One that was seldom seen is thought to be like the one before it."""
+        estimates, before = [], 1.0
+        for share, seen in zip(self._shares, self._seen, strict=True):
+            before = (seen * share + ACCEPTED * before) / (seen + ACCEPTED)
+            estimates.append(before)
+        return estimates
+
+
+class Costs:
+    """Mean seconds by length."""
+
+    def __init__(self) -> None:
+        self.means: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, length: int, seconds: float) -> None:
+        count, mean = self._counts.get(length, 0), self.means.get(length, 0.0)
+        if count:
+            seconds = min(seconds, HICCUP * mean)
+        if count == 1:  # which may have been a hiccup itself: something was compiled, say
+            mean = min(mean, HICCUP * seconds)
+        self._counts[length] = count = min(count + 1, REMEMBERED)
+        self.means[length] = mean + (seconds - mean) / count
+
+    def estimates(self, most: int) -> Array:
+        """By length, 0 to `most`: measured, or on the line through the measured lengths beside it;
+        beyond the last, on the line through the first and the last."""
+        known = sorted(self.means)
+        if not known:
+            return np.zeros(most + 1)
+        means = [self.means[n] * self._counts[n] / (self._counts[n] + FREE) for n in known]
+        lengths = np.arange(most + 1)
+        estimates: Array = np.interp(lengths, known, means)
+        if len(known) > 1 and known[-1] < most:
+            slope = max(0.0, (means[-1] - means[0]) / (known[-1] - known[0]))
+            estimates[known[-1] :] += slope * (lengths[known[-1] :] - known[-1])
+        return estimates
+
+
+class AdaptiveLength:
+    """Chooses how many tokens a drafter is asked for, 0 to `most`: where speculation would slow
+    things down, none.
+
+    That is the length with the most expected tokens a second, by formula, from measured acceptance
+    and costs. Now and then another is tried, in turn of 0, 1, 2, 4, ..., `most`, to learn what it
+    would be like. Trying may lose `PROBING` of the time, so the more a try costs the rarer it is,
+    and while tries gain they go on.
+
+    Lengths are what the drafter was asked for: where it often proposes fewer, that is in the
+    measured acceptance and costs. Of a tree the length is its nodes, the accepted are those of its
+    path.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"drafts of at most {most} tokens: want 1 or more")
+        self.most = most
+        self._tries = sorted({0, most, *(2**i for i in range(most.bit_length()))})
+        self.reset()
+
+    def reset(self) -> None:
+        self.acceptance = Acceptance(self.most)
+        self.draft_seconds, self.step_seconds = Costs(), Costs()
+        self.best = 0
+        self._pace = 0.0  # seconds a token at the best length
+        self._elapsed = self._lost = 0.0
+        self._tried = 0
+
+    def choose(self) -> int:
+        """How many tokens to ask for now."""
+        if 0 not in self.step_seconds.means:
+            return 0  # what the target alone costs is known first
+        if self._lost > PROBING * self._elapsed:
+            return self.best
+        self._tried += 1
+        return self._tries[self._tried % len(self._tries)]
+
+    def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
+        """What became of it: the drafter, asked for so many tokens, took `draft_seconds`, and the
+        target's step `step_seconds`, which accepted so many of them."""
+        if not 0 <= accepted <= asked <= self.most:
+            raise ValueError(f"{accepted} accepted of {asked} asked for, at most {self.most}")
+        seconds = draft_seconds + step_seconds
+        self._elapsed += seconds
+        if asked != self.best:
+            self._lost = max(0.0, self._lost + seconds - (1 + accepted) * self._pace)
+        self.acceptance.add(asked, accepted)
+        self.draft_seconds.add(asked, draft_seconds)
+        self.step_seconds.add(asked, step_seconds)
+        paces = self.paces()
+        self.best = int(np.argmin(paces))
+        self._pace = float(paces[self.best])
+
+    def paces(self) -> Array:
+        """Expected seconds a token, by length."""
+        seconds = self.draft_seconds.estimates(self.most) + self.step_seconds.estimates(self.most)
+        paces: Array = seconds / expected_tokens(self.acceptance.estimates())
+        return paces

@@ -1,0 +1,121 @@
+"""Lookahead decoding (arXiv 2402.02057): the target finds n-grams by Jacobi iteration beside its
+work, and verifies those that it found before.
+
+All that a step feeds is one tree: the first row of the window is a path from the text on, the rest
+of each column is a path from its first cell on, and n-grams are paths from the text on. So a step is
+a draft like any other, and what the window's own guesses get right is accepted as well.
+"""
+
+import random
+from collections.abc import Sequence
+
+from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from engine.speculation.ngram_pool import NgramPool
+
+
+class Window:
+    """W columns by N - 1 rows of guesses: the cell in row r, column j stands r + j tokens behind the
+    text's last token, which is the cell at 0, 0.
+
+    Row 0 is a path; a cell in a later row follows the one above it. So the column j after row 0 was
+    guessed a row a step, each from the rows before, and the target's likeliest tokens behind the
+    last row are the next row. Each column then reads as an n-gram, its first token and N - 1 more.
+    """
+
+    def __init__(self, W: int, N: int, seed: int) -> None:
+        if W < 1 or N < 2:
+            raise ValueError(f"a window of W={W}, N={N}: want W >= 1 and N >= 2")
+        self.W, self.N = W, N
+        self._seed = seed
+        self._rows: list[list[int]] = []
+        self._ages: list[int] = []  # for how many steps the target has guessed in each column
+        self.begin([0])
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Guess at random, from a prompt's tokens."""
+        self._random = random.Random(self._seed)
+        self._from = list(prompt) or [0]
+        self._rows = [self._random.choices(self._from, k=self.W) for _ in range(self.N - 1)]
+        self._ages = [0] * self.W
+
+    @property
+    def size(self) -> int:
+        """Tokens that a step feeds, the text's last one not counted."""
+        return self.W * (self.N - 1) - 1
+
+    def feed(self, last: int, branches: Branches) -> list[int]:
+        """Add the cells to a tree behind the text's last token; gives the nodes of the last row."""
+        first, *later = self._rows
+        first[0] = last
+        nodes = [TEXT]
+        for token in first[1:]:
+            nodes.append(branches.add(nodes[-1], token))
+        for row in later:
+            nodes = [branches.add(node, token) for node, token in zip(nodes, row, strict=True)]
+        return nodes
+
+    def take(self, guesses: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Replace the first row by one of these W tokens behind the last row; gives the n-grams that
+        are the target's from their second token on, each as its first token and what follows."""
+        self._rows.append(list(guesses))
+        columns = zip(*self._rows, strict=True)
+        ngrams = [
+            (column[0], column[1:])
+            for age, column in zip(self._ages, columns, strict=True)
+            if age >= self.N - 2
+        ]
+        del self._rows[0]
+        self._ages = [age + 1 for age in self._ages]
+        return ngrams
+
+    def slide(self, columns: int) -> None:
+        """Drop columns in front, and guess as many at random behind."""
+        gone = min(columns, self.W)
+        for row in self._rows:
+            row[:] = row[gone:] + self._random.choices(self._from, k=gone)
+        self._ages = self._ages[gone:] + [0] * gone
+
+
+class LookaheadDrafter:
+    """A window of W columns for n-grams of N tokens, of which up to G with the text's last token in
+    front are verified in a step of about (W + G)(N - 1) tokens.
+
+    Nothing stays from one text to the next. Where a draft may not have as many tokens as the window
+    has cells, it has n-grams only.
+    """
+
+    def __init__(self, W: int = 15, N: int = 5, G: int = 15, seed: int = 0) -> None:
+        if G < 0:
+            raise ValueError(f"G is {G}: want 0 or more")
+        self._window = Window(W, N, seed)
+        self._pool = NgramPool(G)
+        self._last_row: list[int] = []  # its nodes in the draft; empty: the window was not fed
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._window.begin(prompt)
+        self._pool.clear()
+        self._last_row = []
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        branches = Branches()
+        fits = self._window.size <= most
+        self._last_row = self._window.feed(text[-1], branches) if fits else []
+        for ngram in self._pool.of(text[-1]):
+            node = TEXT
+            for token in ngram:
+                if len(branches) >= most:
+                    break
+                node = branches.add(node, token)
+        return branches.draft()
+
+    def verified(self, step: Verified) -> None:
+        ahead = len(step.tokens)
+        if self._last_row:
+            guesses = [step.likeliest(node) for node in self._last_row]
+            for token, following in self._window.take(guesses):
+                self._pool.add(token, following)
+            ahead -= 1  # a row less is a step ahead
+        self._window.slide(ahead)
+
+    def reset(self) -> None:
+        self.begin(())
