@@ -189,7 +189,7 @@ class ModelDrafter:
         self._guesser, self._propose, self._least = guesser, propose, least
         self._sampler, self._first = sampler, sampler.state() if sampler else {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, _: Sequence[int]) -> None:
         """What is held of another text stays as far as it is the same."""
         if self._sampler:
             self._sampler.restore(self._first)
