@@ -78,7 +78,8 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
             yield n | {"width": m.hidden}
         case "sparse_linear" | "sparse_axpy":
             for active in m.ffn // 10, m.ffn:
-                yield n | {"hidden": m.hidden, "neurons": m.ffn, "active": active}
+                sizes = {"hidden": m.hidden, "neurons": m.ffn, "active": active}
+                yield n | sizes | {"held": m.ffn}
         case _ if list(OPS[op].axes) == ["tokens", "neurons"]:  # masks
             yield n | {"neurons": m.ffn}
         case _ if op in ACTIVATIONS:
@@ -100,6 +101,8 @@ def asked(op: str, model: ModelShape, tokens: int) -> Iterator[Sizes]:
         case _ if list(OPS[op].axes)[:2] == ["groups", "size"]:  # by token
             bits = {"bits": 8} if "bits" in OPS[op].axes else {}
             yield {"groups": tokens, "size": m.ffn} | bits
+        case _ if tokens <= LOGITS and list(OPS[op].axes) == ["nodes", "vocab"]:  # of a draft
+            yield {"nodes": tokens, "vocab": m.vocab}
         case "logit_bias" if tokens == 1:
             yield {"vocab": m.vocab, "biases": 8}
         case "dry" if tokens == 1:

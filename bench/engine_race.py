@@ -126,6 +126,7 @@ class Field:
             threads=self.setup.threads,
             samples=tuple(seconds),
             tokens=tokens,
+            settings=next((r.settings for r in self.racers if r.name == name), ""),
             checked=len(seconds),
             rivals=rivals,
             note=note,

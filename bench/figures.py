@@ -134,6 +134,7 @@ def streams(
             contender=by,
             model=found.model,
             threads=found.threads,
+            settings=found.settings,
             samples=tuple(taken),
             bytes=weights,
             limit=f"{limits.level(found.threads, working_set)} {moved.kind}",

@@ -16,7 +16,7 @@ from bench.results import Run, read_folder, results_folder
 
 KEYS = (
     "run", "when", "commit", "device", "bench", "test", "contender", "target", "variant", "format",
-    "shape", "model", "threads", "cache", "phase", "rivals",
+    "shape", "model", "threads", "cache", "phase", "settings", "rivals",
 )  # fmt: skip
 FACTS = (
     "tokens", "bytes", "operations", "limit", "limit_seconds", "limit_spread", "kernel", "checked",

@@ -19,6 +19,7 @@ from bench.node_cost import active_neurons, bounds, cost_of
 from bench.results import Measurement
 from bench.timing import Rule, race
 from engine.engine import Engine
+from engine.sparsity import settings
 
 RULE = Rule(least=5, error=0.01, cap_seconds=10)
 TICK = 1e-9  # seconds, the unit of the clock
@@ -87,7 +88,8 @@ class OpTime(Work):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A step of `tokens` tokens, the last of which sees `context` cells.
+    """A step of `tokens` tokens, the last of which sees `context` cells; `settings` as a
+    measurement has them.
 
     All seconds are medians: of the step without stamps (`samples`), and of each node.
     `overhead_seconds` is what all stamps cost, which is in neither. `interruptions`: a node's
@@ -96,6 +98,7 @@ class Profile:
     """
 
     model: str
+    settings: str
     tokens: int
     context: int
     threads: int
@@ -226,6 +229,7 @@ def profile(
     ]
     return Profile(
         model=model.file.path.stem,
+        settings=settings(model.config, model.options.sparse),
         tokens=tokens,
         context=depth + tokens,
         threads=threads,
@@ -245,6 +249,7 @@ def measurements(found: Profile) -> list[Measurement]:
         model=found.model,
         threads=found.threads,
         phase="run" if found.tokens == 1 else "prompt",
+        settings=found.settings,
     )
     rows = [
         row(

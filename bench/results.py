@@ -36,6 +36,8 @@ class Measurement:
     - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.
+    - `settings`: what it ran with that is not the same for everyone, e.g.
+      "kv_format=Q8_0,sparse=auto,blocks=2/6,threshold=1".
     - `bytes`, `operations`: what must move and be done at least; `limit` names the binding limit
       of the machine and `limit_seconds` what it allows at best.
     - `checked`: how many of the samples had their outputs checked.
@@ -56,6 +58,7 @@ class Measurement:
     threads: int = 0
     cache: str = ""
     phase: str = "run"
+    settings: str = ""
     samples: tuple[float, ...] = ()
     tokens: int = 0
     bytes: float = 0.0
@@ -98,7 +101,7 @@ class Measurement:
         return (
             self.bench, self.test, self.contender, self.target, self.variant, self.format,
             self.shape, self.model if self.bench != "op" else "", self.threads, self.cache,
-            self.phase,
+            self.phase, self.settings,
         )  # fmt: skip
 
     @property
@@ -109,7 +112,7 @@ class Measurement:
         where = self.shape or self.model
         phase = "" if self.phase == "run" else self.phase
         who = "" if self.contender == "assay" else f"({self.contender})"
-        words = [name, where, self.cache, phase, who]
+        words = [name, where, self.settings, self.cache, phase, who]
         if self.bench not in ("op", "engine", "node"):
             words += [self.model if self.shape else "", self.bench, f"threads={self.threads}"]
         return " ".join(filter(None, words))

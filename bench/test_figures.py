@@ -81,6 +81,7 @@ def test_threads(
                     test=test.name,
                     model=engine_path.name,
                     threads=n,
+                    settings=racers[n].settings,
                     samples=tuple(taken),
                     tokens=test.tokens,
                     rivals=rivals,

@@ -14,8 +14,8 @@ from bench.cases import BenchCase, Sizes
 from bench.limits import ARITHMETIC
 from kernels.judge import Candidate, compare
 from reference.formats import FORMATS
-from reference.neuron_masks import active_rows, some_mask
-from reference.op import Arguments, Array, Case, Cost, Op
+from reference.neuron_masks import active_rows, some_mask, some_slots
+from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
@@ -65,12 +65,21 @@ def sparse_linear(case: Case) -> Arguments:
     rows, count = active_rows(mask)
     return {
         "x": x,
-        "weight": weight(case.format, s["neurons"], s["hidden"]),
+        "weight": weight(case.format, s["held"], s["hidden"]),
         "mask": mask,
         "rows": rows,
         "count": count,
+        "slots": slots(s, rows[: count[0]]),
         "format": case.format,
     }
+
+
+def slots(shape: Shape, active: Array) -> Array:
+    """In order where all rows are held, as a model's are in memory; else anywhere."""
+    neurons, held = shape["neurons"], shape["held"]
+    if held < neurons:
+        return some_slots(np.random.default_rng(held), active, neurons, held)
+    return np.arange(neurons, dtype=np.int32)
 
 
 def sparse_axpy(case: Case) -> Arguments:
@@ -79,9 +88,10 @@ def sparse_axpy(case: Case) -> Arguments:
     rows, count = active_rows(some_mask(rng, 1, s["neurons"], s["active"]))
     return {
         "a": case.array(rng, s["tokens"], s["neurons"]),
-        "weight": weight(case.format, s["neurons"], s["hidden"]),
+        "weight": weight(case.format, s["held"], s["hidden"]),
         "rows": rows,
         "count": count,
+        "slots": slots(s, rows[: count[0]]),
         "format": case.format,
     }
 

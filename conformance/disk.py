@@ -1,8 +1,11 @@
 """A disk that is full, as a program sees it."""
 
 import resource
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -14,3 +17,21 @@ def full_after(n_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def small_disk(folder: Path, n_bytes: int) -> Iterator[None]:
+    """A file system of so many bytes in `folder`; where none may be mounted, no file of this
+    process can grow beyond them."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
+    if (
+        not shutil.which("mount")
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
+        with full_after(n_bytes):
+            yield
+        return
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -13,8 +13,20 @@ if TYPE_CHECKING:
     from engine.engine import Engine, PromptError
     from engine.options import Options
     from engine.sampling_params import SamplingParams
+    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
 
-__all__ = ["Engine", "Options", "Piece", "PromptError", "SamplingParams"]
+__all__ = [
+    "Engine",
+    "Linear",
+    "Lookahead",
+    "LookaheadTrie",
+    "Options",
+    "Piece",
+    "PromptError",
+    "PromptLookup",
+    "SamplingParams",
+    "Tree",
+]
 
 _HOMES = {
     "Engine": "engine.engine",
@@ -22,6 +34,10 @@ _HOMES = {
     "Piece": "engine.completion",
     "PromptError": "engine.engine",
     "SamplingParams": "engine.sampling_params",
+    **dict.fromkeys(
+        ("Linear", "Lookahead", "LookaheadTrie", "PromptLookup", "Tree"),
+        "engine.speculation.settings",
+    ),
 }
 
 

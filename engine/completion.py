@@ -18,7 +18,8 @@ class Piece:
     back). `logprob` is the token's log-probability under the model; `top_logprobs` the likeliest
     (token, logprob) pairs when asked for. The last piece of completion `index` has a
     `finish_reason`: "stop", "length" or "cancelled". The first piece carries the prompt's
-    log-probabilities when asked for, one a token, None for the first.
+    log-probabilities when asked for, one a token, None for the first. `drafted`: the token was
+    foretold by a draft, and cost no step of its own.
     """
 
     text: str
@@ -28,6 +29,7 @@ class Piece:
     finish_reason: str | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
+    drafted: bool = False
 
 
 @dataclass(slots=True)
@@ -81,7 +83,10 @@ class Completion:
 
     def sample(self, logits: np.ndarray, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
         """Draw the next token from logits [vocab] and say what it adds."""
-        sampled = self.sampler.sample(logits)
+        return self.take(self.sampler.sample(logits), prompt_logprobs)
+
+    def take(self, sampled: Sampled, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
+        """Go on with a token that the sampler gave and say what it adds."""
         self.sampler.accept(sampled.token)
         self.tokens.append(sampled.token)
         text, reason = self._advance(sampled)

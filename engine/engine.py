@@ -19,6 +19,9 @@ from engine.model import Model
 from engine.options import Options
 from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
+from engine.speculation.build import speculation as begin_speculation
+from engine.speculation.settings import Linear, Settings, branches
+from engine.speculation.speculate import Speculation
 from engine.timings import Timings
 from engine.tokenizer import Tokenizer
 from kernels.call import bind, call
@@ -41,10 +44,11 @@ class Engine:
     from where it differs, with the same result bit for bit.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, load_seconds: float = 0.0) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self._draft: Engine | None = None
+        self._speculation: Speculation | None = None
         self.timings = Timings.empty()
-        self.timings.load.seconds = load_seconds
         self.held: list[int] = []  # the tokens whose cells sequence 0 holds
         self.drawn: list[int] = []  # its last token, until a step reads it
         self._sampler: Sampler | None = None  # the one that drew last
@@ -54,13 +58,48 @@ class Engine:
         self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
 
     @classmethod
-    def load(cls, path: str | Path, options: Options | None = None, **overrides: Any) -> "Engine":
+    def load(
+        cls,
+        path: str | Path,
+        options: Options | None = None,
+        *,
+        draft: str | Path | None = None,
+        speculation: Settings | None = None,
+        **overrides: Any,
+    ) -> "Engine":
         """Open a GGUF file (or an embedded model by name), certify what its nodes need, pack its
         weights.
 
-        `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`.
+        `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`. With a
+        `draft` model, or another kind of `speculation`, tokens are drafted and verified several at
+        a time (engine/speculation/settings.py); the text is the same.
         """
         started = time.perf_counter()
+        options = replace(options or Options(), **overrides)
+        if draft is not None and speculation is None:
+            speculation = Linear()
+        if speculation:
+            options = replace(
+                options,
+                sequences=max(options.sequences, 2 + branches(speculation)),
+                outputs=max(options.outputs, 1 + speculation.draft_max),
+            )
+        engine = cls._alone(path, options)
+        if speculation:
+            try:
+                if draft is not None:
+                    rest = replace(options, ram_budget=0, sparse="auto", threshold=None)
+                    engine._draft = cls._alone(draft, rest)
+                engine._speculation = begin_speculation(speculation, engine, engine._draft)
+            except BaseException:
+                engine.close()
+                raise
+        engine.timings.load.seconds = time.perf_counter() - started
+        return engine
+
+    @classmethod
+    def _alone(cls, path: str | Path, options: Options) -> "Engine":
+        """Without a draft model."""
         path = resolve(path)
         file = GGUFFile(path)
         try:  # the tokenizer first, so that a budget of memory is divided among what is left
@@ -68,7 +107,7 @@ class Engine:
         except BaseException:
             file.close()
             raise
-        model = Model(file, replace(options or Options(), **overrides))
+        model = Model(file, options)
         try:
             if tokenizer.vocab_size > model.config.vocab:
                 raise ModelError(
@@ -78,10 +117,12 @@ class Engine:
         except BaseException:
             model.close()
             raise
-        return cls(model, tokenizer, time.perf_counter() - started)
+        return cls(model, tokenizer)
 
     def close(self) -> None:
         """Free threads, caches and weights."""
+        if self._draft:
+            self._draft.close()
         self.model.close()
 
     def __enter__(self) -> "Engine":
@@ -220,31 +261,47 @@ class Engine:
             model.cells.copy(0, completion.index)
         rows = [row] * len(completions)
         live = completions
-        while live:
-            for completion, logits in zip(live, rows, strict=True):
-                with timings.sample.measure(1):
-                    piece = completion.sample(logits, prompt_logprobs)
-                if completion.index == 0:
-                    self.drawn = [piece.token]
-                    self._sampler = completion.sampler
-                prompt_logprobs = None
-                yield piece
-                if generation != self._generation:
-                    raise RuntimeError(
-                        "this generation cannot go on: another has begun on the same engine"
-                    )
-            live = [completion for completion in live if not completion.finished]
-            if live and self._cancelled.is_set():
-                yield from (completion.end("cancelled") for completion in live)
-                return
-            if live and model.cells.free < len(live):
-                if not context_shift:
-                    yield from (completion.end("length") for completion in live)
+        drafts = self._speculation if params.n == 1 else None
+        if drafts:
+            drafts.begin(prompt)
+            timings.speculation = drafts.timings
+        try:
+            while live:
+                for completion, logits in zip(live, rows, strict=True):
+                    with timings.sample.measure(1):
+                        draw = partial(drafts.sample, completion) if drafts else completion.sample
+                        piece = draw(logits, prompt_logprobs)
+                    if completion.index == 0:
+                        self.drawn = [piece.token]
+                        self._sampler = completion.sampler
+                    prompt_logprobs = None
+                    yield piece
+                    if generation != self._generation:
+                        raise RuntimeError(
+                            "this generation cannot go on: another has begun on the same engine"
+                        )
+                live = [completion for completion in live if not completion.finished]
+                if live and self._cancelled.is_set():
+                    yield from (completion.end("cancelled") for completion in live)
                     return
-                self._shift(keep)
-            if live:
-                with timings.eval.measure(len(live)):
-                    rows = self._step(live)
+                if live and drafts and drafts.is_ahead(piece.token):
+                    rows = [drafts.go_on(piece.token)]
+                    self._holds(piece.token)
+                    timings.eval.tokens += 1
+                    continue
+                if drafts:
+                    drafts.settle()
+                if live and model.cells.free < len(live):
+                    if not context_shift:
+                        yield from (completion.end("length") for completion in live)
+                        return
+                    self._shift(keep)
+                if live:
+                    with timings.eval.measure(len(live)):
+                        rows = self._speculate(live[0]) if drafts else self._step(live)
+        finally:
+            if drafts and generation == self._generation:
+                drafts.settle()
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool
@@ -264,9 +321,23 @@ class Engine:
                 sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
 
+    def sampler(self, params: SamplingParams) -> Sampler:
+        """One for a text of this model's tokens, that also gives distributions."""
+        return Sampler(
+            params.in_tokens(self._words),
+            self.model.config.vocab,
+            self.tokenizer.eog_ids,
+            kernels=self.bound(needed_ops(params, distributions=True)),
+        )
+
     def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
         """Certified kernels for the ops that these parameters want."""
-        needs = {op: Need(op) for op in needed_ops(params)}
+        drawn = self._speculation is not None and self._speculation.verifier is not None
+        return self.bound(needed_ops(params, distributions=drawn))
+
+    def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
+        """Certified kernels of these ops."""
+        needs = {op: Need(op) for op in ops}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self.model.options.progress.certified
             chosen = self.model.chooser.choose(new, progress)
@@ -311,9 +382,23 @@ class Engine:
         sequences = [(completion.index,) for completion in live]
         logits = self.model.step(tokens, positions, sequences, range(len(live)))
         if live[0].index == 0:
-            self.held.append(tokens[0])
-            self.drawn = []
+            self._holds(tokens[0])
         return list(logits)
+
+    def _speculate(self, completion: Completion) -> list[np.ndarray[Any, Any]]:
+        """The same for one completion, with a draft of what may follow; as many tokens as it may
+        still have, at most."""
+        assert self._speculation
+        most = completion.params.max_tokens
+        left = self.model.cells.capacity if most is None else most - len(completion.tokens) - 1
+        rows = [self._speculation.step(left)]
+        self._holds(completion.tokens[-1])
+        return rows
+
+    def _holds(self, token: int) -> None:
+        """Sequence 0's cache goes on with the token that was drawn."""
+        self.held.append(token)
+        self.drawn = []
 
     def _shift(self, keep: int) -> None:
         """Forget the older half beyond the first `keep` tokens; evaluate the rest anew."""

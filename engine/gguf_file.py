@@ -209,6 +209,15 @@ def stamp_of(file: IO[bytes]) -> tuple[int, ...]:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
+def is_unchanged(file: IO[bytes], stamp: tuple[int, ...]) -> bool:
+    """Whether an open file is what it was when it had this stamp. One that has lost its name since,
+    because another took its place, is: that changes the date of its inode and no more."""
+    size, written, changed, inode = stamp_of(file)
+    if not os.fstat(file.fileno()).st_nlink:
+        changed = stamp[2]
+    return (size, written, changed, inode) == stamp
+
+
 def shown_path(path: Path) -> str:
     """The path as it is, or quoted if it would not stay on one line."""
     return str(path) if str(path).isprintable() else repr(str(path))

@@ -1,7 +1,7 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
@@ -18,14 +18,14 @@ from engine.graph import Graph, Value
 from engine.models import feed_forward
 from engine.models.layers import StepInputs
 from engine.models.table import FAMILIES
-from engine.observed import counting, observing
-from engine.offload.bundle import unbundled
+from engine.observed import counting, counting_predicted, observing
+from engine.offload.bundle import bundles, unbundled
 from engine.offload.offload import Offload
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.placement import budget_bytes, find, statistics
 from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
-from engine.sparsity import dense_alone, pays, with_sparsity
+from engine.sparsity import dense_where_faster, with_sparsity
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
@@ -69,8 +69,11 @@ class Model:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         self.family = FAMILIES[self.config.architecture]
-        self.file.tensors |= unbundled(self.file)
-        self.config = with_sparsity(
+        self.bundles = bundles(self.file)
+        self.file.tensors |= unbundled(self.bundles)
+        for bundle in self.bundles.values():
+            del self.file.tensors[bundle.name]
+        self.config, self._of_sparsity = with_sparsity(
             self.config, self.file, options.sparse, options.threshold, options.union
         )
         check_tensors(self.file, self.family, self.config)
@@ -92,18 +95,18 @@ class Model:
         self.offload: Offload | None = None
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
-        self._of_sparsity: list[str] = []
-        if options.sparse == "auto":
-            self._of_sparsity += list(dense_alone(self.config, self.file).values())[:1]
         if options.vram_budget:
             self._split_neurons(context)
         if self.config.sparsity and options.sparse == "auto" and not options.ram_budget:
-            self._prepare(context, count_neurons=True)
-            self._run_dense_where_sparse_loses()
-        self._prepare(context, options.count_neurons)
+            self._run_dense_where_faster(dict.fromkeys(self.config.sparsity.ranks, 0.0))
+            if self.config.sparsity:
+                self._run_dense_where_faster(self._try_predictors(context))
+        self._prepare(context)
+        self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
 
-    def _prepare(self, context: int, count_neurons: bool) -> None:
-        """Kernels, packed weights and the plan for the model as its config has it now."""
+    def _prepare(self, context: int, trial: bool = False) -> None:
+        """Kernels, packed weights and the plan for the model as its config has it now; for a trial
+        with counts of what predictors name."""
         options = self.options
         arrays = self._inputs()
         try:
@@ -114,7 +117,10 @@ class Model:
             wholes = {name: rows.tensor for name, rows in self.family.parts(self.config).items()}
             graph, self.observed = observing(graph, wholes)
             arrays |= self.observed.sums
-        if count_neurons:
+        if trial:
+            graph, counts = counting_predicted(graph)
+            arrays |= counts
+        elif options.count_neurons:
             graph, self.counted, counts = counting(graph)
             arrays |= counts
         if options.rewrite:
@@ -129,7 +135,7 @@ class Model:
         if options.ram_budget:
             self.plan = self._offloaded(steps, arrays, logits)
             return
-        self._pack(steps, arrays)
+        self._pack(steps, arrays, trial)
         _drop_unused(arrays, steps)
         arrays |= {
             n: np.ascontiguousarray(a) for n, a in arrays.items() if not a.flags.c_contiguous
@@ -142,8 +148,8 @@ class Model:
         self.offload = self._resources.enter_context(
             closing(
                 Offload(
-                    steps, self.file, self.config, self.team, self.options, self.limits, logits,
-                    cache_bytes,
+                    steps, self.file, self.bundles, self.config, self.team, self.options,
+                    self.limits, logits, cache_bytes,
                 )
             )
         )  # fmt: skip
@@ -160,6 +166,7 @@ class Model:
             raise ModelError("the sparse threshold is nan, not a number")
         for i in self.config.sparsity.ranks:
             self.plan.set(f"blk.{i}.mask", "threshold", threshold)
+        self.threshold = float(threshold)
 
     def _split_neurons(self, context: int) -> None:
         """Put neurons on either side of the budget, as the index beside the model has them."""
@@ -180,23 +187,21 @@ class Model:
         no_gpu = "no kernels for a GPU: the CPU computes its part"
         self._of_sparsity += [*found.placement.notes, no_gpu]
 
-    def _run_dense_where_sparse_loses(self) -> None:
-        """Try some tokens; blocks that would be slower for skipping neurons run dense."""
-        sparsity, count = self.config.sparsity, min(TRIED, self.cells.capacity)
-        assert sparsity
+    def _run_dense_where_faster(self, shares: Mapping[int, float]) -> None:
+        """Given the share of neurons that predictors name, by block."""
+        self.config, notes = dense_where_faster(self.config, self.file, shares)
+        self._of_sparsity += notes
+
+    def _try_predictors(self, context: int) -> dict[int, float]:
+        """The share of its neurons that each block's predictor names, over some tokens."""
+        self._prepare(context, trial=True)
+        count = min(TRIED, self.cells.capacity)
         tokens = np.random.default_rng(0).integers(0, self.config.vocab, count)
         self.evaluate([int(token) for token in tokens], 0)
         self.cells.clear()
-        shares = {i: self.counted[f"blk.{i}"].active_share(count) for i in sparsity.ranks}
-        dense = {i for i, share in shares.items() if not pays(self.file, i, share)}
-        if dense:
-            rest = sparsity.without(dense)
-            self.config = replace(self.config, sparsity=rest if rest.ranks else None)
-            least = min(shares[i] for i in dense)
-            self._of_sparsity.append(
-                f"{len(dense)} of {self.config.blocks} blocks run dense, which is faster: their"
-                f" predictors name {least:.0%} of the neurons or more"
-            )
+        assert self.config.sparsity
+        named = {i: self.plan.inputs[f"blk.{i}.predicted"] for i in self.config.sparsity.ranks}
+        return {i: float(counts.mean()) / count for i, counts in named.items()}
 
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
@@ -270,22 +275,24 @@ class Model:
         )
         return family.build(config, weights, graph_inputs, caches)
 
-    def _pack(self, steps: Sequence[Step], arrays: dict[str, Array]) -> None:
-        """Weights as the kernels stream them; then let go of the file's own."""
+    def _pack(self, steps: Sequence[Step], arrays: dict[str, Array], trial: bool) -> None:
+        """Weights as the kernels stream them. Rows that are only to be apart stay where they are
+        until a trial has told which blocks they are read in."""
         jobs = {
             packed_name(s.weight, s.kernel): Packed(s.weight, how)
             for s in steps
             if (how := s.kernel.pack)
         }
-        self._packed = {name: self._packed[name] for name in jobs if name in self._packed}
-        keep = self.options.keep_packed and not self._packed  # all of them, or none
-        jobs = {name: job for name, job in jobs.items() if name not in self._packed}
-        if jobs:
-            packed, notes = packed_weights(
-                jobs, self.file, self.team, self.options.progress.packed, keep
-            )
-            self._packed |= packed
-            self._not_kept += notes
+        if trial:
+            rows = {name: job for name, job in jobs.items() if job.packing.apart}
+            for name, job in rows.items():
+                arrays[name] = self.file.tensor(job.tensor)
+                del jobs[name]
+        keep = self.options.keep_packed and not trial
+        watch = self.options.progress.packed
+        self._packed, self._not_kept = packed_weights(
+            jobs, self.file, self.team, watch, keep, ready=self._packed
+        )
         arrays |= self._packed
 
     def step(
@@ -328,15 +335,13 @@ class Model:
             arrays["rows"][:outputs] = wanted
             self.plan.resize(tokens=count, outputs=outputs)
             if self.offload:
-                self.offload.gather(tokens, positions)
+                self.offload.begin(tokens, positions)
             self.team.run(self.plan.program)
             while self.offload and not self.offload.came():
                 self.team.run(self.plan.program)
             return self._finite(self.plan.logits[:outputs], positions, wanted)
         except BaseException:  # Ctrl-C too: what was not computed to its end is not held
             self.cells.take_back(positions, sequences)
-            if self.offload:
-                self.offload.restart()
             raise
 
     def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:

@@ -1,7 +1,7 @@
 """What a model is seen to do: nodes that add up squares of what matrices meet, and nodes that count
 the neurons of sparse feed-forward networks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,8 @@ class Counted:
         return float(self.predicted.sum()) / (tokens * len(self.predicted))
 
 
-COUNTED = ("predicted", "fired", "hits")
+PREDICTED = "predicted"
+COUNTED = (PREDICTED, "fired", "hits")
 
 
 def _share(some: Counts, all_: Counts) -> float:
@@ -96,36 +97,18 @@ def counting(graph: Graph) -> tuple[Graph, dict[str, Counted], dict[str, Counts]
     found = Graph()
     arrays: dict[str, Counts] = {}
     blocks: dict[str, Counted] = {}
-    first: dict[str, str] = {}  # of a block's weights, gate or else up
-    counts: dict[str, list[Value]] = {}
-
-    def count(total: Value, label: str, mask: Value) -> None:
-        found("add_counts", label, out=total, mask=mask, before=total)
-
-    for node in graph.nodes:
+    for node, block in _with_blocks(graph):
         found.nodes.append(node)
-        if node.op != "sparse_linear":
+        if not block:
             continue
         weight, mask, out = (node.arguments[name] for name in ("weight", "mask", "out"))
-        assert isinstance(weight, Value)
         assert isinstance(mask, Value)
-        assert isinstance(out, Value)
-        block = ".".join(weight.name.split(".")[:2])
-        whole = block not in blocks
-        if whole:
-            first[block], neurons = weight.name, mask.dims[1]
-            assert isinstance(neurons, int)
-            totals = [Value(f"{block}.{n}", "cache", "i64", (neurons,)) for n in COUNTED]
-            arrays |= {total.name: np.zeros(neurons, np.int64) for total in totals}
-            blocks[block] = Counted(*(arrays[total.name] for total in totals))
-            counts[block] = totals
-        if weight.name != first[block]:
-            continue
-        predicted, fired, hits = counts[block]
-        count(predicted, f"{node.label}.predicted", mask)  # of each part, where they are split
+        predicted, fired, hits = (_total(block, name, mask, arrays) for name in COUNTED)
+        _count(found, predicted, f"{node.label}.predicted", mask)
         hit = found("threshold_mask", f"{node.label}.hit", logits=out, threshold=LEAST)
-        count(hits, f"{node.label}.hits", hit)
-        if whole:
+        _count(found, hits, f"{node.label}.hits", hit)
+        if block not in blocks:
+            blocks[block] = Counted(*(arrays[total.name] for total in (predicted, fired, hits)))
             every = found("threshold_mask", f"{block}.every", logits=out, threshold=-np.inf)
             rows, rest = found.several("active_rows", f"{block}.every_rows", mask=every)
             values = found(
@@ -136,7 +119,47 @@ def counting(graph: Graph) -> tuple[Graph, dict[str, Counted], dict[str, Counts]
                 mask=every,
                 rows=rows,
                 count=rest,
+                slots=node.arguments["slots"],
             )
             fires = found("threshold_mask", f"{block}.fires", logits=values, threshold=LEAST)
-            count(fired, f"{block}.fired_counts", fires)
+            _count(found, fired, f"{block}.fired_counts", fires)
     return found, blocks, arrays
+
+
+def counting_predicted(graph: Graph) -> tuple[Graph, dict[str, Counts]]:
+    """The graph with nodes that count only what predictors name, and blk.{i}.predicted by name."""
+    found = Graph()
+    arrays: dict[str, Counts] = {}
+    for node, block in _with_blocks(graph):
+        found.nodes.append(node)
+        if block:
+            mask = node.arguments["mask"]
+            assert isinstance(mask, Value)
+            total = _total(block, PREDICTED, mask, arrays)
+            _count(found, total, f"{node.label}.{PREDICTED}", mask)
+    return found, arrays
+
+
+def _with_blocks(graph: Graph) -> Iterator[tuple[Node, str]]:
+    """The nodes; with one that reads rows of a sparse block's first matrix, gate or else up, the
+    block. Where neurons are split there are several, each of its part."""
+    first: dict[str, str] = {}
+    for node in graph.nodes:
+        weight, block = node.arguments.get("weight"), ""
+        if node.op == "sparse_linear" and isinstance(weight, Value):
+            own = ".".join(weight.name.split(".")[:2])
+            block = own if first.setdefault(own, weight.name) == weight.name else ""
+        yield node, block
+
+
+def _total(block: str, name: str, mask: Value, arrays: dict[str, Counts]) -> Value:
+    """Counts of a block's neurons, which `arrays` has from then on."""
+    neurons = mask.dims[1]
+    assert isinstance(neurons, int)
+    total = Value(f"{block}.{name}", "cache", "i64", (neurons,))
+    arrays.setdefault(total.name, np.zeros(neurons, np.int64))
+    return total
+
+
+def _count(graph: Graph, total: Value, label: str, mask: Value) -> None:
+    graph("add_counts", label, out=total, mask=mask, before=total)

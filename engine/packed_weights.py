@@ -13,6 +13,7 @@ about as long as packing.
 
 import hashlib
 import json
+import math
 import mmap
 import os
 import tempfile
@@ -42,7 +43,14 @@ ABANDONED = 3600  # seconds without a write after which an unfinished file is no
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Memory = Callable[[int, int], Array]  # for bytes of a packed weight: where they begin, how many
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """What packs: threads, `memory(begin, size)` for bytes of a packed weight, and how many bytes
+    of the file to take at a time."""
+
+    team: Team
+    memory: Callable[[int, int], Array]
+    piece: int
 
 
 class Job(Protocol):
@@ -55,14 +63,12 @@ class Job(Protocol):
     def source_bytes(self, file: GGUFFile) -> int:
         """Bytes of the file."""
 
-    def packed_bytes(self, file: GGUFFile) -> int:
-        """Bytes that they become."""
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        """Of the uint8 array that they become."""
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
-        """Pack about so many bytes of the file at a time into what `memory` gives: where these
-        begin in the packed weight, they, and how many bytes of the file they were."""
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        """Pack one piece after the other: where it begins in the packed weight, it, and how many
+        bytes of the file it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,44 +85,78 @@ class Packed:
     def source_bytes(self, file: GGUFFile) -> int:
         return file.tensors[self.tensor].n_bytes
 
-    def packed_bytes(self, file: GGUFFile) -> int:
-        weight = file.tensor(self.tensor)
-        return self.packing.place(weight, len(weight))
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        return self.packing.shape(file.tensor(self.tensor))
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         packing, weight = self.packing, file.tensor(self.tensor)
-        step = max(1, piece // (packing.lanes * weight.shape[1])) * packing.lanes
+        step = max(1, packer.piece // (packing.lanes * weight.shape[1])) * packing.lanes
         for first in range(0, len(weight), step):
             rows = np.ascontiguousarray(weight[first : first + step])
             begin, size = packing.place(weight, first), packing.place(weight, len(rows))
-            target = memory(begin, size)
-            team.run(Program([(packing.share, packing.block(rows, target))]))
+            target = packer.memory(begin, size)
+            packer.team.run(Program([(packing.share, packing.block(rows, target))]))
             file.release(self.tensor)
             yield begin, target, rows.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A tensor's rows as the file has them, for kernels that take them so."""
+
+    tensor: str
+
+    @property
+    def layout(self) -> str:
+        return f"{self.tensor} as stored"
+
+    def source_bytes(self, file: GGUFFile) -> int:
+        return file.tensors[self.tensor].n_bytes
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        rows, row_bytes = file.tensor(self.tensor).shape
+        return rows, row_bytes
+
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
+        weight = file.tensor(self.tensor)
+        rows, row_bytes = weight.shape
+        step = max(1, packer.piece // row_bytes)
+        for first in range(0, rows, step):
+            some = weight[first : first + step]
+            target = packer.memory(first * row_bytes, some.nbytes)
+            target.reshape(some.shape)[:] = some
+            file.release(self.tensor)
+            yield first * row_bytes, target, some.nbytes
 
 
 Jobs = Mapping[str, Job]  # by the names of the packed weights
 
 
 def packed_weights(
-    jobs: Jobs, file: GGUFFile, team: Team, watch: Watch | None, keep: bool
+    jobs: Jobs,
+    file: GGUFFile,
+    team: Team,
+    watch: Watch | None,
+    keep: bool,
+    ready: Mapping[str, Array],
 ) -> tuple[dict[str, Array], list[str]]:
-    """The packed weights by name, uint8 [packed], and notes: why they could not be kept.
+    """The packed weights by name, as their packings shape them, and notes: why they could not be
+    kept.
 
     With `keep` they are mapped from the file that an earlier load kept; if there is none, or not of
-    these jobs, they are packed and kept.
+    these jobs, they are packed and kept. Those that are `ready` are not packed again.
     """
-    places = Places(jobs, file)
-    if not keep:
-        return pack(jobs, file, places, team, watch), []
-    kept = Kept(jobs, file, places)
-    if (found := kept.load()) is not None:
+    kept = Kept(jobs, file, Places(jobs, file))
+    if keep and (found := kept.load()) is not None:
         if watch:
             watch(_total(jobs, file), _total(jobs, file))
         return found, []
-    weights = pack(jobs, file, places, team, watch)
+    missing = {name: job for name, job in jobs.items() if name not in ready}
+    weights = {name: ready[name] for name in jobs if name in ready}
+    if missing:
+        weights |= pack(missing, file, Places(missing, file), team, watch)
+    if not keep:
+        return weights, []
     fault = kept.save((name, 0, weight) for name, weight in weights.items())
     return weights, [fault] if fault else []
 
@@ -131,16 +171,22 @@ class Places:
     def __init__(self, jobs: Jobs, file: GGUFFile) -> None:
         self.begins: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
+        self._jobs, self._file = jobs, file
         self.end = 0
         for name, job in jobs.items():
-            self.begins[name], self.sizes[name] = self.end, job.packed_bytes(file)
+            self.begins[name], self.sizes[name] = self.end, math.prod(job.shape(file))
             self.end += paged(self.sizes[name])
 
     def views(self, memory: Array) -> dict[str, Array]:
-        """The weights in `memory`, uint8 [end or more]."""
+        """The weights in `memory`, uint8 [end or more], shaped."""
         return {
-            name: memory[begin : begin + self.sizes[name]] for name, begin in self.begins.items()
+            name: self.shaped(name, memory[begin : begin + self.sizes[name]])
+            for name, begin in self.begins.items()
         }
+
+    def shaped(self, name: str, packed: Array) -> Array:
+        """A weight's packed bytes as kernels take them."""
+        return packed.reshape(self._jobs[name].shape(self._file))
 
 
 def paged(size: int) -> int:
@@ -159,7 +205,7 @@ def pack(
     weights = places.views(aligned(places.end))
 
     def memory(name: str, begin: int, size: int) -> Array:
-        return weights[name][begin : begin + size]
+        return weights[name].reshape(-1)[begin : begin + size]
 
     for _ in pieces(jobs, file, team, watch, memory, PIECE):
         pass
@@ -178,7 +224,8 @@ def pieces(
     weight's name, where the piece begins in it, and its bytes."""
     done, total = 0, _total(jobs, file)
     for name, job in jobs.items():
-        for begin, packed, read in job.pieces(file, team, partial(memory, name), piece):
+        packer = Packer(team, partial(memory, name), piece)
+        for begin, packed, read in job.pieces(file, packer):
             yield name, begin, packed
             done += read
             if watch:

@@ -231,7 +231,7 @@ def turns(
     stages: Sequence[Sequence[Call]], stream: Stream | None
 ) -> tuple[list[list[Entry]], list[Entry]]:
     """For each stage, what waits for its streamed weight; and what ends a step."""
-    if not stream:
+    if not stream or not stream.names:
         return [[] for _ in stages], []
     found: list[list[Entry]] = []
     streamed, used = set(stream.names), 0
@@ -314,8 +314,8 @@ class Plan:
                     continue
                 array = self.array(value)
                 words.append(array.ctypes.data)
-                packed = value.kind == "weight" and array.ndim == len(argument.axes) == 1
-                sizes = array.shape if packed else value.sizes(self.limits)
+                # a packed weight's are its own
+                sizes = array.shape if value.kind == "weight" else value.sizes(self.limits)
                 for dim, size in zip(value.dims, sizes, strict=False):
                     if isinstance(dim, str):
                         slots[dim].append(len(words))

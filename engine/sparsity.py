@@ -8,6 +8,7 @@ predictors, or with the usual magic, is known by ffn_down_t.
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.config import ModelConfig, ModelError, Sparsity
@@ -30,13 +31,14 @@ RELU_OF = {"swiglu": "reglu", "gelu": "relu", "gelu_erf": "relu"}
 
 def with_sparsity(
     config: ModelConfig, file: GGUFFile, mode: str, threshold: float | None, union: bool
-) -> ModelConfig:
-    """The config with what the file says of its neurons; `mode` "off" leaves predictors unused."""
+) -> tuple[ModelConfig, list[str]]:
+    """The config with what the file says of its neurons, and notes: why a block cannot skip any.
+    `mode` "off" leaves predictors unused."""
     down = "blk.0.ffn_down_t.weight" in file.tensors
     if not down and file.magic != MAGIC:
         if threshold is not None or mode == "on":
             raise ModelError(f"{file.path}: not sparse: it has neither predictors nor ffn_down_t")
-        return config
+        return config, []
     config = replace(
         config,
         activation=RELU_OF.get(config.activation, config.activation),
@@ -44,18 +46,24 @@ def with_sparsity(
     )
     ranks = _ranks(config, file)
     if mode == "off":
-        return config
+        return config, []
     if not ranks and (mode == "on" or file.magic == MAGIC):
         raise ModelError(f"{file.path}: tensor blk.0.fc1.weight is missing: no predictor")
     found = Sparsity(ranks, _threshold(file, threshold), union)
-    dense = dense_alone(config, file)
+    dense = _dense_alone(config, file)
     if dense and mode == "on":
         raise ModelError(f"{file.path}: {next(iter(dense.values()))}")
-    found = found.without(set(dense))
-    return replace(config, sparsity=found) if found.ranks else config
+    config = replace(config, sparsity=found)
+    return run_dense(config, set(dense)), list(dense.values())[:1]
 
 
-def dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
+def run_dense(config: ModelConfig, blocks: set[int]) -> ModelConfig:
+    """The config in which these blocks skip no neurons."""
+    rest = config.sparsity.without(blocks) if config.sparsity else None
+    return replace(config, sparsity=rest if rest and rest.ranks else None)
+
+
+def _dense_alone(config: ModelConfig, file: GGUFFile) -> dict[int, str]:
     """Blocks with a predictor whose rows are in a format that only runs dense, and why."""
     known = OPS["sparse_linear"].formats
     found: dict[int, str] = {}
@@ -103,6 +111,34 @@ def _threshold(file: GGUFFile, wanted: float | None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ModelError(f"{file.path}: {named} is {value!r}, not a number")
     return float(value)
+
+
+def settings(config: ModelConfig, mode: str) -> str:
+    """How a model of such a file runs, e.g. "sparse=auto,blocks=2/6,threshold=1": the blocks that
+    skip neurons, of all. Nothing of other models."""
+    if not config.transposed_down:
+        return ""
+    found = config.sparsity
+    words = [f"sparse={mode}", f"blocks={len(found.ranks) if found else 0}/{config.blocks}"]
+    if found:
+        words += [f"threshold={found.threshold:g}", *(["union"] if found.union else [])]
+    return ",".join(words)
+
+
+def dense_where_faster(
+    config: ModelConfig, file: GGUFFile, shares: Mapping[int, float]
+) -> tuple[ModelConfig, list[str]]:
+    """The config without the blocks that are slower for skipping neurons where predictors name
+    such a share of them, and a note of these."""
+    dense = {i for i, share in shares.items() if not pays(file, i, share)}
+    if not dense:
+        return config, []
+    least = min(shares[i] for i in dense)
+    note = f"{len(dense)} of {config.blocks} blocks run dense, which is faster: "
+    note += (
+        f"their predictors name {least:.0%} of the neurons or more" if least else "they are small"
+    )
+    return run_dense(config, dense), [note]
 
 
 def pays(file: GGUFFile, i: int, active: float) -> bool:

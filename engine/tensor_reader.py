@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from engine.gguf_file import Bytes, GGUFError, GGUFFile, TensorInfo, shown_path, stamp_of
+from engine.gguf_file import Bytes, GGUFError, GGUFFile, TensorInfo, is_unchanged, shown_path
 
 PIECE = 2**26  # bytes read at a time
 
@@ -24,12 +24,11 @@ class TensorReader:
         try:
             self._source = file.path.open("rb")
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise GGUFError(f"{shown_path(file.path)}: cannot be read: {reason}") from None
+            raise GGUFError(f"{shown_path(file.path)}: cannot be read: {_reason(error)}") from None
 
     def check(self) -> None:
         """Raise if the file has changed since it was opened."""
-        if stamp_of(self._source) != self.file.stamp:
+        if not is_unchanged(self._source, self.file.stamp):
             raise GGUFError(f"{shown_path(self.file.path)}: it changed while it was read")
 
     def read(self, offset: int, n_bytes: int) -> Bytes:
@@ -37,7 +36,11 @@ class TensorReader:
         data = np.empty(n_bytes, np.uint8)
         done = 0
         while done < n_bytes:
-            count = os.preadv(self._source.fileno(), [data[done:].data], offset + done)
+            try:
+                count = os.preadv(self._source.fileno(), [data[done:].data], offset + done)
+            except OSError as error:
+                where = f"{shown_path(self.file.path)}: cannot be read at byte {offset + done}"
+                raise GGUFError(f"{where}: {_reason(error)}") from None
             if not count:
                 raise GGUFError(f"{shown_path(self.file.path)}: it was cut short while it was read")
             done += count
@@ -67,3 +70,7 @@ class TensorReader:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

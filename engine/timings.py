@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -31,12 +31,14 @@ class Span:
 
 @dataclass(slots=True)
 class Timings:
-    """Loading once; prompt tokens, generated tokens and samplings of the last generation."""
+    """Loading once; prompt tokens, generated tokens and samplings of the last generation, and its
+    `speculation`, if tokens were drafted."""
 
     load: Span
     prompt: Span
     eval: Span
     sample: Span
+    speculation: "Drafting | None" = None
 
     @classmethod
     def empty(cls) -> "Timings":
@@ -45,9 +47,53 @@ class Timings:
     def start(self) -> None:
         """Begin a new generation."""
         self.prompt, self.eval, self.sample = Span(), Span(), Span()
+        self.speculation = None
 
     @property
     def total(self) -> Span:
         """Prompt, generation and sampling together."""
         spans = (self.prompt, self.eval, self.sample)
         return Span(sum(s.seconds for s in spans), self.prompt.tokens + self.eval.tokens)
+
+
+@dataclass(slots=True)
+class Drafting:
+    """What drafts did for a generation: time for drafting and for the target's steps, tokens that
+    were drafted and of these accepted, also by position in the draft."""
+
+    draft: Span = field(default_factory=Span)
+    verify: Span = field(default_factory=Span)
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+
+    def add(self, depth: int, drafted: int, accepted: int) -> None:
+        """A step with a draft of so many tokens, the longest branch of which has `depth`, and of
+        which so many were accepted."""
+        self.steps += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        grown = depth - len(self.drafted_at)
+        self.drafted_at += [0] * grown
+        self.accepted_at += [0] * grown
+        for i in range(depth):
+            self.drafted_at[i] += 1
+            self.accepted_at[i] += i < accepted
+
+    @property
+    def acceptance(self) -> float:
+        """Of the drafted tokens, the share that was accepted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_at(self) -> list[float]:
+        """The same by position, where a draft reached it."""
+        pairs = zip(self.accepted_at, self.drafted_at, strict=True)
+        return [accepted / drafted for accepted, drafted in pairs]
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step of the target gave, its own among them."""
+        return (self.steps + self.accepted) / self.steps if self.steps else 0.0

@@ -28,6 +28,7 @@ from kernels.cpu import (
     softmax,
     sparse_axpy,
     sparse_linear,
+    verification,
     weight_formats,
 )
 from kernels.cpu.packing import (
@@ -221,6 +222,10 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("draw", "generic", choice.draw),
     Kernel("quantise_log_probabilities", "generic", log_probabilities.quantise_log_probabilities),
     Kernel("kl_divergence", "generic", log_probabilities.kl_divergence),
+    Kernel("accept", "generic", verification.accept),
+    Kernel("recover", "generic", verification.recover),
+    Kernel("exclude", "generic", verification.exclude),
+    Kernel("pick", "generic", verification.pick),
 )
 
 

@@ -119,7 +119,7 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
 def _absolute(inputs: Arguments) -> tuple[Array, str]:
     """The weight's magnitudes, as an F32 weight."""
     w = FORMATS[inputs["format"]].dequantise(inputs["weight"])
-    return np.abs(w).view(np.uint8).reshape(w.shape[0], -1), "F32"
+    return np.abs(w).view(np.uint8), "F32"
 
 
 def cost(shape: Shape, format: str | None) -> Cost:

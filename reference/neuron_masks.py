@@ -68,6 +68,17 @@ def some_mask(rng: np.random.Generator, tokens: int, neurons: int, active: int) 
     return mask
 
 
+def some_slots(rng: np.random.Generator, active: Array, neurons: int, held: int) -> Array:
+    """A row for each active neuron among so many, any and no two the same; what the slots of the
+    others hold may not be read: -1, a row that is not there, or one that is.
+
+    active int32 [count] -> int32 [neurons].
+    """
+    slots = rng.choice(np.array([-1, held, 2**31 - 1, 0], np.int32), neurons)
+    slots[active] = rng.permutation(held)[: len(active)]
+    return slots
+
+
 def _make_logits(case: Case) -> Arguments:
     logits = case.array(case.rng(), case.shape["tokens"], case.shape["neurons"])
     finite = logits[np.isfinite(logits)]

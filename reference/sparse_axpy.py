@@ -5,33 +5,39 @@ import numpy as np
 from reference.bounds import TINY, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
-from reference.neuron_masks import active_rows, some_mask
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.neuron_masks import active_rows, some_mask, some_slots
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 
-def sparse_axpy(a: Array, weight: Array, rows: Array, count: Array, format: str) -> Array:
+def sparse_axpy(
+    a: Array, weight: Array, rows: Array, count: Array, slots: Array, format: str
+) -> Array:
     """out_t = sum of a[t, i] * W_i over the neurons i that `rows` names, `count` of them.
 
-    a [tokens, neurons], weight uint8 [neurons, row_bytes] in `format` (a neuron's row is what it
-    adds to hidden), rows int32 [neurons], count int32 [1] -> float64 [tokens, hidden].
+    a [tokens, neurons], rows int32 [neurons], count int32 [1]; weight uint8 [held, row_bytes] in
+    `format`, in which neuron i's row, what it adds to hidden, is row slots[i], int32 [neurons]
+    -> float64 [tokens, hidden]. Rows and slots of other neurons are not read: such a slot may be
+    -1, or anything.
     """
     active = rows[: count[0]]
-    w = FORMATS[format].dequantise(weight[active]).astype(np.float64)
+    w = FORMATS[format].dequantise(weight[slots[active]]).astype(np.float64)
     return a[:, active].astype(np.float64) @ w
 
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
     a = case.array(rng, shape["tokens"], shape["neurons"])
-    weight = case.weight(rng, shape["neurons"], shape["hidden"])
+    weight = case.weight(rng, shape["held"], shape["hidden"])
     rows, count = active_rows(some_mask(rng, 1, shape["neurons"], shape["active"]))
-    return {"a": a, "weight": weight, "rows": rows, "count": count, "format": case.format}
+    slots = some_slots(rng, rows[: count[0]], shape["neurons"], shape["held"])
+    found = {"a": a, "weight": weight, "rows": rows, "count": count}
+    return {**found, "slots": slots, "format": case.format}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """A dot product over the active neurons, in any order: gamma(count + 1) * sum |a||w|."""
     active = inputs["rows"][: inputs["count"][0]]
-    w = FORMATS[inputs["format"]].dequantise(inputs["weight"][active])
+    w = FORMATS[inputs["format"]].dequantise(inputs["weight"][inputs["slots"][active]])
     size = np.abs(inputs["a"][:, active]).astype(np.float64) @ np.abs(w).astype(np.float64)
     return {"out": gamma(len(active) + 1) * size + TINY * len(active)}
 
@@ -43,7 +49,7 @@ def complaint(inputs: Arguments) -> str:
     active = rows[:count]
     if (np.diff(active) <= 0).any() or (active < 0).any() or (active >= len(rows)).any():
         return "rows are not neurons in order"
-    return ""
+    return out_of_range("slots", inputs["slots"][active], len(inputs["weight"]))
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -53,28 +59,30 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """Rows of whole blocks, and no more neurons active than there are."""
-    return {**whole_blocks(shape, format), "active": min(shape["active"], shape["neurons"])}
+    """Rows of whole blocks, no more neurons active than there are, and a row for each."""
+    active = min(shape["active"], shape["neurons"])
+    return {**whole_blocks(shape, format), "active": active, "held": max(shape["held"], active)}
 
 
 OP = Op(
     name="sparse_axpy",
     reference=sparse_axpy,
     signature=(
-        "a: f32[tokens neurons], weight: format[neurons hidden], rows: i32[neurons], count: i32[1]"
-        " -> out: f32[tokens hidden]"
+        "a: f32[tokens neurons], weight: format[held hidden], rows: i32[neurons], count: i32[1],"
+        " slots: i32[neurons] -> out: f32[tokens hidden]"
     ),
     axes={
         "tokens": (0, 1, 2, 3, 5, 9, 33),
         "neurons": (1, 2, 31, 33, 65, 127),
         "hidden": (1, 2, 31, 33, 129, 256),
         "active": (0, 1, 3, 4, 17, 127),
+        "held": (1, 2, 17, 33, 65, 160),
     },
     make=make,
     bound=bound,
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
-    corners=({"tokens": 67, "neurons": 300, "hidden": 2112, "active": 170},),
+    corners=({"tokens": 67, "neurons": 300, "hidden": 2112, "active": 170, "held": 200},),
     complaint=complaint,
 )

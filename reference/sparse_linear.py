@@ -5,56 +5,69 @@ import numpy as np
 from reference import linear as dense
 from reference.embedding import whole_blocks
 from reference.linear import linear
-from reference.neuron_masks import active_rows, complaint, some_mask
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.neuron_masks import active_rows, complaint, some_mask, some_slots
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 
 def sparse_linear(
-    x: Array, weight: Array, mask: Array, rows: Array, count: Array, format: str
+    x: Array, weight: Array, mask: Array, rows: Array, count: Array, slots: Array, format: str
 ) -> Array:
     """out[t, i] = W_i . x_t where neuron i is active for token t, else 0.
 
-    x [tokens, hidden], weight uint8 [neurons, row_bytes] in `format`, mask uint8 [tokens, neurons];
-    rows int32 [neurons] and count int32 [1] as active_rows gives them for that mask
-    -> float64 [tokens, neurons]. Rows of neurons that no token needs are not read.
+    x [tokens, hidden], mask uint8 [tokens, neurons]; rows int32 [neurons] and count int32 [1] as
+    active_rows gives them for that mask; weight uint8 [held, row_bytes] in `format`, in which
+    neuron i's row is row slots[i], int32 [neurons] -> float64 [tokens, neurons]. Rows and slots of
+    neurons that no token needs are not read: such a slot may be -1, or anything.
     """
     active = rows[: count[0]]
     out = np.zeros(mask.shape)
-    out[:, active] = linear(x, weight[active], format)
+    out[:, active] = linear(x, weight[slots[active]], format)
     return np.where(mask, out, 0)
 
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
     x = case.array(rng, shape["tokens"], shape["hidden"])
-    weight = case.weight(rng, shape["neurons"], shape["hidden"])
+    weight = case.weight(rng, shape["held"], shape["hidden"])
     mask = some_mask(rng, shape["tokens"], shape["neurons"], shape["active"])
     rows, count = active_rows(mask)
+    slots = some_slots(rng, rows[: count[0]], shape["neurons"], shape["held"])
     found = {"x": x, "weight": weight, "mask": mask, "rows": rows, "count": count}
-    return {**found, "format": case.format}
+    return {**found, "slots": slots, "format": case.format}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """linear's where the neuron is active; zeros are exact."""
-    return {"out": _where_active(inputs, dense.bound(inputs, expected)["out"])}
+    return {"out": _where_active(inputs, dense.bound(_active(inputs), expected)["out"])}
 
 
 def as_int8(inputs: Arguments) -> tuple[Arguments, Array, Array]:
     """linear's where the neuron is active."""
-    exact, tight, step = dense.as_int8(inputs)
+    exact, tight, step = dense.as_int8(_active(inputs))
+    exact = {**inputs, "x": exact["x"]}
     return exact, _where_active(inputs, tight), _where_active(inputs, step)
 
 
+def _active(inputs: Arguments) -> Arguments:
+    """linear's inputs: the active neurons' rows, side by side."""
+    slots = inputs["slots"][inputs["rows"][: inputs["count"][0]]]
+    return {"x": inputs["x"], "weight": inputs["weight"][slots], "format": inputs["format"]}
+
+
 def _where_active(inputs: Arguments, values: Array) -> Array:
-    return np.where(inputs["mask"], values, 0)
+    """What linear has of the active neurons, where they are active; zeros [tokens, neurons]."""
+    out = np.zeros(inputs["mask"].shape)
+    out[:, inputs["rows"][: inputs["count"][0]]] = values
+    return np.where(inputs["mask"], out, 0)
 
 
 def not_the_mask(inputs: Arguments) -> str:
-    """What is wrong with rows and count as those of the mask."""
+    """What is wrong with rows and count as those of the mask, or with active neurons' slots."""
     rows, count = active_rows(inputs["mask"])
     if inputs["count"][0] != count[0] or (inputs["rows"][: count[0]] != rows[: count[0]]).any():
         return "rows and count are not those of the mask"
-    return complaint(inputs)
+    slots = inputs["slots"][rows[: count[0]]]
+    return complaint(inputs) or out_of_range("slots", slots, len(inputs["weight"]))
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -66,9 +79,10 @@ def cost(shape: Shape, format: str | None) -> Cost:
 
 
 def fit(shape: Shape, format: str | None) -> Shape:
-    """Rows of whole blocks, and no more neurons active than there are; none without a token."""
+    """Rows of whole blocks, no more neurons active than there are, none without a token, and a row
+    for each."""
     active = min(shape["active"], shape["neurons"]) if shape["tokens"] else 0
-    return {**whole_blocks(shape, format), "active": active}
+    return {**whole_blocks(shape, format), "active": active, "held": max(shape["held"], active)}
 
 
 FORMATS_OF_SPARSE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")
@@ -78,14 +92,15 @@ OP = Op(
     name="sparse_linear",
     reference=sparse_linear,
     signature=(
-        "x: f32[tokens hidden], weight: format[neurons hidden], mask: u8[tokens neurons],"
-        " rows: i32[neurons], count: i32[1] -> out: f32[tokens neurons]"
+        "x: f32[tokens hidden], weight: format[held hidden], mask: u8[tokens neurons],"
+        " rows: i32[neurons], count: i32[1], slots: i32[neurons] -> out: f32[tokens neurons]"
     ),
     axes={
         "tokens": (0, 1, 2, 3, 5, 9, 33),
         "hidden": (1, 2, 31, 33, 129, 256),
         "neurons": (1, 2, 31, 33, 65, 127),
         "active": (0, 1, 5, 16, 40, 127),
+        "held": (1, 2, 17, 33, 65, 160),
     },
     make=make,
     bound=bound,
@@ -93,7 +108,7 @@ OP = Op(
     formats=FORMATS_OF_SPARSE,
     fit=fit,
     # more tokens than a kernel holds at once, and a hidden that it has to cut
-    corners=({"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33},),
+    corners=({"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33, "held": 40},),
     complaint=not_the_mask,
     rounded={"int8": as_int8},
 )

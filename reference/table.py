@@ -18,6 +18,7 @@ from reference import (
     softmax,
     sparse_axpy,
     sparse_linear,
+    verification,
     weight_formats,
 )
 from reference.op import Op
@@ -78,5 +79,6 @@ OPS: dict[str, Op] = {
         greedy.OP,
         draw.OP,
         *log_probabilities.OPS,
+        *verification.OPS,
     )
 }

@@ -114,7 +114,8 @@ def active(logits: Array, neurons: Neurons) -> Array:
 def transposed(fired: Array, mask: Array, weight: Weight) -> Array:
     """The sum of active neurons' rows: fired [tokens, neurons] -> [tokens, hidden]."""
     rows, count = active_rows(mask)
-    return sparse_axpy(fired, weight.data, rows, count, weight.format)
+    slots = np.arange(len(weight.data))
+    return sparse_axpy(fired, weight.data, rows, count, slots, weight.format)
 
 
 def projected(

@@ -10,6 +10,7 @@ import numpy as np
 
 from bench.contenders.contender import Array, Setup
 from engine import Engine, SamplingParams
+from engine.sparsity import settings
 
 
 def loaded(model: Path, setup: Setup, **options: Any) -> Engine:
@@ -24,20 +25,20 @@ class Assay:
     options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, model: Path, setup: Setup) -> None:
-        self._engine = loaded(model, setup, **self.options)
-        self.vocab = self._engine.model.config.vocab
+        self.engine = loaded(model, setup, **self.options)
+        self.vocab = self.engine.model.config.vocab
         self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
     def hold(self, sequences: int, length: int) -> int:
         if not length or sequences > 1:
-            self._engine.reset()
+            self.engine.reset()
             return 0
-        cells = self._engine.model.cells
+        cells = self.engine.model.cells
         cells.remove(0, begin=length)
         return cells.next_position(0)
 
     def evaluate(self, tokens: Array, start: int) -> Array:
-        model = self._engine.model
+        model = self.engine.model
         n_sequences, n = tokens.shape
         flat = tokens.ravel().tolist()
         positions = list(range(start, start + n)) * n_sequences
@@ -54,16 +55,21 @@ class Assay:
         return logits
 
     def first_token(self, tokens: Sequence[int]) -> int:
-        return next(self._engine.generate(tokens, self._greedy)).token
+        return next(self.engine.generate(tokens, self._greedy)).token
 
     @property
     def about(self) -> dict[str, str]:
-        kernels = sorted({step.kernel.name for step in self._engine.model.plan.steps})
-        notes = {"notes": "; ".join(self._engine.model.notes)} if self._engine.model.notes else {}
-        return {"assay": version("assay"), "kernels": ", ".join(kernels), **notes}
+        kernels = sorted({step.kernel.name for step in self.engine.model.plan.steps})
+        found = {"assay": version("assay"), "kernels": ", ".join(kernels)}
+        model = self.engine.model
+        told = {
+            "notes": "; ".join(model.notes),
+            "sparse": settings(model.config, model.options.sparse),
+        }
+        return found | {name: words for name, words in told.items() if words}
 
     def close(self) -> None:
-        self._engine.close()
+        self.engine.close()
 
 
 class AssayFast(Assay):

@@ -17,7 +17,8 @@ VALUES = 64  # of the last logits, those that a check keeps, spread over the voc
 class Setup:
     """The same for all contenders: threads, tokens of context (shared by all sequences), most
     tokens of one step, the format of the KV cache, most sequences at once. Only our engine knows
-    how to skip neurons of a sparse model (engine.options.Options)."""
+    how to skip neurons of a sparse model, and how to stay within a budget
+    (engine.options.Options)."""
 
     threads: int
     context: int
@@ -27,11 +28,21 @@ class Setup:
     sparse: str = "auto"
     threshold: float | None = None
     union: bool = False
+    ram_budget: str | int = 0
+    neuron_window: int | None = None
+    neuron_bundles: bool = True
 
     def __post_init__(self) -> None:
         for name in ("threads", "context", "batch", "sequences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def settings(self) -> str:
+        """What all contenders do in another way than usual, e.g. kv_format=Q8_0."""
+        usual = Setup(self.threads, self.context)
+        changed = [n for n in ("batch", "kv_format") if getattr(self, n) != getattr(usual, n)]
+        return ",".join(f"{name}={getattr(self, name)}" for name in changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ class Contender(Protocol):
 
     @property
     def about(self) -> dict[str, str]:
-        """Versions, and how the model runs."""
+        """Versions, and how the model runs; `sparse`, where neurons of it may be skipped."""
 
     def close(self) -> None:
         """Free the model."""

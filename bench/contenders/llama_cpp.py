@@ -4,7 +4,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import llama_cpp
 import numpy as np
@@ -26,6 +26,7 @@ class LlamaCpp:
     """A model mapped from its file, on the CPU alone, flash attention left to llama.cpp."""
 
     exact = False
+    repacked: ClassVar[bool] = True
 
     def __init__(self, model: Path, setup: Setup) -> None:
         self._setup = setup
@@ -36,6 +37,8 @@ class LlamaCpp:
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0
+        if not self.repacked:
+            params.use_extra_bufts = False
         self._model = llama_cpp.llama_model_load_from_file(str(model).encode(), params)
         if not self._model:
             raise OSError(f"{model}: llama.cpp cannot load it")
@@ -114,6 +117,13 @@ class LlamaCpp:
         self._free_context()
         self._pool.close()
         llama_cpp.llama_model_free(self._model)
+
+
+class LlamaCppMapped(LlamaCpp):
+    """The same with all weights left in the file, as llama-bench's --no-repack has them: memory
+    that the system may take back and read again."""
+
+    repacked = False
 
 
 class Batch:

@@ -34,6 +34,11 @@ class Racer:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def settings(self) -> str:
+        """What sets its measurements apart from those of another set-up."""
+        return ",".join(filter(None, (self.setup.settings, self.about.get("sparse"))))
+
     def sample(self, test: EngineTest, number: int = 0) -> Sample:
         """Time the test once, on the random tokens of that number: racers given the same one have
         the same tokens. 0: how many samples of this test it has been asked for, so that every

@@ -91,7 +91,8 @@ def _speed(m: Measurement | None) -> Cell:
         return NONE
     if not m.samples:
         return Cell("absent", None, m.note, "quiet")
-    return number(speed(m).value, note=f"{len(m.samples)} samples" + (m.note and f"; {m.note}"))
+    note = "; ".join(filter(None, (f"{len(m.samples)} samples", m.settings, m.note)))
+    return number(speed(m).value, note=note)
 
 
 def _ratio(duel: Duel, peer: str) -> Cell:

@@ -114,8 +114,10 @@ def bench(
         print(json.dumps([to_json(row) for row in rows]))
         return
     stdout().print(table(rows))
-    for who in {row.contender: row for row in rows if not row.samples}.values():
-        stdout().print(f"{who.contender} is absent: {who.note}", highlight=False, soft_wrap=True)
+    for row in {(row.contender, row.settings): row for row in rows if row.settings}.values():
+        stdout().print(f"{row.contender}: {row.settings}", highlight=False, soft_wrap=True)
+    for row in {row.contender: row for row in rows if not row.samples}.values():
+        stdout().print(f"{row.contender} is absent: {row.note}", highlight=False, soft_wrap=True)
 
 
 def _demand_context(path: Path, tests: "Sequence[EngineTest]") -> None:
@@ -166,6 +168,7 @@ def to_json(row: "Measurement") -> dict[str, Any]:
         "contender": row.contender,
         "model": row.model,
         "threads": row.threads,
+        "settings": row.settings,
         "median": float(np.median(rates)) if rates else None,
         "mean": float(np.mean(rates)) if rates else None,
         "sd": float(np.std(rates, ddof=1)) if len(rates) > 1 else None,

@@ -144,6 +144,7 @@ def as_dict(found: "Profile") -> dict[str, Any]:
 
     return {
         "model": found.model,
+        "settings": found.settings,
         "tokens": found.tokens,
         "depth": found.context - found.tokens,
         "threads": found.threads,
@@ -197,6 +198,7 @@ def title(found: "Profile") -> str:
     return (
         f"{found.model}: a step of {tokens} at depth {found.context - found.tokens},"
         f" {threads}, median of {len(found.samples)}"
+        + (f"; {found.settings}" if found.settings else "")
     )
 
 

@@ -97,7 +97,7 @@ def test_assay_leaves_only_the_depth(session: Session, test: EngineTest) -> None
         sample = session.sample(test, number)
         assert sample.seconds > 0
         assert (sample.check is None) == (test.kind == "load")
-        cells = session._contender._engine.model.cells  # type: ignore[attr-defined]
+        cells = session._contender.engine.model.cells  # type: ignore[attr-defined]
         assert cells.capacity - cells.free == test.depth
         assert cells.lengths == [test.depth, 0, 0]
     if test is BATCHED:
@@ -111,7 +111,7 @@ def test_logits_are_those_of_one_evaluation(session: Session, test: EngineTest) 
     """Whatever was run before, a sample ends on the logits of its tokens behind its depth."""
     sample = session.sample(test, 5)
     assert session.sample(test, 6).check != sample.check
-    model = session._contender._engine.model  # type: ignore[attr-defined]
+    model = session._contender.engine.model  # type: ignore[attr-defined]
     filling = np.random.default_rng(0).integers(0, model.config.vocab, SETUP.context, np.int32)
     tokens = [*filling[: test.depth], *token_ids(test, 5, model.config.vocab)[0]]
     model.cells.clear()
@@ -122,7 +122,7 @@ def test_logits_are_those_of_one_evaluation(session: Session, test: EngineTest) 
 def test_sequences_of_a_batch_are_independent(session: Session) -> None:
     """The last sequence of a batched test ends on the logits that it has alone."""
     sample = session.sample(BATCHED, 3)
-    model = session._contender._engine.model  # type: ignore[attr-defined]
+    model = session._contender.engine.model  # type: ignore[attr-defined]
     model.cells.clear()
     tokens = token_ids(BATCHED, 3, model.config.vocab)[-1].tolist()
     assert Check.of(model.evaluate(tokens, 0)) == sample.check

@@ -95,6 +95,7 @@ def shell(sparse_model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def test_json_has_the_neurons(shell: Callable[..., tuple[str, str]]) -> None:
     """Of every sparse block; null where nothing was predicted; none of a model that runs dense."""
     told = json.loads(shell("--json", "--sparse", "on")[0])
+    assert told["settings"].startswith("sparse=on,blocks=2/2,threshold=")
     assert [block["block"] for block in told["neurons"]] == ["blk.0", "blk.1"]
     for block in told["neurons"]:
         assert SHARE / 2 < block["active_share"] < SHARE * 2
@@ -114,6 +115,7 @@ def test_the_table_of_neurons(shell: Callable[..., tuple[str, str]]) -> None:
     for name in ("blk.0", "blk.1", "all"):
         (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == [name]]
         assert all(0 < float(share) < 100 for share in row[1:])
+    assert "; sparse=on,blocks=2/2," in " ".join(out.split())
     assert "neurons" not in shell("--sparse", "off")[0]
 
 

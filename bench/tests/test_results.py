@@ -22,9 +22,9 @@ from bench.tests.synthetic import CONDITIONS, LIMITS
 FULL = Measurement(
     bench="op", test="linear", contender="assay", target="cpu", variant="generic", format="Q4_0",
     shape="tokens=1,hidden=32,out=64", model="tinyllama-1.1b, „Löwe\u2028\n", threads=2,
-    cache="cold", phase="run", samples=(0.1 + 0.2, 1e-9, 3.0, 0.0), tokens=7, bytes=1.5,
-    operations=2.5, limit="memory read", limit_seconds=0.25, limit_spread=0.125, kernel="abc",
-    checked=3, rivals="r1", note="a note", unit="NMSE",
+    cache="cold", phase="run", settings="sparse=on", samples=(0.1 + 0.2, 1e-9, 3.0, 0.0), tokens=7,
+    bytes=1.5, operations=2.5, limit="memory read", limit_seconds=0.25, limit_spread=0.125,
+    kernel="abc", checked=3, rivals="r1", note="a note", unit="NMSE",
 )  # fmt: skip
 PLAIN = Measurement("op", "add", samples=(1.0, 2.0, 4.0))
 

@@ -74,7 +74,7 @@ def test_bench_keeps_what_it_measured(benched):
     for row, m in zip(rows, run.measurements, strict=True):
         assert row["samples"] == pytest.approx([m.tokens / s for s in m.samples])
         assert (m.bench, m.contender, m.threads) == ("engine", "assay", row["threads"])
-        assert m.model == "story-f16.gguf"
+        assert (m.model, m.settings, row["settings"]) == ("story-f16.gguf", "", "")
     by_test = {m.test: m for m in run.measurements}
     whole, parts = (
         by_test["pp8+tg4 x2"],

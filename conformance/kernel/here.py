@@ -2,15 +2,20 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 from numpy.testing import assert_array_equal
 
-from kernels.call import bind, call, empty_outputs, sizes
+from kernels.call import bind, call, empty_outputs, sizes, stages
+from kernels.guard import at_page_end
 from kernels.kernel import Kernel
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
 from reference.table import OPS
+
+GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 
 HERE = [kernel for kernel in KERNELS if not kernel.missing()]
 
@@ -25,6 +30,49 @@ def run(kernel: Kernel, **inputs: Any) -> Array:
     """The kernel's only output."""
     (out,) = call(kernel, inputs).values()
     return out
+
+
+def run_packed(kernel: Kernel, packed: Array, **inputs: Any) -> Array:
+    """The kernel's only output over a weight that lies as `packed` has it."""
+    shape = sizes(kernel.spec, inputs, kernel.format)
+    outputs = empty_outputs(kernel.spec, shape, kernel.format)
+    for share, block, _ in stages(kernel, inputs, outputs, packed):
+        share(block)
+    (out,) = outputs.values()
+    return out
+
+
+def bundled(*weights: Array) -> list[Array]:
+    """Weights [held, row_bytes] as rows of one pool, row i of all side by side, then NaN: for each
+    what a kernel is told, [held, stride] from its first row on. All but the first say that they go
+    on behind the pool, where memory ends with its last row."""
+    held, row_bytes = weights[0].shape
+    stride = len(weights) * row_bytes + GAP
+    pool = at_page_end(np.full(held * stride - GAP, 0xFF, np.uint8))
+    views = []
+    for i, weight in enumerate(weights):
+        view = as_strided(pool[i * row_bytes :], (held, stride), (stride, 1))
+        view[:, :row_bytes] = weight
+        views.append(view)
+    return views
+
+
+def resident(inputs: Arguments) -> Arguments:
+    """The same with some row for every neuron, active or not."""
+    return {**inputs, "slots": inputs["slots"] % len(inputs["weight"])}
+
+
+def demand_rows_anywhere(kernel: Kernel, inputs: Arguments, seed: int) -> None:
+    """Rows in another order, and the slots with them, make the same bits; so do rows of bundles."""
+    weight, expected = inputs["weight"], run(kernel, **inputs)
+    order = np.random.default_rng(seed).permutation(len(weight))
+    place = np.argsort(order).astype(np.int32)
+    moved = {**inputs, "weight": weight[order], "slots": place[resident(inputs)["slots"]]}
+    assert_array_equal(run(kernel, **moved), expected)
+    three = weight, np.roll(weight, 1, axis=0), weight[::-1].copy()
+    for own, packed in zip(three, bundled(*three), strict=True):
+        alone = {**inputs, "weight": own}
+        assert_array_equal(run_packed(kernel, packed, **alone), run(kernel, **alone))
 
 
 def call_by(kernel: Kernel, n_threads: int, inputs: Arguments) -> dict[str, Array]:

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.conftest import DEEP
-from conformance.kernel.here import arguments, demand_one_result, each, inputs_of, run
+from conformance.kernel.here import (
+    arguments,
+    demand_one_result,
+    demand_rows_anywhere,
+    each,
+    inputs_of,
+    resident,
+    run,
+)
 from kernels.call import ShapeError, call
 from kernels.table import find
 from reference.bounds import U
@@ -15,7 +23,7 @@ from reference.formats import FORMATS
 from reference.op import Arguments, Array
 from reference.table import OPS
 
-SIZES = {"tokens": 5, "neurons": 65, "hidden": 256, "active": 30}
+SIZES = {"tokens": 5, "neurons": 65, "hidden": 256, "active": 30, "held": 40}
 FLOATS = ("F32", "F16", "BF16")
 LIKES = (*FLOATS, "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # the last decodes as all others do
 EACH = each("sparse_axpy", formats=() if DEEP else LIKES)
@@ -43,11 +51,12 @@ def bound(inputs: Arguments) -> Array:
 @FEWER
 def test_all_rows_are_linear(kernel, data):
     """Over all neurons it is linear on the transposed weight, bit for bit."""
-    inputs = data.draw(arguments(kernel))
+    inputs = resident(data.draw(arguments(kernel)))
     kind = np.dtype(np.uint32 if kernel.format == "F32" else np.uint16)
-    transposed = np.ascontiguousarray(inputs["weight"].view(kind).T).view(np.uint8)
+    weight = inputs["weight"][inputs["slots"]]
+    transposed = np.ascontiguousarray(weight.view(kind).T).view(np.uint8)
     linear = find(f"linear/cpu/generic/{kernel.format}")
-    everything = with_rows(inputs, np.arange(len(inputs["weight"])))
+    everything = with_rows(inputs, np.arange(len(inputs["slots"])))
     assert_array_equal(run(kernel, **everything), run(linear, x=inputs["a"], weight=transposed))
 
 
@@ -62,14 +71,25 @@ def test_no_row_is_zero(kernel):
 @given(data=st.data())
 @FEWER
 def test_other_neurons_are_nothing_to_anyone(kernel, data):
-    """NaN in the rows and the factors of neurons that are not listed changes no bit."""
+    """NaN in the rows and the factors of neurons that are not listed changes no bit, and which rows
+    are said to be theirs neither."""
     inputs = data.draw(arguments(kernel))
-    others = np.delete(np.arange(len(inputs["rows"])), active_of(inputs))
+    active = active_of(inputs)
+    others = np.delete(np.arange(len(inputs["rows"])), active)
+    unneeded = np.delete(np.arange(len(inputs["weight"])), inputs["slots"][active])
     weight, a = inputs["weight"].copy(), inputs["a"].copy()
-    weight[others], a[:, others] = 0xFF, np.nan
-    assert np.isnan(FORMATS[kernel.format].dequantise(weight[others])).all()
-    spoilt = {**inputs, "weight": weight, "a": a}
-    assert_array_equal(run(kernel, **spoilt), run(kernel, **inputs))
+    weight[unneeded], a[:, others] = 0xFF, np.nan
+    assert np.isnan(FORMATS[kernel.format].dequantise(weight[unneeded])).all()
+    for spoilt in ({**inputs, "weight": weight, "a": a}, resident(inputs)):
+        assert_array_equal(run(kernel, **spoilt), run(kernel, **inputs))
+
+
+@EACH
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
+def test_rows_may_lie_anywhere(kernel, data, seed):
+    """In any order, each neuron's row of gate, up and down side by side: the same bits."""
+    demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
 
 
 @EACH
@@ -78,11 +98,11 @@ def test_other_neurons_are_nothing_to_anyone(kernel, data):
 def test_a_neuron_that_no_token_wants_is_not_read(kernel, data, seed):
     """Listed neurons whose factors are all zero may hold NaN, and change no bit by being listed."""
     inputs = data.draw(arguments(kernel))
-    idle = np.random.default_rng(seed).random(len(inputs["rows"])) < 0.5
+    idle, active = np.random.default_rng(seed).random(len(inputs["rows"])) < 0.5, active_of(inputs)
     weight, a = inputs["weight"].copy(), inputs["a"].copy()
-    weight[idle], a[:, idle] = 0xFF, 0
+    weight[inputs["slots"][active[idle[active]]]], a[:, idle] = 0xFF, 0
     a[::2, idle] *= -1  # a negative zero is one too
-    listed, active = {**inputs, "weight": weight, "a": a}, active_of(inputs)
+    listed = {**inputs, "weight": weight, "a": a}
     wanted = with_rows(listed, active[~idle[active]])
     assert_array_equal(run(kernel, **listed), run(kernel, **wanted))
 
@@ -106,7 +126,7 @@ def test_the_neurons_order_matters_to_rounding_alone(kernel, data, seed):
     """Both orders are within the bound of one sum, so they are within two of each other."""
     inputs = data.draw(arguments(kernel))
     order = np.random.default_rng(seed).permutation(len(inputs["rows"]))
-    moved = {**inputs, "a": inputs["a"][:, order], "weight": inputs["weight"][order]}
+    moved = {**inputs, "a": inputs["a"][:, order], "slots": inputs["slots"][order]}
     moved["a"] = np.ascontiguousarray(moved["a"])
     moved = with_rows(moved, np.flatnonzero(np.isin(order, active_of(inputs))))
     off = np.abs(run(kernel, **moved).astype(np.float64) - run(kernel, **inputs))
@@ -140,7 +160,8 @@ def test_whole_numbers_are_exact(kernel, active):
     weight = FORMATS[kernel.format].quantise(w)
     assert_array_equal(FORMATS[kernel.format].dequantise(weight), w)
     rows = np.sort(rng.permutation(65)[:active])
-    inputs = with_rows({"a": a, "weight": weight, "rows": np.zeros(65, np.int32)}, rows)
+    every = np.arange(65, dtype=np.int32)
+    inputs = with_rows({"a": a, "weight": weight, "rows": every, "slots": every}, rows)
     whole = run(kernel, **inputs)
     assert_array_equal(whole, a[:, rows] @ w[rows].astype(np.float64))
     parts = [run(kernel, **with_rows(inputs, part)) for part in (rows[::2], rows[1::2])]
@@ -188,4 +209,14 @@ def test_a_count_beyond_the_rows_is_refused(kernel, count):
     """No more neurons than there are, and no fewer than none."""
     inputs = {**inputs_of(kernel, **SIZES), "count": np.array([count], np.int32)}
     with pytest.raises(ShapeError, match=rf"\Asparse_axpy: count is {count}, not 0 to 65"):
+        call(kernel, inputs)
+
+
+@each("sparse_axpy", formats=("F32",))
+@pytest.mark.parametrize("slot", [-1, 40])
+def test_a_row_that_is_not_there_is_refused(kernel, slot):
+    """The slot of an active neuron is told before it is read."""
+    inputs = inputs_of(kernel, **SIZES)
+    inputs["slots"][inputs["rows"][7]] = slot
+    with pytest.raises(ShapeError, match=rf"\Asparse_axpy: slots holds {slot}, not in 0 to 39"):
         call(kernel, inputs)

@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import arguments, demand_one_result, each, inputs_of, run
+from conformance.kernel.here import (
+    arguments,
+    demand_one_result,
+    demand_rows_anywhere,
+    each,
+    inputs_of,
+    resident,
+    run,
+)
 from kernels.call import ShapeError, call
 from kernels.kernel import Kernel
 from kernels.table import find
@@ -15,7 +23,7 @@ from reference.neuron_masks import active_rows, neuron_split, union_mask
 from reference.op import Arguments, Array
 
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
-SIZES = {"tokens": 5, "hidden": 256, "neurons": 65, "active": 30}
+SIZES = {"tokens": 5, "hidden": 256, "neurons": 65, "active": 30, "held": 40}
 
 
 def masked(inputs: Arguments, mask: Array) -> Arguments:
@@ -25,10 +33,10 @@ def masked(inputs: Arguments, mask: Array) -> Arguments:
 
 
 def dense(kernel: Kernel, inputs: Arguments) -> Array:
-    """What linear's kernel of the same variant and format gives."""
+    """What linear's kernel of the same variant and format gives; every neuron has a row."""
     linear = find(kernel.name.replace("sparse_linear", "linear"))
     assert linear.activations == kernel.activations
-    return run(linear, x=inputs["x"], weight=inputs["weight"])
+    return run(linear, x=inputs["x"], weight=inputs["weight"])[:, inputs["slots"]]
 
 
 @each("sparse_linear")
@@ -36,8 +44,9 @@ def dense(kernel: Kernel, inputs: Arguments) -> Array:
 @FEWER
 def test_an_active_neuron_has_linears_bits(kernel, data):
     """Whichever others are active for whichever tokens, and all else is zero: so every neuron of a
-    full mask, none of an empty one, and a token's own with everybody's."""
-    inputs = data.draw(arguments(kernel))
+    full mask, none of an empty one, and a token's own with everybody's. Where there are fewer rows,
+    neurons share them."""
+    inputs = resident(data.draw(arguments(kernel)))
     mask, product = inputs["mask"], dense(kernel, inputs)
     for other in (mask, union_mask(mask), np.ones_like(mask), np.zeros_like(mask)):
         out = run(kernel, **masked(inputs, other))
@@ -62,9 +71,17 @@ def test_a_token_does_not_see_the_others(kernel, data):
 def test_outputs_follow_their_neurons(kernel, data, seed):
     """Neurons in another order give the same outputs in that order, bit for bit."""
     inputs = data.draw(arguments(kernel))
-    order = np.random.default_rng(seed).permutation(len(inputs["weight"]))
-    moved = masked({**inputs, "weight": inputs["weight"][order]}, inputs["mask"][:, order])
+    order = np.random.default_rng(seed).permutation(len(inputs["slots"]))
+    moved = masked({**inputs, "slots": inputs["slots"][order]}, inputs["mask"][:, order])
     assert_array_equal(run(kernel, **moved), run(kernel, **inputs)[:, order])
+
+
+@each("sparse_linear")
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
+def test_rows_may_lie_anywhere(kernel, data, seed):
+    """In any order, each neuron's row of gate, up and down side by side: the same bits."""
+    demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
 
 
 @each("sparse_linear")
@@ -74,7 +91,7 @@ def test_two_parts_make_the_whole(kernel, data, seed):
     """Neurons of one place and of the other, each with zeros elsewhere, add up to all of them, bit
     for bit."""
     inputs = data.draw(arguments(kernel))
-    places = np.random.default_rng(seed).integers(0, 2, len(inputs["weight"]))
+    places = np.random.default_rng(seed).integers(0, 2, len(inputs["slots"]))
     cpu, gpu = (
         run(kernel, **masked(inputs, neuron_split(inputs["mask"], places, place)))
         for place in (0, 1)
@@ -94,20 +111,23 @@ def test_threads_make_one_result(kernel, data, threads):
 @given(data=st.data())
 @FEWER
 def test_an_inactive_neuron_is_nothing_to_anyone(kernel, data):
-    """Rows of NaN where no token needs the neuron change no bit."""
+    """Rows of NaN that are of no neuron a token needs change no bit, and which rows are said to be
+    those neurons' neither."""
     inputs = data.draw(arguments(kernel))
     weight = inputs["weight"].copy()
-    unneeded = ~inputs["mask"].any(axis=0)
+    unneeded = np.delete(np.arange(len(weight)), inputs["slots"][inputs["mask"].any(axis=0)])
     weight[unneeded] = 0xFF
     assert np.isnan(FORMATS[kernel.format].dequantise(weight[unneeded])).all()
-    assert_array_equal(run(kernel, **{**inputs, "weight": weight}), run(kernel, **inputs))
+    for spoilt in ({**inputs, "weight": weight}, resident(inputs)):
+        assert_array_equal(run(kernel, **spoilt), run(kernel, **inputs))
 
 
 @each("sparse_linear")
 def test_a_neuron_that_others_need_is_zero_to_a_token(kernel):
     """Not its product with zero: an infinite one stays with the tokens that need it."""
-    inputs = masked(inputs_of(kernel, **SIZES), np.eye(5, 65, dtype=np.uint8))
-    inputs["weight"][:5] = 0xFF
+    few = {**SIZES, "active": 65}  # so that no two share a row
+    inputs = masked(inputs_of(kernel, **few), np.eye(5, 65, dtype=np.uint8))
+    inputs["weight"][inputs["slots"][:5]] = 0xFF
     out = run(kernel, **inputs)
     assert_array_equal(np.isnan(out), inputs["mask"])
     assert_array_equal(out[inputs["mask"] == 0], 0)
@@ -128,8 +148,8 @@ def test_rows_beyond_the_count_are_not_looked_at(kernel, beyond, active):
 @pytest.mark.parametrize("tokens", [1, 47, 48, 49, 65])
 def test_where_a_kernel_cuts_changes_no_bit(kernel, tokens):
     """More tokens than fit a panel, and rows longer than what is brought at once."""
-    sizes = {"tokens": tokens, "hidden": 2304, "neurons": 50, "active": 33}
-    inputs = inputs_of(kernel, **sizes)
+    sizes = {"tokens": tokens, "hidden": 2304, "neurons": 50, "active": 33, "held": 40}
+    inputs = resident(inputs_of(kernel, **sizes))
     assert_array_equal(run(kernel, **inputs), np.where(inputs["mask"], dense(kernel, inputs), 0))
 
 
@@ -142,3 +162,14 @@ def test_rows_that_are_not_the_masks_are_refused(kernel):
     for wrong in ({"count": inputs["count"] - 1}, {"rows": shifted}):
         with pytest.raises(ShapeError, match=r"\Asparse_linear: rows and count are not those"):
             call(kernel, {**inputs, **wrong})
+
+
+@each("sparse_linear")
+@pytest.mark.parametrize("slot", [-1, 40])
+def test_a_row_that_is_not_there_is_refused(kernel, slot):
+    """The slot of an active neuron is told before it is read."""
+    inputs = inputs_of(kernel, **SIZES)
+    inputs["slots"][inputs["rows"][7]] = slot
+    told = rf"\Asparse_linear: slots holds {slot}, not in 0 to 39"
+    with pytest.raises(ShapeError, match=told):
+        call(kernel, inputs)

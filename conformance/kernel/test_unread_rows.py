@@ -25,12 +25,12 @@ def memory_of(packed: Array) -> Array:
     page, row = mmap.PAGESIZE, packed.nbytes // NEURONS
     memory = mmap.mmap(-1, packed.nbytes)
     copy = np.frombuffer(memory, np.uint8)
-    copy[...] = packed
+    copy[...] = packed.reshape(-1)
     begin, end = -(-CLOSED.start * row // page) * page, CLOSED.stop * row // page * page
     assert end - begin > page
     place = ctypes.c_void_p(copy.ctypes.data + begin)
     assert ctypes.CDLL(None).mprotect(place, ctypes.c_size_t(end - begin), PROT_NONE) == 0
-    return copy
+    return copy.reshape(packed.shape)
 
 
 def killed_by(kernel: Kernel, inputs: Arguments) -> int:
@@ -55,8 +55,8 @@ def killed_by(kernel: Kernel, inputs: Arguments) -> int:
 def test_rows_that_nobody_needs_may_be_closed(kernel, tokens):
     """The kernel runs through where the rows of closed pages are of no active neuron, and dies of a
     closed page where one is: so it would have of reading there."""
-    sizes = {"tokens": tokens, "hidden": 1024, "neurons": NEURONS, "active": 0}
-    inputs = inputs_of(kernel, **sizes)
+    sizes = {"tokens": tokens, "hidden": 1024, "neurons": NEURONS, "active": 0, "held": NEURONS}
+    inputs = inputs_of(kernel, **sizes) | {"slots": np.arange(NEURONS, dtype=np.int32)}
     mask = np.ones((tokens, NEURONS), np.uint8)
     for closed, deaths in ((0, {0}), (1, {signal.SIGSEGV, signal.SIGBUS})):
         mask[:, CLOSED] = closed

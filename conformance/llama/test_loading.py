@@ -281,10 +281,10 @@ def test_other_layouts_are_not_taken(path: Path) -> None:
     with GGUFFile(path) as file, Team(1) as team:
         kinds = [{"packed": Packed("output.weight", PACKINGS[name])} for name in ("Q8_0", "F16")]
         keeps = [Kept(jobs, file, Places(jobs, file)) for jobs in kinds]
-        assert keeps[0].save(pack(kinds[0], file, keeps[0].places, team)) == ""
-        assert [kept.load() is None for kept in keeps] == [False, True]
-        assert keeps[1].save(pack(kinds[1], file, keeps[1].places, team)) == ""
-        assert [kept.load() is None for kept in keeps] == [True, False]
+        for kept, jobs, found in zip(keeps, kinds, ([False, True], [True, False]), strict=True):
+            weights = pack(jobs, file, kept.places, team)
+            assert kept.save((name, 0, weight) for name, weight in weights.items()) == ""
+            assert [kept.load() is None for kept in keeps] == found
 
 
 def test_processes_at_once_do_not_clash(path: Path, folder: Path) -> None:

@@ -70,6 +70,7 @@ class Sparse:
         keys = {
             "general.architecture": text("llama"),
             "llama.context_length": u32(self.context),
+            "llama.block_count": u32(self.blocks),
         }
         data = (rng.integers(0, 256, tensor.n_bytes, np.uint8) for tensor in tensors)
         write_gguf(path, keys, tensors, data, magic="PWRI")

@@ -21,7 +21,9 @@ ROOMS = {
     "conformance": {"reference", "kernels", "engine", "data", "conformance"},
     "bench": {"reference", "kernels", "engine", "data", "bench"},
 }
-TEAM = {"kernels.cpu.team", "kernels.cpu.sequence", "kernels.cpu.reading"}  # run or feed kernels
+TEAM = {  # run or feed kernels
+    f"kernels.cpu.{name}" for name in ("team", "sequence", "reading", "readers", "streaming")
+}
 
 
 def sources(room: str) -> list[Path]:

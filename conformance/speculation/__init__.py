@@ -1,1 +1,1 @@
-"""Speculative decoding: drafters, verification, and texts that stay the target's."""
+"""Speculative decoding: drafts, and that the text is the target's own."""

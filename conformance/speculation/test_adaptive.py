@@ -87,7 +87,7 @@ def test_off_where_it_would_slow_things_down(alpha, cost):
     chosen = np.array([simulation.step([alpha] * MOST, cost) for _ in range(STEPS)])
     assert simulation.adaptive.best == 0
     assert (chosen == 0).mean() > 0.9
-    assert 0 < (chosen > 0).sum()
+    assert (chosen > 0).any()
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0.9), (0.9, 0)])

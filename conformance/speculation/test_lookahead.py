@@ -1,5 +1,7 @@
 """Lookahead decoding: its window, its pool, and the n-grams that go from one to the other."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,8 +48,8 @@ def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
 
 @given(sizes, ahead, seeds)
 def test_guesses_stay_where_they_belong(size, steps, seed):
-    """Whatever a step accepts, a guess stands as far behind the text as when it was made: those of a
-    target that says nothing but where it is are all right, and so are its n-grams."""
+    """Whatever a step accepts, a guess stays the guess of one place in the text: those of a target
+    that says nothing but where it is are all right, and so are its n-grams."""
     W, N = size
     window, text = Window(W, N, seed), [0]
     window.begin([-1])
@@ -72,7 +74,7 @@ def test_ngrams_are_what_the_target_says(size, steps, seed):
     for step, ngrams in enumerate(walk(window, target, [1], steps)):
         for _, following in ngrams:
             assert len(following) == N - 1
-            assert all(target((a,)) == b for a, b in zip(following, following[1:], strict=False))
+            assert all(target((a,)) == b for a, b in pairwise(following))
         if all(count == 1 for count in steps):
             assert len(ngrams) == (W if step >= N - 2 else 0)
 
@@ -105,8 +107,8 @@ def test_a_step_feeds_no_more_than_window_and_ngrams(size, G, seed, most):
 
 
 def test_ngrams_are_found_and_verified():
-    """Without a window's luck, as no token of the prompt is ever said again: behind a token that was
-    seen in the window, the n-gram that was found there is proposed and accepted."""
+    """No token of the prompt is ever said again, so guesses at random are never right: what was
+    found behind a token in the window is proposed where the text says it, and accepted."""
 
     def ring(seen):
         return 100 + (seen[-1] + 1) % 30

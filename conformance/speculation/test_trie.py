@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.speculation.test_prompt_lookup import nobody_asks
 from engine.speculation.drafter import Verified
 from engine.speculation.trie import OUTPUT_WEIGHT, Trie, TrieDrafter
 
@@ -98,13 +99,13 @@ def test_memory_of_a_long_life():
 @given(texts, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 3),
        st.integers(1, 4), st.integers(0, 40), st.integers(0, 40))  # fmt: skip
 def test_drafts_are_what_was_most_frequent(texts, end, suffix, length, room, most):
-    """First what followed the longest suffix, then what only shorter ones have, each in the order of
-    scores, until there is no room or no more."""
+    """First what followed the longest suffix, then what only shorter ones have, each in the order
+    of scores, until there is no room or no more."""
     trie = Trie(length)
     drafter = TrieDrafter(trie, suffix, room)
     for prompt, output in texts:
         drafter.begin(prompt)
-        drafter.verified(Verified(tuple(output), lambda node: 0))
+        drafter.verified(Verified(tuple(output), nobody_asks))
     draft = drafter.draft(end, most)
     paths = [tuple(draft.tokens[i] for i in draft.path(node)) for node in range(len(draft))]
     expected: set[tuple[int, ...]] = set()
@@ -129,7 +130,7 @@ def score(f_in: int, f_out: float) -> float:
 def test_outputs_decide_between_what_the_prompt_says_equally_often():
     drafter = TrieDrafter(Trie(1))
     drafter.begin([])
-    drafter.verified(Verified((5, 7, 5, 7, 5, 6, 5, 9), lambda node: 0))
+    drafter.verified(Verified((5, 7, 5, 7, 5, 6, 5, 9), nobody_asks))
     drafter.begin([5, 6, 5, 7, 5, 8, 5, 8])
     assert drafter.draft([5], 9).tokens == (8, 7, 6, 9)
 

@@ -1,4 +1,4 @@
-"""Vocabularies of a draft and its target: compared as llama.cpp does, and translated through text."""
+"""Vocabularies of a draft and its target: compared as llama.cpp does, and translated."""
 
 import shlex
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_the_line_that_mends_special_tokens_works(changed, said, tmp_path: Path,
 
 def test_a_target_without_bos_has_it_removed():
     target = Tokenizer.from_metadata(metadata(WORDS, bos_token_id=None))
-    with pytest.raises(VocabularyError, match="--remove tokenizer.ggml.bos_token_id -o"):
+    with pytest.raises(VocabularyError, match=r"--remove tokenizer\.ggml\.bos_token_id -o"):
         check(target, TARGET, "draft.gguf")
 
 

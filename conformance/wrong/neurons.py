@@ -138,6 +138,32 @@ def same_place(inputs: Arguments, outputs: Outputs, n_threads: int, order: Seque
         outputs["count"] += count
 
 
+def some_rows(inputs: Inputs, slots: Array) -> Array:
+    """Slots within what is held, so that a bug has rows to read."""
+    return slots % len(inputs["weight"])
+
+
+def slots_ignored(inputs: Inputs) -> Inputs:
+    """Neuron i's row taken for row i."""
+    return {**inputs, "slots": some_rows(inputs, np.arange(len(inputs["slots"])))}
+
+
+def slots_of_the_list(inputs: Inputs) -> Inputs:
+    """slots[j] taken for the j-th active neuron's, not for neuron j's."""
+    active = active_of(inputs)
+    slots = np.zeros_like(inputs["slots"])
+    slots[active] = some_rows(inputs, inputs["slots"][: len(active)])
+    return {**inputs, "slots": slots}
+
+
+def product_with_slots_ignored(**inputs: Any) -> Array:
+    return sparse_linear(**slots_ignored(inputs))
+
+
+def product_with_slots_of_the_list(**inputs: Any) -> Array:
+    return sparse_linear(**slots_of_the_list(inputs))
+
+
 def mask_ignored(**inputs: Any) -> Array:
     """Every needed neuron for every token."""
     return sparse_linear(**{**inputs, "mask": union_mask(inputs["mask"])})
@@ -172,7 +198,8 @@ def rows_of_the_group(**inputs: Any) -> Array:
     if rest and inputs["rows"].size:
         everyone = np.ones_like(inputs["mask"])
         of_zero = {"mask": everyone, "rows": np.zeros(1, int), "count": np.array([1])}
-        out[:, 0] = sparse_linear(**{**inputs, **of_zero})[:, 0]
+        slots = some_rows(inputs, inputs["slots"])
+        out[:, 0] = sparse_linear(**{**inputs, **of_zero, "slots": slots})[:, 0]
     return out
 
 
@@ -183,8 +210,9 @@ def not_zeroed(inputs: Arguments, outputs: Outputs, n_threads: int, order: Seque
 
 
 def over(inputs: Inputs, rows: Array) -> Array:
-    """sparse_axpy over these neurons."""
-    return sparse_axpy(**{**inputs, "rows": rows, "count": np.array([len(rows)])})
+    """sparse_axpy over these neurons, active or not."""
+    listed = {"rows": rows, "count": np.array([len(rows)])}
+    return sparse_axpy(**{**inputs, **listed, "slots": some_rows(inputs, inputs["slots"])})
 
 
 def active_of(inputs: Inputs) -> Array:
@@ -217,6 +245,14 @@ def factors_side_by_side(**inputs: Any) -> Array:
     return sparse_axpy(**{**inputs, "a": a})
 
 
+def sum_with_slots_ignored(**inputs: Any) -> Array:
+    return sparse_axpy(**slots_ignored(inputs))
+
+
+def sum_with_slots_of_the_list(**inputs: Any) -> Array:
+    return sparse_axpy(**slots_of_the_list(inputs))
+
+
 def sum_of_the_neighbours_rows(**inputs: Any) -> Array:
     return sparse_axpy(**{**inputs, "weight": np.roll(inputs["weight"], 1, axis=0)})
 
@@ -231,11 +267,13 @@ def first_tokens_factors(**inputs: Any) -> Array:
     return sparse_axpy(**{**inputs, "a": a})
 
 
-def sum_in_float16(a: Array, weight: Array, rows: Array, count: Array, format: str) -> Array:
+def sum_in_float16(
+    a: Array, weight: Array, rows: Array, count: Array, slots: Array, format: str
+) -> Array:
     w = FORMATS[format].dequantise(weight)
     out = np.zeros((len(a), w.shape[1]), np.float16)
     for row in rows[: count[0]]:
-        out = (out + a[:, row, None] * w[row]).astype(np.float16)
+        out = (out + a[:, row, None] * w[slots[row]]).astype(np.float16)
     return out
 
 
@@ -279,6 +317,8 @@ BUGS = (
         mask_ignored,
         mask_of_the_first_token,
         product_with_the_neighbours_row,
+        product_with_slots_ignored,
+        product_with_slots_of_the_list,
         last_partial_group_dropped,
         last_neuron_dropped,
         left_together,
@@ -294,6 +334,8 @@ BUGS = (
         filled_up_to_four,
         factors_side_by_side,
         sum_of_the_neighbours_rows,
+        sum_with_slots_ignored,
+        sum_with_slots_of_the_list,
         negative_factors_skipped,
         first_tokens_factors,
         sum_in_float16,

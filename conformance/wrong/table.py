@@ -1,6 +1,14 @@
 """Every planted bug, one row each in the file of its kind."""
 
-from conformance.wrong import attention, memory, neurons, normalisation, schemes, weights
+from conformance.wrong import (
+    attention,
+    memory,
+    neurons,
+    normalisation,
+    schemes,
+    verification,
+    weights,
+)
 from conformance.wrong.wrong import Wrong
 
 PLANTED: tuple[Wrong, ...] = (
@@ -10,4 +18,5 @@ PLANTED: tuple[Wrong, ...] = (
     *attention.BUGS,
     *memory.BUGS,
     *neurons.BUGS,
+    *verification.BUGS,
 )

@@ -32,7 +32,8 @@ def expected_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
 
 def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays that are neither in the file nor computed by a node: the list of all neurons, which a
-    dense network with a transposed down needs, and where neurons live."""
+    dense network with a transposed down needs and which says where rows lie when all of them are in
+    memory, and where neurons live."""
     if not config.transposed_down:
         return {}
     places = config.sparsity.places if config.sparsity else {}
@@ -152,7 +153,8 @@ def _rows(
     weights: Mapping[str, Value],
 ) -> Value:
     """The tensor's rows that are active."""
-    out = graph("sparse_linear", f"{name}{part}", x=x, weight=weights[f"{name}.weight"], **active)
+    weight, slots = weights[f"{name}.weight"], weights["ffn.rows"]
+    out = graph("sparse_linear", f"{name}{part}", x=x, weight=weight, slots=slots, **active)
     return biased(graph, weights, name, out, part)
 
 
@@ -164,8 +166,13 @@ def _down(
     weights: Mapping[str, Value],
 ) -> Value:
     name = f"{block}.ffn_down_t"
-    rows, count = active["rows"], active["count"]
     out = graph(
-        "sparse_axpy", name, a=fired, weight=weights[f"{name}.weight"], rows=rows, count=count
+        "sparse_axpy",
+        name,
+        a=fired,
+        weight=weights[f"{name}.weight"],
+        rows=active["rows"],
+        count=active["count"],
+        slots=weights["ffn.rows"],
     )
     return biased(graph, weights, name, out)

@@ -5,6 +5,7 @@ A budget is of the whole process: the interpreter and compiled kernels, about 20
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 import psutil
 
@@ -25,7 +26,7 @@ def parse_bytes(size: str | int) -> int:
     units = {name.lower(): factor for name, factor in UNITS.items()}
     if not found or found[2].lower() not in units:
         raise ModelError(f"{size!r} is no size: want e.g. 600MiB or 1.5GB")
-    return int(float(found[1]) * units[found[2].lower()])
+    return int(Decimal(found[1]) * units[found[2].lower()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,8 @@ def bundles(file: GGUFFile) -> dict[int, Bundle]:
     return found
 
 
-def unbundled(file: GGUFFile) -> dict[str, TensorInfo]:
-    """The tensors that bundles hold, by name, where they lie in the file. Raises `BundleError`."""
+def unbundled(found: Mapping[int, Bundle]) -> dict[str, TensorInfo]:
+    """The tensors that bundles hold, by name, where they lie in the file."""
     return {
         part_name(bundle.block, part): TensorInfo(
             part_name(bundle.block, part),
@@ -118,7 +118,7 @@ def unbundled(file: GGUFFile) -> dict[str, TensorInfo]:
             bundle.neurons * row.n_bytes,
             bundle.stride,
         )
-        for bundle in bundles(file).values()
+        for bundle in found.values()
         for part, row in bundle.parts.items()
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine.gguf_file import shown_path, stamp_of
+from engine.gguf_file import is_unchanged, shown_path, stamp_of
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import File
 
@@ -48,7 +48,7 @@ class DirectFile:
     def check(self) -> None:
         """Raise OSError if the file has changed since it was opened: others wrote into it, and what
         was read may be of both."""
-        if stamp_of(self._source) != self.stamp:
+        if not is_unchanged(self._source, self.stamp):
             raise OSError(f"{self.file.name}: it changed while it was read")
 
     def close(self) -> None:

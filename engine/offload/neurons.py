@@ -10,13 +10,12 @@ import numpy as np
 from engine.gguf_file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
-from engine.packed_weights import PAGE, Memory
+from engine.packed_weights import PAGE, Packer
 from engine.plan import Service
 from kernels.cpu.neuron_window import FOREVER, NeuronWindow, slots_needed
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.streaming import READS, arrive, fetch
-from kernels.cpu.team import Team
 
 # Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
 # more is begun: what a disk brings in the time that each read costs.
@@ -42,17 +41,15 @@ class Group:
     def source_bytes(self, file: GGUFFile) -> int:
         return sum(file.tensors[name].n_bytes for name in self.tensors)
 
-    def packed_bytes(self, file: GGUFFile) -> int:
-        return int(file.tensors[self.tensors[0]].dims[0]) * self.stride
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        return file.tensors[self.tensors[0]].dims[0], self.stride
 
-    def pieces(
-        self, file: GGUFFile, team: Team, memory: Memory, piece: int
-    ) -> Iterator[tuple[int, Array, int]]:
+    def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         neurons, begins = file.tensors[self.tensors[0]].dims[0], self.begins(file)
-        step = max(1, piece // self.stride)
+        step = max(1, packer.piece // self.stride)
         for first in range(0, neurons, step):
             count = min(step, neurons - first)
-            target = memory(first * self.stride, count * self.stride)
+            target = packer.memory(first * self.stride, count * self.stride)
             rows = target.reshape(count, self.stride)
             rows[:] = 0
             read = 0
@@ -125,9 +122,10 @@ class Neurons:
     """A pool of slots for the neurons of these blocks, in at most `room` bytes, and what of a step
     fills it (kernels/cpu/streaming.py).
 
-    As many of each block's stay as fit, those used last; there is always room for all of any one
-    block. `steps`: how many steps an unused neuron may stay; None: as long as there is room.
-    `counter` is the first of the readers' counters for the blocks.
+    There is always room for all of any one block, and each of the others is sure to keep an equal
+    share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused neuron
+    may stay; None: as long as there is room. `counter` is the first of the readers' counters for the
+    blocks.
     """
 
     def __init__(
@@ -172,9 +170,8 @@ class Neurons:
 
     @property
     def kept_share(self) -> float:
-        """Of all neurons, those that may stay."""
-        kept = np.minimum(self.window.state.quota, self.window.neurons)
-        return float(kept.sum() / self.window.neurons.sum())
+        """Of all neurons, those that may be in memory at a time."""
+        return float(self.window.capacity / self.window.neurons.sum())
 
     @property
     def reads(self) -> int:
@@ -226,7 +223,7 @@ def pooled(tensor: str) -> str:
 
 
 def _quota(sizes: Sequence[int], capacity: int) -> int:
-    """The most neurons that each block can keep."""
+    """The most neurons that each block can be sure to keep."""
     zeros = np.zeros(len(sizes), np.int32)
     counts = range(max(sizes) + 1)
     return bisect_right(counts, capacity, key=lambda q: slots_needed(sizes, zeros + q, zeros)) - 1

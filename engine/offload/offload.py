@@ -14,15 +14,16 @@ from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
-from engine.offload.bundle import bundles
+from engine.offload.bundle import Bundle
 from engine.offload.direct_file import DirectFile
 from engine.offload.neurons import Group, Neurons, Source
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
-from engine.packed_weights import Job, Packed, Places, packed_file, paged
+from engine.packed_weights import Copied, Job, Packed, Places, packed_file, paged
 from engine.plan import Step, place, stages_of, with_scratch
-from kernels.cpu.packing import STORED, aligned
+from engine.watch import Watch
+from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.team import Team
 
@@ -45,6 +46,7 @@ class Offload:
     arrays     of their values, by name
     stream     what the plan waits for, if any weights stream
     neurons    of sparse blocks, if there are any
+    resident   bytes of the weights that stay in memory
     notes      what is not as one would think
 
     The first time, weights are packed into a file beside other caches, from which they are read
@@ -55,6 +57,7 @@ class Offload:
         self,
         steps: Sequence[Step],
         file: GGUFFile,
+        bundles: Mapping[int, Bundle],
         config: ModelConfig,
         team: Team,
         options: Options,
@@ -69,9 +72,8 @@ class Offload:
             self.steps = [with_scratch(step, limits) for step in self.rows.steps]
             sparse = sparse_tensors(self.steps, config)
             jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
-            disk = Disk(jobs, sparse, file, team, options)
+            disk = Disk(jobs, sparse, file, bundles, options.neuron_bundles)
             self._resources.callback(disk.close)
-            self._files = disk.files
             stages = stages_of(self.steps)
             for call in (call for stage in stages for call in stage):
                 call.share.compile()  # what that takes is not left for weights
@@ -84,8 +86,10 @@ class Offload:
             }
             _, arena = place(stages, limits, logits)
             step = arena + INPUTS + sum(array.nbytes for array in self.rows.arrays.values())
-            budget = Budget.now(parse_bytes(options.ram_budget), cache_bytes, step)
-            division, pool = shared(budget, order, disk.sources)
+            total = parse_bytes(options.ram_budget)
+            shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack
+            disk.open(team, options.progress.packed)
+            division, pool = shared(Budget.now(total, cache_bytes, step), order, disk.sources)
             self.stream = Stream(division.ring, disk.stored, team.n_threads)
             self.neurons = None
             counters = len(division.ring.names)
@@ -105,11 +109,15 @@ class Offload:
             )
             self.stream.read_by(self.readers)
             resident = self._read(division.resident, disk.stored)
+            disk.check()
+            self.resident = sum(array.nbytes for array in resident.values())
             self.arrays = {**self.rows.arrays, **disk.shaped(resident | self.stream.weights)}
             if self.neurons:
                 self.arrays |= self.neurons.arrays
                 self.steps = with_neurons(self.steps, self.neurons, self.readers)
-            self.notes = [*disk.notes, self._division(resident)]
+            self._disk = disk
+            self._void = False  # whether what was read may be no good
+            self.notes = [*disk.notes, self._division()]
         except BaseException:
             self._resources.close()
             raise
@@ -126,18 +134,25 @@ class Offload:
             begin += size
         return found
 
-    def _division(self, resident: Mapping[str, Array]) -> str:
-        kept = sum(array.nbytes for array in resident.values())
-        text = f"ram_budget: {kept / 1e6:.0f} MB of weights stay in memory"
+    def _division(self) -> str:
+        text = f"ram_budget: {self.resident / 1e6:.0f} MB of weights stay in memory"
         if self.stream.names:
             text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"
         if self.neurons:
-            text += f", and {self.neurons.kept_share:.0%} of the sparse blocks' neurons"
+            share = self.neurons.kept_share
+            text += f", and there is room for {share:.0%} of the sparse blocks' neurons"
         return text
 
-    def gather(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
-        """Read the rows of embeddings that a step of these tokens needs."""
+    def begin(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
+        """Before a step of these tokens: read the rows of embeddings that it needs.
+
+        If the step before did not come to a good end, nothing that was being read is trusted.
+        """
+        if self._void:
+            self._restart()
+        self.readers.patient = False
         self.rows.gather({"tokens": tokens, "positions": positions})
+        self._void = True
 
     def came(self) -> bool:
         """Whether all that the step just run has waited for was read; if a signal came between, the
@@ -145,17 +160,15 @@ class Offload:
         if fault := self.readers.fault:
             raise OffloadError(fault)
         if self.readers.interrupted:
-            self.restart()
+            self._restart()
+            self.readers.patient = True  # the signal's handler has raised nothing
             return False
-        for file in self._files:
-            try:
-                file.check()
-            except OSError as error:
-                raise OffloadError(str(error)) from None
+        if self.stream.names or self.neurons:
+            self._disk.check()
+        self._void = False
         return True
 
-    def restart(self) -> None:
-        """After a step that came to no good end: nothing that was being read is trusted."""
+    def _restart(self) -> None:
         self.readers.reset()
         self.stream.restart()
         if self.neurons:
@@ -171,50 +184,60 @@ class Disk:
 
     stored     weights in the packed file, by the names of their values
     sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own
-    files      the packed file, and the model's where neurons are read from it
+    files      once open: the packed file, and the model's where neurons are read from it
     """
 
     def __init__(
         self,
-        jobs: Mapping[str, Packed],
+        jobs: Mapping[str, Job],
         sparse: Mapping[int, Sequence[str]],
         file: GGUFFile,
-        team: Team,
-        options: Options,
+        bundles: Mapping[int, Bundle],
+        side_by_side: bool,
     ) -> None:
-        ready = bundles(file)
         groups = {
-            i: pools.groups_of(file, names, options.neuron_bundles)
+            i: pools.groups_of(file, names, side_by_side)
             for i, names in sparse.items()
-            if i not in ready
+            if i not in bundles
         }
         named: dict[str, Group] = {
             group.layout: group for several in groups.values() for group in several
         }
-        wanted: dict[str, Job] = {**jobs, **named}
-        self._places = Places(wanted, file)
-        self._jobs, self._file = jobs, file
-        path, stamp = packed_file(wanted, file, self._places, team, options.progress.packed)
-        self.files = [DirectFile(path, stamp)]
-        try:
-            if any(i in ready for i in sparse):
-                self.files.append(DirectFile(file.path, file.stamp))
-        except BaseException:
-            self.close()
-            raise
-        self.notes = [file.note for file in self.files if file.note]
+        self._jobs: dict[str, Job] = {**jobs, **named}
+        self._model, self._bundled = file, any(i in bundles for i in sparse)
+        self._places = Places(self._jobs, file)
+        self.files: list[DirectFile] = []
         begins, sizes = self._places.begins, self._places.sizes
         self.stored = {name: Stored(begins[name], sizes[name]) for name in jobs}
         self.sources: dict[int, Source] = {
-            i: pools.of_bundle(ready[i], 1)
-            if i in ready
+            i: pools.of_bundle(bundles[i], 1)
+            if i in bundles
             else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
             for i in sparse
         }
 
+    def open(self, team: Team, watch: Watch | None) -> None:
+        """Open the files; weights are packed now if they have not been."""
+        path, stamp = packed_file(self._jobs, self._model, self._places, team, watch)
+        self.files.append(DirectFile(path, stamp))
+        if self._bundled:
+            self.files.append(DirectFile(self._model.path, self._model.stamp))
+
+    def check(self) -> None:
+        """Raise `OffloadError` if others have written into a file since."""
+        for file in self.files:
+            try:
+                file.check()
+            except OSError as error:
+                raise OffloadError(str(error)) from None
+
+    @property
+    def notes(self) -> list[str]:
+        return [file.note for file in self.files if file.note]
+
     def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
         """Packed weights as kernels want them shaped."""
-        return {name: w.reshape(self._jobs[name].shape(self._file)) for name, w in weights.items()}
+        return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
 
     def close(self) -> None:
         for file in self.files:
@@ -234,10 +257,12 @@ def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list
     return found
 
 
-def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Packed]:
+def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
     """How the matrices that steps meet are packed, without those `left` for the pool."""
     return {
-        weight.name: Packed(tensor_of(step), step.kernel.pack or STORED)
+        weight.name: Packed(tensor_of(step), how)
+        if (how := step.kernel.pack)
+        else Copied(weight.name)
         for step in steps
         if isinstance(weight := step.node.arguments.get("weight"), Value)
         and weight.format

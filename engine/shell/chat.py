@@ -28,6 +28,7 @@ def chat(
     sparse: o.Sparse = "auto",
     sparse_threshold: o.SparseThreshold = None,
     union: o.Union = False,
+    ram_budget: o.RamBudget = "",
 ) -> None:
     """Talk to a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
     from engine.engine import PromptError
@@ -52,6 +53,7 @@ def chat(
         sparse=sparse,
         threshold=sparse_threshold,
         union=union,
+        ram_budget=ram_budget,
     ) as engine:
         while (line := _ask()) is not None:
             history.append({"role": "user", "content": line})

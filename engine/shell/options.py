@@ -72,6 +72,42 @@ RamBudget = Annotated[
         show_default=False,
     ),
 ]
+Draft = Annotated[
+    str,
+    typer.Option(
+        "--draft", metavar="MODEL", help="A smaller model that drafts tokens.", show_default=False
+    ),
+]
+Speculate = Annotated[
+    str,
+    typer.Option(
+        "--speculate",
+        metavar="KIND",
+        help="Draft by linear, tree (a draft model's or, with --draft-threshold, the model's own),"
+        " lookup, trie or lookahead.",
+        show_default=False,
+    ),
+]
+DraftMax = Annotated[
+    int | None, typer.Option("--draft-max", help="Most tokens of a draft.", show_default=False)
+]
+DraftMin = Annotated[int, typer.Option("--draft-min", help="Shorter drafts are not used.")]
+DraftPMin = Annotated[
+    float, typer.Option("--draft-p-min", help="Drafting ends before a token less likely.")
+]
+DraftPSplit = Annotated[
+    float, typer.Option("--draft-p-split", help="A tree forks at tokens this likely.")
+]
+DraftParallel = Annotated[int, typer.Option("--draft-parallel", help="Most branches of a tree.")]
+DraftThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--draft-threshold",
+        metavar="LOGIT",
+        help="A sparse model drafts for itself with the neurons that reach this.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
 Seed = Annotated[

@@ -9,6 +9,8 @@ import typer
 
 from engine.shell import options as o
 
+GREEN, PLAIN = "\x1b[32m", "\x1b[0m"
+
 
 def run(
     model: o.ModelName,
@@ -53,6 +55,17 @@ def run(
     reset_gpu_index: o.ResetGpuIndex = False,
     disable_gpu_index: o.DisableGpuIndex = False,
     ram_budget: o.RamBudget = "",
+    draft: o.Draft = "",
+    speculate: o.Speculate = "",
+    draft_max: o.DraftMax = None,
+    draft_min: o.DraftMin = 0,
+    draft_p_min: o.DraftPMin = 0.75,
+    draft_p_split: o.DraftPSplit = 0.1,
+    draft_parallel: o.DraftParallel = 4,
+    draft_threshold: o.DraftThreshold = None,
+    colour: Annotated[
+        bool, typer.Option("--colour", "--color", help="Show drafted tokens in colour.")
+    ] = False,
     as_json: o.Json = False,
 ) -> None:
     """Continue a prompt with a GGUF model, and say where the time went."""
@@ -60,6 +73,7 @@ def run(
     from engine.sampling_params import SamplingParams
     from engine.session import restore, save
     from engine.shell.show import loaded, print_timings, timings_json
+    from engine.speculation.settings import settings
 
     params = SamplingParams(
         max_tokens=None if predict < 0 else predict,
@@ -76,6 +90,11 @@ def run(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
+    speculation = settings(
+        speculate or ("linear" if draft or draft_threshold is not None else ""),
+        draft_max=draft_max, draft_min=draft_min, draft_p_min=draft_p_min, p_split=draft_p_split,
+        n_parallel=draft_parallel, threshold=draft_threshold,
+    )  # fmt: skip
     text = prompt_text(prompt, file)
     if session is not None:
         check(session)
@@ -85,7 +104,7 @@ def run(
         sparse=sparse, threshold=sparse_threshold, union=union,
         vram_budget=vram_budget, activation=activation,
         reset_gpu_index=reset_gpu_index, disable_gpu_index=disable_gpu_index,
-        ram_budget=ram_budget,
+        ram_budget=ram_budget, draft=draft or None, speculation=speculation,
     ) as engine:  # fmt: skip
         resume = session is not None and session.exists()
         if resume:
@@ -111,7 +130,8 @@ def run(
         else:
             sys.stdout.write(text)
             for piece in pieces:
-                sys.stdout.write(piece.text)
+                shown = f"{GREEN}{piece.text}{PLAIN}" if colour and piece.drafted else piece.text
+                sys.stdout.write(shown)
                 sys.stdout.flush()
             sys.stdout.flush()
             print_timings(engine)

@@ -20,6 +20,7 @@ from rich.progress import (
 from engine.engine import Engine
 from engine.options import Options
 from engine.options import Progress as Watcher
+from engine.speculation.settings import Settings
 from engine.timings import Span
 from engine.watch import Watch
 from kernels.certificates import Certificate
@@ -89,11 +90,22 @@ def loading(name: str) -> Iterator[tuple[Certified, Watch]]:
 
 
 @contextmanager
-def loaded(model: str, quiet: bool = False, **options: Any) -> Iterator[Engine]:
+def loaded(
+    model: str,
+    quiet: bool = False,
+    draft: str | None = None,
+    speculation: Settings | None = None,
+    **options: Any,
+) -> Iterator[Engine]:
     """The engine for a command, with a progress bar while kernels are certified; `quiet` where an
     earlier load has told its notes."""
     with loading("packing weights (MB)") as (certified, packed):
-        engine = Engine.load(model, Options(progress=Watcher(certified, packed), **options))
+        engine = Engine.load(
+            model,
+            Options(progress=Watcher(certified, packed), **options),
+            draft=draft,
+            speculation=speculation,
+        )
     with engine:
         for note in [] if quiet else engine.model.notes:
             stderr.print(f"note: {note}", style="yellow", highlight=False, soft_wrap=True)
@@ -117,9 +129,17 @@ def print_timings(engine: Engine) -> None:
         ("total", t.total),
     ):  # fmt: skip
         print(line(name, span), file=sys.stderr)
+    if drafts := t.speculation:
+        print(line("draft", drafts.draft), file=sys.stderr)
+        print(line("verify", drafts.verify), file=sys.stderr)
+        print(
+            f"{'drafted':>12} {drafts.drafted} tokens, accepted {drafts.accepted}"
+            f" ({drafts.acceptance:.1%}), {drafts.tokens_per_step:.2f} tokens a step",
+            file=sys.stderr,
+        )
 
 
-def timings_json(engine: Engine) -> dict[str, dict[str, float]]:
+def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
     """The same figures for programs: seconds, tokens, tokens per second."""
     t = engine.timings
     spans = {
@@ -129,7 +149,19 @@ def timings_json(engine: Engine) -> dict[str, dict[str, float]]:
         "sample": t.sample,
         "total": t.total,
     }
-    return {
+    found: dict[str, dict[str, Any]] = {
         name: {"seconds": s.seconds, "tokens": s.tokens, "tokens_per_second": s.rate}
         for name, s in spans.items()
     }
+    if drafts := t.speculation:
+        found["speculation"] = {
+            "drafted": drafts.drafted,
+            "accepted": drafts.accepted,
+            "acceptance": drafts.acceptance,
+            "acceptance_by_position": drafts.acceptance_at,
+            "steps": drafts.steps,
+            "tokens_per_step": drafts.tokens_per_step,
+            "draft_seconds": drafts.draft.seconds,
+            "verify_seconds": drafts.verify.seconds,
+        }
+    return found

@@ -99,10 +99,10 @@ class AdaptiveLength:
     def reset(self) -> None:
         self.acceptance = Acceptance(self.most)
         self.draft_seconds, self.step_seconds = Costs(), Costs()
-        self.best: int = 0
+        self.best = 0
         self._pace = 0.0  # seconds a token at the best length
         self._elapsed = 0.0
-        tried = {0, self.most, *(2**i for i in range(self.most.bit_length()))}
+        tried = {0, self.most, *(1 << i for i in range(self.most.bit_length()))}
         self._lost = dict.fromkeys(sorted(tried), 0.0)  # seconds that tries took beyond their worth
 
     def choose(self) -> int:
@@ -111,7 +111,7 @@ class AdaptiveLength:
             return 0  # what the target alone costs is known first
         if sum(self._lost.values()) > PROBING * self._elapsed:
             return self.best
-        return min((n for n in self._lost if n != self.best), key=self._lost.__getitem__)
+        return min((n for n in self._lost if n != self.best), key=lambda n: self._lost[n])
 
     def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
         """What became of it: the drafter, asked for so many tokens, took `draft_seconds`, and the

@@ -25,6 +25,7 @@ WORDS8 = "weight: u8[rows hidden] -> out: u8[packed]"
 WORDS16 = "weight: u16[rows hidden] -> out: u16[packed]"
 WORDS32 = "weight: u32[rows hidden] -> out: u32[packed]"
 BLOCKS = "weight: u8[rows row_bytes] -> out: u8[packed]"
+APART = "weight: u8[rows row_bytes] -> out: u8[rows stride]"
 
 
 def words_packer(signature: str) -> Callable[..., None]:
@@ -53,13 +54,12 @@ def words_packer(signature: str) -> Callable[..., None]:
 
 def rows_copier(block, thread, n_threads):
     """As the file has them, but apart: see Packing.apart."""
-    weight, out = arguments(block, BLOCKS)
+    weight, out = arguments(block, APART)
     rows, row_bytes = weight.shape
     first, last = part(rows, thread, n_threads)
     for row in range(first, last):
-        begin = row * (out.size // rows)
-        out[begin : begin + row_bytes] = weight[row]
-        out[begin + row_bytes : begin + out.size // rows] = 0
+        out[row, :row_bytes] = weight[row]
+        out[row, row_bytes:] = 0
 
 
 @njit(inline="always")
@@ -216,8 +216,13 @@ class Packing:
     apart: bool = False
 
     def memory(self, weight: Array) -> Array:
-        """For the packed weight: uninitialised uint8 [packed], on a cache line boundary."""
-        return aligned(self.place(weight, len(weight)))
+        """For the packed weight: uninitialised bytes on a cache line boundary, shaped."""
+        return aligned(self.place(weight, len(weight))).reshape(self.shape(weight))
+
+    def shape(self, weight: Array) -> tuple[int, ...]:
+        """Of the packed weight: [packed], or [rows, stride] where rows are apart."""
+        size, rows = self.place(weight, len(weight)), len(weight)
+        return (rows, size // max(rows, 1)) if self.apart else (size,)
 
     def place(self, weight: Array, rows: int) -> int:
         """Where in the packed weight the groups begin that follow so many rows."""
@@ -233,13 +238,13 @@ class Packing:
         `block(weight[a:b], packed[place(a):place(b)])` with `a` a multiple of `lanes`.
         """
         source: Array = weight.view(self.word)
-        values = {"weight": source, "out": packed.view(self.word)}
+        values = {"weight": source, "out": packed.reshape(self.shape(weight)).view(self.word)}
         return pack_words(self.share.signature, values)
 
     def job(self, weight: Array) -> tuple[Array, Words]:
         """The packed weight's memory, and the block that makes the share fill it.
 
-        weight uint8 [rows, row_bytes], C-contiguous -> uint8 [packed].
+        weight uint8 [rows, row_bytes], C-contiguous -> shaped.
         """
         packed = self.memory(weight)
         return packed, self.block(weight, packed)
@@ -272,7 +277,7 @@ def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = wo
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
 
-ROWS = Packing(Share(rows_copier, BLOCKS), np.uint8, lanes=1, apart=True)
+ROWS = Packing(Share(rows_copier, APART), np.uint8, lanes=1, apart=True)
 BYTES, FOURS = Packing(_words8, np.uint8), Packing(_words32, np.uint32)  # of one, of four elements
 PACKINGS: dict[str, Packing] = {
     "F32": FOURS,

@@ -84,7 +84,7 @@ class Readers:
         self._state = state = _State.of(self.files, n_threads, n_counters, capacity, preadv)
         self.address = state.block.ctypes.data
         self.counters = state.counts[r.CALLERS :]
-        self._kept: object = None  # what reads on their way still fill
+        self._kept: list[object] = []  # what reads on their way still fill
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _leave, state, self._threads)
         for i in range(n_readers):
@@ -107,20 +107,15 @@ class Readers:
 
         Raises OSError where that cannot be done.
         """
-        while True:
-            iovecs = iovecs_of(buffers)
-            self._kept = iovecs, buffers
-            wanted = int(self._state.counts[r.OWN]) + 1
-            try:
-                posted = self._post(file, offset, iovecs, sum(b.nbytes for b in buffers), r.OWN)
-                if posted and self._wait(r.OWN, wanted, 0):
-                    return
-            except BaseException:  # buffers are the caller's again
-                self.reset()
-                raise
-            if not self.interrupted:
-                raise OSError(self.fault or "the readers were stopped")
-            self.reset()  # for a signal that raised nothing
+        patient = self.patient
+        try:
+            while not self._read(file, offset, buffers):
+                if self.fault:
+                    raise OSError(self.fault)
+                self.reset()  # for a signal that raised nothing
+                self.patient = True
+        finally:
+            self.patient = patient
 
     @property
     def fault(self) -> str | None:
@@ -139,16 +134,24 @@ class Readers:
         """Whether a signal ended a wait: what was posted then may never have been read."""
         return bool(self._state.control[r.STOPPED] == r.INTERRUPTED)
 
+    @property
+    def patient(self) -> bool:
+        """Whether waits go on when a signal comes; else it ends them, for its handler to run. Who
+        begins anew after a signal should be patient, or signals that keep coming let nobody end."""
+        return bool(self._state.control[r.PATIENT])
+
+    @patient.setter
+    def patient(self, patient: bool) -> None:
+        self._state.control[r.PATIENT] = patient
+
     def reset(self) -> None:
         """Wait for reads on their way, pass over what was posted, forget faults and interrupts, and
         set all counters to 0. No step may be running."""
         state = self._open()
-        while not state.is_over():
-            r.empty(state.block)
+        self._finish()
         state.counts[r.OWN :] = 0
         state.control[r.FAULTY] = 0
         state.control[r.STOPPED] = r.RUNNING
-        self._kept = None
 
     @property
     def statistics(self) -> Statistics:
@@ -174,6 +177,28 @@ class Readers:
             raise RuntimeError("readers do not survive fork: load the engine again")
         return self._state
 
+    def _finish(self) -> None:
+        """Have nothing more read, and wait until nothing is on its way."""
+        while self._finalizer.alive and not self._state.is_over():
+            r.empty(self._state.block)
+        if not self._finalizer.alive:  # another thread is closing
+            for thread in self._threads:
+                thread.join()
+
+    def _read(self, file: int, offset: int, buffers: Sequence[Array]) -> bool:
+        state, iovecs, done = self._open(), iovecs_of(buffers), False
+        n_bytes, wanted = sum(b.nbytes for b in buffers), int(state.counts[r.OWN]) + 1
+        self._kept.append((buffers, iovecs))
+        try:
+            posted = self._post(file, offset, iovecs, n_bytes, r.OWN)
+            done = posted and self._wait(r.OWN, wanted, 0)
+        finally:
+            if not done:  # the buffers will be the caller's again
+                self._finish()
+            if state.is_over():
+                self._kept.clear()
+        return done
+
     def _post(self, file: int, offset: int, iovecs: Array, n_bytes: int, counter: int) -> bool:
         self._open()
         if not 0 <= file < len(self.files):
@@ -185,9 +210,9 @@ class Readers:
         self._open()
         return self._call(r.wait_one, {"counter": counter, "wanted": wanted}, thread)
 
-    def _call(self, share: Share, values: dict[str, Any], thread: int = 0) -> bool:
+    def _call(self, part: Share, values: dict[str, Any], thread: int = 0) -> bool:
         done = np.zeros(1, np.int64)
-        share(pack_words(share.signature, {"readers": self.address, "done": done} | values), thread)
+        part(pack_words(part.signature, {"readers": self.address, "done": done} | values), thread)
         return bool(done[0])
 
 
@@ -219,8 +244,8 @@ class _State:
         if sys.platform != "linux":
             raise OSError("readers need Linux: this system has no such semaphores or reads")
         libc = ctypes.CDLL(None, use_errno=True)
-        for share in SHARES:
-            share.compile()  # before any thread needs it
+        for part in SHARES:
+            part.compile()  # before any thread needs it
         control, counts = _zeros(r.WORDS, np.int64), _zeros(r.CALLERS + n_counters, np.int32)
         control[r.PREADV] = preadv or ctypes.cast(libc.preadv, ctypes.c_void_p).value
         semaphores = _zeros(r.THREADS + r.SEMAPHORE * n_threads, np.uint8)

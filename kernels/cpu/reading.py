@@ -38,7 +38,7 @@ SIGNATURE = (
 
 # words of `control`, those that change together on a cache line of their own
 POSTED = 0
-STOPPED, LEAVING, PREADV = 8, 9, 10
+STOPPED, PREADV, PATIENT = 8, 9, 10
 IN_FLIGHT, BUSY, READS, BYTES = 16, 17, 18, 19
 FAULTY, CODE, FILE, OFFSET = 24, 25, 26, 27
 WORDS = 32
@@ -107,6 +107,14 @@ def stop(readers, reason):
 
 
 @njit
+def interrupt(readers):
+    """A signal came to thread 0, which somebody may be waiting for."""
+    control, _, _, _, _, _ = arguments(readers, SIGNATURE)
+    if control[PATIENT] == 0:
+        stop(readers, INTERRUPTED)
+
+
+@njit
 def sleep(readers, counter, wanted, thread, stopped):
     """Until a counter may be where it is wanted, or STOPPED is no longer `stopped`; whether no
     signal came meanwhile.
@@ -135,7 +143,7 @@ def wait_for(readers, counter, wanted, thread):
         if is_reached(atomic_load(counts, counter), wanted):
             return True
         if not sleep(readers, counter, wanted, thread, RUNNING) and thread == 0:
-            stop(readers, INTERRUPTED)
+            interrupt(readers)
     return False
 
 
@@ -144,7 +152,8 @@ def wait(readers, counter, wanted, thread):
     """Sleep until a counter is at `wanted` or beyond. True: what was posted with it is read.
 
     False after a fault or an interrupt, and the step should end. Each thread of the team may wait
-    for whatever it likes. A signal ends the wait of thread 0, and so every other.
+    for whatever it likes. A signal ends the wait of thread 0, and so every other, unless readers
+    are patient.
     """
     return wait_for(readers, CALLERS + counter, wanted, thread)
 
@@ -171,7 +180,7 @@ def post_for(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
             return True
         # until half of the ring is free: fewer wakes, and work for all meanwhile
         if not sleep(readers, TAKEN, posted - capacity // 2, 0, RUNNING):
-            stop(readers, INTERRUPTED)
+            interrupt(readers)
     return False
 
 
@@ -193,14 +202,17 @@ def post(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
 
 @njit
 def take(readers):
-    """The next request; there is one for whom WORK let past.
+    """The next request; for whom WORK let past there is one, or else it is time to leave, and file
+    is -1.
 
     The slot is copied before it is taken, so the poster cannot have filled it anew unless somebody
     else took it, and then the copy is made again from the next one.
     """
-    _, counts, requests, _, _, _ = arguments(readers, SIGNATURE)
+    control, counts, requests, _, _, _ = arguments(readers, SIGNATURE)
     while True:
         taken = atomic_load(counts, TAKEN)
+        if np.int32(atomic_load(control, POSTED) - taken) == 0:
+            return -1, 0, 0, 0, 0, 0
         r = requests[np.int64(taken) & (len(requests) - 1)]
         request = r[0], r[1], r[2], r[3], r[4], r[5]
         if compare_and_swap(counts, TAKEN, taken, np.int32(taken + 1)):
@@ -258,10 +270,9 @@ def transfer(control, fd, alignment, offset, iovecs, n_iovecs, n_bytes):
 
 
 @njit
-def serve_request(readers):
-    """Read the next request, or pass over it after a fault."""
+def serve_request(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
+    """Read what a request wants, or pass over it if readers have been stopped."""
     control, _, _, files, _, _ = arguments(readers, SIGNATURE)
-    file, offset, iovecs, n_iovecs, n_bytes, counter = take(readers)
     fd, alignment = files[file, FD], files[file, ALIGNMENT]
     # time with a read in flight: the sum of ends less the sum of beginnings, in whatever order
     if atomic_add(control, IN_FLIGHT, 1) == 0:
@@ -283,20 +294,20 @@ def serve_request(readers):
 @share(SIGNATURE)
 def serve(readers, thread, n_threads):
     """Read what is posted until the readers leave."""
-    control, _, _, _, _, semaphores = arguments(readers, SIGNATURE)
+    _, _, _, _, _, semaphores = arguments(readers, SIGNATURE)
     while True:
         while sem_wait(semaphores, WORK) != 0:
             pass  # a signal, which is for others
-        if atomic_load(control, LEAVING) != 0:
+        file, offset, iovecs, n_iovecs, n_bytes, counter = take(readers)
+        if file < 0:
             return
-        serve_request(readers)
+        serve_request(readers, file, offset, iovecs, n_iovecs, n_bytes, counter)
 
 
 @share(SIGNATURE)
 def leave(readers, thread, n_threads):
-    """End `n_threads` readers, each when its read is done."""
-    control, _, _, _, _, semaphores = arguments(readers, SIGNATURE)
-    compare_and_swap(control, LEAVING, 0, 1)
+    """Have nothing more read, and end `n_threads` readers."""
+    _, _, _, _, _, semaphores = arguments(readers, SIGNATURE)
     stop(readers, EMPTIED)
     for _ in range(n_threads):
         sem_post(semaphores, WORK)
@@ -304,13 +315,12 @@ def leave(readers, thread, n_threads):
 
 @share(SIGNATURE)
 def empty(readers, thread, n_threads):
-    """Have nothing more read, and wait for reads on their way; returns earlier if a signal came."""
+    """Have nothing more read, and sleep until nothing is on its way, or a signal comes."""
     control, counts, _, _, _, _ = arguments(readers, SIGNATURE)
     stop(readers, EMPTIED)
-    stopped, posted = atomic_load(control, STOPPED), control[POSTED]
-    while not is_reached(atomic_load(counts, OVER), posted):
-        if not sleep(readers, OVER, posted, 0, stopped):
-            return
+    posted = control[POSTED]
+    if not is_reached(atomic_load(counts, OVER), posted):
+        sleep(readers, OVER, posted, thread, atomic_load(control, STOPPED))
 
 
 CALL = "readers: u64, request: i64[request] -> done: i64[one]"

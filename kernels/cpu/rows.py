@@ -115,6 +115,11 @@ class Piece:
     step: int
     code: Code
 
+    @property
+    def unit_bytes(self) -> int:
+        """Of the file, that one unit of one row takes."""
+        return self.bytes // self.units
+
 
 PIECES = {
     "F32": Piece(16, 4, 64, _words),
@@ -220,8 +225,7 @@ def bring_units(format: str) -> Any:
     piece = PIECES[format]
     one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
     element = {"F32": types.uint32}.get(format, types.uint16)
-    bytes_each = size // units
-    together = ASKED * units
+    bytes_each, together = piece.unit_bytes, ASKED * units
     lines_each = (ASKED * size * LANES + CACHE_LINE - 1) // CACHE_LINE
 
     @njit
@@ -250,7 +254,7 @@ def meet_units(format: str, kind: Vector) -> Any:
     by one token x [1, hidden]; the rows that follow are asked for."""
     piece = PIECES[format]
     one, size, units = meet_piece(piece.code, kind, piece.step), piece.bytes, piece.units
-    bytes_each, together = size // units, ASKED * units
+    bytes_each, together = piece.unit_bytes, ASKED * units
     lines_each = (ASKED * size * LANES + CACHE_LINE - 1) // CACHE_LINE
 
     @njit

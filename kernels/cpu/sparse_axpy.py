@@ -2,7 +2,8 @@
 neurons in order, the same for any number of threads.
 
 Four neurons meet 32 columns of some tokens at once. A neuron whose factors are all zero adds
-nothing and is not read: a predictor's false alarms cost nothing here.
+nothing and is not read: a predictor's false alarms cost nothing here. Rows may lie apart, with
+anything between them: a weight's second axis is their stride.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +23,8 @@ from kernels.cpu.simd_shuffle import stack
 from reference.formats import FORMATS
 
 SIGNATURE = (
-    "a: f32[tokens neurons], weight: u8[packed], rows: i32[neurons], count: i32[1]"
-    " -> out: f32[tokens hidden]"
+    "a: f32[tokens neurons], weight: u8[held stride], rows: i32[neurons], count: i32[1],"
+    " slots: i32[neurons] -> out: f32[tokens hidden]"
 )
 NEURONS, TOKENS = 4, 64
 FACTORS = NEURONS * TOKENS
@@ -31,10 +32,10 @@ CHUNK = 256  # columns of four neurons for which as much is asked for at once
 
 
 @njit
-def next_neurons(own, j, row_bytes, starts, factors):
+def next_neurons(own, j, starts, factors):
     """The next neurons from the j-th active one on that any of these tokens wants: where their rows
     begin, and factors [tokens][4]. -> how many, and where to go on."""
-    a, first, count, rows, active = own
+    a, first, count, rows, active, slots, stride = own
     found = 0
     while found < NEURONS and j < active:
         neuron, wanted = rows[j], False
@@ -43,7 +44,7 @@ def next_neurons(own, j, row_bytes, starts, factors):
             factors[NEURONS * t + found] = factor
             wanted |= factor != 0
         if wanted:
-            starts[found] = np.int64(neuron) * row_bytes
+            starts[found] = np.int64(slots[neuron]) * stride
             found += 1
         j += 1
     return found, j
@@ -115,30 +116,31 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
                 store(out, at, fma(w, factor, load(f32x1, out, at)))
 
     def sparse_axpy(block, thread, n_threads):
-        a, weight, rows, count, out = arguments(block, SIGNATURE)
+        a, weight, rows, count, slots, out = arguments(block, SIGNATURE)
         tokens, hidden = out.shape
-        active, row_bytes, whole = count[0], weight.size // len(rows), hidden // COLUMNS
+        active, stride, whole = count[0], weight.shape[1], hidden // COLUMNS
+        bytes_ = weight.reshape(weight.size)
         begin, end = part(whole, thread, n_threads)
         begin, end = begin * COLUMNS, end * COLUMNS
         rest = hidden if thread < n_threads - 1 else whole * COLUMNS
         starts, ahead = stack(np.int64, NEURONS), stack(np.int64, NEURONS)
         factors, after = stack(np.float32, FACTORS), stack(np.float32, FACTORS)
         for first in range(0, tokens, TOKENS):
-            held = min(TOKENS, tokens - first)
-            for t in range(first, first + held):
+            some = min(TOKENS, tokens - first)
+            for t in range(first, first + some):
                 out[t, begin:end] = 0
                 out[t, rest:] = 0
-            own = a, first, held, rows, active
-            found, j = next_neurons(own, 0, row_bytes, starts, factors)
+            own = a, first, some, rows, active, slots, stride
+            found, j = next_neurons(own, 0, starts, factors)
             while found:
-                more, j = next_neurons(own, j, row_bytes, ahead, after)
+                more, j = next_neurons(own, j, ahead, after)
                 if found == NEURONS:
-                    add_four(weight, starts, ahead, factors, first, held, begin, end, out)
+                    add_four(bytes_, starts, ahead, factors, first, some, begin, end, out)
                 else:
                     for r in range(found):
-                        add_one(weight, starts[r], r, factors, first, held, begin, end, out)
+                        add_one(bytes_, starts[r], r, factors, first, some, begin, end, out)
                 for r in range(found):
-                    add_rest(weight, starts[r], r, factors, first, held, rest, out)
+                    add_rest(bytes_, starts[r], r, factors, first, some, rest, out)
                 starts, ahead, factors, after, found = ahead, starts, after, factors, more
 
     return named(sparse_axpy, variant)

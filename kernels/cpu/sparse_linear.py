@@ -1,8 +1,9 @@
 """sparse_linear on the CPU: the rows of sixteen active neurons at a time are brought together
 (rows.py) and met as linear meets its packed groups, so that every output has linear's bits.
 
-Groups of the active neurons are shared among threads, whatever the mask; a thread also writes the
-zeros before its neurons.
+Rows may lie apart, with anything between them: a weight's second axis is their stride. Groups of
+the active neurons are shared among threads, whatever the mask; a thread also writes the zeros
+before its neurons.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,8 +28,8 @@ from kernels.cpu.tiles import fma_outer, in_tiles
 from reference.op import Shape
 
 REST = (
-    " weight: u8[packed], mask: u8[tokens neurons], rows: i32[neurons], count: i32[1]"
-    " -> out: f32[tokens neurons]"
+    " weight: u8[held stride], mask: u8[tokens neurons], rows: i32[neurons], count: i32[1],"
+    " slots: i32[neurons] -> out: f32[tokens neurons]"
 )
 FLOAT = "x: f32[tokens hidden]," + REST
 INT8 = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]," + REST
@@ -43,10 +44,11 @@ def fewer(blocking: Blocking) -> Blocking:
 
 
 @njit
-def begin_rows(rows, group, active, row_bytes, starts):
+def begin_rows(where, group, active, starts):
     """Where a group's rows begin; lanes beyond the last neuron have the last one's."""
+    rows, slots, stride = where
     for lane in range(LANES):
-        starts[lane] = np.int64(rows[min(group * LANES + lane, active - 1)]) * row_bytes
+        starts[lane] = np.int64(slots[rows[min(group * LANES + lane, active - 1)]]) * stride
 
 
 @njit
@@ -75,19 +77,21 @@ def over_groups(
     format: str, blocking: Blocking, fill: Any, multiply: Callable[[int], Any], from_unit: Any
 ) -> Any:
     """The loops around `fill` and `multiply` of linear.product: (source, panel, weight, units,
-    mask, rows, active, out, thread, n_threads); from_unit(panel, n) is the panel from unit n on."""
-    bring, step = bring_units(format), PIECES[format].step
+    mask, rows, slots, active, out, thread, n_threads); from_unit(panel, n) is the panel from unit n
+    on."""
+    bring, step, unit_bytes = bring_units(format), PIECES[format].step, PIECES[format].unit_bytes
     units_at_once = BROUGHT // step // PIECES[format].units * PIECES[format].units
     scratch, most, tokens_at_once = units_at_once * step, blocking.size, blocking.tokens
-    tiles, held = blocking.tiles, blocking.tokens * LANES
+    tiles, all_sums = blocking.tiles, blocking.tokens * LANES
     fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
 
     @njit
-    def run(source, panel, weight, units, mask, rows, active, out, thread, n_threads):
-        tokens, row_bytes = out.shape[0], weight.size // out.shape[1]
+    def run(source, panel, weight, units, mask, rows, slots, active, out, thread, n_threads):
+        tokens, row_bytes = out.shape[0], units * unit_bytes
+        where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
         starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
         brought = stack(np.uint8, scratch)
-        sums = stack(np.float32, held).reshape((tokens_at_once, LANES))
+        sums = stack(np.float32, all_sums).reshape((tokens_at_once, LANES))
         begin, end = part((active + LANES - 1) // LANES, thread, n_threads)
         at_once = max(1, min(tokens_at_once, most // units))
         if begin == end:
@@ -98,11 +102,11 @@ def over_groups(
                 deep = min(units_at_once, units - unit)
                 fill_all(count, (source, from_unit(panel, unit * count), first, unit, deep))
             for group in range(begin, end):
-                begin_rows(rows, group, active, row_bytes, starts)
-                begin_rows(rows, min(group + 1, end - 1), active, row_bytes, following)
+                begin_rows(where, group, active, starts)
+                begin_rows(where, min(group + 1, end - 1), active, following)
                 for unit in range(0, units, units_at_once):
                     deep = min(units_at_once, units - unit)
-                    bring(weight, starts, following, row_bytes, unit, deep, brought)
+                    bring(bytes_, starts, following, row_bytes, unit, deep, brought)
                     own = from_unit(panel, unit * count)
                     multiply_all(0, count, (own, brought, 0, deep, sums, 0, 0, unit == 0))
                 put(sums, first, count, rows, group, active, mask, out)
@@ -113,18 +117,19 @@ def over_groups(
 def single(format: str) -> Any:
     """One token and float weights: rows are met as they come. Two groups by turns, since a chain of
     additions waits for each to end."""
-    meet = meet_units(format, linear_float.KINDS[format])
+    meet, unit_bytes = meet_units(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @njit
-    def run(x, weight, mask, rows, active, out, thread, n_threads):
-        row_bytes = weight.size // out.shape[1]
+    def run(x, weight, mask, rows, slots, active, out, thread, n_threads):
+        row_bytes = x.shape[1] * unit_bytes
+        where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
         starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
         sums = stack(np.float32, LANES).reshape((1, LANES))
         begin, end = part((active + LANES - 1) // LANES, thread, n_threads)
         for group in range(begin, end):
-            begin_rows(rows, group, active, row_bytes, starts)
-            begin_rows(rows, min(group + 1, end - 1), active, row_bytes, following)
-            found = meet(zero(f32x16), weight, starts, following, row_bytes, x)
+            begin_rows(where, group, active, starts)
+            begin_rows(where, min(group + 1, end - 1), active, following)
+            found = meet(zero(f32x16), bytes_, starts, following, row_bytes, x)
             store_vector(sums, 0, found)
             put(sums, 0, 1, rows, group, active, mask, out)
 
@@ -144,15 +149,15 @@ def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[...,
     many = over_groups(format, fewer(blocking), linear_float.fill, multiply, from_unit)
 
     def kernel(block, thread, n_threads):
-        x, weight, mask, rows, count, out = arguments(block, FLOAT)
+        x, weight, mask, rows, count, slots, out = arguments(block, FLOAT)
         active = count[0]
         if active == 0:
             put_zeros(out, thread, n_threads)
         elif x.shape[0] == 1:
-            one(x, weight, mask, rows, active, out, thread, n_threads)
+            one(x, weight, mask, rows, slots, active, out, thread, n_threads)
         else:
-            panel = (stack(np.float32, size),)
-            many((x,), panel, weight, x.shape[1], mask, rows, active, out, thread, n_threads)
+            panel, units = (stack(np.float32, size),), x.shape[1]
+            many((x,), panel, weight, units, mask, rows, slots, active, out, thread, n_threads)
 
     return named(kernel, variant)
 
@@ -176,13 +181,14 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     many = over_groups(format, blocking, filling, multiply, from_unit)
 
     def kernel(block, thread, n_threads):
-        q, scale, total, weight, mask, rows, count, out = arguments(block, INT8)
+        q, scale, total, weight, mask, rows, count, slots, out = arguments(block, INT8)
         if count[0] == 0:
             put_zeros(out, thread, n_threads)
             return
         panel = stack(np.int32, all_words), stack(np.float32, size), stack(extra, all_parts)
         source, units = (q, q.view(np.int32), scale, total), scale.shape[1] // blocks
-        many(source, panel, weight, units, mask, rows, count[0], out, thread, n_threads)
+        active = count[0]
+        many(source, panel, weight, units, mask, rows, slots, active, out, thread, n_threads)
 
     return named(kernel, variant)
 

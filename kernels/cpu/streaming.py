@@ -70,7 +70,7 @@ def fetch(block, thread, n_threads):
     """
     (
         readers, window, rows, count, sections, loads, iovecs, pool, gap, asked, own, counter,
-        most, slots,
+        most, _,
     ) = arguments(block, FETCH)  # fmt: skip
     if thread:
         return
@@ -107,7 +107,7 @@ def fetch(block, thread, n_threads):
 @share(ARRIVE)
 def arrive(block, thread, n_threads):
     """Wait for them."""
-    readers, asked, stall, counter, slots = arguments(block, ARRIVE)
+    readers, asked, stall, counter, _ = arguments(block, ARRIVE)
     began = nanoseconds()
     wait(readers, counter, np.int32(asked[READS]), thread)
     if thread == 0:

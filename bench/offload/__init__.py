@@ -1,0 +1,1 @@
+"""Models that are larger than the memory they may use: how fast they run, and what binds them."""

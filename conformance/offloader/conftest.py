@@ -1,0 +1,60 @@
+"""Files to read from, the program in this process, and no test that hangs."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from conformance.conftest import DEEP
+from conformance.llama.conftest import inside
+from kernels.cpu.readers import File
+
+__all__ = ["direct", "file", "in_time", "inside", "path", "truth"]
+
+SIZE = 2**20 + 77  # the last sector is not whole
+PATIENCE = 3600 if DEEP else 100  # seconds
+
+
+@pytest.fixture(scope="session")
+def truth():
+    """uint8 [SIZE]"""
+    return np.random.default_rng(7).integers(0, 256, SIZE, dtype=np.uint8)
+
+
+@pytest.fixture(scope="session")
+def path(truth, tmp_path_factory):
+    """A file with these bytes, not to be written to."""
+    path = tmp_path_factory.mktemp("offloader") / "weights.bin"
+    truth.tofile(path)
+    return path
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Waiting for readers in vain ends by a signal."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError("this test hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def file(path):
+    """Through the page cache."""
+    with path.open("rb") as source:
+        yield File(path.name, source.fileno())
+
+
+@pytest.fixture
+def direct(path):
+    """Past the page cache."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    yield File(path.name, fd, 512)
+    os.close(fd)

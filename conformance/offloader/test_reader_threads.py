@@ -1,0 +1,207 @@
+"""Readers' threads: asleep when there is nothing to do, and gone when let go."""
+
+import ctypes
+import errno
+import gc
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from conformance.offloader.disks import Disk, healthy, slow
+from conformance.offloader.streams import Stream, read_and_compare
+from kernels.cpu.readers import Readers, iovecs_of
+from kernels.cpu.team import Team
+
+pytestmark = pytest.mark.usefixtures("in_time")
+
+
+def wait_until(condition, seconds=20.0):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_idle_readers_take_no_time(file, truth):
+    """64 readers with nothing to do, before and after they had something."""
+    with Readers([file], 64) as readers:
+        for _ in range(2):
+            time.sleep(0.05)
+            busy = time.process_time()
+            time.sleep(0.3)
+            assert time.process_time() - busy < 0.02
+            read_and_compare(readers, truth)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_waits_take_no_time(file, truth, n_threads):
+    """A team that waits for a slow disk sleeps."""
+    disk = Disk(slow(1_000_000))
+    with (
+        Readers([file], 4, n_threads, 1, preadv=disk.address) as readers,
+        Team(n_threads) as team,
+    ):
+        stream = Stream(readers, truth, 5, 1, n_threads, 3, unit=20_000, largest=2)
+        stream.run(team)
+        before, busy = time.monotonic(), time.process_time()
+        assert stream.run(team)
+        busy, taken = time.process_time() - busy, time.monotonic() - before
+        assert taken > 0.09
+        assert busy < taken / 2
+
+
+def test_statistics(file):
+    """Reads, bytes and the time with a read on its way, not the time between or twice over."""
+    begun = threading.Event()
+
+    def late(offset, n_bytes):
+        begun.set()
+        time.sleep(0.05)
+
+    disk = Disk(healthy)
+    with Readers([file], 4, preadv=disk.address) as readers:
+        assert (readers.statistics.reads, readers.statistics.bytes) == (0, 0)
+        assert readers.statistics.seconds == 0
+        disk.answer = late
+        started = time.monotonic()
+        buffers = list(np.zeros((4, 100), np.uint8))
+        iovecs = [iovecs_of([b]) for b in buffers]
+        for pairs in iovecs:
+            readers.post(0, 0, pairs, 100)
+        begun.wait()
+        time.sleep(0.01)
+        assert 0 < readers.statistics.seconds < 10
+        assert readers.wait(0, 4)
+        taken = time.monotonic() - started
+        time.sleep(0.2)
+        found = readers.statistics
+        assert (found.reads, found.bytes) == (4, 400)
+        assert 0.19 < found.seconds < taken + 0.1
+
+
+def readers_alive():
+    return [t for t in threading.enumerate() if t.name.startswith("reader ")]
+
+
+def test_closing_with_reads_on_their_way(file):
+    """Reads on their way are finished, others are not begun; then all threads are gone."""
+    disk = Disk(slow(100_000))
+    buffers = list(np.zeros((40, 5000), np.uint8))
+    iovecs = [iovecs_of([b]) for b in buffers]
+    readers = Readers([file], 3, preadv=disk.address)
+    for pairs in iovecs:
+        readers.post(0, 0, pairs, 5000)
+    readers.close()
+    assert len(disk.calls) <= 6
+    assert not readers_alive()
+    readers.close()
+    for use in (readers.reset, lambda: readers.wait(0, 0), lambda: readers.read(0, 0, [])):
+        with pytest.raises(RuntimeError, match="these readers have been closed"):
+            use()
+
+
+@pytest.mark.parametrize("capacity", [1, 256])  # who posts sleeps, or who waits
+def test_closing_ends_waits(file, truth, capacity):
+    """A step on another thread is over when readers are closed, and so is a read."""
+    disk = Disk(slow(100_000))
+    with Team(3) as team:
+        readers = Readers([file], 2, 3, 2, capacity, preadv=disk.address)
+        stream = Stream(readers, truth, 200, 2, 3, 1, unit=500)
+        timer = threading.Timer(0.1, readers.close)
+        timer.start()
+        assert not stream.run(team)
+        timer.join()
+    readers = Readers([file], 2, preadv=disk.address)
+    timer = threading.Timer(0.1, readers.close)
+    timer.start()
+    with pytest.raises(RuntimeError, match="these readers have been closed"):
+        readers.read(0, 0, [np.zeros(50_000, np.uint8)])
+    timer.join()
+
+
+def test_readers_that_are_dropped_leave_no_threads(file, truth):
+    """Forgotten without a close, used or not."""
+    for i in range(20):
+        readers = Readers([file], 8)
+        if i % 2:
+            read_and_compare(readers, truth)
+        del readers
+    gc.collect()
+    wait_until(lambda: not readers_alive())
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from kernels.cpu.readers import File, Readers
+file = File("numbers", os.open(sys.argv[1], os.O_RDONLY))
+readers, buffer = Readers([file], 8), np.zeros(1000, np.uint8)
+readers.read(0, 0, [buffer])
+wanted = buffer.copy()
+for i in range(10):
+    leave = sys.exit if i == 5 else os._exit
+    child = os.fork()
+    if child == 0:
+        try:
+            readers.read(0, 0, [buffer])
+        except RuntimeError as error:
+            leave(0 if "do not survive fork" in str(error) else 3)
+        leave(4)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    buffer[:] = 0
+    readers.read(0, 0, [buffer])
+    assert (buffer == wanted).all()
+"""
+
+
+def test_a_forked_child_is_told_to_load_again(path):
+    """Readers do not survive fork: a plain error and a clean exit there, and here all goes on."""
+    program = [sys.executable, "-W", "ignore", "-c", FORKED, str(path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_program_may_end_without_closing(path):
+    """With reads posted and threads asleep, the interpreter ends at once."""
+    program = FORKED.split("wanted =")[0] + "print(int(buffer[7]))"
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{path.read_bytes()[7]}\n"
+
+
+def test_no_semaphores(file, monkeypatch):
+    """A system that has none is told of in a line."""
+    real = ctypes.CDLL(None)
+
+    class Without:
+        preadv = real.preadv
+
+        def sem_init(self, *_):
+            ctypes.set_errno(errno.ENOSYS)
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Without())
+    with pytest.raises(OSError, match=r"^no semaphores: function not implemented$"):
+        Readers([file])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_readers": 0}, "readers: want 1 to 256, got 0"),
+        ({"n_readers": 257}, "readers: want 1 to 256, got 257"),
+        ({"n_threads": 0}, "threads: want 1 to 256, got 0"),
+        ({"capacity": 0}, "capacity: want a power of two, got 0"),
+        ({"capacity": 12}, "capacity: want a power of two, got 12"),
+    ],
+)
+def test_impossible_sizes_are_refused(file, wrong, message):
+    """With the number that was asked for."""
+    with pytest.raises(ValueError, match=message):
+        Readers([file], **wrong)

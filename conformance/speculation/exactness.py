@@ -1,0 +1,273 @@
+"""Whether a way of speculating leaves the text distributed as the target's: many draws at once.
+
+A **way** decides about one place of the text for many texts, from each one's row of p and of q:
+it drafts tokens as a drafter would, verifies them by the four ops, and gives the tokens. Chains of
+places follow a Markov chain, whose next token depends on the last one.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels.call import call
+from kernels.table import variants
+from reference.op import Array
+from reference.table import OPS
+from reference.verification import OPS as VERIFICATION
+from reference.verification import normalised
+
+Op = Callable[..., Array]
+Random = np.random.Generator
+
+DRAWS = 100_000
+FALSE_ALARM = 1e-9  # the probability that an exact way fails a test
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The ops by name, and where their random numbers come from."""
+
+    ops: Mapping[str, Op]
+    random: Random
+
+    def u(self, count: int) -> Array:
+        return self.random.random(count)
+
+    def draw(self, p: Array) -> Array:
+        """A token from each row. [draws vocab] -> int32 [draws]."""
+        return self.ops["pick"](p=p, u=self.u(len(p)))
+
+    def accepted(self, p: Array, q: Array, tokens: Array) -> Array:
+        return self.ops["accept"](p=p, q=q, tokens=tokens, u=self.u(len(p))) > 0
+
+    def recover(self, p: Array, q: Array, tokens: Array) -> Array:
+        return self.ops["recover"](p=p, q=q, tokens=tokens)
+
+    def exclude(self, p: Array, tokens: Array) -> Array:
+        return self.ops["exclude"](p=p, tokens=tokens)
+
+
+# (verification, p [draws vocab], q [draws vocab]) -> tokens [draws], whether they were drafted
+Way = Callable[[Verification, Array, Array], tuple[Array, Array]]
+
+
+def compiled(op: str) -> Op:
+    def run(**inputs: Any) -> Array:
+        (out,) = call(variants(op)[0], inputs).values()
+        return out
+
+    return run
+
+
+NAMES = tuple(op.name for op in VERIFICATION)
+FORMULAS: Mapping[str, Op] = {name: OPS[name].reference for name in NAMES}
+KERNELS: Mapping[str, Op] = {name: compiled(name) for name in NAMES}
+
+
+def one_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """Modified rejection of a token drawn from q."""
+    drafted = v.draw(q)
+    taken = v.accepted(p, q, drafted)
+    return np.where(taken, drafted, v.draw(v.recover(p, q, drafted))), taken
+
+
+def certain_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """A deterministic draft, q's likeliest: a token from p, which is the draft or is not."""
+    drafted, tokens = np.argmax(q, axis=-1), v.draw(p)
+    return tokens, tokens == drafted
+
+
+def certain_draft_by_rejection(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """The same by the rule: with q = 1 accepted with probability p, else from p without it."""
+    drafted = np.argmax(q, axis=-1).astype(np.int32)
+    taken = v.accepted(p, np.eye(p.shape[1])[drafted], drafted)
+    left = v.exclude(p, drafted)
+    left = np.where(left.any(axis=-1, keepdims=True), left, p)  # then it is always accepted
+    return np.where(taken, drafted, v.draw(left)), taken
+
+
+def siblings(count: int) -> Way:
+    """So many tokens drawn from q without replacement, tried in turn (SpecInfer)."""
+
+    def way(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+        taken, tokens, left = np.zeros(len(p), bool), np.zeros(len(p), np.int32), p
+        for _ in range(count):
+            some = q.any(axis=-1, keepdims=True)  # else all that q has was drawn before
+            drafted = v.draw(np.where(some, q, 1 / q.shape[1]))
+            now = v.accepted(left, q, drafted) & ~taken
+            tokens, taken = np.where(now, drafted, tokens), taken | now
+            left, q = v.recover(left, q, drafted), v.exclude(q, drafted)
+        return np.where(taken, tokens, v.draw(left)), taken
+
+    return way
+
+
+def siblings_put_back(count: int) -> Way:
+    """So many tokens from q with replacement: q stays, and what is drawn twice is tried twice."""
+
+    def way(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+        taken, tokens, left = np.zeros(len(p), bool), np.zeros(len(p), np.int32), p
+        for _ in range(count):
+            drafted = v.draw(q)
+            now = v.accepted(left, q, drafted) & ~taken
+            tokens, taken = np.where(now, drafted, tokens), taken | now
+            left = v.recover(left, q, drafted)
+        return np.where(taken, tokens, v.draw(left)), taken
+
+    return way
+
+
+LIKELY = 0.3
+
+
+def likely_drafts(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """A draft that q makes unlikely is not proposed; q of the others is what it leaves them."""
+    likely, drafted = normalised(np.where(q >= LIKELY, q, 0)), v.draw(q)
+    taken = v.accepted(p, likely, drafted)  # not what has q = 0 now, and it leaves p as it is
+    return np.where(taken, drafted, v.draw(v.recover(p, likely, drafted))), taken
+
+
+EXACT: Mapping[str, Way] = {
+    "one draft": one_draft,
+    "certain draft": certain_draft,
+    "certain draft by rejection": certain_draft_by_rejection,
+    "two siblings": siblings(2),
+    "three siblings": siblings(3),
+    "siblings put back": siblings_put_back(3),
+    "likely drafts": likely_drafts,
+}
+
+
+def likeliest_siblings(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """llama.cpp's tree: q's likeliest two tokens are drafted and yet accepted with p / q; then what
+    max(0, p - q) leaves."""
+    best = np.argsort(-q, axis=-1, kind="stable").astype(np.int32)
+    first, second = best[:, 0].copy(), best[:, 1].copy()
+    taken = v.accepted(p, q, first)
+    left = v.recover(p, q, first)
+    also = v.accepted(left, q, second) & ~taken
+    tokens = np.where(taken, first, np.where(also, second, v.draw(v.recover(left, q, second))))
+    return tokens, taken | also
+
+
+def likeliest_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """A greedy draft verified as if it were drawn from q."""
+    drafted = np.argmax(q, axis=-1).astype(np.int32)
+    taken = v.accepted(p, q, drafted)
+    return np.where(taken, drafted, v.draw(v.recover(p, q, drafted))), taken
+
+
+def target_after_rejection(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """The recovered token drawn from p itself: drafts that were accepted count twice."""
+    drafted = v.draw(q)
+    taken = v.accepted(p, q, drafted)
+    return np.where(taken, drafted, v.draw(p)), taken
+
+
+def siblings_of_one_q(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """Two siblings without replacement, the second verified against the q of the first."""
+    first = v.draw(q)
+    rest = v.exclude(q, first)
+    second = v.draw(np.where(rest.any(axis=-1, keepdims=True), rest, q))
+    taken = v.accepted(p, q, first)
+    left = v.recover(p, q, first)
+    also = v.accepted(left, q, second) & ~taken
+    tokens = np.where(taken, first, np.where(also, second, v.draw(v.recover(left, q, second))))
+    return tokens, taken | also
+
+
+def siblings_of_one_p(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """The second sibling verified against the p of the first."""
+    first = v.draw(q)
+    taken, left = v.accepted(p, q, first), v.recover(p, q, first)
+    second = v.draw(q)
+    also = v.accepted(p, q, second) & ~taken
+    return np.where(taken, first, np.where(also, second, v.draw(left))), taken | also
+
+
+def unlikely_drafts_dropped(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """The same verified against the whole q: whether there is a draft depends on what was drawn,
+    as where drafting ends before a token of little probability, or short drafts are dropped."""
+    drafted = v.draw(q)
+    proposed = q[np.arange(len(q)), drafted] >= LIKELY
+    taken = v.accepted(p, q, drafted) & proposed
+    left = np.where(proposed[:, None], v.recover(p, q, drafted), p)
+    return np.where(taken, drafted, v.draw(left)), taken
+
+
+def draft_taken_at_its_word(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """Whatever the target thinks possible is accepted."""
+    drafted = v.draw(q)
+    taken = p[np.arange(len(p)), drafted] > 0
+    return np.where(taken, drafted, v.draw(p)), taken
+
+
+WRONG: Mapping[str, Way] = {
+    "llama.cpp's tree": likeliest_siblings,
+    "a greedy draft verified with q": likeliest_draft,
+    "p after rejection": target_after_rejection,
+    "siblings of one q": siblings_of_one_q,
+    "siblings of one p": siblings_of_one_p,
+    "unlikely drafts dropped": unlikely_drafts_dropped,
+    "drafts taken at their word": draft_taken_at_its_word,
+}
+
+
+def texts(way: Way, v: Verification, target: Array, draft: Array, length: int) -> Array:
+    """Texts of `length` tokens, each behind token 0: drafted as long as drafts are accepted, then
+    the token recovered or picked, and from there on the target's alone.
+
+    target, draft [vocab vocab]: row i is the distribution behind token i. -> [DRAWS length].
+    """
+    last, drafting = np.zeros(DRAWS, np.int32), np.ones(DRAWS, bool)
+    written = []
+    for _ in range(length):
+        here, alone = np.flatnonzero(drafting), np.flatnonzero(~drafting)
+        behind, last = last, np.empty_like(last)
+        last[alone] = v.draw(target[behind[alone]])
+        last[here], drafting[here] = way(v, target[behind[here]], draft[behind[here]])
+        written.append(last)
+    return np.stack(written, axis=-1)
+
+
+def law_of_texts(target: Array, length: int) -> Array:
+    """The probability of every text of that length, in the order of `numbered`."""
+    law = target[0]
+    for _ in range(length - 1):
+        law = (law.reshape(-1, len(target))[:, :, None] * target[None]).reshape(-1)
+    return law
+
+
+def numbered(written: Array, vocab: int) -> Array:
+    """Each text as one number. [draws length] -> [draws]."""
+    return np.asarray(written @ vocab ** np.arange(written.shape[1])[::-1])
+
+
+def surprise(counts: Array, law: Array) -> float:
+    """n KL(counts / n || law), half the likelihood-ratio chi-square statistic, in nats; infinite
+    if something happened that cannot."""
+    n, some = counts.sum(), counts > 0
+    if (law[some] == 0).any():
+        return math.inf
+    return float(np.sum(counts[some] * np.log(counts[some] / (n * law[some]))))
+
+
+def limit(cells: int) -> float:
+    """What the surprise of `cells` possible outcomes exceeds with a probability below FALSE_ALARM.
+
+    For any law and number of draws, the surprise's moment generating function is at most that of
+    a gamma distribution of shape d = cells - 1 and rate 1 (Agrawal, arXiv 1904.02291), so
+    Chernoff's bound is P(surprise >= x) <= exp(-(x - d - d ln(x / d))) for x > d. This x has the
+    exponent ln(1 / FALSE_ALARM): no cell needs so many expected draws, as Pearson's would.
+    """
+    d, wanted = cells - 1, -math.log(FALSE_ALARM)
+    if not d:
+        return 1e-9  # one outcome: no surprise but that of the sums' rounding
+    low, high = float(d), float(d) + 10 * wanted + 10 * d
+    for _ in range(100):
+        x = (low + high) / 2
+        low, high = (x, high) if x - d - d * math.log(x / d) < wanted else (low, x)
+    return high

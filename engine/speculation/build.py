@@ -1,0 +1,95 @@
+"""From settings to a drafter at work."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from engine.config import ModelError
+from engine.model import Model
+from engine.sampler import Bind, Sampler
+from engine.sampling_params import SamplingParams
+from engine.speculation import vocabularies
+from engine.speculation.drafter import Drafter
+from engine.speculation.lookahead import LookaheadDrafter
+from engine.speculation.model_drafter import Guesser, ModelDrafter, OtherModel, Sparser, draw, grow
+from engine.speculation.prompt_lookup import PromptLookupDrafter
+from engine.speculation.settings import (
+    Linear,
+    Lookahead,
+    LookaheadTrie,
+    PromptLookup,
+    Settings,
+    Tree,
+    branches,
+)
+from engine.speculation.speculate import Speculation
+from engine.speculation.translated import TranslatedDrafter
+from engine.speculation.trie import Trie, TrieDrafter
+from engine.speculation.verification import OPS, Verifier
+from engine.tokenizer import Tokenizer
+
+
+class Loaded(Protocol):
+    """A model with its tokenizer, samplers and kernels bound: what an Engine is."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def sampler(self, params: SamplingParams) -> Sampler: ...
+
+    def bound(self, ops: Sequence[str]) -> Mapping[str, Bind]: ...
+
+
+def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
+    """Raises `ModelError` where settings and models do not go together."""
+    drawn = isinstance(settings, Linear) and settings.sampling is not None
+    return Speculation(
+        target.model,
+        drafter(settings, target, draft),
+        settings.draft_max,
+        branches(settings),
+        settings.adaptive,
+        Verifier(target.bound(OPS)) if drawn else None,
+    )
+
+
+def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter:
+    match settings:
+        case PromptLookup():
+            return PromptLookupDrafter(settings.prompt_lookup_min, settings.prompt_lookup_max)
+        case LookaheadTrie():
+            return TrieDrafter(Trie(settings.branch_length), decoding_length=settings.draft_max)
+        case Lookahead():
+            return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
+    guesser, model = _guesser(settings, target, draft)
+    sampler = None
+    propose = partial(grow, p_min=settings.draft_p_min)
+    if isinstance(settings, Tree):
+        propose = partial(propose, p_split=settings.p_split, branches=settings.n_parallel)
+    elif settings.sampling:
+        sampler = model.sampler(settings.sampling)
+        propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
+    found = ModelDrafter(guesser, propose, settings.draft_min, sampler)
+    if draft and settings.translate:
+        return TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
+    return found
+
+
+def _guesser(
+    settings: Linear | Tree, target: Loaded, draft: Loaded | None
+) -> tuple[Guesser, Loaded]:
+    """Who drafts, and whose samplers it has."""
+    if draft is None:
+        if settings.threshold is None:
+            raise ModelError("drafting wants a draft model, or a stricter threshold of neurons")
+        if not target.model.config.sparsity:
+            path = target.model.file.path
+            raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
+        return Sparser(target.model, settings.threshold), target
+    if not settings.translate:
+        vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
+    return OtherModel(draft.model), draft

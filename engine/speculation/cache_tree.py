@@ -1,0 +1,95 @@
+"""A draft in the target's cache, where its branches share the text's cells and their ancestors'.
+
+A chain stands in sequence 0, behind the text. Of a tree each leaf has a sequence of its own, which
+holds the text and the leaf's ancestors: a node sees the cells of its first sequence up to its own
+position, and those are its ancestors. No cell is copied, only lists of cells.
+"""
+
+from engine.cells import Cells
+from engine.speculation.drafter import TEXT, Draft
+
+
+def is_chain(draft: Draft) -> bool:
+    """Whether each node follows the one before."""
+    return draft.parents == tuple(range(TEXT, len(draft) - 1))
+
+
+def leaves(draft: Draft) -> list[int]:
+    """The nodes that nothing follows."""
+    return sorted(set(range(len(draft))) - set(draft.parents))
+
+
+def sequences(draft: Draft) -> list[tuple[int, ...]]:
+    """Of the text's last token and then of each node: the sequences that it belongs to."""
+    if is_chain(draft):
+        return [(0,)] * (1 + len(draft))
+    found: list[list[int]] = [[] for _ in range(len(draft))]
+    ends = leaves(draft)
+    for sequence, leaf in enumerate(ends, start=1):
+        for node in draft.path(leaf):
+            found[node].append(sequence)
+    return [tuple(range(len(ends) + 1)), *map(tuple, found)]
+
+
+def positions(draft: Draft, last: int) -> list[int]:
+    """Of the text's last token, which stands at position `last`, and then of each node."""
+    found = [last]
+    for parent in draft.parents:
+        found.append(found[parent + 1] + 1)
+    return found
+
+
+def depth(draft: Draft) -> int:
+    """Nodes of its longest branch."""
+    return max(positions(draft, 0))
+
+
+def enter(cells: Cells, draft: Draft) -> None:
+    """Let the text be in the sequence of each leaf; the step is next."""
+    if not is_chain(draft):
+        for sequence in range(1, 1 + len(leaves(draft))):
+            cells.copy(0, sequence)
+
+
+def keep(cells: Cells, draft: Draft, node: int, last: int) -> None:
+    """After the step: the text goes on to this node (-1: with nothing of the draft), all else is
+    dropped. The text's last token stands at position `last`."""
+    path = draft.path(node)
+    if is_chain(draft):
+        cells.remove(0, begin=last + 1 + len(path))
+        return
+    if path:
+        ends = leaves(draft)
+        winner = 1 + next(i for i, leaf in enumerate(ends) if node in draft.path(leaf))
+        cells.remove(0)
+        cells.copy(winner, 0, end=last + 1 + len(path))
+    leave(cells, draft)
+
+
+def leave(cells: Cells, draft: Draft) -> None:
+    """Drop the sequences of a tree's leaves."""
+    if not is_chain(draft):
+        for sequence in range(1, 1 + len(leaves(draft))):
+            cells.remove(sequence)
+
+
+def pruned(draft: Draft, nodes: int, branches: int) -> tuple[Draft, dict[int, int]]:
+    """The draft's first nodes, at most so many on at most so many branches; and which nodes of the
+    whole draft they are, -1 for -1."""
+    parents: list[int] = []
+    kept: dict[int, int] = {TEXT: TEXT}
+    ends: set[int] = set()
+    for node, parent in enumerate(draft.parents):
+        if len(parents) == nodes or parent not in kept:
+            continue
+        extends = (parent == TEXT and not ends) or kept[parent] in ends
+        if not extends and len(ends) == branches:
+            continue
+        ends.discard(kept[parent])
+        kept[node] = len(parents)
+        ends.add(kept[node])
+        parents.append(kept[parent])
+    chosen = [node for node in kept if node != TEXT]
+    tokens = tuple(draft.tokens[node] for node in chosen)
+    q = None if draft.q is None else draft.q[chosen]
+    return Draft(tokens, tuple(parents), q), kept

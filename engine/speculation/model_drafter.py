@@ -1,0 +1,209 @@
+"""Drafts by a model: a smaller one, or the target itself with fewer of its neurons.
+
+`grow` is llama.cpp's drafter, a chain or a tree of likely tokens; `draw` samples a chain and keeps
+the distributions, for models whose own sampling is to be matched.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from engine.model import Model
+from engine.sampler import Sampler
+from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+
+CANDIDATES = 10  # tokens among which probabilities are shared, as llama.cpp's drafters have it
+FORKS = 8  # of them, those that a branch may go on with
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a drafting model stands: the text is in `sequence` of its cache, behind which `end` is
+    the next position; `logits` float32 [vocab] are of the text's last token, until the next step.
+    `spare` sequences are empty and may be used."""
+
+    model: Model
+    sequence: int
+    spare: Sequence[int]
+    end: int
+    logits: Array
+
+
+class Guesser(Protocol):
+    """A model that can go on from a text and forget that it did."""
+
+    def standing(self, text: Sequence[int]) -> AbstractContextManager[Place]:
+        """Within it the model stands behind the text."""
+
+    def room(self, text: Sequence[int]) -> int:
+        """How many tokens it can go on for."""
+
+    def reset(self) -> None:
+        """Forget the text."""
+
+
+class OtherModel:
+    """A draft model, with a cache of its own in which the text stays from draft to draft."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._held: list[int] = []
+
+    def room(self, text: Sequence[int]) -> int:
+        return self._model.cells.capacity - len(text)
+
+    @contextmanager
+    def standing(self, text: Sequence[int]) -> Iterator[Place]:
+        model, cells = self._model, self._model.cells
+        most = min(len(self._held), len(text) - 1)
+        shared = next((i for i in range(most) if self._held[i] != text[i]), most)
+        cells.remove(0, begin=shared)
+        self._held = self._held[:shared]
+        logits = model.evaluate(text[shared:], shared)
+        self._held = list(text)
+        spare = range(1, model.options.sequences)
+        try:
+            yield Place(model, 0, spare, len(text), logits)
+        finally:
+            cells.remove(0, begin=len(text))
+            for sequence in spare:
+                cells.remove(sequence)
+
+    def reset(self) -> None:
+        self._model.cells.clear()
+        self._held = []
+
+
+class Sparser:
+    """The target itself at a stricter threshold for its neurons: the text's cells are there, only
+    its last token is run once more, in a sequence of its own."""
+
+    def __init__(self, model: Model, threshold: float) -> None:
+        self._model, self._threshold = model, threshold
+
+    def room(self, _: Sequence[int]) -> int:
+        return self._model.cells.free - 1
+
+    @contextmanager
+    def standing(self, text: Sequence[int]) -> Iterator[Place]:
+        model, cells = self._model, self._model.cells
+        last = model.options.sequences - 1
+        before = model.threshold
+        model.set_threshold(self._threshold)
+        cells.copy(0, last)
+        try:
+            end = cells.next_position(0) + 1
+            logits = model.evaluate(text[-1:], end - 1, sequence=last)
+            yield Place(model, last, range(1, last), end, logits)
+        finally:
+            model.set_threshold(before)
+            for sequence in range(1, model.options.sequences):
+                cells.remove(sequence)
+
+    def reset(self) -> None:
+        """Nothing: the text is the target's."""
+
+
+@dataclass(slots=True)
+class Branch:
+    """The end of a branch: its node, and its sequence in the cache."""
+
+    node: int
+    sequence: int
+
+
+def shares(logits: Array) -> list[tuple[int, float]]:
+    """The likeliest tokens with their shares of these tokens' probability, the likeliest first."""
+    best = np.argpartition(-logits, min(CANDIDATES, len(logits) - 1))[:CANDIDATES]
+    best = best[np.lexsort((best, -logits[best]))]
+    weights = np.exp(np.float64(logits[best]) - np.float64(logits[best[0]]))
+    return list(zip(best.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: int = 1) -> Draft:
+    """At most so many likely tokens: each branch goes on with its likeliest token until that has a
+    share below `p_min`, and forks where others have more than `p_split`, up to so many branches."""
+    found = Branches()
+    spare = list(place.spare)[: branches - 1]
+    cells, rows = place.model.cells, place.logits[np.newaxis]
+    live, position = [Branch(TEXT, place.sequence)], place.end
+    while live:
+        grown: list[Branch] = []
+        tokens: list[int] = []
+        for branch, row in zip(live, rows, strict=True):
+            likely = shares(row)
+            going = likely[0][1] >= p_min
+            wanted = [token for token, share in likely[1:FORKS] if share > p_split]
+            for token in [likely[0][0], *wanted] if going else []:
+                if len(found) == most or (token != likely[0][0] and not spare):
+                    break
+                sequence = branch.sequence
+                if token != likely[0][0]:
+                    sequence = spare.pop(0)
+                    cells.copy(branch.sequence, sequence, end=position)
+                grown.append(Branch(found.add(branch.node, token), sequence))
+                tokens.append(token)
+        if not grown or len(found) == most:
+            break
+        owners = [(branch.sequence,) for branch in grown]
+        rows = place.model.step(tokens, [position] * len(grown), owners, range(len(grown)))
+        live, position = grown, position + 1
+    return found.draft()
+
+
+def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
+    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no token
+    has `p_min` or more: not by the one that was drawn, or that would be another distribution."""
+    tokens: list[int] = []
+    rows: list[Array] = []
+    logits, position = place.logits, place.end
+    while len(tokens) < most:
+        distribution = sampler.distribution(logits)
+        if distribution.max() < p_min:
+            break
+        token = sampler.draw(distribution)
+        tokens.append(token)
+        rows.append(distribution)
+        if len(tokens) < most:
+            logits = place.model.step([token], [position], [(place.sequence,)], [0])[0]
+            position += 1
+    return Draft.chain(tokens, np.array(rows) if rows else None)
+
+
+class ModelDrafter:
+    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none. The
+    random numbers of a `sampler` begin anew with each text."""
+
+    def __init__(
+        self,
+        guesser: Guesser,
+        propose: Callable[[Place, int], Draft],
+        least: int,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self._guesser, self._propose, self._least = guesser, propose, least
+        self._sampler, self._first = sampler, sampler.state() if sampler else {}
+
+    def begin(self, _: Sequence[int]) -> None:
+        """What is held of another text stays as far as it is the same."""
+        if self._sampler:
+            self._sampler.restore(self._first)
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        most = min(most, self._guesser.room(text))
+        if most < max(1, self._least):
+            return Draft()
+        with self._guesser.standing(text) as place:
+            found = self._propose(place, most)
+        return found if len(found) >= self._least else Draft()
+
+    def verified(self, step: Verified) -> None:
+        """Nothing: the next text says it."""
+
+    def reset(self) -> None:
+        self._guesser.reset()

@@ -1,0 +1,162 @@
+"""How an engine speculates: a kind of drafter and its parameters, under llama.cpp's and vLLM's
+names where they have one.
+
+`draft_max`: most tokens of a draft. `adaptive`: ask for fewer, or none, where measured acceptance
+and costs say that this is faster.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from engine.config import ModelError
+from engine.sampling_params import SamplingParams
+
+
+def _demand(**least: tuple[int, int]) -> None:
+    for name, (value, bound) in least.items():
+        if value < bound:
+            raise ModelError(f"{name} must be at least {bound}, got {value}")
+
+
+def _demand_shares(**shares: float) -> None:
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ModelError(f"{name} must be 0 to 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A chain by a draft model: its likeliest tokens, or drawn by `sampling` of its own (whose
+    penalties look at no text).
+
+    Drafting ends before a token with less than `draft_p_min` of the probability of the ten
+    likeliest; a draft shorter than `draft_min` is not used. Of drawn ones neither may depend on the
+    token: they end where none has `draft_p_min` or more, and are used whatever their length. With
+    `threshold` and no draft model, the target drafts for itself with the neurons whose logits reach
+    this stricter one. `translate`: the draft model has another vocabulary.
+    """
+
+    draft_max: int = 16
+    draft_min: int = 0
+    draft_p_min: float = 0.75
+    sampling: SamplingParams | None = None
+    threshold: float | None = None
+    translate: bool = False
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        _demand(draft_max=(self.draft_max, 1), draft_min=(self.draft_min, 0))
+        _demand_shares(draft_p_min=self.draft_p_min)
+        if self.sampling and self.translate:
+            raise ModelError("a draft that is translated has no probabilities: leave out sampling")
+        if self.sampling and self.draft_min:
+            raise ModelError("drafts by sampling are used whatever their length: draft_min is 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree by a draft model: branches fork at tokens with more than `p_split` of the probability
+    of the ten likeliest, up to `n_parallel` of them; the rest as in Linear."""
+
+    draft_max: int = 16
+    draft_min: int = 0
+    draft_p_min: float = 0.75
+    p_split: float = 0.1
+    n_parallel: int = 4
+    threshold: float | None = None
+    translate: bool = False
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        _demand(
+            draft_max=(self.draft_max, 1),
+            draft_min=(self.draft_min, 0),
+            n_parallel=(self.n_parallel, 1),
+        )
+        _demand_shares(draft_p_min=self.draft_p_min, p_split=self.p_split)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """What followed the longest suffix of the text, of `prompt_lookup_min` to `prompt_lookup_max`
+    tokens, when it occurred before."""
+
+    draft_max: int = 10
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 4
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        _demand(
+            draft_max=(self.draft_max, 1),
+            prompt_lookup_min=(self.prompt_lookup_min, 1),
+            prompt_lookup_max=(self.prompt_lookup_max, self.prompt_lookup_min),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadTrie:
+    """The most frequent continuations in prompts and outputs so far (arXiv 2312.12728)."""
+
+    draft_max: int = 64
+    branch_length: int = 12
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        _demand(draft_max=(self.draft_max, 1), branch_length=(self.branch_length, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """Jacobi iteration beside the text, and the n-grams that it finds (arXiv 2402.02057)."""
+
+    W: int = 15
+    N: int = 5
+    G: int = 15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _demand(W=(self.W, 1), N=(self.N, 2), G=(self.G, 0))
+
+    @property
+    def draft_max(self) -> int:
+        return (self.W + self.G) * (self.N - 1)
+
+    @property
+    def adaptive(self) -> bool:
+        return False  # its window is fed whole or not at all
+
+
+Settings = Linear | Tree | PromptLookup | LookaheadTrie | Lookahead
+
+
+KINDS: dict[str, type[Settings]] = {
+    "linear": Linear,
+    "tree": Tree,
+    "lookup": PromptLookup,
+    "trie": LookaheadTrie,
+    "lookahead": Lookahead,
+}
+
+
+def settings(kind: str, **given: Any) -> Settings | None:
+    """Those of a kind by name, "" for none, with what of `given` it takes and is not None."""
+    if not kind:
+        return None
+    if kind not in KINDS:
+        raise ModelError(f"there is no speculation {kind!r}: want {', '.join(KINDS)}")
+    known = {field.name for field in fields(KINDS[kind])}
+    return KINDS[kind](**{n: v for n, v in given.items() if n in known and v is not None})
+
+
+def branches(settings: Settings) -> int:
+    """Most branches of a draft, each of which wants a sequence of its own in the cache."""
+    match settings:
+        case Tree():
+            return settings.n_parallel
+        case LookaheadTrie():
+            return settings.draft_max
+        case Lookahead():
+            return settings.W + settings.G
+        case _:
+            return 1

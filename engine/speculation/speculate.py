@@ -1,0 +1,139 @@
+"""Generation with drafts: one step of the target for several tokens.
+
+Every token of the text is sampled from the target's logits by the completion's own sampler, in the
+text's order, exactly as without drafts; a draft only says behind which tokens logits are computed
+ahead. As these are the same bits in any company, so is the text, greedy or seeded. Drafts drawn
+from a distribution are verified by rejection instead (verification.py), which accepts more of them:
+the text is then another of the same distribution.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.completion import Completion, Piece
+from engine.model import Model
+from engine.speculation import cache_tree
+from engine.speculation.adaptive import AdaptiveLength
+from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
+from engine.speculation.verification import Verifier
+from engine.timings import Drafting
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Speculation:
+    """A drafter at work for a target model, whose sequence 0 holds the text.
+
+    Drafts have at most `most` tokens on at most so many `branches`; `adaptive`: as many, up to
+    that, as measurement says are worth it. `verifier`: for drafts that are drawn.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        drafter: Drafter,
+        most: int,
+        branches: int,
+        adaptive: bool,
+        verifier: Verifier | None = None,
+    ) -> None:
+        self._model, self._drafter, self.verifier = model, drafter, verifier
+        self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
+        self._branches = min(branches, model.options.sequences - 1)
+        self._length = AdaptiveLength(self._most) if adaptive else None
+        self.timings = Drafting()
+        self.begin([])
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A text begins."""
+        self._text = list(prompt)
+        self._begun = False
+        self._draft, self._node = Draft(), TEXT
+        self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
+        self._children: dict[tuple[int, int], int] = {}
+        self._rows: Array | None = None  # logits of the text's last token and of each node
+        self._taken: list[int] = []  # sampled from them
+        self.timings = Drafting()
+
+    def sample(
+        self,
+        completion: Completion,
+        logits: Array,
+        prompt_logprobs: tuple[float | None, ...] | None,
+    ) -> Piece:
+        """The completion's next token, from the logits [vocab] behind its last."""
+        if self.verifier:
+            sampler = completion.sampler
+            sampled = self.verifier.sample(sampler, logits, self._draft, self._node)
+            piece = completion.take(sampled, prompt_logprobs)
+        else:
+            piece = completion.sample(logits, prompt_logprobs)
+        self._text.append(piece.token)
+        self._taken.append(piece.token)
+        return replace(piece, drafted=self.is_ahead(piece.token))
+
+    def is_ahead(self, token: int) -> bool:
+        """Whether the logits behind this token, the last sampled, are there."""
+        return (self._node, token) in self._children
+
+    def go_on(self, token: int) -> Array:
+        """Take them."""
+        assert self._rows is not None
+        self._node = self._children[self._node, token]
+        return np.asarray(self._rows[1 + self._node])
+
+    def settle(self) -> None:
+        """Drop what the text did not take of the last draft, and tell the drafter."""
+        if self._rows is None:
+            return
+        cells, path = self._model.cells, self._draft.path(self._node)
+        cache_tree.keep(cells, self._draft, self._node, self._last)
+        self.timings.add(cache_tree.depth(self._draft), len(self._draft), len(path))
+        if self._length:
+            self._length.record(self._asked, len(path), self._draft_seconds, self._step_seconds)
+        rows, kept = self._rows, self._kept
+        self._drafter.verified(
+            Verified(tuple(self._taken), lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
+        )
+        self._rows, self._children, self._taken = None, {}, []
+
+    def step(self, left: int) -> Array:
+        """Run the text's last token, and with it a draft of what may follow, of which `left` tokens
+        are wanted at most; the last token's logits [vocab]."""
+        model, cells = self._model, self._model.cells
+        if not self._begun:
+            self._drafter.begin(self._text)
+            self._begun, self._taken = True, []
+        started = time.perf_counter()
+        self._asked = self._length.choose() if self._length else self._most
+        room = min(self._asked, cells.free - 1) if left > 0 else 0
+        draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
+        if cache_tree.is_chain(draft):
+            room = min(room, left)
+        self._draft, self._kept = cache_tree.pruned(draft, room, self._branches)
+        draft = self._draft
+        drafted = time.perf_counter()
+        self._last = cells.next_position(0)
+        cache_tree.enter(cells, draft)
+        try:
+            self._rows = model.step(
+                (self._text[-1], *draft.tokens),
+                cache_tree.positions(draft, self._last),
+                cache_tree.sequences(draft),
+                range(1 + len(draft)),
+            )
+        except BaseException:
+            cache_tree.leave(cells, draft)
+            raise
+        done = time.perf_counter()
+        self._draft_seconds, self._step_seconds = drafted - started, done - drafted
+        self.timings.draft.seconds += self._draft_seconds
+        self.timings.verify.seconds += self._step_seconds
+        self._node = TEXT
+        nodes = zip(draft.parents, draft.tokens, strict=True)
+        self._children = {child: node for node, child in enumerate(nodes)}
+        return np.asarray(self._rows[0])

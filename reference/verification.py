@@ -1,0 +1,252 @@
+"""Verifying drafted tokens so that the text is distributed as the target's alone (Leviathan et al.,
+arXiv 2211.17192; Chen et al., 2302.01318; trees: Miao et al., 2305.09781).
+
+A drafter proposes tokens x drawn from distributions q; the target has p in their place. `accept`
+takes x with probability min(1, p(x) / q(x)); where it does not, `recover` gives what is left of p,
+from which `pick` takes the token instead. Several tokens for one place are tried in turn, each
+against what the ones before it have left of p; `exclude` is how q changes where they are drawn
+without replacement. Each row is one such place, a node of the draft.
+
+p and q hold probabilities, whose rows sum to one but for rounding; u is uniform in [0, 1).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference.bounds import U64, gamma
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
+from reference.softmax import softmax
+
+LEAST = 2.0**-1074  # the smallest float64 above zero
+NEARLY_ONE = 1 - 2.0**-53
+
+
+def at(rows: Array, tokens: Array) -> Array:
+    """Each row's element of its token. [nodes vocab], [nodes] -> [nodes]."""
+    return np.asarray(rows[np.arange(len(tokens)), tokens])
+
+
+def accept(p: Array, q: Array, tokens: Array, u: Array) -> Array:
+    """1 where u q(x) < p(x) and q(x) > 0: with probability min(1, p(x) / q(x)).
+
+    So what the target forbids is never accepted, whatever u, and where p(x) = q(x) it always is.
+    A token with q(x) = 0 cannot have been drawn from q: it is no proposal, see `recover`.
+    p, q float64 [nodes vocab], tokens int32 [nodes], u float64 [nodes] -> uint8 [nodes].
+    """
+    drafted = at(q, tokens)
+    return np.asarray((drafted > 0) & (u * drafted < at(p, tokens)), np.uint8)
+
+
+def recover(p: Array, q: Array, tokens: Array) -> Array:
+    """max(0, p - q) / sum max(0, p - q): what to draw from once x, drawn from q, is rejected.
+
+    p itself where q(x) = 0, since what could not be proposed takes nothing from p; and where
+    nothing is left, since p and q are then equal but for rounding, and only rounding rejected x.
+    p, q float64 [nodes vocab], tokens int32 [nodes] -> float64 [nodes vocab].
+    """
+    left = np.maximum(0.0, p - q)
+    return np.where(_unchanged(q, tokens, left), p, normalised(left))
+
+
+def _unchanged(q: Array, tokens: Array, left: Array) -> Array:
+    """Where a rejection leaves p as it is. [nodes vocab], [nodes], [nodes vocab] -> [nodes 1]."""
+    return np.asarray((at(q, tokens) == 0) | ~left.any(axis=-1))[:, None]
+
+
+def exclude(p: Array, tokens: Array) -> Array:
+    """p without each row's token, normalised; zeros where nothing else is left.
+
+    It is recover(p, q, x) for the q of a deterministic draft, which is 1 at x.
+    p float64 [nodes vocab], tokens int32 [nodes] -> float64 [nodes vocab].
+    """
+    left = p.copy()
+    left[np.arange(len(tokens)), tokens] = 0
+    return normalised(left)
+
+
+def normalised(left: Array) -> Array:
+    """Each row over its sum; rows of zeros stay so. [nodes vocab] -> [nodes vocab]."""
+    mass = left.sum(axis=-1, keepdims=True)
+    return np.asarray(left / np.where(mass > 0, mass, 1))
+
+
+def pick(p: Array, u: Array) -> Array:
+    """The first token, by id, at which the running sum of p exceeds u times the whole sum.
+
+    It has p > 0, and rows need not sum to one. p float64 [nodes vocab], u float64 [nodes]
+    -> tokens int32 [nodes].
+    """
+    running = np.cumsum(p, axis=-1)
+    found = (running > (u * running[:, -1])[:, None]) & (p > 0)
+    last = p.shape[1] - 1 - np.argmax(p[:, ::-1] > 0, axis=-1)
+    return np.asarray(np.where(found.any(axis=-1), np.argmax(found, axis=-1), last), np.int32)
+
+
+def some_rows(case: Case, rng: np.random.Generator) -> Array:
+    """Distributions of the case's kind, a quarter of their tokens removed. [nodes vocab]"""
+    logits = case.array(rng, case.shape["nodes"], case.shape["vocab"]).astype(np.float64)
+    removed = np.asarray(rng.random(logits.shape) < 0.25)
+    removed[np.arange(len(logits)), rng.integers(logits.shape[1], size=len(logits))] = False
+    return softmax(np.where(removed, -np.inf, logits))
+
+
+def some_tokens(case: Case, rng: np.random.Generator) -> Array:
+    return rng.integers(case.shape["vocab"], size=case.shape["nodes"], dtype=np.int32)
+
+
+def some_u(case: Case, rng: np.random.Generator) -> Array:
+    """Uniform, and both ends."""
+    u = rng.random(case.shape["nodes"])
+    ends = np.where(rng.random(u.shape) < 0.5, 0.0, NEARLY_ONE)
+    return np.where(rng.random(u.shape) < 0.2, ends, u)
+
+
+def _make_rejected(case: Case) -> Arguments:
+    """By row, q is p, almost p, certain of its token, or another distribution; every other token
+    is drawn from q."""
+    rng, vocab = case.rng(), case.shape["vocab"]
+    p, other, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
+    almost = p * (1 + 2.0**-50 * rng.integers(-4, 5, p.shape))
+    certain = np.eye(vocab)[tokens]
+    kind = rng.choice(4, (len(p), 1), p=(0.1, 0.1, 0.2, 0.6))
+    q = np.choose(kind, [p, np.minimum(almost, 1), certain, other])
+    drawn = pick(q, rng.random(len(q)))
+    tokens = np.where((kind[:, 0] == 2) | (rng.random(len(q)) < 0.5), tokens, drawn)
+    return {"p": p, "q": q, "tokens": tokens.astype(np.int32)}
+
+
+def _make_accept(case: Case) -> Arguments:
+    """u is also p(x) / q(x) itself, where the product's rounding decides."""
+    inputs, rng = _make_rejected(case), case.rng()
+    p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
+    ratio, tied = p / np.where(p < q, q, 1), (p < q) & (rng.random(p.shape) < 0.3)
+    return {**inputs, "u": np.where(tied, ratio, some_u(case, rng))}
+
+
+def _make_exclude(case: Case) -> Arguments:
+    """A fifth of the rows are certain of the token that goes."""
+    rng = case.rng()
+    p, tokens = some_rows(case, rng), some_tokens(case, rng)
+    certain = rng.random((len(p), 1)) < 0.2
+    return {"p": np.where(certain, np.eye(case.shape["vocab"])[tokens], p), "tokens": tokens}
+
+
+def _make_pick(case: Case) -> Arguments:
+    rng = case.rng()
+    return {"p": some_rows(case, rng), "u": some_u(case, rng)}
+
+
+def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Zero: a decision; the one product in `accept` is rounded alike everywhere."""
+    return {name: np.zeros(value.shape) for name, value in expected.items()}
+
+
+def bound_of_quotients(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Sums of so many terms of one sign, here and in the kernel, and the two quotients. Zeros are
+    exact."""
+    out = expected["out"]
+    return {"out": np.where(out > 0, out * gamma(2 * out.shape[1] + 2, U64) + LEAST, 0)}
+
+
+def bound_of_recovered(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Differences are rounded once, alike everywhere, so rows that are p itself are exact."""
+    whole = _unchanged(inputs["q"], inputs["tokens"], np.maximum(0.0, inputs["p"] - inputs["q"]))
+    return {"out": np.where(whole, 0, bound_of_quotients(inputs, expected)["out"])}
+
+
+def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The neighbours, where u times the sum is nearer to their edge than the sums' errors reach:
+    those of an edge and of the whole, in float64, here and in the kernel."""
+    p, tokens = inputs["p"], expected["tokens"]
+    running = np.cumsum(p, axis=-1)
+    whole = running[:, -1:]
+    target, error = inputs["u"][:, None] * whole, whole * gamma(4 * p.shape[1] + 4, U64)
+    near = (running - p - error <= target) & (target < running + error) & (p > 0)
+    most = int(near.sum(axis=-1).max(initial=0))
+    ranked = np.argsort(~near, axis=-1, kind="stable")[:, :most]  # those that are near come first
+    others = np.where(np.take_along_axis(near, ranked, axis=-1), ranked, tokens[:, None])
+    return {"tokens": others.T}
+
+
+def complaint(inputs: Arguments) -> str:
+    for name in "pq":
+        if name in inputs and not ((inputs[name] >= 0) & (inputs[name] <= 1)).all():
+            return f"{name} holds numbers that are no probabilities"
+    if "tokens" in inputs:
+        return out_of_range("tokens", inputs["tokens"], inputs["p"].shape[1])
+    return ""
+
+
+def nothing_to_pick(inputs: Arguments) -> str:
+    """The complaint of `pick`: each row needs a token to give."""
+    empty = np.flatnonzero(~(inputs["p"] > 0).any(axis=-1))
+    return complaint(inputs) or (f"row {empty[0]} of p is all zeros" if empty.size else "")
+
+
+def _cost(bytes_each: float, operations: float) -> Callable[[Shape, str | None], Cost]:
+    def cost(shape: Shape, format: str | None) -> Cost:
+        elements = shape["nodes"] * shape["vocab"]
+        return Cost(bytes_each * elements, operations * elements)
+
+    return cost
+
+
+def cost_of_accept(shape: Shape, format: str | None) -> Cost:
+    """Two probabilities, a token, u and a decision."""
+    return Cost(29 * shape["nodes"], 3 * shape["nodes"])
+
+
+_ON_ROWS: dict[str, Any] = {
+    "values": ("normal", "large", "tiny", "spiky", "equal", "signs"),
+    "axes": {"nodes": (0, 1, 2, 7, 33), "vocab": (1, 2, 3, 16, 31, 33, 127, 1000)},
+}
+OPS = (
+    Op(
+        name="accept",
+        reference=accept,
+        signature=(
+            "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes], u: f64[nodes]"
+            " -> accepted: u8[nodes]"
+        ),
+        make=_make_accept,
+        bound=exact,
+        cost=cost_of_accept,
+        complaint=complaint,
+        **_ON_ROWS,
+    ),
+    Op(
+        name="recover",
+        reference=recover,
+        signature=(
+            "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
+        ),
+        make=_make_rejected,
+        bound=bound_of_recovered,
+        cost=_cost(24, 3),
+        complaint=complaint,
+        **_ON_ROWS,
+    ),
+    Op(
+        name="exclude",
+        reference=exclude,
+        signature="p: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]",
+        make=_make_exclude,
+        bound=bound_of_quotients,
+        cost=_cost(16, 2),
+        complaint=complaint,
+        **_ON_ROWS,
+    ),
+    Op(
+        name="pick",
+        reference=pick,
+        signature="p: f64[nodes vocab], u: f64[nodes] -> tokens: i32[nodes]",
+        make=_make_pick,
+        bound=exact,
+        also=also,
+        cost=_cost(8, 1),
+        complaint=nothing_to_pick,
+        **_ON_ROWS,
+    ),
+)
