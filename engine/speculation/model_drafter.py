@@ -55,7 +55,10 @@ class OtherModel:
         self._held: list[int] = []
 
     def room(self, text: Sequence[int]) -> int:
-        return self._model.cells.capacity - len(text)
+        config, capacity = self._model.config, self._model.cells.capacity
+        if max(text) >= config.vocab:  # a token that the target alone has
+            return 0
+        return min(capacity, config.positions or capacity) - len(text)
 
     @contextmanager
     def standing(self, text: Sequence[int]) -> Iterator[Place]:
