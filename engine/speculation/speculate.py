@@ -103,7 +103,7 @@ class Speculation:
         self._rows, self._children, self._taken, self._foretold = None, {}, [], 0
         cache_tree.keep(self._model.cells, draft, self._node, self._last)
         self.timings.add(cache_tree.depth(draft), len(draft), accepted, len(taken))
-        if self._length:
+        if self._length and self._in_full:
             self._length.record(self._asked, accepted, self._draft_seconds, self._step_seconds)
         self._drafter.verified(
             Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
@@ -119,6 +119,7 @@ class Speculation:
         started = time.perf_counter()
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
+        self._in_full = room == self._asked <= left
         draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
         if cache_tree.is_chain(draft):
             room = min(room, left)
