@@ -331,12 +331,14 @@ class Engine:
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
 
     def sampler(self, params: SamplingParams) -> Sampler:
-        """One for a text of this model's tokens, that also gives distributions."""
+        """For drafts: it gives distributions too, and its random numbers have nothing in common
+        with those of texts, even of the same seed."""
         return Sampler(
             params.in_tokens(self._words),
             self.model.config.vocab,
             self.tokenizer.eog_ids,
             kernels=self.bound(needed_ops(params, distributions=True)),
+            stream=(1,),
         )
 
     def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
