@@ -132,15 +132,29 @@ class Folders:
         return own
 
     def pack(self, subject: Subject, process: Process) -> About | None:
-        """What a process of this layout has open, which packs the weights, under no limit; None if
-        its budget is too small, or they are packed."""
+        """Open a model under no limit, which packs its weights; None if that was done before, or
+        its budget is too small."""
         if process.layout in self.packed:
             return None
         with child_of(process, self) as child, suppress(ChildError):
-            found = opened(child, subject, process, "")
-            self.packed[process.layout] = found.packed
-            return found
+            return self.opened(child, subject, process)
         return None
+
+    def opened(self, child: Child, subject: Subject, process: Process) -> About:
+        """What a child has open that was asked to. Raises ChildError."""
+        question = {
+            "process": asdict(process),
+            "model": str(subject.path),
+            "threads": subject.threads,
+            "context": max(32, subject.length),
+            "packed": self.packed.get(process.layout, ""),
+            "alone": subject.alone,
+        }
+        answer = child.ask({"open": question})
+        found = About(**{**answer, "notes": tuple(answer["notes"])})
+        if found.packed:
+            self.packed[process.layout] = found.packed
+        return found
 
 
 @contextmanager
@@ -154,20 +168,6 @@ def folders() -> Iterator[Folders]:
 def child_of(process: Process, kept: Folders) -> Child:
     env = {"ASSAY_CACHE": str(kept.of(process.layout))}
     return Child("bench.offload.session", env=env, patience=PATIENCE)
-
-
-def opened(child: Child, subject: Subject, process: Process, packed: str) -> About:
-    """Raises ChildError where the process cannot open the model within its budget."""
-    question = {
-        "process": asdict(process),
-        "model": str(subject.path),
-        "threads": subject.threads,
-        "context": max(32, subject.length),
-        "packed": packed,
-        "alone": subject.alone,
-    }
-    answer = child.ask({"open": question})
-    return About(**{**answer, "notes": tuple(answer["notes"])})
 
 
 class Field:
@@ -186,11 +186,11 @@ class Field:
         self.notes: list[str] = []
         processes = list(dict.fromkeys(way.process for way in ways))
         try:
-            for process in sorted(processes, key=lambda p: -p.budget):
-                if process.who == ASSAY and process.budget:
+            for process in processes:
+                if process.limited and process.who == ASSAY:
                     kept.pack(subject, process)
-            # a file that is mapped stays in memory: whoever maps it comes last
-            processes.sort(key=lambda p: p.who == LLAMA_CPP)
+            # first who packs what others read; last who maps a file, which keeps it in memory
+            processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
             abouts = {process: self._open(process) for process in processes}
         except BaseException:
             self._resources.close()
@@ -247,7 +247,7 @@ class Field:
             if process in self._groups:
                 self._groups[process].add(child.pid)
             drop(self._subject.path)
-            return opened(child, self._subject, process, self._kept.packed.get(process.layout, ""))
+            return self._kept.opened(child, self._subject, process)
         except ChildError as error:
             return self._reason(process, error)
 
