@@ -91,7 +91,8 @@ class Sampler:
 
     `sample` draws; `accept` tells what token the text went on with, drawn or not. `prompt` is what
     stood before: penalties look at it, `min_tokens` and `bad_words` do not. `kernels` binds the ops
-    of `needed_ops(params)`.
+    of `needed_ops(params)`. Samplers of different `stream` have independent random numbers, even of
+    one seed.
 
     Where something else draws, as in verifying drafts: `distribution`, `chosen`, then `accept`.
     """
@@ -104,12 +105,14 @@ class Sampler:
         *,
         prompt: Sequence[int] = (),
         kernels: Mapping[str, Bind] | None = None,
+        stream: tuple[int, ...] = (),
     ) -> None:
         self.params, self.vocab = params, vocab
         self._eog = sorted(eog_ids)
         self._kernels = first_variants(params) if kernels is None else kernels
         self._check()
-        self._random = np.random.Generator(np.random.PCG64(params.seed))
+        seeds = np.random.SeedSequence(params.seed, spawn_key=stream)
+        self._random = np.random.Generator(np.random.PCG64(seeds))
         self._mu = 2 * params.mirostat_tau
         self._repeated = np.zeros(vocab, np.int32)
         self._counts = self._repeated.copy() if params.penalty_last_n is None else self._repeated

@@ -121,8 +121,8 @@ def _make_accept(case: Case) -> Arguments:
     """u is also p(x) / q(x) itself, where the product's rounding decides."""
     inputs, rng = _make_rejected(case), case.rng()
     p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
-    ratio = np.where((p < q) & (rng.random(p.shape) < 0.3), p / np.where(q > 0, q, 1), -1.0)
-    return {**inputs, "u": np.where(ratio >= 0, ratio, some_u(case, rng))}
+    ratio, tied = p / np.where(p < q, q, 1), (p < q) & (rng.random(p.shape) < 0.3)
+    return {**inputs, "u": np.where(tied, ratio, some_u(case, rng))}
 
 
 def _make_exclude(case: Case) -> Arguments:

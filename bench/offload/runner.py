@@ -188,6 +188,7 @@ class Disk:
 
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
+        self._reader.sequential(IN_A_ROW)  # the first is slower
 
     def about(self) -> dict[str, Any]:
         return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))

@@ -198,6 +198,14 @@ def unlikely_drafts_dropped(v: Verification, p: Array, q: Array) -> tuple[Array,
     return np.where(taken, drafted, v.draw(left)), taken
 
 
+def one_stream(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """Drafter and verifier seeded alike: what drew the draft also decides whether it is taken."""
+    u = v.u(len(p))
+    drafted = v.ops["pick"](p=q, u=u)
+    taken = v.ops["accept"](p=p, q=q, tokens=drafted, u=u) > 0
+    return np.where(taken, drafted, v.draw(v.recover(p, q, drafted))), taken
+
+
 def draft_taken_at_its_word(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
     """Whatever the target thinks possible is accepted."""
     drafted = v.draw(q)
@@ -212,6 +220,7 @@ WRONG: Mapping[str, Way] = {
     "siblings of one q": siblings_of_one_q,
     "siblings of one p": siblings_of_one_p,
     "unlikely drafts dropped": unlikely_drafts_dropped,
+    "one stream of random numbers": one_stream,
     "drafts taken at their word": draft_taken_at_its_word,
 }
 

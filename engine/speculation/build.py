@@ -47,6 +47,8 @@ class Loaded(Protocol):
 def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
     """Raises `ModelError` where settings and models do not go together."""
     drawn = isinstance(settings, Linear) and settings.sampling is not None
+    if target.model.limits["tokens"] < 2:
+        raise ModelError("drafts want steps of 2 tokens or more: batch or context is 1")
     return Speculation(
         target.model,
         drafter(settings, target, draft),
@@ -58,6 +60,8 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
 
 
 def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter:
+    if draft and not isinstance(settings, Linear | Tree):
+        raise ModelError(f"{type(settings).__name__} drafts without a model, but one was given")
     match settings:
         case PromptLookup():
             return PromptLookupDrafter(settings.prompt_lookup_min, settings.prompt_lookup_max)
@@ -90,6 +94,8 @@ def _guesser(
             path = target.model.file.path
             raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
         return Sparser(target.model, settings.threshold), target
+    if settings.threshold is not None:
+        raise ModelError("either a draft model drafts, or a stricter threshold: not both")
     if not settings.translate:
         vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
     return OtherModel(draft.model), draft

@@ -55,7 +55,10 @@ class OtherModel:
         self._held: list[int] = []
 
     def room(self, text: Sequence[int]) -> int:
-        return self._model.cells.capacity - len(text)
+        config, capacity = self._model.config, self._model.cells.capacity
+        if max(text) >= config.vocab:  # a token that the target alone has
+            return 0
+        return min(capacity, config.positions or capacity) - len(text)
 
     @contextmanager
     def standing(self, text: Sequence[int]) -> Iterator[Place]:
@@ -189,7 +192,7 @@ class ModelDrafter:
         self._guesser, self._propose, self._least = guesser, propose, least
         self._sampler, self._first = sampler, sampler.state() if sampler else {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, _: Sequence[int]) -> None:
         """What is held of another text stays as far as it is the same."""
         if self._sampler:
             self._sampler.restore(self._first)

@@ -5,6 +5,7 @@ names where they have one.
 and costs say that this is faster.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,6 +23,11 @@ def _demand_shares(**shares: float) -> None:
     for name, value in shares.items():
         if not 0 <= value <= 1:
             raise ModelError(f"{name} must be 0 to 1, got {value}")
+
+
+def _demand_number(threshold: float | None) -> None:
+    if threshold is not None and math.isnan(threshold):
+        raise ModelError(f"threshold is {threshold}, not a number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Linear:
     def __post_init__(self) -> None:
         _demand(draft_max=(self.draft_max, 1), draft_min=(self.draft_min, 0))
         _demand_shares(draft_p_min=self.draft_p_min)
+        _demand_number(self.threshold)
         if self.sampling and self.translate:
             raise ModelError("a draft that is translated has no probabilities: leave out sampling")
         if self.sampling and self.draft_min:
@@ -74,6 +81,7 @@ class Tree:
             n_parallel=(self.n_parallel, 1),
         )
         _demand_shares(draft_p_min=self.draft_p_min, p_split=self.p_split)
+        _demand_number(self.threshold)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from engine.completion import Completion, Piece
-from engine.model import Model
+from engine.config import ModelError
+from engine.model import Model, NumericalError
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
@@ -50,14 +51,19 @@ class Speculation:
 
     def begin(self, prompt: Sequence[int]) -> None:
         """A text begins."""
-        self._text = list(prompt)
+        self.timings = Drafting()
+        self.go_on_from(prompt)
+
+    def go_on_from(self, text: Sequence[int]) -> None:
+        """The same text, of which only this much is left."""
+        self._text = list(text)
         self._begun = False
         self._draft, self._node = Draft(), TEXT
         self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
         self._taken: list[int] = []  # sampled from them
-        self.timings = Drafting()
+        self._foretold = 0  # of these, those that the draft has
 
     def sample(
         self,
@@ -74,7 +80,9 @@ class Speculation:
             piece = completion.sample(logits, prompt_logprobs)
         self._text.append(piece.token)
         self._taken.append(piece.token)
-        return replace(piece, drafted=self.is_ahead(piece.token))
+        drafted = self.is_ahead(piece.token)
+        self._foretold += drafted
+        return replace(piece, drafted=drafted)
 
     def is_ahead(self, token: int) -> bool:
         """Whether the logits behind this token, the last sampled, are there."""
@@ -90,27 +98,28 @@ class Speculation:
         """Drop what the text did not take of the last draft, and tell the drafter."""
         if self._rows is None:
             return
-        cells, path = self._model.cells, self._draft.path(self._node)
-        cache_tree.keep(cells, self._draft, self._node, self._last)
-        self.timings.add(cache_tree.depth(self._draft), len(self._draft), len(path))
-        if self._length:
-            self._length.record(self._asked, len(path), self._draft_seconds, self._step_seconds)
-        rows, kept = self._rows, self._kept
+        draft, rows, kept, taken = self._draft, self._rows, self._kept, tuple(self._taken)
+        accepted = self._foretold
+        self._rows, self._children, self._taken, self._foretold = None, {}, [], 0
+        cache_tree.keep(self._model.cells, draft, self._node, self._last)
+        self.timings.add(cache_tree.depth(draft), len(draft), accepted, len(taken))
+        if self._length and self._in_full:
+            self._length.record(self._asked, accepted, self._draft_seconds, self._step_seconds)
         self._drafter.verified(
-            Verified(tuple(self._taken), lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
+            Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
-        self._rows, self._children, self._taken = None, {}, []
 
     def step(self, left: int) -> Array:
         """Run the text's last token, and with it a draft of what may follow, of which `left` tokens
         are wanted at most; the last token's logits [vocab]."""
-        model, cells = self._model, self._model.cells
+        cells = self._model.cells
         if not self._begun:
             self._drafter.begin(self._text)
             self._begun, self._taken = True, []
         started = time.perf_counter()
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
+        self._in_full = room == self._asked <= left
         draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
         if cache_tree.is_chain(draft):
             room = min(room, left)
@@ -118,17 +127,13 @@ class Speculation:
         draft = self._draft
         drafted = time.perf_counter()
         self._last = cells.next_position(0)
-        cache_tree.enter(cells, draft)
         try:
-            self._rows = model.step(
-                (self._text[-1], *draft.tokens),
-                cache_tree.positions(draft, self._last),
-                cache_tree.sequences(draft),
-                range(1 + len(draft)),
-            )
-        except BaseException:
-            cache_tree.leave(cells, draft)
-            raise
+            self._rows = self._run(draft)
+        except (ModelError, NumericalError):  # of tokens that the text may never have
+            if not draft:
+                raise
+            self._draft, self._kept = draft, _ = cache_tree.pruned(draft, 0, 0)
+            self._rows = self._run(draft)
         done = time.perf_counter()
         self._draft_seconds, self._step_seconds = drafted - started, done - drafted
         self.timings.draft.seconds += self._draft_seconds
@@ -137,3 +142,18 @@ class Speculation:
         nodes = zip(draft.parents, draft.tokens, strict=True)
         self._children = {child: node for node, child in enumerate(nodes)}
         return np.asarray(self._rows[0])
+
+    def _run(self, draft: Draft) -> Array:
+        """The text's last token and a draft behind it: logits [1 + nodes, vocab]."""
+        cells = self._model.cells
+        cache_tree.enter(cells, draft)
+        try:
+            return self._model.step(
+                (self._text[-1], *draft.tokens),
+                cache_tree.positions(draft, self._last),
+                cache_tree.sequences(draft),
+                range(1 + len(draft)),
+            )
+        except BaseException:
+            cache_tree.leave(cells, draft)
+            raise

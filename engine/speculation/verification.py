@@ -9,6 +9,7 @@ Tokens drawn from distributions are accepted by modified rejection, siblings eac
 (SpecInfer, arXiv 2305.09781), for which `q[i]` must be what token i was drawn from once its earlier
 siblings were known. Whether a token is proposed at all must not depend on which token it is: a
 drafter that drops the unlikely ones, or short drafts, draws from another distribution than it says.
+Nor may its random numbers be those that verify.
 """
 
 from collections.abc import Mapping, Sequence
