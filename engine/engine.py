@@ -304,7 +304,7 @@ class Engine:
                         return
                     self._shift(keep)
                     if drafts:
-                        drafts.go_on_from(self.held + self.drawn)
+                        drafts.go_on_from([*self.held, piece.token])
                 if live:
                     with timings.eval.measure(len(live)):
                         rows = self._speculate(live[0]) if drafts else self._step(live)
