@@ -331,17 +331,24 @@ class Engine:
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
 
     def sampler(self, params: SamplingParams) -> Sampler:
-        """One for a text of this model's tokens."""
+        """For drafts: it gives distributions too, and its random numbers have nothing in common
+        with those of texts, even of the same seed."""
         return Sampler(
             params.in_tokens(self._words),
             self.model.config.vocab,
             self.tokenizer.eog_ids,
-            kernels=self._sampling_kernels(params),
+            kernels=self.bound(needed_ops(params, distributions=True)),
+            stream=(1,),
         )
 
     def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
         """Certified kernels for the ops that these parameters want."""
-        needs = {op: Need(op) for op in needed_ops(params)}
+        drawn = self._speculation is not None and self._speculation.verifier is not None
+        return self.bound(needed_ops(params, distributions=drawn))
+
+    def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
+        """Certified kernels of these ops."""
+        needs = {op: Need(op) for op in ops}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self.model.options.progress.certified
             chosen = self.model.chooser.choose(new, progress)

@@ -1,6 +1,6 @@
 """Which ways to run a model are set against each other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bench.offload.race import Subject
 from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, Process, Way
@@ -52,7 +52,6 @@ def curve(subject: Subject, shares: Sequence[float], sparse: str, neuron: int = 
 def at(share: float) -> str:
     """What a way at such a budget is called."""
     return f"{share:.0%} of the weights"
-
 
 
 def _naive(sparse: str) -> list[Way]:

@@ -26,6 +26,7 @@ from kernels.provenance import cache_folder
 OVER = 64 * 2**20  # bytes by which a process may exceed its budget
 SMALL = 2**28  # bytes of weights below which a budget of a process means little
 PATIENCE = 1800.0  # seconds: the first to open a model compiles, certifies and packs
+UNCOUNTED = 2  # tokens after which reading ahead stands where it does after every step
 SHARED = ("compiled", "certificates.jsonl")  # of a cache folder
 
 
@@ -40,17 +41,20 @@ class Subject:
     vocab: int
     sparse: bool
     counted: int
-    uncounted: int = 1
+    uncounted: int = UNCOUNTED
     texts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, path: Path, threads: int, counted: int) -> "Subject":
-        """With stories for an embedded model, of which it knows what comes next."""
+    def of(cls, path: Path, threads: int, large: int, small: int) -> "Subject":
+        """With `large` tokens that count or, where steps are that much shorter, `small`; of stories
+        for an embedded model, which knows what comes next."""
         with GGUFFile(path) as file:
             weights = sum(tensor.n_bytes for tensor in file.tensors.values())
             vocab = file.tensors["token_embd.weight"].dims[0]
             sparse = "blk.0.fc1.weight" in file.tensors
-        found = cls(path, threads, weights, vocab, sparse, counted)
+        found = cls(path, threads, weights, vocab, sparse, large)
+        if found.alone:
+            found = replace(found, counted=small)
         if path not in embedded_models().values():
             return found
         tokens = (tuple(passage.tokens) for passage in passages(path, stories()))
@@ -89,7 +93,9 @@ class Outcome:
         return [sample.seconds for sample in self.samples]
 
     def median(self, name: str) -> float:
-        return float(np.median([getattr(s, name) for s in self.samples])) if self.samples else math.nan
+        return (
+            float(np.median([getattr(s, name) for s in self.samples])) if self.samples else math.nan
+        )
 
     @property
     def hit_rate(self) -> float:

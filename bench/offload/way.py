@@ -57,9 +57,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a process has open: bytes of weights that stay in memory, that are read for every step, and of
-    the pool of neurons; the share of neurons that stay there; bytes of one read of a neuron; the
-    packed file; notes."""
+    """What a process has open: bytes of weights that stay in memory, that are read for every step,
+    and of the pool of neurons; the share of neurons that stay there; bytes of one read of a neuron;
+    the packed file; notes."""
 
     resident: int = 0
     streamed: int = 0

@@ -139,7 +139,8 @@ class Offload:
         if self.stream.names:
             text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"
         if self.neurons:
-            text += f", and {self.neurons.kept_share:.0%} of the sparse blocks' neurons"
+            share = self.neurons.kept_share
+            text += f", and there is room for {share:.0%} of the sparse blocks' neurons"
         return text
 
     def begin(self, tokens: Sequence[int], positions: Sequence[int]) -> None:

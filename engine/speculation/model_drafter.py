@@ -109,7 +109,7 @@ class Sparser:
                 cells.remove(sequence)
 
     def reset(self) -> None:
-        pass
+        """Nothing: the text is the target's."""
 
 
 @dataclass(slots=True)
@@ -160,19 +160,18 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
 
 
 def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
-    """A chain of tokens drawn by this sampler, with what each was drawn from; it ends before one
-    that had less than `p_min`."""
+    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no token
+    has `p_min` or more: not by the one that was drawn, or that would be another distribution."""
     tokens: list[int] = []
     rows: list[Array] = []
     logits, position = place.logits, place.end
     while len(tokens) < most:
         distribution = sampler.distribution(logits)
-        token = sampler.draw(distribution)
-        if distribution[token] < p_min:
+        if distribution.max() < p_min:
             break
+        token = sampler.draw(distribution)
         tokens.append(token)
         rows.append(distribution)
-        sampler.accept(token)
         if len(tokens) < most:
             logits = place.model.step([token], [position], [(place.sequence,)], [0])[0]
             position += 1
@@ -180,15 +179,23 @@ def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
 
 
 class ModelDrafter:
-    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none."""
+    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none. The
+    random numbers of a `sampler` begin anew with each text."""
 
     def __init__(
-        self, guesser: Guesser, propose: Callable[[Place, int], Draft], least: int
+        self,
+        guesser: Guesser,
+        propose: Callable[[Place, int], Draft],
+        least: int,
+        sampler: Sampler | None = None,
     ) -> None:
         self._guesser, self._propose, self._least = guesser, propose, least
+        self._sampler, self._first = sampler, sampler.state() if sampler else {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        pass  # what is held of another text stays as far as it is the same
+    def begin(self, _: Sequence[int]) -> None:
+        """What is held of another text stays as far as it is the same."""
+        if self._sampler:
+            self._sampler.restore(self._first)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
         most = min(most, self._guesser.room(text))
@@ -199,7 +206,7 @@ class ModelDrafter:
         return found if len(found) >= self._least else Draft()
 
     def verified(self, step: Verified) -> None:
-        pass  # the next text says it
+        """Nothing: the next text says it."""
 
     def reset(self) -> None:
         self._guesser.reset()

@@ -32,12 +32,14 @@ def _demand_number(threshold: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A chain by a draft model: its likeliest tokens, or drawn by `sampling` of its own.
+    """A chain by a draft model: its likeliest tokens, or drawn by `sampling` of its own (whose
+    penalties look at no text).
 
     Drafting ends before a token with less than `draft_p_min` of the probability of the ten
-    likeliest (of `sampling`'s distribution, if there is one); a draft shorter than `draft_min` is
-    not used. With `threshold` and no draft model, the target drafts for itself with the neurons
-    whose logits reach this stricter one. `translate`: the draft model has another vocabulary.
+    likeliest; a draft shorter than `draft_min` is not used. Of drawn ones neither may depend on the
+    token: they end where none has `draft_p_min` or more, and are used whatever their length. With
+    `threshold` and no draft model, the target drafts for itself with the neurons whose logits reach
+    this stricter one. `translate`: the draft model has another vocabulary.
     """
 
     draft_max: int = 16
@@ -54,6 +56,8 @@ class Linear:
         _demand_number(self.threshold)
         if self.sampling and self.translate:
             raise ModelError("a draft that is translated has no probabilities: leave out sampling")
+        if self.sampling and self.draft_min:
+            raise ModelError("drafts by sampling are used whatever their length: draft_min is 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from engine.model import Model, NumericalError
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
+from engine.speculation.verification import Verifier
 from engine.timings import Drafting
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,13 +30,19 @@ class Speculation:
     """A drafter at work for a target model, whose sequence 0 holds the text.
 
     Drafts have at most `most` tokens on at most so many `branches`; `adaptive`: as many, up to
-    that, as measurement says are worth it.
+    that, as measurement says are worth it. `verifier`: for drafts that are drawn.
     """
 
     def __init__(
-        self, model: Model, drafter: Drafter, most: int, branches: int, adaptive: bool
+        self,
+        model: Model,
+        drafter: Drafter,
+        most: int,
+        branches: int,
+        adaptive: bool,
+        verifier: Verifier | None = None,
     ) -> None:
-        self._model, self._drafter = model, drafter
+        self._model, self._drafter, self.verifier = model, drafter, verifier
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
@@ -65,7 +72,12 @@ class Speculation:
         prompt_logprobs: tuple[float | None, ...] | None,
     ) -> Piece:
         """The completion's next token, from the logits [vocab] behind its last."""
-        piece = completion.sample(logits, prompt_logprobs)
+        if self.verifier:
+            sampler = completion.sampler
+            sampled = self.verifier.sample(sampler, logits, self._draft, self._node)
+            piece = completion.take(sampled, prompt_logprobs)
+        else:
+            piece = completion.sample(logits, prompt_logprobs)
         self._text.append(piece.token)
         self._taken.append(piece.token)
         drafted = self.is_ahead(piece.token)
@@ -91,7 +103,7 @@ class Speculation:
         self._rows, self._children, self._taken, self._foretold = None, {}, [], 0
         cache_tree.keep(self._model.cells, draft, self._node, self._last)
         self.timings.add(cache_tree.depth(draft), len(draft), accepted, len(taken))
-        if self._length:
+        if self._length and self._in_full:
             self._length.record(self._asked, accepted, self._draft_seconds, self._step_seconds)
         self._drafter.verified(
             Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
@@ -107,6 +119,7 @@ class Speculation:
         started = time.perf_counter()
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
+        self._in_full = room == self._asked <= left
         draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
         if cache_tree.is_chain(draft):
             room = min(room, left)

@@ -107,12 +107,15 @@ class Readers:
 
         Raises OSError where that cannot be done.
         """
-        self.patient = False
-        while not self._read(file, offset, buffers):
-            if self.fault:
-                raise OSError(self.fault)
-            self.reset()  # for a signal that raised nothing
-            self.patient = True
+        patient = self.patient
+        try:
+            while not self._read(file, offset, buffers):
+                if self.fault:
+                    raise OSError(self.fault)
+                self.reset()  # for a signal that raised nothing
+                self.patient = True
+        finally:
+            self.patient = patient
 
     @property
     def fault(self) -> str | None:
