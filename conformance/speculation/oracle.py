@@ -6,8 +6,6 @@ from random import Random
 
 from engine.speculation.drafter import TEXT, Draft, Verified
 
-ALIKE = 8  # tokens by which a text is known of which the beginning was forgotten
-
 
 @dataclass(slots=True)
 class Oracle:
@@ -25,21 +23,16 @@ class Oracle:
     chance: Random = field(default_factory=lambda: Random(0))
     begun: list[list[int]] = field(default_factory=list)
     told: list[tuple[int, ...]] = field(default_factory=list)
-    _gone: int = 0  # tokens of the text that a shift forgot
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.begun.append(list(prompt))
         self.told.append(())
-        last = list(prompt[-ALIKE:])
-        ends = range(len(prompt), len(self.text) + 1)
-        known = (end for end in ends if list(self.text[end - len(last) : end]) == last)
-        self._gone = next(known, len(prompt)) - len(prompt)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
         assert list(text) == self.begun[-1] + list(self.told[-1])
         tokens: list[int] = []
         parents: list[int] = []
-        last, at = TEXT, len(text) + self._gone
+        last, at = TEXT, len(text)
         while len(tokens) < most:
             right = self._foretold(at)
             chosen = self._wrong(right) if self.chance.random() < self.errors else right

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.llama.spelling import LETTERS
-from engine import Engine, Piece
+from engine import Engine, Piece, SamplingParams
 from engine.speculation.drafter import Drafter
 from engine.speculation.speculate import Speculation
 

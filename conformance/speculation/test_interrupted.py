@@ -175,7 +175,7 @@ def test_a_session_saved_while_a_draft_waits(
 
 @trees
 def test_resuming_is_going_on(engine: Engine, siblings: int) -> None:
-    """Two generations, the second of which resumes, are one: the sampler's randomness and mu too."""
+    """Two generations, the second of which resumes, are one, with its randomness and mu too."""
     for params in (SEEDED, {**GREEDY, "temperature": 1.0, "seed": 2, "mirostat": 2}):
         engine.reset()
         whole = pieces(engine, TEXT, params)
