@@ -303,8 +303,6 @@ class Engine:
                         yield from (completion.end("length") for completion in live)
                         return
                     self._shift(keep)
-                    if drafts:
-                        drafts.go_on_from(self.held + self.drawn)
                 if live:
                     with timings.eval.measure(len(live)):
                         rows = self._speculate(live[0]) if drafts else self._step(live)

@@ -48,21 +48,30 @@ class Guesser(Protocol):
 
 
 class OtherModel:
-    """A draft model, with a cache of its own in which the text stays from draft to draft."""
+    """A draft model, with a cache of its own in which the text stays from draft to draft. Of a text
+    that has outgrown it, it reads the end alone: each time half of the cache is forgotten."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._most = min(model.cells.capacity, model.config.positions or model.cells.capacity)
         self._held: list[int] = []
 
     def room(self, text: Sequence[int]) -> int:
-        config, capacity = self._model.config, self._model.cells.capacity
-        if max(text) >= config.vocab:  # a token that the target alone has
+        read = self._read(text)
+        if max(read) >= self._model.config.vocab:  # a token that the target alone has
             return 0
-        return min(capacity, config.positions or capacity) - len(text)
+        return self._most - len(read)
+
+    def _read(self, text: Sequence[int]) -> Sequence[int]:
+        """The end of a text, if not all of it, such that another token fits behind."""
+        half = -(-self._most // 2)
+        over = max(0, len(text) + 1 - self._most)
+        return text[min(-(-over // half) * half, len(text) - 1) :]
 
     @contextmanager
     def standing(self, text: Sequence[int]) -> Iterator[Place]:
         model, cells = self._model, self._model.cells
+        text = self._read(text)
         most = min(len(self._held), len(text) - 1)
         shared = next((i for i in range(most) if self._held[i] != text[i]), most)
         cells.remove(0, begin=shared)
@@ -160,8 +169,9 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
 
 
 def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
-    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no token
-    has `p_min` or more: not by the one that was drawn, or that would be another distribution."""
+    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no
+    token has `p_min` or more: not by the one that was drawn, or that would be another distribution.
+    """
     tokens: list[int] = []
     rows: list[Array] = []
     logits, position = place.logits, place.end

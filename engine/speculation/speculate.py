@@ -46,17 +46,11 @@ class Speculation:
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
-        self.timings = Drafting()
         self.begin([])
 
     def begin(self, prompt: Sequence[int]) -> None:
         """A text begins."""
-        self.timings = Drafting()
-        self.go_on_from(prompt)
-
-    def go_on_from(self, text: Sequence[int]) -> None:
-        """The same text, of which only this much is left."""
-        self._text = list(text)
+        self._text = list(prompt)
         self._begun = False
         self._draft, self._node = Draft(), TEXT
         self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
@@ -64,6 +58,7 @@ class Speculation:
         self._rows: Array | None = None  # logits of the text's last token and of each node
         self._taken: list[int] = []  # sampled from them
         self._foretold = 0  # of these, those that the draft has
+        self.timings = Drafting()
 
     def sample(
         self,
