@@ -71,18 +71,21 @@ def test_ctrl_c_ends_a_read(file, truth):
 
 
 def test_signals_that_raise_nothing(file, truth, signals):
-    """A read goes on after them, a step says that it was interrupted."""
+    """A read goes on after them, and so does a patient step; another says that it was
+    interrupted."""
     disk = Disk(slow(10_000))
     with Readers([file], 2, preadv=disk.address) as readers, Team(1) as team:
         timer = send_after(0.1, signal.SIGUSR1)
         read_and_compare(readers, truth)
         timer.join()
-        assert len(signals) == 1
-        timer = send_after(0.1, signal.SIGUSR1)
-        assert not Stream(readers, truth, 9, 1, 1, 0, unit=500).run(team)
-        timer.join()
-        assert len(signals) == 2
-        assert readers.interrupted
+        for patient in (False, True):
+            readers.patient = patient
+            timer = send_after(0.1, signal.SIGUSR1)
+            assert Stream(readers, truth, 3, 1, 1, 0, unit=500, largest=5).run(team) == patient
+            timer.join()
+            assert readers.interrupted != patient
+            readers.reset()
+    assert len(signals) == 3
 
 
 def test_a_storm_of_signals(file, truth, signals):

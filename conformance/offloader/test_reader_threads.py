@@ -120,6 +120,7 @@ def test_closing_ends_waits(file, truth, capacity):
     timer.start()
     with pytest.raises(RuntimeError, match="these readers have been closed"):
         readers.read(0, 0, [np.zeros(50_000, np.uint8)])
+    assert not readers_alive(), "the buffer may still be filled"
     timer.join()
 
 

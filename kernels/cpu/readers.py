@@ -107,12 +107,15 @@ class Readers:
 
         Raises OSError where that cannot be done.
         """
-        self.patient = False
-        while not self._read(file, offset, buffers):
-            if self.fault:
-                raise OSError(self.fault)
-            self.reset()  # for a signal that raised nothing
-            self.patient = True
+        patient = self.patient
+        try:
+            while not self._read(file, offset, buffers):
+                if self.fault:
+                    raise OSError(self.fault)
+                self.reset()  # for a signal that raised nothing
+                self.patient = True
+        finally:
+            self.patient = patient
 
     @property
     def fault(self) -> str | None:
@@ -278,8 +281,6 @@ def _serve(state: _State, reader: int, n_readers: int) -> None:
 
 
 def _leave(state: _State, threads: list[threading.Thread]) -> None:
-    if os.getpid() != state.process:
-        return  # a fork has no readers
     r.leave(state.block, 0, len(threads))
     for thread in threads:
         if thread is not threading.current_thread():
