@@ -1,0 +1,132 @@
+"""A draft's cells: who sees what during the step, and what is left after it."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cells import Cells
+from engine.speculation import cache_tree
+from engine.speculation.drafter import TEXT, Draft
+
+
+@st.composite
+def drafts(draw: Any) -> Draft:
+    """Trees and chains of up to 12 nodes, each with a token of its own."""
+    count = draw(st.integers(0, 12))
+    chain = draw(st.booleans())
+    parents = [i - 1 if chain else draw(st.integers(TEXT, i - 1)) for i in range(count)]
+    return Draft(tuple(range(100, 100 + count)), tuple(parents))
+
+
+def descendants(draft: Draft, node: int) -> set[int]:
+    return {other for other in range(len(draft)) if node in draft.path(other)}
+
+
+def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[int]]]:
+    """Cells that hold a text of so many tokens, its last one and a draft just placed; and the cells
+    that each of these sees."""
+    ends = len(cache_tree.leaves(draft))
+    cells = Cells(before + 1 + len(draft) + free, 1 + ends)
+    # cells are not in order where earlier tokens came and went
+    cells.place(range(before // 2), [(0,)] * (before // 2))
+    cells.remove(0, begin=before // 4)
+    cells.place(range(before // 4, before), [(0,)] * (before - before // 4))
+    cache_tree.enter(cells, draft)
+    positions = cache_tree.positions(draft, before)
+    owners = cache_tree.sequences(draft)
+    cells.place(positions, owners)
+    spans = cells.spans(positions, owners)
+    return cells, [cells.lists[sequence, a:b].tolist() for sequence, a, b in spans]
+
+
+@given(drafts(), st.integers(0, 9))
+def test_a_node_sees_the_text_and_its_ancestors(draft: Draft, before: int) -> None:
+    """And itself, each once, in the order of positions; no other branch."""
+    cells, seen = stepped(draft, before)
+    text = cells.of(0)[: before + 1].tolist()
+    own = [seen[1 + node][-1] for node in range(len(draft))]
+    assert seen[0] == text
+    assert len({*text, *own}) == before + 1 + len(draft)
+    for node in range(len(draft)):
+        assert seen[1 + node] == text + [own[ancestor] for ancestor in draft.path(node)]
+        assert cells.positions[seen[1 + node]].tolist() == list(range(len(seen[1 + node])))
+
+
+@given(drafts(), st.integers(0, 9), st.data())
+def test_the_path_that_was_taken_is_kept(draft: Draft, before: int, data: Any) -> None:
+    """Sequence 0 goes on with the cells of the path, in order; all other cells are free again."""
+    node = data.draw(st.integers(TEXT, len(draft) - 1))
+    cells, seen = stepped(draft, before)
+    cache_tree.keep(cells, draft, node, before)
+    assert cells.of(0).tolist() == seen[1 + node]
+    assert cells.positions_of(0).tolist() == list(range(before + 1 + len(draft.path(node))))
+    assert not any(cells.lengths[1:])
+    assert cells.free == cells.capacity - cells.lengths[0]
+    assert (cells.positions >= 0).sum() == cells.lengths[0]
+    # what is free can be used: once, and no cell of the text with it
+    more = cells.place(range(cells.lengths[0], cells.capacity), [(0,)] * cells.free)
+    assert not set(more.tolist()) & set(seen[1 + node])
+    assert np.unique(cells.of(0)).size == cells.capacity
+
+
+@given(drafts(), st.integers(1, 9))
+def test_a_step_that_failed_leaves_the_text(draft: Draft, before: int) -> None:
+    """Entered, taken back and left: the cells are those of before."""
+    cells, _ = stepped(draft, before)
+    text = cells.of(0)[:before].tolist()
+    cells.take_back(cache_tree.positions(draft, before), cache_tree.sequences(draft))
+    cache_tree.leave(cells, draft)
+    assert cells.of(0).tolist() == text
+    assert not any(cells.lengths[1:])
+    assert cells.free == cells.capacity - before
+
+
+@given(drafts())
+def test_leaves_sequences_and_depth(draft: Draft) -> None:
+    """A node is in the sequences of the leaves behind it, and each leaf has its own."""
+    leaves = cache_tree.leaves(draft)
+    assert leaves == [n for n in range(len(draft)) if descendants(draft, n) == {n}]
+    owners = cache_tree.sequences(draft)
+    paths = [len(draft.path(node)) for node in range(len(draft))]
+    assert cache_tree.depth(draft) == max(paths, default=0)
+    assert cache_tree.positions(draft, 7) == [7, *(7 + n for n in paths)]
+    if cache_tree.is_chain(draft):
+        assert owners == [(0,)] * (1 + len(draft))
+        assert len(leaves) == (len(draft) > 0)
+        return
+    assert owners[0] == tuple(range(1 + len(leaves)))
+    for node in range(len(draft)):
+        behind = descendants(draft, node)
+        assert owners[1 + node] == tuple(1 + i for i, leaf in enumerate(leaves) if leaf in behind)
+
+
+@given(drafts(), st.integers(0, 14), st.integers(1, 14))
+def test_pruning_keeps_the_first_nodes_that_fit(draft: Draft, nodes: int, branches: int) -> None:
+    """As the naive model has it: node after node is kept where its parent is, as long as the tree
+    has no more nodes and leaves than it may."""
+    kept: list[int] = []
+    for node, parent in enumerate(draft.parents):
+        tried = {*kept, node}
+        ends = tried - {draft.parents[n] for n in tried}
+        if parent in {TEXT, *kept} and len(tried) <= nodes and len(ends) <= branches:
+            kept.append(node)
+    found, which = cache_tree.pruned(draft, nodes, branches)
+    assert which == {TEXT: TEXT} | {node: i for i, node in enumerate(kept)}
+    assert found.tokens == tuple(draft.tokens[node] for node in kept)
+    assert [which[draft.parents[node]] for node in kept] == list(found.parents)
+    assert len(found) <= nodes
+    assert len(cache_tree.leaves(found)) <= branches
+
+
+@given(drafts(), st.integers(0, 14), st.integers(1, 14))
+def test_pruning_keeps_distributions(draft: Draft, nodes: int, branches: int) -> None:
+    """Each node's own row of q goes with it; a draft that fits is as it was."""
+    q = np.arange(len(draft) * 3.0).reshape(len(draft), 3)
+    whole = Draft(draft.tokens, draft.parents, q)
+    found, which = cache_tree.pruned(whole, nodes, branches)
+    assert found.q is not None
+    assert found.q.tolist() == [q[node].tolist() for node in which if node != TEXT]
+    same, _ = cache_tree.pruned(whole, len(draft), max(1, len(draft)))
+    assert (same.tokens, same.parents) == (draft.tokens, draft.parents)

@@ -1,0 +1,162 @@
+"""Every drafter, on the embedded models: the text is the plain one, greedy and seeded, in every
+format, on any number of threads, for drafts of any length.
+
+Quick tests take of each drafter and format one number of threads and one length, such that all
+pairs of the four occur; ASSAY_DEEP=1 takes every combination.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.conftest import DEEP
+from conformance.speculation.speculating import demand_settled, pieces, unmarked
+from conformance.speculation.stories import FORMATS, stories
+from engine import Engine, Piece
+from engine.speculation.settings import (
+    Linear,
+    Lookahead,
+    LookaheadTrie,
+    PromptLookup,
+    Settings,
+    Tree,
+)
+
+# The same beginning twice: there is something to look up.
+TEXT = "Once upon a time there was a little cat. The cat was happy. Once upon a time there was a"
+SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {"max_tokens": 40, "ignore_eos": True, "logprobs": 2},
+    "penalised": {"max_tokens": 40, "temperature": 0.8, "seed": 5, "repetition_penalty": 1.1,
+                  "frequency_penalty": 0.1, "top_k": 40, "min_p": 0.05},
+    "mirostat": {"max_tokens": 40, "temperature": 0.8, "seed": 6, "mirostat": 2,
+                 "mirostat_tau": 2.0},
+}  # fmt: skip
+LENGTHS = (1, 2, 5, 16)
+THREADS = (1, 2, 3)
+STRICTER = 1.5  # than the threshold of story-relu, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """To speculate with drafts of so many tokens; by a draft model, or within the sparse one."""
+
+    settings: Callable[[int], Settings]
+    draft: bool = False
+    target: str = "story"
+
+    def options(self, path: Callable[[str, str], Path], length: int) -> dict[str, Any]:
+        draft = path("story-draft", "Q4_0" if length % 2 else "Q8_0") if self.draft else None
+        return {"speculation": self.settings(length), "draft": draft}
+
+
+WAYS: dict[str, Way] = {
+    "linear": Way(lambda n: Linear(n, draft_p_min=0.3, adaptive=False), draft=True),
+    "tree": Way(
+        lambda n: Tree(n, draft_p_min=0.1, p_split=0.05, n_parallel=3, adaptive=False), draft=True
+    ),
+    "adaptive": Way(lambda n: Linear(n, draft_p_min=0.3), draft=True),
+    "self": Way(lambda n: Linear(n, threshold=STRICTER, adaptive=False), target="story-relu"),
+    "self, as a tree": Way(
+        lambda n: Tree(n, draft_p_min=0.1, p_split=0.05, threshold=STRICTER, adaptive=False),
+        target="story-relu",
+    ),
+    "lookup": Way(lambda n: PromptLookup(n, prompt_lookup_min=1, adaptive=False)),
+    "trie": Way(lambda n: LookaheadTrie(n, adaptive=False)),
+    "lookahead": Way(lambda n: Lookahead(W=1 + n // 4, N=3, G=n)),
+}
+ALL = list(product(WAYS, FORMATS, THREADS, LENGTHS))
+COVERING = [
+    (way, form, THREADS[(i + j) % 3], LENGTHS[(i + 3 * j) % 4])
+    for i, way in enumerate(WAYS)
+    for j, form in enumerate(FORMATS)
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    return stories(tmp_path_factory.mktemp("stories"))
+
+
+@pytest.fixture(scope="module")
+def plain(path: Callable[[str, str], Path]) -> Callable[[str, str, str], list[Piece]]:
+    """The text of a target in a format, sampled so, on one thread."""
+
+    @cache
+    def engine(target: str, format: str) -> dict[str, list[Piece]]:
+        with loaded(path(target, format), target, threads=1) as alone:
+            return {name: pieces(alone, TEXT, params) for name, params in SAMPLING.items()}
+
+    return lambda target, form, sampling: engine(target, form)[sampling]
+
+
+def loaded(path: Path, target: str, **options: Any) -> Engine:
+    """With room for the longest text alone, skipping neurons wherever the target can."""
+    sparse = "on" if target == "story-relu" else "auto"
+    return Engine.load(path, context=128, batch=64, sparse=sparse, **options)
+
+
+def test_the_few_combinations_cover_all_pairs() -> None:
+    """Each value of each of the four meets each value of the others."""
+    for a in range(4):
+        for b in range(a):
+            assert {(c[a], c[b]) for c in COVERING} == {(c[a], c[b]) for c in ALL}
+
+
+@pytest.mark.parametrize(("way", "format", "threads", "length"), ALL if DEEP else COVERING)
+def test_text_is_the_plain_one(
+    path: Callable[[str, str], Path],
+    plain: Callable[[str, str, str], list[Piece]],
+    way: str,
+    format: str,
+    threads: int,
+    length: int,
+) -> None:
+    """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie has read
+    the text and an adaptive length has measured."""
+    target = WAYS[way].target
+    options = WAYS[way].options(path, length)
+    with loaded(path(target, format), target, threads=threads, **options) as engine:
+        for name, params in SAMPLING.items():
+            expected = plain(target, format, name)
+            for _ in range(2):
+                engine.reset()
+                assert unmarked(pieces(engine, TEXT, params)) == expected
+                demand_settled(engine)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "adaptive"])
+def test_drafts_are_accepted(path: Callable[[str, str], Path], way: str) -> None:
+    """Each drafter foretells some of a trained model's text: what was equal above was not so for
+    want of drafts. (An adaptive length may rightly be 0.)"""
+    target, options = WAYS[way].target, WAYS[way].options(path, 5)
+    with loaded(path(target, "F16"), target, threads=2, **options) as engine:
+        for _ in range(2):  # the second time the trie has read it
+            engine.reset()
+            drafted = pieces(engine, TEXT, {"max_tokens": 60, "ignore_eos": True})
+        found = engine.timings.speculation
+    assert found is not None
+    assert found.accepted == sum(piece.drafted for piece in drafted) > 0
+    assert found.tokens == len(drafted) - 1
+    assert found.tokens_per_step > 1
+
+
+def test_a_draft_model_goes_on_when_contexts_are_full(path: Callable[[str, str], Path]) -> None:
+    """Where a text outgrows the context, the target's is shifted and the draft model reads the end
+    alone: the text is the plain one, and its last part is drafted as well."""
+    long = {"max_tokens": 150, "ignore_eos": True}
+    options = {"context": 48, "threads": 1}
+    with Engine.load(path("story", "F16"), **options) as engine:
+        plain = pieces(engine, TEXT, long, context_shift=True)
+    for settings in (Linear(6, adaptive=False), Tree(6, adaptive=False)):
+        with Engine.load(
+            path("story", "F16"), draft=path("story-draft", "F16"), speculation=settings, **options
+        ) as engine:
+            drafted = pieces(engine, TEXT, long, context_shift=True)
+            demand_settled(engine)
+        assert unmarked(drafted) == plain
+        assert sum(piece.drafted for piece in drafted[-50:]) > 10
