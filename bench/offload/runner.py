@@ -19,7 +19,8 @@ from engine.offload.budget import Budget
 from engine.offload.offload import Offload
 
 BATCH = 64  # tokens of a step, which is of one: activations of more would take memory
-IN_A_ROW = 2**28  # bytes of a reading
+IN_A_ROW = 2**29  # bytes of a reading
+AWAKE = 2**26  # bytes after which readers that slept are all at work
 SCATTERED = 4000  # reads of one
 IO = Path("/proc/self/io")
 QUIET = 0.01  # seconds without a read after which none is on its way
@@ -198,13 +199,13 @@ class Disk:
 
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
-        self._reader.sequential(IN_A_ROW)  # the first is slower
 
     def about(self) -> dict[str, Any]:
         return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
         """Of a reading, whatever the tokens."""
+        self._reader.sequential(AWAKE)
         busy = self._reader.busy
         if self._size:
             n_bytes, seconds = self._reader.scattered(self._size, SCATTERED)
