@@ -24,7 +24,7 @@ from engine.gguf_file import GGUFError, GGUFFile
 from engine.model import Model
 from engine.offload import offload
 from engine.offload.bundling import bundle
-from engine.offload.offload import OffloadError
+from engine.offload.disk import OffloadError
 from kernels.cpu.readers import Readers
 
 pytestmark = pytest.mark.usefixtures("in_time")

@@ -2,27 +2,28 @@
 as they meet them."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from engine.config import ModelConfig, ModelError
+from engine.config import ModelConfig
 from engine.gguf_file import GGUFFile
 from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
 from engine.offload.bundle import Bundle
-from engine.offload.direct_file import DirectFile
-from engine.offload.neurons import Group, Neurons, Source
+from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors, tensor_of
+from engine.offload.neurons import Neurons, Source
+from engine.offload.residency import Division
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
-from engine.packed_weights import Copied, Job, Packed, Places, packed_file, paged
+from engine.packed_weights import PAGE, paged
 from engine.plan import Step, place, stages_of, with_scratch
-from engine.watch import Watch
+from engine.stages import Call
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.team import Team
@@ -33,10 +34,6 @@ INPUTS = 2**23  # bytes that inputs of a step and requests to the readers take, 
 REQUESTS = 2**10  # in the readers' ring, at least
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class OffloadError(ModelError):
-    """Weights could not be read while the model ran: what was computed with them is void."""
 
 
 class Offload:
@@ -67,67 +64,57 @@ class Offload:
     ) -> None:
         self._resources = ExitStack()
         try:
-            self.rows = Rows(steps, file, limits["tokens"])
-            self._resources.callback(self.rows.close)
+            self.rows = self._resources.enter_context(closing(Rows(steps, file, limits["tokens"])))
             self.steps = [with_scratch(step, limits) for step in self.rows.steps]
             sparse = sparse_tensors(self.steps, config)
             jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
             disk = Disk(jobs, sparse, file, bundles, options.neuron_bundles)
-            self._resources.callback(disk.close)
+            self._disk = self._resources.enter_context(closing(disk))
             stages = stages_of(self.steps)
-            shares = [call.share for stage in stages for call in stage]
-            shares += [job.packing.share for job in jobs.values() if isinstance(job, Packed)]
-            for share in shares:
-                share.compile()  # what that takes is not left for weights
-            order = {
-                value.name: disk.stored[value.name].size
-                for stage in stages
-                for call in stage
-                for value in call.values()
-                if value.name in disk.stored
-            }
+            for call in (call for stage in stages for call in stage):
+                call.share.compile()  # what that takes is not left for weights
+            order = in_order(stages, disk.stored)
             _, arena = place(stages, limits, logits)
             step = arena + INPUTS + sum(array.nbytes for array in self.rows.arrays.values())
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack
             disk.open(team, options.progress.packed)
             division, pool = shared(Budget.now(total, cache_bytes, step), order, disk.sources)
-            self.stream = Stream(division.ring, disk.stored, team.n_threads)
-            self.neurons = None
-            counters = len(division.ring.names)
-            requests = self.stream.reads
-            if disk.sources:
-                self.neurons = Neurons(disk.sources, pool, counters, options.neuron_window)
-                counters += len(disk.sources)
-                requests = max(requests, self.neurons.reads)
-            self.readers = self._resources.enter_context(
-                Readers(
-                    [file.file for file in disk.files],
-                    READERS,
-                    team.n_threads,
-                    max(1, counters),
-                    1 << max(REQUESTS, requests).bit_length(),
-                )
-            )
-            self.stream.read_by(self.readers)
-            resident = self._read(division.resident, disk.stored)
-            disk.check()
-            self.resident = sum(array.nbytes for array in resident.values())
-            self.arrays = {**self.rows.arrays, **disk.shaped(resident | self.stream.weights)}
-            if self.neurons:
-                self.arrays |= self.neurons.arrays
-                self.steps = with_neurons(self.steps, self.neurons, self.readers)
-            self._disk = disk
+            self._fill(division, pool, team.n_threads, options.neuron_window)
             self._void = False  # whether what was read may be no good
             self.notes = [*disk.notes, self._division()]
         except BaseException:
             self._resources.close()
             raise
 
+    def _fill(self, division: Division, pool: int, threads: int, window: int | None) -> None:
+        """Memory for all weights, what is resident read into it."""
+        disk = self._disk
+        self.stream = Stream(division.ring, disk.stored, threads)
+        self.neurons = None
+        counters, requests = len(division.ring.names), max(REQUESTS, self.stream.reads)
+        if disk.sources:
+            self.neurons = Neurons(disk.sources, pool, counters, window)
+            counters += len(disk.sources)
+            requests = max(requests, self.neurons.reads)
+        files = [file.file for file in disk.files]
+        capacity = 1 << requests.bit_length()
+        self.readers = self._resources.enter_context(
+            Readers(files, READERS, threads, max(1, counters), capacity)
+        )
+        self.stream.read_by(self.readers)
+        resident = self._read(division.resident, disk.stored)
+        disk.check()
+        self.resident = sum(array.nbytes for array in resident.values())
+        self.arrays = {**self.rows.arrays, **disk.shaped(resident | self.stream.weights)}
+        if self.neurons:
+            self.arrays |= self.neurons.arrays
+            self.steps = with_neurons(self.steps, self.neurons, self.readers)
+
     def _read(self, names: Sequence[str], stored: Mapping[str, Stored]) -> dict[str, Array]:
         """Weights that stay in memory."""
         sizes = [paged(stored[name].size) for name in names]
-        memory, found, begin = aligned(sum(sizes), 4096), {}, 0
+        memory, found, begin = aligned(sum(sizes), PAGE), {}, 0
         for name, size in zip(names, sizes, strict=True):
             for at in range(0, size, AT_ONCE):
                 piece = memory[begin + at : begin + min(at + AT_ONCE, size)]
@@ -181,107 +168,15 @@ class Offload:
         self._resources.close()
 
 
-class Disk:
-    """Where everything is that may be read while the model runs.
-
-    stored     weights in the packed file, by the names of their values
-    sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own
-    files      once open: the packed file, and the model's where neurons are read from it
-    """
-
-    def __init__(
-        self,
-        jobs: Mapping[str, Job],
-        sparse: Mapping[int, Sequence[str]],
-        file: GGUFFile,
-        bundles: Mapping[int, Bundle],
-        side_by_side: bool,
-    ) -> None:
-        groups = {
-            i: pools.groups_of(file, names, side_by_side)
-            for i, names in sparse.items()
-            if i not in bundles
-        }
-        named: dict[str, Group] = {
-            group.layout: group for several in groups.values() for group in several
-        }
-        self._jobs: dict[str, Job] = {**jobs, **named}
-        self._model, self._bundled = file, any(i in bundles for i in sparse)
-        self._places = Places(self._jobs, file)
-        self.files: list[DirectFile] = []
-        begins, sizes = self._places.begins, self._places.sizes
-        self.stored = {name: Stored(begins[name], sizes[name]) for name in jobs}
-        self.sources: dict[int, Source] = {
-            i: pools.of_bundle(bundles[i], 1)
-            if i in bundles
-            else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
-            for i in sparse
-        }
-
-    def open(self, team: Team, watch: Watch | None) -> None:
-        """Open the files; weights are packed now if they have not been."""
-        path, stamp = packed_file(self._jobs, self._model, self._places, team, watch)
-        self.files.append(DirectFile(path, stamp))
-        if self._bundled:
-            self.files.append(DirectFile(self._model.path, self._model.stamp))
-
-    def check(self) -> None:
-        """Raise `OffloadError` if others have written into a file since."""
-        for file in self.files:
-            try:
-                file.check()
-            except OSError as error:
-                raise OffloadError(str(error)) from None
-
-    @property
-    def notes(self) -> list[str]:
-        return [file.note for file in self.files if file.note]
-
-    def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
-        """Packed weights as kernels want them shaped."""
-        return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
-
-    def close(self) -> None:
-        for file in self.files:
-            file.close()
-
-
-def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list[str]]:
-    """The matrices of each sparse block, whose rows are its neurons."""
-    if not config.sparsity:
-        return {}
-    found: dict[int, list[str]] = {i: [] for i in config.sparsity.ranks}
-    for step in steps:
-        if step.node.op in ("sparse_linear", "sparse_axpy"):
-            block = int(tensor_of(step).split(".")[1])
-            if block in found:
-                found[block].append(tensor_of(step))
-    return found
-
-
-def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
-    """How the matrices that steps meet are packed, without those `left` for the pool."""
-    return {
-        weight.name: Packed(tensor_of(step), how)
-        if (how := step.kernel.pack)
-        else Copied(weight.name)
-        for step in steps
-        if isinstance(weight := step.node.arguments.get("weight"), Value)
-        and weight.format
-        and tensor_of(step) in file.tensors
-        and tensor_of(step) not in left
-    }
-
-
-def tensor_of(step: Step) -> str:
-    """The file's tensor that a step meets, "" if it meets none."""
-    weight = step.node.arguments.get("weight")
-    return step.weight or (weight.name if isinstance(weight, Value) else "")
+def in_order(stages: Sequence[Sequence[Call]], stored: Mapping[str, Stored]) -> dict[str, int]:
+    """Bytes of the stored weights, in the order in which a step meets them."""
+    values = (value for stage in stages for call in stage for value in call.values())
+    return {value.name: stored[value.name].size for value in values if value.name in stored}
 
 
 def shared(
     budget: Budget, order: Mapping[str, int], sources: Mapping[int, Source]
-) -> tuple[residency.Division, int]:
+) -> tuple[Division, int]:
     """The budget's room between weights, which come first, and the pool of neurons: the weights'
     division, and the pool's bytes. All of any one block must fit the pool."""
     least = pools.least(sources) if sources else 0

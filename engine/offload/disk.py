@@ -1,0 +1,123 @@
+"""Where everything is that may be read while a model runs: the packed file, and bundles."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelConfig, ModelError
+from engine.gguf_file import GGUFFile
+from engine.graph import Value
+from engine.offload import neurons as pools
+from engine.offload.bundle import Bundle
+from engine.offload.direct_file import DirectFile
+from engine.offload.neurons import Group, Source
+from engine.offload.stream import Stored
+from engine.packed_weights import Copied, Job, Packed, Places, packed_file
+from engine.plan import Step
+from engine.watch import Watch
+from kernels.cpu.team import Team
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class OffloadError(ModelError):
+    """Weights could not be read while the model ran: what was computed with them is void."""
+
+
+class Disk:
+    """Where everything is that may be read while the model runs.
+
+    stored     weights in the packed file, by the names of their values
+    sources    neurons of sparse blocks: in the packed file or, of a bundled model, in its own
+    files      once open: the packed file, and the model's where neurons are read from it
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, Job],
+        sparse: Mapping[int, Sequence[str]],
+        file: GGUFFile,
+        bundles: Mapping[int, Bundle],
+        side_by_side: bool,
+    ) -> None:
+        groups = {
+            i: pools.groups_of(file, names, side_by_side)
+            for i, names in sparse.items()
+            if i not in bundles
+        }
+        named: dict[str, Group] = {
+            group.layout: group for several in groups.values() for group in several
+        }
+        self._jobs: dict[str, Job] = {**jobs, **named}
+        self._model, self._bundled = file, any(i in bundles for i in sparse)
+        self._places = Places(self._jobs, file)
+        self.files: list[DirectFile] = []
+        begins, sizes = self._places.begins, self._places.sizes
+        self.stored = {name: Stored(begins[name], sizes[name]) for name in jobs}
+        self.sources: dict[int, Source] = {
+            i: pools.of_bundle(bundles[i], 1)
+            if i in bundles
+            else pools.of_groups(file, groups[i], [begins[g.layout] for g in groups[i]])
+            for i in sparse
+        }
+
+    def open(self, team: Team, watch: Watch | None) -> None:
+        """Open the files; weights are packed now if they have not been."""
+        path, stamp = packed_file(self._jobs, self._model, self._places, team, watch)
+        self.files.append(DirectFile(path, stamp))
+        if self._bundled:
+            self.files.append(DirectFile(self._model.path, self._model.stamp))
+
+    def check(self) -> None:
+        """Raise `OffloadError` if others have written into a file since."""
+        for file in self.files:
+            try:
+                file.check()
+            except OSError as error:
+                raise OffloadError(str(error)) from None
+
+    @property
+    def notes(self) -> list[str]:
+        return [file.note for file in self.files if file.note]
+
+    def shaped(self, weights: Mapping[str, Array]) -> dict[str, Array]:
+        """Packed weights as kernels want them shaped."""
+        return {name: self._places.shaped(name, weight) for name, weight in weights.items()}
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list[str]]:
+    """The matrices of each sparse block, whose rows are its neurons."""
+    if not config.sparsity:
+        return {}
+    found: dict[int, list[str]] = {i: [] for i in config.sparsity.ranks}
+    for step in steps:
+        if step.node.op in ("sparse_linear", "sparse_axpy"):
+            block = int(tensor_of(step).split(".")[1])
+            if block in found:
+                found[block].append(tensor_of(step))
+    return found
+
+
+def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
+    """How the matrices that steps meet are packed, without those `left` for the pool."""
+    return {
+        weight.name: Packed(tensor_of(step), how)
+        if (how := step.kernel.pack)
+        else Copied(weight.name)
+        for step in steps
+        if isinstance(weight := step.node.arguments.get("weight"), Value)
+        and weight.format
+        and tensor_of(step) in file.tensors
+        and tensor_of(step) not in left
+    }
+
+
+def tensor_of(step: Step) -> str:
+    """The file's tensor that a step meets, "" if it meets none."""
+    weight = step.node.arguments.get("weight")
+    return step.weight or (weight.name if isinstance(weight, Value) else "")
