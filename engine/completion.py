@@ -83,7 +83,10 @@ class Completion:
 
     def sample(self, logits: np.ndarray, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
         """Draw the next token from logits [vocab] and say what it adds."""
-        sampled = self.sampler.sample(logits)
+        return self.take(self.sampler.sample(logits), prompt_logprobs)
+
+    def take(self, sampled: Sampled, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
+        """Go on with a token that the sampler gave and say what it adds."""
         self.sampler.accept(sampled.token)
         self.tokens.append(sampled.token)
         text, reason = self._advance(sampled)

@@ -16,7 +16,7 @@ from engine.config import ModelError
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
 from engine.model import Model
-from engine.options import Options
+from engine.options import MOST_SEQUENCES, Options
 from engine.sampler import Bind, Sampler, needed_ops
 from engine.sampling_params import SamplingParams
 from engine.speculation.build import speculation as begin_speculation
@@ -81,15 +81,14 @@ class Engine:
         if speculation:
             options = replace(
                 options,
-                sequences=max(options.sequences, 2 + branches(speculation)),
+                sequences=max(options.sequences, min(2 + branches(speculation), MOST_SEQUENCES)),
                 outputs=max(options.outputs, 1 + speculation.draft_max),
             )
         engine = cls._alone(path, options)
         if speculation:
             try:
                 if draft is not None:
-                    rest = replace(options, ram_budget=0, sparse="auto", threshold=None)
-                    engine._draft = cls._alone(draft, rest)
+                    engine._draft = cls._alone(draft, options.of_a_draft())
                 engine._speculation = begin_speculation(speculation, engine, engine._draft)
             except BaseException:
                 engine.close()
@@ -200,8 +199,15 @@ class Engine:
 
     def reset(self) -> None:
         """Forget what the cache holds."""
+        self.settle()
         self.model.cells.clear()
         self.held, self.drawn = [], []
+
+    def settle(self) -> None:
+        """Let the cache hold the cells of `held` and no others: a generation that waits between two
+        tokens may have a draft there."""
+        if self._speculation:
+            self._speculation.settle()
 
     @property
     def sampler_state(self) -> dict[str, Any] | None:
@@ -253,6 +259,7 @@ class Engine:
         self._cancelled.clear()
         self._generation += 1
         generation = self._generation
+        self.settle()
         for sequence in range(1, model.options.sequences):
             model.cells.remove(sequence)
         completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
@@ -322,17 +329,24 @@ class Engine:
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
 
     def sampler(self, params: SamplingParams) -> Sampler:
-        """One for a text of this model's tokens."""
+        """For drafts: it gives distributions too, and its random numbers have nothing in common
+        with those of texts, even of the same seed."""
         return Sampler(
             params.in_tokens(self._words),
             self.model.config.vocab,
             self.tokenizer.eog_ids,
-            kernels=self._sampling_kernels(params),
+            kernels=self.bound(needed_ops(params, distributions=True)),
+            stream=(1,),
         )
 
     def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
         """Certified kernels for the ops that these parameters want."""
-        needs = {op: Need(op) for op in needed_ops(params)}
+        drawn = self._speculation is not None and self._speculation.verifier is not None
+        return self.bound(needed_ops(params, distributions=drawn))
+
+    def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
+        """Certified kernels of these ops."""
+        needs = {op: Need(op) for op in ops}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self.model.options.progress.certified
             chosen = self.model.chooser.choose(new, progress)

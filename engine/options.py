@@ -1,7 +1,7 @@
 """How a model is loaded, and who watches."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from kernels.kernel import NUMERICS
 from reference.kv_write import FORMATS_OF_CACHE
 
 Array = np.ndarray[Any, np.dtype[Any]]
+MOST_SEQUENCES = 2**10
 # From a graph and the limits of its sizes, such as "tokens".
 Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
@@ -89,7 +90,7 @@ class Options:
         for name, least in (("context", 0), ("batch", 1), ("sequences", 1), ("outputs", 1)):
             if getattr(self, name) < least:
                 raise ModelError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name, most in (("context", 2**24), ("batch", 2**16), ("sequences", 2**10)):
+        for name, most in (("context", 2**24), ("batch", 2**16), ("sequences", MOST_SEQUENCES)):
             if getattr(self, name) > most:
                 raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
         if not 0 <= self.threads <= MOST_THREADS:
@@ -107,3 +108,11 @@ class Options:
             raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
+
+    def of_a_draft(self) -> "Options":
+        """For the draft model beside this one: without what is said of a file's neurons, of the
+        process's memory and of a graph."""
+        return replace(
+            self, ram_budget=0, sparse="auto", threshold=None, vram_budget=0, activation=None,
+            rewrite=None,
+        )  # fmt: skip

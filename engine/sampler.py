@@ -73,15 +73,17 @@ def chain(params: SamplingParams) -> tuple[str, ...]:
     return tuple(op for op, on in stages.items() if on)
 
 
-def needed_ops(params: SamplingParams) -> tuple[str, ...]:
-    """All ops of which a sampler with these parameters wants a kernel."""
+def needed_ops(params: SamplingParams, distributions: bool = False) -> tuple[str, ...]:
+    """All ops of which a sampler with these parameters wants a kernel, also those of `distribution`
+    and `draw` if they will be asked for."""
     top = ("top_k",) if params.logprobs else ()
-    return tuple(dict.fromkeys((*chain(params), "log_sum_exp", *top)))
+    also = ("softmax", "pick") if distributions else ()
+    return tuple(dict.fromkeys((*chain(params), "log_sum_exp", *top, *also)))
 
 
 def first_variants(params: SamplingParams) -> dict[str, Bind]:
     """The preferred kernel of each op, whether certified or not: for tests and experiments."""
-    return {op: partial(bind, variants(op)[0]) for op in needed_ops(params)}
+    return {op: partial(bind, variants(op)[0]) for op in needed_ops(params, distributions=True)}
 
 
 class Sampler:
@@ -89,7 +91,10 @@ class Sampler:
 
     `sample` draws; `accept` tells what token the text went on with, drawn or not. `prompt` is what
     stood before: penalties look at it, `min_tokens` and `bad_words` do not. `kernels` binds the ops
-    of `needed_ops(params)`.
+    of `needed_ops(params)`. Samplers of different `stream` have independent random numbers, even of
+    one seed.
+
+    Where something else draws, as in verifying drafts: `distribution`, `chosen`, then `accept`.
     """
 
     def __init__(
@@ -100,12 +105,14 @@ class Sampler:
         *,
         prompt: Sequence[int] = (),
         kernels: Mapping[str, Bind] | None = None,
+        stream: tuple[int, ...] = (),
     ) -> None:
         self.params, self.vocab = params, vocab
         self._eog = sorted(eog_ids)
         self._kernels = first_variants(params) if kernels is None else kernels
         self._check()
-        self._random = np.random.Generator(np.random.PCG64(params.seed))
+        seeds = np.random.SeedSequence(params.seed, spawn_key=stream)
+        self._random = np.random.Generator(np.random.PCG64(seeds))
         self._mu = 2 * params.mirostat_tau
         self._repeated = np.zeros(vocab, np.int32)
         self._counts = self._repeated.copy() if params.penalty_last_n is None else self._repeated
@@ -121,8 +128,8 @@ class Sampler:
     def _check(self) -> None:
         """Every op has a kernel, and everything that must be a token is one."""
         p = self.params
-        if missing := [op for op in needed_ops(p) if op not in self._kernels]:
-            raise SamplingError(f"these parameters need a kernel of {missing[0]}, none was given")
+        for op in needed_ops(p):
+            self._kernel(op)
         texts = [word for word in p.bad_words if isinstance(word, str)]
         if "dry" in chain(p):
             texts += [word for word in p.dry_sequence_breakers if isinstance(word, str)]
@@ -143,6 +150,11 @@ class Sampler:
                     f"{name} holds {outside[0]}: the vocabulary has {self.vocab} tokens"
                 )
 
+    def _kernel(self, op: str) -> Bind:
+        if op not in self._kernels:
+            raise SamplingError(f"these parameters need a kernel of {op}, none was given")
+        return self._kernels[op]
+
     def _bind(self) -> None:
         """Lay the chain over its buffers."""
         self._raw, self._total = np.empty(self.vocab, np.float32), np.empty(1)
@@ -151,13 +163,13 @@ class Sampler:
         self._normalise = self._stage("log_sum_exp", self._raw, self._total)
         self._stages: list[Callable[[], None]] = []
         source, target = self._edited, spare
-        for op in chain(self.params):
-            if op in ("greedy", "draw"):
-                self._stages.append(self._stage(op, source, self._token))
-            else:
-                self._stages.append(self._stage(op, source, target))
-                source, target = target, source
-        self._final = source
+        *before, last = chain(self.params)
+        for op in before:
+            self._stages.append(self._stage(op, source, target))
+            source, target = target, source
+        self._choose = self._stage(last, source, self._token)
+        self._greedy = last == "greedy"
+        self._final, self._log_sum = source, 0.0
         if self.params.logprobs:
             self._best = np.empty_like(self._raw)
             self._rank = self._stage("top_k", self._raw, self._best, k=self.params.logprobs)
@@ -241,21 +253,63 @@ class Sampler:
         Raises SamplingError where they are of another size, NaN, infinite, or all -inf, or where
         bans leave no token.
         """
+        self._shape(logits)
+        self._choose()
+        token = int(self._token[0])
+        self._demand_left(token)
+        return self.chosen(token)
+
+    def distribution(self, logits: Logits) -> Array:
+        """What `sample` would draw from: probabilities float64 [vocab], zero for tokens that are
+        banned or cut, one for the only one that is left. `sample`'s errors, and its toss for xtc.
+        """
+        self._shape(logits)
+        p = np.zeros(self.vocab)
+        if self._greedy:
+            self._choose()
+            token = int(self._token[0])
+            self._demand_left(token)
+            p[token] = 1
+            return p
+        self._demand_left(int(self._final.argmax()))
+        out = np.empty((1, self.vocab), np.float32)
+        self._kernel("softmax")({"x": self._final[np.newaxis]}, {"out": out})(1, (0,))
+        np.divide(out[0], out.sum(dtype=np.float64), out=p)
+        return p
+
+    def draw(self, p: Array) -> int:
+        """A token from probabilities float64 [vocab], by this sampler's random numbers."""
+        u = np.array([self._random.random()])
+        self._kernel("pick")({"p": p[np.newaxis], "u": u}, {"tokens": self._token})(1, (0,))
+        return int(self._token[0])
+
+    @property
+    def random(self) -> np.random.Generator:
+        """The sampler's random numbers, for what else decides about its tokens."""
+        return self._random
+
+    def chosen(self, token: int) -> Sampled:
+        """This token of the last `distribution`, as `sample` would have returned it."""
+        if self.params.mirostat and not self._greedy:
+            self._steer(token)
+        log_sum = self._log_sum
+        return Sampled(token, float(self._raw[token]) - log_sum, self._top(log_sum))
+
+    def _shape(self, logits: Logits) -> None:
+        """Run the chain up to its last op."""
         if logits.shape != (self.vocab,):
             raise SamplingError(f"want logits [{self.vocab}], got {list(logits.shape)}")
         np.copyto(self._raw, logits)
         self._demand_numbers(self._raw)
         self._normalise()
-        total = float(self._total[0])
+        self._log_sum = float(self._total[0])
         self._edit()
         for run in self._stages:
             run()
-        token = int(self._token[0])
+
+    def _demand_left(self, token: int) -> None:
         if self._final[token] == -np.inf:
             raise SamplingError(f"no token is left at token {len(self._history)}: all are banned")
-        if self.params.mirostat and self.params.temperature >= GREEDY_BELOW:
-            self._steer(token)
-        return Sampled(token, float(self._raw[token]) - total, self._top(total))
 
     def _demand_numbers(self, logits: Array) -> None:
         top, count = logits.max(), len(self._history)

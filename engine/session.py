@@ -28,6 +28,7 @@ class SessionError(ValueError):
 def save(engine: Engine, path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
+    engine.settle()
     cells = engine.model.cells.of(0)[: len(engine.held)]  # an evaluation cut off has left more
     header = json.dumps(
         {

@@ -64,15 +64,17 @@ class Drafting:
     draft: Span = field(default_factory=Span)
     verify: Span = field(default_factory=Span)
     steps: int = 0
+    tokens: int = 0  # of the text, that these steps gave
     drafted: int = 0
     accepted: int = 0
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
 
-    def add(self, depth: int, drafted: int, accepted: int) -> None:
+    def add(self, depth: int, drafted: int, accepted: int, tokens: int) -> None:
         """A step with a draft of so many tokens, the longest branch of which has `depth`, and of
-        which so many were accepted."""
+        which so many were accepted; it gave the text so many."""
         self.steps += 1
+        self.tokens += tokens
         self.drafted += drafted
         self.accepted += accepted
         grown = depth - len(self.drafted_at)
@@ -96,4 +98,4 @@ class Drafting:
     @property
     def tokens_per_step(self) -> float:
         """Tokens that a step of the target gave, its own among them."""
-        return (self.steps + self.accepted) / self.steps if self.steps else 0.0
+        return self.tokens / self.steps if self.steps else 0.0

@@ -81,13 +81,13 @@ def pick(p: Array, u: Array) -> Array:
     running = np.cumsum(p, axis=-1)
     found = (running > (u * running[:, -1])[:, None]) & (p > 0)
     last = p.shape[1] - 1 - np.argmax(p[:, ::-1] > 0, axis=-1)
-    return np.where(found.any(axis=-1), np.argmax(found, axis=-1), last).astype(np.int32)
+    return np.asarray(np.where(found.any(axis=-1), np.argmax(found, axis=-1), last), np.int32)
 
 
 def some_rows(case: Case, rng: np.random.Generator) -> Array:
     """Distributions of the case's kind, a quarter of their tokens removed. [nodes vocab]"""
     logits = case.array(rng, case.shape["nodes"], case.shape["vocab"]).astype(np.float64)
-    removed = rng.random(logits.shape) < 0.25
+    removed = np.asarray(rng.random(logits.shape) < 0.25)
     removed[np.arange(len(logits)), rng.integers(logits.shape[1], size=len(logits))] = False
     return softmax(np.where(removed, -np.inf, logits))
 
@@ -121,8 +121,8 @@ def _make_accept(case: Case) -> Arguments:
     """u is also p(x) / q(x) itself, where the product's rounding decides."""
     inputs, rng = _make_rejected(case), case.rng()
     p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
-    ratio = np.where((p < q) & (rng.random(p.shape) < 0.3), p / np.where(q > 0, q, 1), -1.0)
-    return {**inputs, "u": np.where(ratio >= 0, ratio, some_u(case, rng))}
+    ratio, tied = p / np.where(p < q, q, 1), (p < q) & (rng.random(p.shape) < 0.3)
+    return {**inputs, "u": np.where(tied, ratio, some_u(case, rng))}
 
 
 def _make_exclude(case: Case) -> Arguments:

@@ -120,8 +120,8 @@ class LlamaCpp:
 
 
 class LlamaCppMapped(LlamaCpp):
-    """The same with all weights left in the file, as llama-bench's --no-repack has them: memory that
-    the system may take back and read again."""
+    """The same with all weights left in the file, as llama-bench's --no-repack has them: memory
+    that the system may take back and read again."""
 
     repacked = False
 

@@ -1,9 +1,9 @@
 """Which ways to run a model are set against each other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bench.offload.race import Subject
-from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, Process, Way
+from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, NO_WINDOW, Process, Way
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the weights' bytes, what a budget is
 IN_A_ROW, SCATTERED = "disk, in a row", "disk, a neuron at a time"
@@ -28,7 +28,7 @@ def paper(subject: Subject, share: float, neuron: int) -> list[Way]:
     one thing more. `neuron`: bytes of a bundle."""
     budget = int(share * subject.weights)
     with_neurons = [
-        Way(PREDICTOR, Process(budget=budget, sparse=ON, window=0, bundles=False)),
+        Way(PREDICTOR, Process(budget=budget, sparse=ON, window=NO_WINDOW, bundles=False)),
         Way(WINDOW, Process(budget=budget, sparse=ON, bundles=False)),
         Way(BUNDLE, Process(budget=budget, sparse=ON)),
     ]
@@ -52,7 +52,6 @@ def curve(subject: Subject, shares: Sequence[float], sparse: str, neuron: int = 
 def at(share: float) -> str:
     """What a way at such a budget is called."""
     return f"{share:.0%} of the weights"
-
 
 
 def _naive(sparse: str) -> list[Way]:

@@ -48,7 +48,9 @@ class Reading:
     @property
     def whole(self) -> Block:
         """All blocks together."""
-        return Block(*(sum(getattr(b, f.name) for b in self.blocks.values()) for f in fields(Block)))
+        return Block(
+            *(sum(getattr(b, f.name) for b in self.blocks.values()) for f in fields(Block))
+        )
 
 
 class Meter:
@@ -78,7 +80,7 @@ class Meter:
         waited: dict[str, float] = {}
         for name, seconds in offload.stream.stalls().items():
             waited[block_of(name)] = waited.get(block_of(name), 0.0) + seconds
-        met: dict[str, tuple[int, int, int]] = {}
+        met: dict[str, tuple[float, ...]] = {}
         if neurons:
             for name, seconds in neurons.stalls().items():
                 waited[name] = waited.get(name, 0.0) + seconds
@@ -86,7 +88,9 @@ class Meter:
             for n, i in enumerate(neurons.blocks):
                 misses = int(state.misses[n])
                 met[f"blk.{i}"] = int(state.hits[n]), misses, misses * neurons.sources[i].slot
-        found = {name: (waited[name], *met.get(name, (0, 0, 0))) for name in sorted(waited, key=place)}
+        found = {
+            name: (waited[name], *met.get(name, (0, 0, 0))) for name in sorted(waited, key=place)
+        }
         statistics = offload.readers.statistics
         return statistics.bytes, statistics.seconds, found
 

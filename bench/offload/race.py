@@ -26,6 +26,7 @@ from kernels.provenance import cache_folder
 OVER = 64 * 2**20  # bytes by which a process may exceed its budget
 SMALL = 2**28  # bytes of weights below which a budget of a process means little
 PATIENCE = 1800.0  # seconds: the first to open a model compiles, certifies and packs
+UNCOUNTED = 2  # tokens after which reading ahead stands where it does after every step
 SHARED = ("compiled", "certificates.jsonl")  # of a cache folder
 
 
@@ -40,17 +41,20 @@ class Subject:
     vocab: int
     sparse: bool
     counted: int
-    uncounted: int = 1
+    uncounted: int = UNCOUNTED
     texts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, path: Path, threads: int, counted: int) -> "Subject":
-        """With stories for an embedded model, of which it knows what comes next."""
+    def of(cls, path: Path, threads: int, large: int, small: int) -> "Subject":
+        """With `large` tokens that count or, where steps are that much shorter, `small`; of stories
+        for an embedded model, which knows what comes next."""
         with GGUFFile(path) as file:
             weights = sum(tensor.n_bytes for tensor in file.tensors.values())
             vocab = file.tensors["token_embd.weight"].dims[0]
             sparse = "blk.0.fc1.weight" in file.tensors
-        found = cls(path, threads, weights, vocab, sparse, counted)
+        found = cls(path, threads, weights, vocab, sparse, large)
+        if found.alone:
+            found = replace(found, counted=small)
         if path not in embedded_models().values():
             return found
         tokens = (tuple(passage.tokens) for passage in passages(path, stories()))
@@ -89,7 +93,9 @@ class Outcome:
         return [sample.seconds for sample in self.samples]
 
     def median(self, name: str) -> float:
-        return float(np.median([getattr(s, name) for s in self.samples])) if self.samples else math.nan
+        return (
+            float(np.median([getattr(s, name) for s in self.samples])) if self.samples else math.nan
+        )
 
     @property
     def hit_rate(self) -> float:
@@ -126,15 +132,29 @@ class Folders:
         return own
 
     def pack(self, subject: Subject, process: Process) -> About | None:
-        """What a process of this layout has open, which packs the weights, under no limit; None if
-        its budget is too small, or they are packed."""
+        """Open a model under no limit, which packs its weights; None if that was done before, or
+        its budget is too small."""
         if process.layout in self.packed:
             return None
         with child_of(process, self) as child, suppress(ChildError):
-            found = opened(child, subject, process, "")
-            self.packed[process.layout] = found.packed
-            return found
+            return self.opened(child, subject, process)
         return None
+
+    def opened(self, child: Child, subject: Subject, process: Process) -> About:
+        """What a child has open that was asked to. Raises ChildError."""
+        question = {
+            "process": asdict(process),
+            "model": str(subject.path),
+            "threads": subject.threads,
+            "context": max(32, subject.length),
+            "packed": self.packed.get(process.layout, ""),
+            "alone": subject.alone,
+        }
+        answer = child.ask({"open": question})
+        found = About(**{**answer, "notes": tuple(answer["notes"])})
+        if found.packed:
+            self.packed[process.layout] = found.packed
+        return found
 
 
 @contextmanager
@@ -148,20 +168,6 @@ def folders() -> Iterator[Folders]:
 def child_of(process: Process, kept: Folders) -> Child:
     env = {"ASSAY_CACHE": str(kept.of(process.layout))}
     return Child("bench.offload.session", env=env, patience=PATIENCE)
-
-
-def opened(child: Child, subject: Subject, process: Process, packed: str) -> About:
-    """Raises ChildError where the process cannot open the model within its budget."""
-    question = {
-        "process": asdict(process),
-        "model": str(subject.path),
-        "threads": subject.threads,
-        "context": max(32, subject.length),
-        "packed": packed,
-        "alone": subject.alone,
-    }
-    answer = child.ask({"open": question})
-    return About(**{**answer, "notes": tuple(answer["notes"])})
 
 
 class Field:
@@ -180,11 +186,11 @@ class Field:
         self.notes: list[str] = []
         processes = list(dict.fromkeys(way.process for way in ways))
         try:
-            for process in sorted(processes, key=lambda p: -p.budget):
-                if process.who == ASSAY and process.budget:
+            for process in processes:
+                if process.limited and process.who == ASSAY:
                     kept.pack(subject, process)
-            # a file that is mapped stays in memory: whoever maps it comes last
-            processes.sort(key=lambda p: p.who == LLAMA_CPP)
+            # first who packs what others read; last who maps a file, which keeps it in memory
+            processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
             abouts = {process: self._open(process) for process in processes}
         except BaseException:
             self._resources.close()
@@ -241,7 +247,7 @@ class Field:
             if process in self._groups:
                 self._groups[process].add(child.pid)
             drop(self._subject.path)
-            return opened(child, self._subject, process, self._kept.packed.get(process.layout, ""))
+            return self._kept.opened(child, self._subject, process)
         except ChildError as error:
             return self._reason(process, error)
 

@@ -35,6 +35,7 @@ class RawReader:
         self._unit = max(self._file.file.alignment, 512)
         self.size = path.stat().st_size // PAGE * PAGE
         self._memory = aligned(MEMORY, PAGE)
+        self._memory[:] = 0  # else the first reading would wait for the system to give it
         self._readers = Readers([self._file.file], READERS, capacity=CAPACITY)
         self._rng = np.random.default_rng(0)
         self._at = 0

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - a runner uses what it needs of the common signature
 """What runs in the process of a way: a contender with its counters, or a disk alone."""
 
 import time
@@ -13,7 +14,7 @@ from bench.contenders.contender import Contender, Setup
 from bench.contenders.session import settle
 from bench.offload.meter import Meter
 from bench.offload.raw import RawReader
-from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, About, Process, Sample
+from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, NO_WINDOW, About, Process, Sample
 from engine.offload.budget import Budget
 from engine.offload.offload import Offload
 
@@ -50,13 +51,16 @@ def opened(
     from bench.contenders.assay import Assay
 
     setup = replace(
-        setup, sparse=wanted.sparse, ram_budget=wanted.budget, neuron_window=wanted.window,
+        setup,
+        sparse=wanted.sparse,
+        ram_budget=wanted.budget,
+        neuron_window=0 if wanted.window == NO_WINDOW else wanted.window,
         neuron_bundles=wanted.bundles,
-    )  # fmt: skip
+    )
     with patch.object(Budget, "now", of_weights) if alone else nullcontext():
         ours = Assay(path, setup)
     if offload := ours.engine.model.offload:
-        return Streamed(ours, offload)
+        return Streamed(ours, offload, forgets=wanted.window == NO_WINDOW)
     return Naive(ours, Path(packed)) if packed else Peer(ours)
 
 
@@ -103,10 +107,11 @@ class Naive:
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
         self._contender.hold(1, 0)
-        count, waited = len(tokens) - uncounted, 0.0
-        for i, token in enumerate(tokens):
-            if i == uncounted:
-                busy, waited, started = self._reader.busy, 0.0, time.perf_counter()
+        for i, token in enumerate(tokens[:uncounted]):
+            step(self._contender, token, i)
+        count, waited, busy = len(tokens) - uncounted, 0.0, self._reader.busy
+        started = time.perf_counter()
+        for i, token in enumerate(tokens[uncounted:], uncounted):
             waited += self._step(token, i, naive)
         seconds = time.perf_counter() - started
         busy = self._reader.busy - busy
@@ -132,10 +137,10 @@ class Naive:
 
 
 class Streamed:
-    """A model within a budget."""
+    """A model within a budget; one that `forgets` keeps no neuron from step to step."""
 
-    def __init__(self, contender: Contender, offload: Offload) -> None:
-        self._contender, self._offload = contender, offload
+    def __init__(self, contender: Contender, offload: Offload, forgets: bool) -> None:
+        self._contender, self._offload, self._forgets = contender, offload, forgets
 
     def about(self) -> dict[str, Any]:
         offload, neurons = self._offload, self._offload.neurons
@@ -157,10 +162,10 @@ class Streamed:
         """The uncounted ones bring the reading ahead to where it stands after every step."""
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
-            step(self._contender, token, i)
+            self._step(token, i)
         meter, started = Meter(self._offload), time.perf_counter()
         for i, token in enumerate(tokens[uncounted:], uncounted):
-            step(self._contender, token, i)
+            self._step(token, i)
         seconds, count = time.perf_counter() - started, len(tokens) - uncounted
         found = meter.read(count)
         every = found.whole
@@ -171,6 +176,11 @@ class Streamed:
                 every.hits / count, every.misses / count,
             )
         )  # fmt: skip
+
+    def _step(self, token: int, position: int) -> None:
+        if self._forgets and self._offload.neurons:
+            self._offload.neurons.window.forget()
+        step(self._contender, token, position)
 
     def _come_to_rest(self) -> None:
         """Wait for what is read ahead of a next step."""
@@ -186,6 +196,7 @@ class Disk:
 
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
+        self._reader.sequential(IN_A_ROW)  # the first is slower
 
     def about(self) -> dict[str, Any]:
         return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench.shell.profile_streamed import profile_streamed
 from engine.shell import options as o
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from bench.offload.step import StreamedStep
     from bench.profile import Profile, Work
     from bench.results import Measurement
     from engine.engine import Engine
@@ -44,6 +46,7 @@ def profile(
     sparse: o.Sparse = "auto",
     sparse_threshold: o.SparseThreshold = None,
     union: o.Union = False,
+    ram_budget: o.RamBudget = "",
     as_json: o.Json = False,
 ) -> None:
     """Print where the time of a step goes: a decode of one token, or a prompt.
@@ -51,6 +54,8 @@ def profile(
     A sparse model's neurons are counted in a run of their own: how many are active, how many of
     those that fire were predicted (recall), and how many of the predicted fire (precision). Tokens
     are random: of a text that the model knows, its predictors know more.
+
+    With --ram-budget it is what a step reads from disk and waits for, block by block.
     """
     from bench.conditions import conditions
     from bench.neurons import neurons
@@ -65,6 +70,12 @@ def profile(
         "numerics": numerics, "variant": variant, "strict": strict,
         "sparse": sparse, "threshold": sparse_threshold, "union": union,
     }  # fmt: skip
+    if ram_budget:
+        if nodes:
+            raise typer.BadParameter("--nodes and --ram-budget exclude each other")
+        budgeted = options | {"ram_budget": ram_budget}
+        profile_streamed(model, prompt or 1, before, budgeted, as_json)
+        return
     with loaded(model, count_neurons=True, **options) as engine:
         blocks = neurons(engine, prompt or 1, before)
         if not blocks:  # then nothing in it counts
@@ -192,7 +203,7 @@ def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Ta
     return result
 
 
-def title(found: "Profile") -> str:
+def title(found: "Profile | StreamedStep") -> str:
     tokens = "1 token" if found.tokens == 1 else f"{found.tokens} tokens"
     threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
     return (

@@ -5,7 +5,7 @@ The logits of what it writes are judged by test_peer_goldens.py and test_transfo
 
 import json
 import os
-import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from conformance import torch_archive
 from conformance.disk import full_after
 from conformance.llama.peers.checkpoint import CHECKPOINTS, LLAMA3, YARN
 from conformance.llama.peers.folder import (
@@ -320,13 +321,25 @@ def test_bad_folders_give_one_line(folder: Path, out: Path, spoil: Spoil, line: 
     assert sorted(path.name for path in out.parent.iterdir()) == before
 
 
-def test_pickles_want_torch(folder: Path, out: Path) -> None:
-    """Without torch the advice is to install it or to save the model as safetensors."""
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)
-        with pytest.raises(CheckpointError, match=r"pytorch_model.bin: .* install torch, or save"):
+def test_pickles_give_the_same_file(folder: Path, tmp_path: Path, out: Path) -> None:
+    """PyTorch's own files, without PyTorch; what is no table of tensors is refused."""
+    convert(folder, out, "F32")
+    pickle = folder / "pytorch_model.bin"
+    torch_archive.save(OrderedDict(SMALL.weights()), pickle)
+    (folder / "model.safetensors").unlink()
+    convert(folder, tmp_path / "other.gguf", "F32")
+    assert out.read_bytes() == (tmp_path / "other.gguf").read_bytes()
+    for other, line in (
+        ([np.zeros(2)], "this is not a table of tensors"),
+        ({Q_PROJ: "a"}, f"{Q_PROJ!r} in it is no tensor"),
+        (SMALL.weights() | {Q_PROJ: np.zeros((48, 48), np.int32)}, "is I32; readable are F32"),
+    ):
+        torch_archive.save(other, pickle)
+        with pytest.raises(CheckpointError, match=rf"pytorch_model\.bin: .*{line}|model: .*{line}"):
             convert(folder, out)
+    torch_archive.save(SMALL.weights(), pickle)
+    with pytest.raises(CheckpointError, match="cut short while it was read"):
+        convert(folder, out, watch=lambda *_: os.truncate(pickle, 2000))
 
 
 def test_a_folder_that_changes_is_refused(folder: Path, out: Path) -> None:

@@ -379,3 +379,76 @@ def test_texts_become_tokens():
     assert spelt.bad_words == ((33, 34), (32, 33, 34), (7,))
     assert spelt.dry_sequence_breakers == (ord("y") % VOCAB, 5)
     Sampler(spelt, VOCAB)
+
+
+DRAWN: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0, "logit_bias": {3: 2.0}},
+    {"temperature": 0.5, "top_k": 9},
+    {"mirostat": 1},
+    {"mirostat": 2, "temperature": 1.4},
+    {"dynatemp_range": 0.5, "typical_p": 0.8, "min_tokens": 9},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"allowed_token_ids": [7]},
+]
+
+
+@pytest.mark.parametrize("params", [EVERYTHING, *(SamplingParams(seed=7, **o) for o in DRAWN)])
+def test_distributions_are_what_samples_are_drawn_from(params):
+    """`distribution` and `draw` give, by the same random numbers, the tokens and log-probabilities
+    that `sample` gives, and the same state behind them."""
+    one, two = (Sampler(params, VOCAB, EOG, prompt=[4, 5, 4]) for _ in range(2))
+    for step in range(200):
+        sampled, p = one.sample(logits_at(step)), two.distribution(logits_at(step))
+        greedy = params.temperature == 0
+        token = int(p.argmax()) if greedy else two.draw(p)
+        assert two.chosen(token) == sampled
+        one.accept(token)
+        two.accept(token)
+        assert one.state() == two.state()
+
+
+@pytest.mark.parametrize("params", [EVERYTHING, MOSTLY_FILTERS, SamplingParams(mirostat=2, seed=1)])
+def test_distributions_are_zero_where_the_chain_cuts(params):
+    """They are the softmax of what the chain leaves, float64, and sum to one."""
+    sampler = Sampler(params, VOCAB, EOG)
+    cut = 0
+    for step in range(20):
+        p = sampler.distribution(logits_at(step))
+        left = sampler._final.astype(np.float64)
+        powers = np.exp(left - left.max())
+        assert p.dtype == np.float64
+        assert ((p == 0) == np.isneginf(left)).all()
+        assert_allclose(p, powers / powers.sum(), rtol=1e-5)
+        assert p.sum() == pytest.approx(1, abs=1e-14)
+        sampler.accept(sampler.chosen(sampler.draw(p)).token)
+        cut += int((p == 0).sum())
+    assert cut > 20
+
+
+def test_a_greedy_distribution_is_certain():
+    """One at the token that sample takes, the lowest id among equals."""
+    logits = np.array([0, 3, 3, 1], np.float32)
+    p = Sampler(SamplingParams(temperature=0), 4).distribution(logits)
+    assert p.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}])
+def test_distributions_refuse_what_samples_refuse(options):
+    """Wrong sizes, and bans that leave nothing."""
+    sampler = Sampler(SamplingParams(allowed_token_ids=[2], **options), 4)
+    with pytest.raises(SamplingError, match=r"want logits \[4\], got \[2\]"):
+        sampler.distribution(np.zeros(2, np.float32))
+    with pytest.raises(SamplingError, match="no token is left at token 0"):
+        sampler.distribution(np.array([1, 1, -np.inf, 1], np.float32))
+
+
+def test_distributions_need_their_kernels():
+    """A sampler whose kernels do not include them says so when it is asked."""
+    params = SamplingParams()
+    kernels = {op: from_reference(op) for op in needed_ops(params)}
+    sampler = Sampler(params, VOCAB, kernels=kernels)
+    sampler.sample(logits_at(0))
+    with pytest.raises(SamplingError, match="need a kernel of softmax, none was given"):
+        sampler.distribution(logits_at(0))
+    assert {"softmax", "pick"} == {*needed_ops(params, distributions=True)} - {*kernels}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance import torch_archive
 from conformance.llama.small_models import Small
 from conformance.llama.test_bad_input import Assay, fault
 from conformance.powerinfer.sparse_files import Sparse
@@ -509,8 +510,10 @@ def test_command_has_the_librarys_defaults(inside: Assay, model: Path) -> None:
 
 
 def test_command_finds_powerinfers_folder(inside: Assay, model: Path) -> None:
-    pytest.importorskip("torch")
-    statistics.write(model.parent / "activation", SPARSE.activations())
+    folder = model.parent / "activation"
+    folder.mkdir()
+    for i, counts in enumerate(SPARSE.activations().counts):
+        torch_archive.save(counts, folder / f"activation_{i}.pt")
     code, stdout, stderr = inside("place", model, "--vram-budget", "1", "--json")
     assert (code, json.loads(stdout)["state"]) == (0, "written")
     assert "of how many tokens the statistics are is not known" in stderr

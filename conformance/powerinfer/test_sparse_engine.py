@@ -18,11 +18,12 @@ import pytest
 import reference.transformer as formula
 from conformance.llama.test_step import distances, exact, furthest, logits_of, prompt
 from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
-from engine import sparsity
+from engine import packed_weights, sparsity
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.options import Options
+from engine.packed_weights import Jobs, Packed, pack
 from engine.placement import Activations
 from engine.placement.budget import GIB, parts
 from engine.placement.statistics import write as write_statistics
@@ -314,9 +315,27 @@ def test_small_networks_run_dense(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with loaded(path, sparse="auto") as model:
         assert model.notes == []
     monkeypatch.undo()
+    monkeypatch.delattr(Model, "evaluate")  # which nobody has to try
     with loaded(path, sparse="auto") as model:
-        (note,) = model.notes
-        assert note.startswith("2 of 2 blocks run dense")
+        assert model.notes == ["2 of 2 blocks run dense, which is faster: they are small"]
+
+
+@pytest.mark.parametrize("threshold", [None, EVERY, NONE])
+def test_auto_packs_each_weight_once(
+    threshold: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are packed when it is known how."""
+    packed: list[str] = []
+
+    def noted(jobs: Jobs, *rest: Any) -> dict[str, Array]:
+        packed.extend(job.tensor for job in jobs.values() if isinstance(job, Packed))
+        return pack(jobs, *rest)
+
+    monkeypatch.setattr(packed_weights, "pack", noted)
+    with loaded(UNEVEN.write(tmp_path / "small.gguf"), sparse="auto", threshold=threshold) as model:
+        used = {step.weight for step in model.plan.steps if step.weight}
+    assert used <= set(packed)
+    assert len(packed) == len(set(packed))
 
 
 def test_auto_keeps_packed_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance import torch_archive
 from engine.aside import OutputError
 from engine.placement import statistics
 from engine.placement.statistics import Activations, StatisticsError, read, write
@@ -58,31 +59,42 @@ def test_folder_read_back(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["activation"]
 
 
-@pytest.mark.parametrize("fault", ["shares", "two dimensions", "a table", "text"])
-def test_folder_refused(tmp_path: Path, fault: str) -> None:
-    torch = pytest.importorskip("torch")
-    things = {
-        "shares": torch.full((4,), 0.5),
-        "two dimensions": torch.zeros(2, 2),
-        "a table": {"a": torch.zeros(4)},
-    }
-    path = tmp_path / "activation_0.pt"
-    if fault == "text":
-        path.write_text("counts")
-    else:
-        torch.save(things[fault], path)
-    with pytest.raises(StatisticsError, match=r"activation_0\.pt: ") as error:
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float16"])
+def test_folder_read_without_torch(tmp_path: Path, dtype: str) -> None:
+    """In any type of numbers."""
+    before = random(tokens=2000)
+    for i, counts in enumerate(before.counts):
+        torch_archive.save(counts.astype(dtype), tmp_path / f"activation_{i}.pt")
+    assert same(before, read(tmp_path))
+
+
+REFUSED: dict[str, tuple[object, str]] = {
+    "shares": (np.full(4, 0.5, np.float32), "neuron 0 has 0.5: want counts, not shares"),
+    "two dimensions": (np.zeros((2, 2)), "want counts in one dimension, this is 2 x 2 of float64"),
+    "a number": (np.zeros(()), "want counts in one dimension, this is one of float64"),
+    "a table": ({"a": np.zeros(4)}, "this is no tensor of counts"),
+    "much": (np.broadcast_to(np.zeros(1), (2**25,)), "it has more than 16777216 elements"),
+}
+
+
+@pytest.mark.parametrize(("thing", "words"), REFUSED.values(), ids=REFUSED)
+def test_folder_refused(tmp_path: Path, thing: object, words: str) -> None:
+    torch_archive.save(thing, tmp_path / "activation_0.pt")
+    with pytest.raises(StatisticsError) as error:
         read(tmp_path)
-    assert "\n" not in str(error.value)
+    assert str(error.value) == f"{tmp_path / 'activation_0.pt'}: {words}"
+
+
+def test_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "activation_0.pt").write_text("counts")
+    with pytest.raises(StatisticsError, match=r"activation_0\.pt: not a whole file of PyTorch's"):
+        read(tmp_path)
 
 
 def test_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line of advice; .npz needs none."""
+    """One line of advice where a folder is to be written; .npz needs none."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    (tmp_path / "activation_0.pt").write_bytes(b"")
-    with pytest.raises(StatisticsError, match="need torch: install torch, or have"):
-        read(tmp_path)
-    with pytest.raises(StatisticsError, match="need torch"):
+    with pytest.raises(StatisticsError, match=r"need torch: install torch, or write a \.npz"):
         write(tmp_path / "new", random())
     write(tmp_path / "a.npz", random())
     assert same(read(tmp_path / "a.npz"), random())
@@ -147,7 +159,7 @@ def test_missing(tmp_path: Path) -> None:
         read(tmp_path / "none.npz")
     with pytest.raises(OutputError, match="there is no folder"):
         write(tmp_path / "none" / "a.npz", random())
-    with pytest.raises(StatisticsError, match=r"there is no activation_0\.pt|need torch"):
+    with pytest.raises(StatisticsError, match=r"there is no activation_0\.pt"):
         read(tmp_path)
 
 

@@ -17,6 +17,7 @@ from kernels.table import variants
 from reference.op import Array
 from reference.table import OPS
 from reference.verification import OPS as VERIFICATION
+from reference.verification import normalised
 
 Op = Callable[..., Array]
 Random = np.random.Generator
@@ -119,6 +120,16 @@ def siblings_put_back(count: int) -> Way:
     return way
 
 
+LIKELY = 0.3
+
+
+def likely_drafts(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """A draft that q makes unlikely is not proposed; q of the others is what it leaves them."""
+    likely, drafted = normalised(np.where(q >= LIKELY, q, 0)), v.draw(q)
+    taken = v.accepted(p, likely, drafted)  # not what has q = 0 now, and it leaves p as it is
+    return np.where(taken, drafted, v.draw(v.recover(p, likely, drafted))), taken
+
+
 EXACT: Mapping[str, Way] = {
     "one draft": one_draft,
     "certain draft": certain_draft,
@@ -126,6 +137,7 @@ EXACT: Mapping[str, Way] = {
     "two siblings": siblings(2),
     "three siblings": siblings(3),
     "siblings put back": siblings_put_back(3),
+    "likely drafts": likely_drafts,
 }
 
 
@@ -176,6 +188,24 @@ def siblings_of_one_p(v: Verification, p: Array, q: Array) -> tuple[Array, Array
     return np.where(taken, first, np.where(also, second, v.draw(left))), taken | also
 
 
+def unlikely_drafts_dropped(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """The same verified against the whole q: whether there is a draft depends on what was drawn,
+    as where drafting ends before a token of little probability, or short drafts are dropped."""
+    drafted = v.draw(q)
+    proposed = q[np.arange(len(q)), drafted] >= LIKELY
+    taken = v.accepted(p, q, drafted) & proposed
+    left = np.where(proposed[:, None], v.recover(p, q, drafted), p)
+    return np.where(taken, drafted, v.draw(left)), taken
+
+
+def one_stream(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
+    """Drafter and verifier seeded alike: what drew the draft also decides whether it is taken."""
+    u = v.u(len(p))
+    drafted = v.ops["pick"](p=q, u=u)
+    taken = v.ops["accept"](p=p, q=q, tokens=drafted, u=u) > 0
+    return np.where(taken, drafted, v.draw(v.recover(p, q, drafted))), taken
+
+
 def draft_taken_at_its_word(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
     """Whatever the target thinks possible is accepted."""
     drafted = v.draw(q)
@@ -189,6 +219,8 @@ WRONG: Mapping[str, Way] = {
     "p after rejection": target_after_rejection,
     "siblings of one q": siblings_of_one_q,
     "siblings of one p": siblings_of_one_p,
+    "unlikely drafts dropped": unlikely_drafts_dropped,
+    "one stream of random numbers": one_stream,
     "drafts taken at their word": draft_taken_at_its_word,
 }
 

@@ -30,7 +30,8 @@ from reference.op import Array
 from reference.verification import exclude, recover
 
 WEIGHTS = (0.0, 0.0, 1.0, 1.0, 2.0, 5.0, 100.0, 1e-9, 1e-300)  # zeros, ties, almost nothing
-made_by = pytest.mark.parametrize("ops", [FORMULAS, KERNELS], ids=["formulas", "kernels"])
+OPS = {"formulas": FORMULAS, "kernels": KERNELS}
+by_either = st.sampled_from(list(OPS))
 
 
 @st.composite
@@ -57,12 +58,11 @@ def surprise_of(way, ops, target: Array, draft: Array, length: int, seed: int) -
     return surprise(np.bincount(written, minlength=len(law)), law), int((law > 0).sum())
 
 
-@made_by
 @pytest.mark.parametrize("name", EXACT)
-@given(models(), st.integers(1, 3), st.integers(0, 2**32 - 1))
+@given(by_either, models(), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_texts_are_distributed_as_the_targets(name, ops, both, length, seed):
     """Whole texts, drafts and what follows them, for p and q with zeros, ties and near-zeros."""
-    found, cells = surprise_of(EXACT[name], ops, *both, length, seed)
+    found, cells = surprise_of(EXACT[name], OPS[ops], *both, length, seed)
     assert found <= limit(cells)
 
 
@@ -70,12 +70,12 @@ TARGET = np.array([[0.5, 0.3, 0.2, 0.0], [0.1, 0.2, 0.3, 0.4], [0.25] * 4, [0.0,
 DRAFT = np.array([[0.2, 0.2, 0.5, 0.1], [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1], [0.25] * 4])
 
 
-@made_by
+@pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_ways_are_seen(name, ops):
     """Rules in use or near at hand that are not exact, llama.cpp's tree among them, by the same
     test and far beyond its limit."""
-    found, cells = surprise_of(WRONG[name], ops, TARGET, DRAFT, 2, seed=0)
+    found, cells = surprise_of(WRONG[name], OPS[ops], TARGET, DRAFT, 2, seed=0)
     assert found > 10 * limit(cells)
 
 
@@ -115,17 +115,15 @@ def law_of_siblings(p: Array, q: Array, count: int) -> Array:
     return law
 
 
-@made_by
-@pytest.mark.parametrize("gamma", [1, 3, 5])
-@given(st.data(), st.integers(0, 2**32 - 1))
-def test_the_tokens_of_a_step_are_as_many_as_the_formula_says(ops, gamma, data, seed):
+@given(by_either, st.data(), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_the_tokens_of_a_step_are_as_many_as_the_formula_says(ops, data, gamma, seed):
     """E = (1 - a^(gamma + 1)) / (1 - a) with a = sum min(p, q), the bonus token included.
 
     A step gives 1 to gamma + 1 tokens, so by Hoeffding the mean of n is off by more than
     gamma sqrt(ln(2 / FALSE_ALARM) / 2n) with a probability below FALSE_ALARM.
     """
     p, q = data.draw(rows(data.draw(st.integers(2, 5)), 2))
-    v = Verification(ops, np.random.default_rng(seed))
+    v = Verification(OPS[ops], np.random.default_rng(seed))
     tokens, going = np.ones(DRAWS), np.ones(DRAWS, bool)
     for _ in range(gamma):
         going &= one_draft(v, np.tile(p, (DRAWS, 1)), np.tile(q, (DRAWS, 1)))[1]

@@ -6,6 +6,7 @@ The room, in reading order:
 - `fields`: config.json's values, checked
 - `family`: what a family says of its models: what fields mean, and what tensors are called
 - `families`, `falcon`, `opt`: the families, and which architectures there are
+- `predictors`: those of PowerInfer's sparse models
 - `rope_scaling`: rotary frequencies that are stretched
 - `vocabulary`: `tokens`, from `sentencepiece_model` or `tokenizer_json`, and `special` ones
 - `conversion`: the parts put together

@@ -60,6 +60,14 @@ class SafeTensor:
         return layout.dequantise(stored).reshape(last - first, *self.dims[1:])
 
 
+def demand(tensor: Tensor, dims: tuple[int, ...], where: str) -> None:
+    """Raise unless a tensor has these dimensions and a type that can be read."""
+    if tensor.dims != dims:
+        raise CheckpointError(f"{where} is {list(tensor.dims)}, not {list(dims)}")
+    if tensor.dtype not in DTYPES:
+        raise CheckpointError(f"{where} is {tensor.dtype}; readable are {', '.join(DTYPES)}")
+
+
 class Checkpoint:
     """A folder with a config and weights, opened and checked; nothing is loaded.
 
@@ -85,11 +93,15 @@ class Checkpoint:
 
             self.files = torch_files.files(folder)
             self.tensors = _merged({f: torch_files.tensors(f) for f in self.files})
-        self._stamps = [_stamp(file) for file in self.files]
+        self._stamps = {file: _stamp(file) for file in self.files}
+
+    def watch(self, files: Iterable[Path]) -> None:
+        """Have an eye on files that are elsewhere, too."""
+        self._stamps |= {file: _stamp(file) for file in files}
 
     def check_unchanged(self) -> None:
-        """Raise if a file that holds tensors was written to since it was opened."""
-        for file, stamp in zip(self.files, self._stamps, strict=True):
+        """Raise if a file that holds tensors, or is watched, was written to since."""
+        for file, stamp in self._stamps.items():
             if not file.exists() or _stamp(file) != stamp:
                 raise CheckpointError(f"{file}: it was changed while it was read")
 

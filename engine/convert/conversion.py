@@ -12,13 +12,16 @@ from gguf.utility import size_label
 from engine import aside
 from engine import gguf_writer as gw
 from engine.config import ModelConfig, ModelError
-from engine.convert.checkpoint import DTYPES, Checkpoint, CheckpointError, Tensor
+from engine.convert.checkpoint import Checkpoint, CheckpointError, Tensor, demand
 from engine.convert.families import family_of, neighbours
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.predictors import read_predictors
 from engine.convert.vocabulary import vocabulary
 from engine.quantise.mixes import MIXES, fitting
 from engine.quantise.values import misfit, run
+from engine.sparsity import MAGIC, THRESHOLD
+from engine.torch_file import TorchFileError
 from engine.watch import Watch
 from kernels.certificates import Store
 from kernels.certify import Certified
@@ -51,11 +54,14 @@ def convert(
     outtype: str = "F16",
     name: str = "",
     *,
+    predictors: Path | None = None,
     threads: int = 0,
     watch: Watch | None = None,
     certified: Certified | None = None,
 ) -> Done:
     """Write the model in `folder`: matrices in `outtype`, one of OUTTYPES, and vectors in F32.
+
+    With the folder of its `predictors` it becomes a sparse model, in PowerInfer's format.
 
     Raises `CheckpointError` for a folder that is no model this engine runs, and `OutputError` where
     the file cannot be written; then nothing is left of it.
@@ -64,29 +70,37 @@ def convert(
         raise CheckpointError(f"outtype is {outtype!r}: want {', '.join(OUTTYPES)}")
     aside.check(out)
     checkpoint = Checkpoint(folder)
-    if out.exists() and any(out.samefile(file) for file in folder.iterdir()):
+    folders = [folder, *([predictors] if predictors and predictors.is_dir() else [])]
+    if out.exists() and any(out.samefile(file) for some in folders for file in some.iterdir()):
         raise aside.OutputError(f"{out}: cannot be written: it is a file of the model")
     config = Fields(checkpoint.config, str(folder / "config.json"))
     family = family_of(config)
     family.check(config)
     checkpoint.tensors = family.named(checkpoint.tensors)
-    model_keys = family.keys(config)
-    model = _model(config, family, model_keys, len(checkpoint.tensors))
+    keys = dict(family.keys(config))
+    model = _model(config, family, keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)
+    weights = sum(math.prod(source.dims) for source in sources.values())
     tokens, notes = vocabulary(checkpoint, model.vocab)
+    if predictors:
+        found = read_predictors(predictors, model)
+        sources, checkpoint.tensors = found.into(sources, checkpoint.tensors)
+        checkpoint.watch(found.files)
+        keys[THRESHOLD] = gw.f32(found.threshold)
+        notes += found.notes
+    else:
+        notes += family.notes(config)
     computed = family.computed(config, model)
     vectors = [gw.NewTensor(n, "F32", array.shape) for n, array in computed.items()]
     stored = [
         gw.NewTensor(n, "F32" if len(s.dims) == 1 else fitting(outtype, s.dims[-1]), s.dims)
         for n, s in sources.items()
     ]
-    notes += family.notes(config)
     done = Done(vectors + stored, notes)
     if other := [t for t in stored if len(t.dims) > 1 and t.type_name != outtype]:
         names = ", ".join(tensor.name for tensor in other)
         notes.append(f"in F16, for their rows are no whole blocks of {outtype}: {names}")
-    weights = sum(math.prod(tensor.dims) for tensor in stored)
-    keys = {**_general(family, folder, outtype, name, weights), **model_keys, **tokens}
+    keys = {**_general(family, folder, outtype, name, weights), **keys, **tokens}
 
     def pieces(encode: _Encoder) -> Iterator[Bytes]:
         written = 0
@@ -104,7 +118,11 @@ def convert(
 
     with Team(threads or physical_cores()) as team:
         encode = _Encoder([tensor.type_name for tensor in stored], team, certified)
-        gw.write_gguf(out, keys, vectors + stored, pieces(encode))
+        magic = MAGIC if predictors else "GGUF"
+        try:
+            gw.write_gguf(out, keys, vectors + stored, pieces(encode), magic=magic)
+        except TorchFileError as error:
+            raise CheckpointError(str(error)) from None
     return done
 
 
@@ -130,15 +148,7 @@ def _present(
     for source in found.values():
         if source.name not in tensors:
             raise CheckpointError(f"{folder}: tensor {source.name} is missing")
-        tensor = tensors[source.name]
-        if tensor.dims != source.dims:
-            got, want = list(tensor.dims), list(source.dims)
-            raise CheckpointError(f"{folder}: tensor {source.name} is {got}, not {want}")
-        if tensor.dtype not in DTYPES:
-            raise CheckpointError(
-                f"{folder}: tensor {source.name} is {tensor.dtype}; readable are"
-                f" {', '.join(DTYPES)}"
-            )
+        demand(tensors[source.name], source.dims, f"{folder}: tensor {source.name}")
     known = {source.name for source in found.values()}
     for name in sorted(set(tensors) - known):
         if not family.is_unused(name, config):

@@ -1,39 +1,13 @@
-"""PyTorch's own checkpoints: read where torch is installed, without running what they hold."""
+"""PyTorch's own checkpoints."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from engine.convert.checkpoint import CheckpointError, read_json
-from reference.formats.format import Floats
+from engine.torch_file import TorchFileError, TorchTensor, load
 
 INDEX = "pytorch_model.bin.index.json"
 WHOLE = "pytorch_model.bin"
-ADVICE = "install torch, or save the model as safetensors (transformers' save_pretrained does)"
-
-
-@dataclass(frozen=True, slots=True)
-class TorchTensor:
-    """A mapped tensor."""
-
-    file: Path
-    tensor: Any
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def dtype(self) -> str:
-        """By safetensors' names, where it is a float."""
-        name = str(self.tensor.dtype).removeprefix("torch.")
-        return {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name)
-
-    def rows(self, first: int, last: int) -> Floats:
-        return np.asarray(self.tensor[first:last].float().numpy(), np.float32)
 
 
 def files(folder: Path) -> list[Path]:
@@ -52,16 +26,14 @@ def files(folder: Path) -> list[Path]:
 
 
 def tensors(path: Path) -> Mapping[str, TorchTensor]:
-    """The tensors of one file, mapped."""
+    """The tensors of one file."""
     try:
-        import torch
-    except ImportError:
-        raise CheckpointError(f"{path}: PyTorch's pickles need torch: {ADVICE}") from None
-    try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # the library has no error type of its own
-        line = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: cannot be read as weights alone: {line}") from None
-    if not isinstance(state, dict) or not all(torch.is_tensor(t) for t in state.values()):
+        state = load(path)
+    except TorchFileError as error:
+        raise CheckpointError(str(error)) from None
+    if not isinstance(state, dict):
         raise CheckpointError(f"{path}: this is not a table of tensors")
-    return {name: TorchTensor(path, tensor.detach()) for name, tensor in state.items()}
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, TorchTensor) or not tensor.dims:
+            raise CheckpointError(f"{path}: {name!r} in it is no tensor")
+    return state

@@ -122,9 +122,10 @@ class Neurons:
     """A pool of slots for the neurons of these blocks, in at most `room` bytes, and what of a step
     fills it (kernels/cpu/streaming.py).
 
-    As many of each block's stay as fit, those used last; there is always room for all of any one
-    block. `steps`: how many steps an unused neuron may stay; None: as long as there is room.
-    `counter` is the first of the readers' counters for the blocks.
+    There is always room for all of any one block, and each of the others is sure to keep an equal
+    share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused
+    neuron may stay; None: as long as there is room. `counter` is the first of the readers' counters
+    for the blocks.
     """
 
     def __init__(
@@ -169,9 +170,8 @@ class Neurons:
 
     @property
     def kept_share(self) -> float:
-        """Of all neurons, those that may stay."""
-        kept = np.minimum(self.window.state.quota, self.window.neurons)
-        return float(kept.sum() / self.window.neurons.sum())
+        """Of all neurons, those that may be in memory at a time."""
+        return float(self.window.capacity / self.window.neurons.sum())
 
     @property
     def reads(self) -> int:
@@ -223,7 +223,7 @@ def pooled(tensor: str) -> str:
 
 
 def _quota(sizes: Sequence[int], capacity: int) -> int:
-    """The most neurons that each block can keep."""
+    """The most neurons that each block can be sure to keep."""
     zeros = np.zeros(len(sizes), np.int32)
     counts = range(max(sizes) + 1)
     return bisect_right(counts, capacity, key=lambda q: slots_needed(sizes, zeros + q, zeros)) - 1

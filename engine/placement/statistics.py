@@ -8,6 +8,7 @@ The files of a folder say neither tokens nor model, so only what they have can b
 """
 
 import hashlib
+import math
 import re
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from engine import torch_file
 from engine.aside import OutputError, check, written_aside
 from engine.gguf_file import GGUFFile, shown_path
 
@@ -28,7 +30,7 @@ MAX_BLOCKS = 2**12
 HEADER = 2**12  # bytes that an array's member may have beside its elements
 FILE = re.compile(r"activation_(\d+)\.pt")
 COUNTS = re.compile(r"blk\.(\d+)\.counts")
-ADVICE = "install torch, or have the statistics as a .npz"
+ADVICE = "install torch, or write a .npz"
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -118,7 +120,10 @@ def write(path: Path, activations: Activations) -> None:
 
 
 def _write_folder(path: Path, activations: Activations) -> None:
-    torch = _torch(path)
+    try:
+        import torch
+    except ImportError:
+        raise StatisticsError(f"{shown_path(path)}: PyTorch's files need torch: {ADVICE}") from None
     check(path / "activation_0.pt" if path.is_dir() else path)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as aside:
@@ -136,21 +141,21 @@ def _write_folder(path: Path, activations: Activations) -> None:
 
 
 def _read_folder(path: Path) -> Activations:
-    torch = _torch(path)
     files = _numbered({f.name: FILE.fullmatch(f.name) for f in path.iterdir()}, path)
     if not files:
         raise StatisticsError(f"{shown_path(path)}: there is no activation_0.pt in this folder")
     counts = []
     for name in files:
+        where = f"{shown_path(path / name)}: "
         try:
-            tensor = torch.load(path / name, map_location="cpu", weights_only=True)
-        except Exception as error:  # the library has no error type of its own
-            line = str(error).partition("\n")[0]
-            raise StatisticsError(f"{shown_path(path / name)}: cannot be read: {line}") from None
-        if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
-            raise StatisticsError(f"{shown_path(path / name)}: this is no tensor of counts")
-        real = tensor.double() if tensor.is_floating_point() else tensor
-        counts.append(_counts(real.numpy(), f"{shown_path(path / name)}: "))
+            tensor = torch_file.load(path / name)
+            if not isinstance(tensor, torch_file.TorchTensor):
+                raise StatisticsError(f"{where}this is no tensor of counts")
+            if math.prod(tensor.dims) > MAX_FFN:
+                raise StatisticsError(f"{where}it has more than {MAX_FFN} elements")
+            counts.append(_counts(tensor.whole(), where))
+        except torch_file.TorchFileError as error:
+            raise StatisticsError(str(error)) from None
     return Activations(tuple(counts))
 
 
@@ -214,11 +219,3 @@ def _counts(array: Array, where: str) -> Array:
         i = int(np.argmax(counts != array))
         raise StatisticsError(f"{where}neuron {i} has {array[i]}: want counts, not shares")
     return np.asarray(counts)
-
-
-def _torch(path: Path) -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise StatisticsError(f"{shown_path(path)}: PyTorch's files need torch: {ADVICE}") from None
-    return torch

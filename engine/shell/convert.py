@@ -31,6 +31,12 @@ def convert(
     outtype: Annotated[
         str, typer.Option(help="Format of the matrices: f32, f16, bf16 or q8_0.")
     ] = "f16",
+    predictors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Predictors, model_{i}.pt: a sparse model, as PowerInfer's."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="The model's name; the folder's if absent.")] = "",
     supported: Annotated[
         bool,
@@ -55,8 +61,9 @@ def convert(
         )
     with loading(f"converting {folder.resolve().name} (MB)") as (certified, watch):
         done = write(
-            folder, out, outtype.upper(), name, threads=threads, watch=watch, certified=certified
-        )
+            folder, out, outtype.upper(), name,
+            predictors=predictors, threads=threads, watch=watch, certified=certified,
+        )  # fmt: skip
     if as_json:
         print(
             json.dumps(

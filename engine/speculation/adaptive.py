@@ -1,18 +1,18 @@
 """How many tokens are worth drafting, by what became of drafts and what they cost."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from engine.speculation.drafter import Array
 
 PROBING = 0.02  # of all time: what trying other lengths than the best may lose
-REMEMBERED = 128  # observations, after which one of old counts for a third (1/e)
+REMEMBERED = 64  # observations, after which one of old counts for a third (1/e)
 HICCUP = 8  # times the mean: what lasted longer is not the length's fault
 # What nobody tries is never found to be good, so what was seldom seen is thought to be:
-ACCEPTED = 2  # drafts that were accepted
-FREE = 0.5  # a step that cost nothing
+ACCEPTED = 4  # drafts that were accepted
+FREE = 1  # step that cost nothing
 
 
 def expected_tokens(acceptance: Sequence[float] | Array) -> Array:
@@ -55,12 +55,11 @@ class Costs:
 
     def add(self, length: int, seconds: float) -> None:
         count, mean = self._counts.get(length, 0), self.means.get(length, 0.0)
-        if count:
+        if count > 1:
             seconds = min(seconds, HICCUP * mean)
-        if count == 1:  # which may have been a hiccup itself: something was compiled, say
-            mean = min(mean, HICCUP * seconds)
-        self._counts[length] = count = min(count + 1, REMEMBERED)
-        self.means[length] = mean + (seconds - mean) / count
+        self._counts[length] = min(count + 1, REMEMBERED)
+        # the second replaces the first, for which something may have been compiled
+        self.means[length] = mean + (seconds - mean) / max(count, 1)
 
     def estimates(self, most: int) -> Array:
         """By length, 0 to `most`: measured, or on the line through the measured lengths beside it;
@@ -82,9 +81,9 @@ class AdaptiveLength:
     things down, none.
 
     That is the length with the most expected tokens a second, by formula, from measured acceptance
-    and costs. Now and then another is tried, in turn of 0, 1, 2, 4, ..., `most`, to learn what it
-    would be like. Trying may lose `PROBING` of the time, so the more a try costs the rarer it is,
-    and while tries gain they go on.
+    and costs. Now and then another is tried: 0, 1, 2, 4, ... or `most`. Tries may lose `PROBING` of
+    the time, each length an equal part of it, so the more a try loses the rarer it is, and while
+    tries gain they go on.
 
     Lengths are what the drafter was asked for: where it often proposes fewer, that is in the
     measured acceptance and costs. Of a tree the length is its nodes, the accepted are those of its
@@ -95,7 +94,6 @@ class AdaptiveLength:
         if most < 1:
             raise ValueError(f"drafts of at most {most} tokens: want 1 or more")
         self.most = most
-        self._tries = sorted({0, most, *(2**i for i in range(most.bit_length()))})
         self.reset()
 
     def reset(self) -> None:
@@ -103,36 +101,37 @@ class AdaptiveLength:
         self.draft_seconds, self.step_seconds = Costs(), Costs()
         self.best = 0
         self._pace = 0.0  # seconds a token at the best length
-        self._elapsed = self._lost = 0.0
-        self._tried = 0
+        self._elapsed = 0.0
+        tried = {0, self.most, *(1 << i for i in range(self.most.bit_length()))}
+        self._lost = dict.fromkeys(sorted(tried), 0.0)  # seconds that tries took beyond their worth
 
     def choose(self) -> int:
         """How many tokens to ask for now."""
         if 0 not in self.step_seconds.means:
             return 0  # what the target alone costs is known first
-        if self._lost > PROBING * self._elapsed:
+        if sum(self._lost.values()) > PROBING * self._elapsed:
             return self.best
-        self._tried += 1
-        return self._tries[self._tried % len(self._tries)]
+        return min((n for n in self._lost if n != self.best), key=lambda n: self._lost[n])
 
     def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
         """What became of it: the drafter, asked for so many tokens, took `draft_seconds`, and the
         target's step `step_seconds`, which accepted so many of them."""
         if not 0 <= accepted <= asked <= self.most:
             raise ValueError(f"{accepted} accepted of {asked} asked for, at most {self.most}")
+        # Tokens that cost more than one by one are never worth it, so how much more is no matter;
+        # twice, since this is said of means.
+        limit = 2 * (1 + asked) * self.step_seconds.means.get(0, math.inf)
+        draft_seconds, step_seconds = min(draft_seconds, limit), min(step_seconds, limit)
         seconds = draft_seconds + step_seconds
         self._elapsed += seconds
-        if asked != self.best:
-            self._lost = max(0.0, self._lost + seconds - (1 + accepted) * self._pace)
+        if asked in self._lost and asked != self.best:
+            lost = self._lost[asked] + seconds - (1 + accepted) * self._pace
+            self._lost[asked] = max(0.0, lost)
         self.acceptance.add(asked, accepted)
         self.draft_seconds.add(asked, draft_seconds)
         self.step_seconds.add(asked, step_seconds)
-        paces = self.paces()
+        expected = self.draft_seconds.estimates(self.most)
+        expected += self.step_seconds.estimates(self.most)
+        paces = expected / expected_tokens(self.acceptance.estimates())
         self.best = int(np.argmin(paces))
         self._pace = float(paces[self.best])
-
-    def paces(self) -> Array:
-        """Expected seconds a token, by length."""
-        seconds = self.draft_seconds.estimates(self.most) + self.step_seconds.estimates(self.most)
-        paces: Array = seconds / expected_tokens(self.acceptance.estimates())
-        return paces

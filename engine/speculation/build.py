@@ -1,12 +1,13 @@
 """From settings to a drafter at work."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from engine.config import ModelError
 from engine.model import Model
-from engine.sampler import Sampler
+from engine.sampler import Bind, Sampler
 from engine.sampling_params import SamplingParams
 from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
@@ -25,11 +26,12 @@ from engine.speculation.settings import (
 from engine.speculation.speculate import Speculation
 from engine.speculation.translated import TranslatedDrafter
 from engine.speculation.trie import Trie, TrieDrafter
+from engine.speculation.verification import OPS, Verifier
 from engine.tokenizer import Tokenizer
 
 
 class Loaded(Protocol):
-    """A model with its tokenizer, and samplers of certified kernels: what an Engine is."""
+    """A model with its tokenizer, samplers and kernels bound: what an Engine is."""
 
     @property
     def model(self) -> Model: ...
@@ -39,19 +41,27 @@ class Loaded(Protocol):
 
     def sampler(self, params: SamplingParams) -> Sampler: ...
 
+    def bound(self, ops: Sequence[str]) -> Mapping[str, Bind]: ...
+
 
 def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
     """Raises `ModelError` where settings and models do not go together."""
+    drawn = isinstance(settings, Linear) and settings.sampling is not None
+    if target.model.limits["tokens"] < 2:
+        raise ModelError("drafts want steps of 2 tokens or more: batch or context is 1")
     return Speculation(
         target.model,
         drafter(settings, target, draft),
         settings.draft_max,
         branches(settings),
         settings.adaptive,
+        Verifier(target.bound(OPS)) if drawn else None,
     )
 
 
 def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter:
+    if draft and not isinstance(settings, Linear | Tree):
+        raise ModelError(f"{type(settings).__name__} drafts without a model, but one was given")
     match settings:
         case PromptLookup():
             return PromptLookupDrafter(settings.prompt_lookup_min, settings.prompt_lookup_max)
@@ -60,13 +70,14 @@ def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter
         case Lookahead():
             return LookaheadDrafter(settings.W, settings.N, settings.G, settings.seed)
     guesser, model = _guesser(settings, target, draft)
+    sampler = None
     propose = partial(grow, p_min=settings.draft_p_min)
     if isinstance(settings, Tree):
         propose = partial(propose, p_split=settings.p_split, branches=settings.n_parallel)
     elif settings.sampling:
         sampler = model.sampler(settings.sampling)
         propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
-    found = ModelDrafter(guesser, propose, settings.draft_min)
+    found = ModelDrafter(guesser, propose, settings.draft_min, sampler)
     if draft and settings.translate:
         return TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
     return found
@@ -83,6 +94,8 @@ def _guesser(
             path = target.model.file.path
             raise ModelError(f"{path}: no block skips neurons, so a draft cannot skip more")
         return Sparser(target.model, settings.threshold), target
+    if settings.threshold is not None:
+        raise ModelError("either a draft model drafts, or a stricter threshold: not both")
     if not settings.translate:
         vocabularies.check(target.tokenizer, draft.tokenizer, Path(draft.model.file.path))
     return OtherModel(draft.model), draft

@@ -2,8 +2,8 @@
 work, and verifies those that it found before.
 
 All that a step feeds is one tree: the first row of the window is a path from the text on, the rest
-of each column is a path from its first cell on, and n-grams are paths from the text on. So a step is
-a draft like any other, and what the window's own guesses get right is accepted as well.
+of each column is a path from its first cell on, and n-grams are paths from the text on. So a step
+is a draft like any other, and what the window's own guesses get right is accepted as well.
 """
 
 import random
@@ -14,8 +14,8 @@ from engine.speculation.ngram_pool import NgramPool
 
 
 class Window:
-    """W columns by N - 1 rows of guesses: the cell in row r, column j stands r + j tokens behind the
-    text's last token, which is the cell at 0, 0.
+    """W columns by N - 1 rows of guesses: the cell in row r, column j stands r + j tokens behind
+    the text's last token, which is the cell at 0, 0.
 
     Row 0 is a path; a cell in a later row follows the one above it. So the column j after row 0 was
     guessed a row a step, each from the rows before, and the target's likeliest tokens behind the
@@ -55,8 +55,8 @@ class Window:
         return nodes
 
     def take(self, guesses: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """Replace the first row by one of these W tokens behind the last row; gives the n-grams that
-        are the target's from their second token on, each as its first token and what follows."""
+        """Replace the first row by one of these W tokens behind the last row. Gives the n-grams
+        that the target guessed from the second token on, each as its first token and the rest."""
         self._rows.append(list(guesses))
         columns = zip(*self._rows, strict=True)
         ngrams = [

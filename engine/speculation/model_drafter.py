@@ -48,18 +48,30 @@ class Guesser(Protocol):
 
 
 class OtherModel:
-    """A draft model, with a cache of its own in which the text stays from draft to draft."""
+    """A draft model, with a cache of its own in which the text stays from draft to draft. Of a text
+    that has outgrown it, it reads the end alone: each time half of the cache is forgotten."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._most = min(model.cells.capacity, model.config.positions or model.cells.capacity)
         self._held: list[int] = []
 
     def room(self, text: Sequence[int]) -> int:
-        return self._model.cells.capacity - len(text)
+        read = self._read(text)
+        if max(read) >= self._model.config.vocab:  # a token that the target alone has
+            return 0
+        return self._most - len(read)
+
+    def _read(self, text: Sequence[int]) -> Sequence[int]:
+        """The end of a text, if not all of it, such that another token fits behind."""
+        half = -(-self._most // 2)
+        over = max(0, len(text) + 1 - self._most)
+        return text[min(-(-over // half) * half, len(text) - 1) :]
 
     @contextmanager
     def standing(self, text: Sequence[int]) -> Iterator[Place]:
         model, cells = self._model, self._model.cells
+        text = self._read(text)
         most = min(len(self._held), len(text) - 1)
         shared = next((i for i in range(most) if self._held[i] != text[i]), most)
         cells.remove(0, begin=shared)
@@ -106,7 +118,7 @@ class Sparser:
                 cells.remove(sequence)
 
     def reset(self) -> None:
-        pass
+        """Nothing: the text is the target's."""
 
 
 @dataclass(slots=True)
@@ -157,19 +169,19 @@ def grow(place: Place, most: int, p_min: float, p_split: float = 1.0, branches: 
 
 
 def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
-    """A chain of tokens drawn by this sampler, with what each was drawn from; it ends before one
-    that had less than `p_min`."""
+    """A chain of tokens drawn by this sampler, with what each was drawn from. It ends where no
+    token has `p_min` or more: not by the one that was drawn, or that would be another distribution.
+    """
     tokens: list[int] = []
     rows: list[Array] = []
     logits, position = place.logits, place.end
     while len(tokens) < most:
         distribution = sampler.distribution(logits)
-        token = sampler.draw(distribution)
-        if distribution[token] < p_min:
+        if distribution.max() < p_min:
             break
+        token = sampler.draw(distribution)
         tokens.append(token)
         rows.append(distribution)
-        sampler.accept(token)
         if len(tokens) < most:
             logits = place.model.step([token], [position], [(place.sequence,)], [0])[0]
             position += 1
@@ -177,15 +189,23 @@ def draw(place: Place, most: int, sampler: Sampler, p_min: float) -> Draft:
 
 
 class ModelDrafter:
-    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none."""
+    """Drafts that `propose` makes where a guesser stands; shorter ones than `least` are none. The
+    random numbers of a `sampler` begin anew with each text."""
 
     def __init__(
-        self, guesser: Guesser, propose: Callable[[Place, int], Draft], least: int
+        self,
+        guesser: Guesser,
+        propose: Callable[[Place, int], Draft],
+        least: int,
+        sampler: Sampler | None = None,
     ) -> None:
         self._guesser, self._propose, self._least = guesser, propose, least
+        self._sampler, self._first = sampler, sampler.state() if sampler else {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        pass  # what is held of another text stays as far as it is the same
+    def begin(self, _: Sequence[int]) -> None:
+        """What is held of another text stays as far as it is the same."""
+        if self._sampler:
+            self._sampler.restore(self._first)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
         most = min(most, self._guesser.room(text))
@@ -196,7 +216,7 @@ class ModelDrafter:
         return found if len(found) >= self._least else Draft()
 
     def verified(self, step: Verified) -> None:
-        pass  # the next text says it
+        """Nothing: the next text says it."""
 
     def reset(self) -> None:
         self._guesser.reset()

@@ -5,6 +5,7 @@ names where they have one.
 and costs say that this is faster.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,14 +25,21 @@ def _demand_shares(**shares: float) -> None:
             raise ModelError(f"{name} must be 0 to 1, got {value}")
 
 
+def _demand_number(threshold: float | None) -> None:
+    if threshold is not None and math.isnan(threshold):
+        raise ModelError(f"threshold is {threshold}, not a number")
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A chain by a draft model: its likeliest tokens, or drawn by `sampling` of its own.
+    """A chain by a draft model: its likeliest tokens, or drawn by `sampling` of its own (whose
+    penalties look at no text).
 
     Drafting ends before a token with less than `draft_p_min` of the probability of the ten
-    likeliest (of `sampling`'s distribution, if there is one); a draft shorter than `draft_min` is
-    not used. With `threshold` and no draft model, the target drafts for itself with the neurons
-    whose logits reach this stricter one. `translate`: the draft model has another vocabulary.
+    likeliest; a draft shorter than `draft_min` is not used. Of drawn ones neither may depend on the
+    token: they end where none has `draft_p_min` or more, and are used whatever their length. With
+    `threshold` and no draft model, the target drafts for itself with the neurons whose logits reach
+    this stricter one. `translate`: the draft model has another vocabulary.
     """
 
     draft_max: int = 16
@@ -45,8 +53,11 @@ class Linear:
     def __post_init__(self) -> None:
         _demand(draft_max=(self.draft_max, 1), draft_min=(self.draft_min, 0))
         _demand_shares(draft_p_min=self.draft_p_min)
+        _demand_number(self.threshold)
         if self.sampling and self.translate:
             raise ModelError("a draft that is translated has no probabilities: leave out sampling")
+        if self.sampling and self.draft_min:
+            raise ModelError("drafts by sampling are used whatever their length: draft_min is 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class Tree:
             n_parallel=(self.n_parallel, 1),
         )
         _demand_shares(draft_p_min=self.draft_p_min, p_split=self.p_split)
+        _demand_number(self.threshold)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from engine.completion import Completion, Piece
-from engine.model import Model
+from engine.config import ModelError
+from engine.model import Model, NumericalError
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
+from engine.speculation.verification import Verifier
 from engine.timings import Drafting
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,17 +30,22 @@ class Speculation:
     """A drafter at work for a target model, whose sequence 0 holds the text.
 
     Drafts have at most `most` tokens on at most so many `branches`; `adaptive`: as many, up to
-    that, as measurement says are worth it.
+    that, as measurement says are worth it. `verifier`: for drafts that are drawn.
     """
 
     def __init__(
-        self, model: Model, drafter: Drafter, most: int, branches: int, adaptive: bool
+        self,
+        model: Model,
+        drafter: Drafter,
+        most: int,
+        branches: int,
+        adaptive: bool,
+        verifier: Verifier | None = None,
     ) -> None:
-        self._model, self._drafter = model, drafter
+        self._model, self._drafter, self.verifier = model, drafter, verifier
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
-        self.timings = Drafting()
         self.begin([])
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -50,6 +57,7 @@ class Speculation:
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
         self._taken: list[int] = []  # sampled from them
+        self._foretold = 0  # of these, those that the draft has
         self.timings = Drafting()
 
     def sample(
@@ -59,10 +67,17 @@ class Speculation:
         prompt_logprobs: tuple[float | None, ...] | None,
     ) -> Piece:
         """The completion's next token, from the logits [vocab] behind its last."""
-        piece = completion.sample(logits, prompt_logprobs)
+        if self.verifier:
+            sampler = completion.sampler
+            sampled = self.verifier.sample(sampler, logits, self._draft, self._node)
+            piece = completion.take(sampled, prompt_logprobs)
+        else:
+            piece = completion.sample(logits, prompt_logprobs)
         self._text.append(piece.token)
         self._taken.append(piece.token)
-        return replace(piece, drafted=self.is_ahead(piece.token))
+        drafted = self.is_ahead(piece.token)
+        self._foretold += drafted
+        return replace(piece, drafted=drafted)
 
     def is_ahead(self, token: int) -> bool:
         """Whether the logits behind this token, the last sampled, are there."""
@@ -78,27 +93,28 @@ class Speculation:
         """Drop what the text did not take of the last draft, and tell the drafter."""
         if self._rows is None:
             return
-        cells, path = self._model.cells, self._draft.path(self._node)
-        cache_tree.keep(cells, self._draft, self._node, self._last)
-        self.timings.add(cache_tree.depth(self._draft), len(self._draft), len(path))
-        if self._length:
-            self._length.record(self._asked, len(path), self._draft_seconds, self._step_seconds)
-        rows, kept = self._rows, self._kept
+        draft, rows, kept, taken = self._draft, self._rows, self._kept, tuple(self._taken)
+        accepted = self._foretold
+        self._rows, self._children, self._taken, self._foretold = None, {}, [], 0
+        cache_tree.keep(self._model.cells, draft, self._node, self._last)
+        self.timings.add(cache_tree.depth(draft), len(draft), accepted, len(taken))
+        if self._length and self._in_full:
+            self._length.record(self._asked, accepted, self._draft_seconds, self._step_seconds)
         self._drafter.verified(
-            Verified(tuple(self._taken), lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
+            Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
-        self._rows, self._children, self._taken = None, {}, []
 
     def step(self, left: int) -> Array:
         """Run the text's last token, and with it a draft of what may follow, of which `left` tokens
         are wanted at most; the last token's logits [vocab]."""
-        model, cells = self._model, self._model.cells
+        cells = self._model.cells
         if not self._begun:
             self._drafter.begin(self._text)
             self._begun, self._taken = True, []
         started = time.perf_counter()
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
+        self._in_full = room == self._asked <= left
         draft = self._drafter.draft(self._text, room) if room > 0 else Draft()
         if cache_tree.is_chain(draft):
             room = min(room, left)
@@ -106,17 +122,13 @@ class Speculation:
         draft = self._draft
         drafted = time.perf_counter()
         self._last = cells.next_position(0)
-        cache_tree.enter(cells, draft)
         try:
-            self._rows = model.step(
-                (self._text[-1], *draft.tokens),
-                cache_tree.positions(draft, self._last),
-                cache_tree.sequences(draft),
-                range(1 + len(draft)),
-            )
-        except BaseException:
-            cache_tree.leave(cells, draft)
-            raise
+            self._rows = self._run(draft)
+        except (ModelError, NumericalError):  # of tokens that the text may never have
+            if not draft:
+                raise
+            self._draft, self._kept = draft, _ = cache_tree.pruned(draft, 0, 0)
+            self._rows = self._run(draft)
         done = time.perf_counter()
         self._draft_seconds, self._step_seconds = drafted - started, done - drafted
         self.timings.draft.seconds += self._draft_seconds
@@ -125,3 +137,18 @@ class Speculation:
         nodes = zip(draft.parents, draft.tokens, strict=True)
         self._children = {child: node for node, child in enumerate(nodes)}
         return np.asarray(self._rows[0])
+
+    def _run(self, draft: Draft) -> Array:
+        """The text's last token and a draft behind it: logits [1 + nodes, vocab]."""
+        cells = self._model.cells
+        cache_tree.enter(cells, draft)
+        try:
+            return self._model.step(
+                (self._text[-1], *draft.tokens),
+                cache_tree.positions(draft, self._last),
+                cache_tree.sequences(draft),
+                range(1 + len(draft)),
+            )
+        except BaseException:
+            cache_tree.leave(cells, draft)
+            raise

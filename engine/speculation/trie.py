@@ -29,9 +29,9 @@ class Trie:
     """A tree for each token, with branches of so many tokens behind it, in at most `capacity` nodes
     of about 200 bytes.
 
-    Each token that is read lengthens the branches of the tokens before it and begins one of its own.
-    A child is at most as frequent as its parent. When memory is full, everything is pruned
-    to half of it.
+    Each token that is read lengthens the branches of the tokens before it and begins one of its
+    own, so a child is at most as frequent as its parent. When there is no room, everything is
+    pruned until half of it is free.
     """
 
     def __init__(self, branch_length: int = 12, capacity: int = 2**17) -> None:

@@ -1,4 +1,4 @@
-"""Whether a draft model's tokens are the target's, and translation through text where they are not."""
+"""Whether a draft model's tokens are the target's, and translation where they are not."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -84,12 +84,12 @@ class Translation:
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self._target, self._draft = target, draft
         named = {draft.texts[i]: i for i in _special(draft)}
-        pairs = {i: named[target.texts[i]] for i in _special(target) if target.texts[i] in named}
-        for ours, theirs in ((target.bos_id, draft.bos_id), (target.eos_id, draft.eos_id)):
-            if ours is not None and theirs is not None:
-                pairs[ours] = theirs
-        self._to_draft = pairs
-        self._to_target = {theirs: ours for ours, theirs in pairs.items()}
+        pairs = [(i, named[target.texts[i]]) for i in _special(target) if target.texts[i] in named]
+        roles = (target.bos_id, draft.bos_id), (target.eos_id, draft.eos_id)
+        pairs += [(i, other) for i, other in roles if i is not None and other is not None]
+        # one token may have both roles: it is BOS in front, and EOS elsewhere
+        self._to_draft = dict(pairs)
+        self._to_target = {theirs: ours for ours, theirs in pairs}
 
     def to_draft(self, tokens: Sequence[int]) -> list[int] | None:
         """A text's tokens, all of them, as the draft model's; None where the text cannot be said:
@@ -100,6 +100,8 @@ class Translation:
         """
         ids: list[int] = []
         unfinished = ""
+        if tokens and tokens[0] == self._target.bos_id and self._draft.bos_id is not None:
+            ids, tokens = [self._draft.bos_id], tokens[1:]
         try:
             for is_text, run in groupby(tokens, self._target.is_text):
                 if is_text:
@@ -118,8 +120,8 @@ class Translation:
     def to_target(self, drafted: Sequence[int]) -> list[int]:
         """What of a draft model's tokens, which continue a text, can be said in the target's.
 
-        The target's tokens spell what the draft's do, up to the end of the last whole character, the
-        first that the target's vocabulary lacks, or the first special token without a namesake.
+        The target's tokens spell what the draft's do, up to the end of the last whole character,
+        the first that the target's vocabulary lacks, or the first special token without a namesake.
         """
         ids: list[int] = []
         for is_text, run in groupby(drafted, self._draft.is_text):

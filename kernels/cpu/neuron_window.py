@@ -2,8 +2,9 @@
 (arXiv 2312.11514), windowing.
 
 One pool of equal slots serves all blocks. Of each block the neurons used last stay, as many as its
-quota and as long as the window; a step asks by `want` for those it needs and is told which of them
-must be read, and where to. Nothing is read here, and nothing moves: kernels take `slots`.
+quota at least and as long as the window at most; a step asks by `want` for those it needs and is
+told which of them must be read, and where to. Nothing is read here, and nothing moves: kernels take
+`slots`.
 
 A window is known to compiled code by the address of its words. One thread at a time calls.
 """
@@ -20,14 +21,13 @@ from kernels.cpu.share import all_arguments, arguments, pack_words
 from reference.op import out_of_range
 
 # `slots` has a block's neurons from first[block] on, and `owner` a slot's place in it. A block's
-# slots are a ring, least recently used first, that begins and ends at capacity + block.
+# slots are a ring, least recently used first, that begins and ends at capacity + block. free[0] is
+# the number of free slots, which follow.
 STATE = (
     "steps: i64, first: i64[blocks], quota: i32[blocks], slots: i32[neurons], owner: i32[capacity],"
-    " stamp: i64[capacity], before: i32[places], after: i32[places], free: i32[capacity],"
-    " held: i32[blocks], pinned: i32[blocks], now: i64[words], hits: i64[blocks],"
-    " misses: i64[blocks] -> "
+    " stamp: i64[capacity], before: i32[places], after: i32[places], free: i32[stack],"
+    " held: i32[blocks], pinned: i32[blocks], hits: i64[blocks], misses: i64[blocks] -> "
 )
-FREE, BLOCK, STEP = 0, 1, 2  # words of `now`: free slots, the block wanted last, and when
 # A neuron that is not in memory has its slot there, a free slot its owner, and a slot in no ring (a
 # free or a pinned one) its neighbours.
 NOWHERE = -1
@@ -60,22 +60,16 @@ def let_go(s, slot):
     s.slots[s.owner[slot]] = NOWHERE
     s.owner[slot] = NOWHERE
     s.before[slot] = s.after[slot] = NOWHERE
-    s.free[s.now[FREE]] = slot
-    s.now[FREE] += 1
+    s.free[0] += 1
+    s.free[s.free[0]] = slot
 
 
 @njit
-def trim(window, block, step):
-    """Let the block's least recently used neurons go until it is within its quota and none has gone
-    unused for more than the window's steps before this one."""
-    s = state_of(window)
-    end = s.owner.size + block
-    slot = s.after[end]
-    while slot != end and (s.held[block] > s.quota[block] or step - s.stamp[slot] > s.steps):
-        unlink(s, slot)
-        let_go(s, slot)
-        s.held[block] -= 1
-        slot = s.after[end]
+def let_oldest_go(s, block):
+    slot = s.after[s.owner.size + block]
+    unlink(s, slot)
+    let_go(s, slot)
+    s.held[block] -= 1
 
 
 @njit
@@ -83,17 +77,23 @@ def want(window, block, rows, active, step, loads):
     """The step needs the block's neurons rows[:active], ascending; steps never go back. Writes
     (neuron, slot) into loads i32 [neurons, 2] for those to be read, in order. -> how many.
 
-    What was wanted before is trimmed first: its slots are good until here.
+    Where no slot is free, the nearest block before this one that has more than its quota gives that
+    of its oldest neuron: slots are good until the next call. At the end those of this block go that
+    are too old for the window.
     """
     s = state_of(window)
-    trim(window, s.now[BLOCK], s.now[STEP])
-    s.now[BLOCK], s.now[STEP] = block, step
-    first, end, missed = s.first[block], s.owner.size + block, 0
+    first, end = s.first[block], s.owner.size + block
+    giver, missed = block, 0
     for i in range(active):
         slot = s.slots[first + rows[i]]
         if slot == NOWHERE:
-            s.now[FREE] -= 1
-            slot = s.free[s.now[FREE]]
+            if s.free[0] == 0:
+                # blocks come in turn: the one just left is needed again last
+                while giver == block or s.held[giver] <= s.quota[giver]:
+                    giver = (giver - 1) % s.held.size
+                let_oldest_go(s, giver)
+            slot = s.free[s.free[0]]
+            s.free[0] -= 1
             s.slots[first + rows[i]] = slot
             s.owner[slot] = first + rows[i]
             loads[missed, 0], loads[missed, 1] = rows[i], slot
@@ -107,6 +107,8 @@ def want(window, block, rows, active, step, loads):
     s.held[block] += missed
     s.hits[block] += active - missed
     s.misses[block] += missed
+    while s.after[end] != end and step - s.stamp[s.after[end]] > s.steps:
+        let_oldest_go(s, block)
     return missed
 
 
@@ -128,7 +130,7 @@ def forget(window, pinned):
 def slots_needed(neurons: ArrayLike, quota: ArrayLike, pinned: ArrayLike) -> int:
     """The least capacity with which no neuron that is wanted lacks a slot: i32 [blocks] each.
 
-    A block holds no more than its quota, and all its neurons while it is the one wanted last.
+    A block may have to hold all its neurons, and takes slots of the others down to their quotas.
     """
     rest = np.subtract(neurons, pinned)
     kept = np.minimum(quota, rest)
@@ -136,8 +138,9 @@ def slots_needed(neurons: ArrayLike, quota: ArrayLike, pinned: ArrayLike) -> int
 
 
 class NeuronWindow:
-    """The arrays of a window over blocks of so many `neurons`, of which each keeps at most its
-    `quota` (both i32 [blocks]) in a pool of `capacity` slots; pinned ones come on top.
+    """The arrays of a window over blocks of so many `neurons`, of which each is sure to keep its
+    `quota` (both i32 [blocks]) in a pool of `capacity` slots; pinned ones come on top, and more
+    stay while no other block needs their slots.
 
     `steps`: how many a neuron may go unused; 0 keeps those of the block's last step alone. (The
     paper's window of k tokens is steps = k - 1.) `address` is what compiled code calls it by.
@@ -160,10 +163,9 @@ class NeuronWindow:
             "stamp": np.zeros(capacity, np.int64),
             "before": places[0],
             "after": places[1],
-            "free": np.arange(capacity - 1, -1, -1, dtype=np.int32),
+            "free": np.array([capacity, *range(capacity)[::-1]], np.int32),
             "held": np.zeros(blocks, np.int32),
             "pinned": np.zeros(blocks, np.int32),
-            "now": np.array([capacity, 0, 0], np.int64),
             "hits": np.zeros(blocks, np.int64),
             "misses": np.zeros(blocks, np.int64),
         }
@@ -199,8 +201,8 @@ class NeuronWindow:
         pinned[block] += len(rows)
         self._demand_room(s.quota, pinned)
         s.pinned[:] = pinned
-        s.now[FREE] -= len(rows)
-        slots = s.free[s.now[FREE] :][: len(rows)][::-1]
+        s.free[0] -= len(rows)
+        slots = s.free[1 + s.free[0] :][: len(rows)][::-1]
         s.owner[slots] = s.first[block] + wanted
         self.slots_of(block)[wanted] = slots
         return np.stack([wanted, slots], axis=1)

@@ -1,0 +1,86 @@
+"""Where a step of a model within a budget waits for the disk.
+
+Nodes are not timed one by one, as those of other models are (bench/profile.py): what is read for a
+node is read while others run, so a node's time by itself says nothing.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.offload.meter import Meter, Reading
+from bench.profile import RULE, ProfileError, check
+from bench.timing import Rule, race
+from engine.engine import Engine
+from engine.sparsity import settings
+
+UNCOUNTED = 2  # steps after which reading ahead stands where it does after every step
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedStep:
+    """A step of `tokens` tokens, the last of which sees `context` cells: seconds of each
+    (`samples`), and what all of them together had from disk."""
+
+    model: str
+    settings: str
+    tokens: int
+    context: int
+    threads: int
+    samples: tuple[float, ...]
+    reading: Reading
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return float(np.median(self.samples))
+
+
+def streamed_step(
+    engine: Engine,
+    tokens: int = 1,
+    depth: int = 128,
+    rule: Rule = RULE,
+    watch: Callable[[int], None] | None = None,
+) -> StreamedStep:
+    """Time a step of a model with a `ram_budget`, as `bench.profile.profile` times another's.
+
+    Tokens are random and fresh for each step: the neurons of the last ones are still in memory.
+    """
+    model = engine.model
+    check(engine, tokens, depth)
+    if not model.offload:
+        raise ProfileError("this model has no ram_budget: nothing of it is read while it runs")
+    rng = np.random.default_rng(0)
+
+    def fresh(count: int) -> list[int]:
+        return [int(token) for token in rng.integers(model.config.vocab, size=count)]
+
+    def run() -> float:
+        model.cells.remove(0, depth)
+        started = time.perf_counter()
+        model.evaluate(fresh(tokens), depth)
+        return time.perf_counter() - started
+
+    engine.reset()
+    try:
+        if depth:
+            model.evaluate(fresh(depth), 0)
+        for _ in range(UNCOUNTED):
+            run()
+        meter = Meter(model.offload)
+        samples = race({"step": run}, rule, watch)["step"]
+        reading = meter.read(len(samples))
+    finally:
+        engine.reset()
+    return StreamedStep(
+        model=model.file.path.stem,
+        settings=settings(model.config, model.options.sparse),
+        tokens=tokens,
+        context=depth + tokens,
+        threads=model.team.n_threads,
+        samples=tuple(samples),
+        reading=reading,
+    )

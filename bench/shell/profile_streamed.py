@@ -1,0 +1,103 @@
+"""assay profile --ram-budget: what a step reads from disk and how long it waits, block by block."""
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bench.offload.meter import Block
+    from bench.offload.step import StreamedStep
+
+
+def profile_streamed(
+    model: str, tokens: int, depth: int, options: dict[str, Any], as_json: bool
+) -> None:
+    """The command, once it is known that there is a budget."""
+    from bench.conditions import conditions
+    from bench.offload.step import streamed_step
+    from bench.shell.profile import teller, title
+    from engine.shell.show import loaded, progress_bar, stdout
+
+    busy = conditions().busy
+    with loaded(model, **options) as engine:
+        bar = progress_bar()
+        bar.live.auto_refresh = False  # a thread that redraws would take a core from the engine
+        with bar:
+            found = streamed_step(engine, tokens, depth, watch=teller(bar, "profiling: repeats"))
+    if as_json:
+        print(json.dumps(as_dict(found) | {"ram_budget": options["ram_budget"], "busy": busy}))
+        return
+    console = stdout()
+    console.print(title(found), highlight=False)
+    console.print()
+    console.print(table(found))
+    console.print()
+    for line in (*notes(found), *([busy] if busy else [])):
+        console.print(line, highlight=False)
+
+
+def as_dict(found: "StreamedStep") -> dict[str, Any]:
+    """The figures for programs, of a step on average: seconds, bytes, shares as fractions."""
+    reading, steps = found.reading, found.reading.steps
+
+    def figures(block: "Block") -> dict[str, Any]:
+        return {
+            "bytes": block.bytes / steps,
+            "waited_seconds": block.waited / steps,
+            "neurons_found": None if math.isnan(block.hit_rate) else block.hit_rate,
+        }
+
+    return {
+        "model": found.model,
+        "settings": found.settings,
+        "tokens": found.tokens,
+        "depth": found.context - found.tokens,
+        "threads": found.threads,
+        "step_seconds": found.seconds,
+        "samples": found.samples,
+        "bytes": reading.bytes / steps,
+        "reading_seconds": reading.busy / steps,
+        "gb_per_second": reading.rate / 1e9,
+        "waited_seconds": reading.whole.waited / steps,
+        "blocks": [{"block": name, **figures(block)} for name, block in reading.blocks.items()],
+    }
+
+
+def table(found: "StreamedStep") -> "Table":
+    """A row for each block that has anything on disk, and one for all of them."""
+    from rich.table import Table
+
+    reading, steps = found.reading, found.reading.steps
+    sparse = any(block.hits + block.misses for block in reading.blocks.values())
+    result = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    result.add_column("a step on average", no_wrap=True)
+    for name in ("MB read", *(["% neurons found"] if sparse else []), "ms waited"):
+        result.add_column(name, justify="right", no_wrap=True)
+    for name, block in {**reading.blocks, "all": reading.whole}.items():
+        share = "" if math.isnan(block.hit_rate) else f"{100 * block.hit_rate:.1f}"
+        result.add_row(
+            name,
+            f"{block.bytes / steps / 1e6:.2f}",
+            *([share] if sparse else []),
+            f"{1e3 * block.waited / steps:.2f}",
+        )
+    return result
+
+
+def notes(found: "StreamedStep") -> list[str]:
+    """What the blocks' rows do not say."""
+    reading, step = found.reading, found.seconds
+    lines = [f"a step takes {1e3 * step:.2f} ms"]
+    if not reading.bytes:
+        return [*lines, "all weights are in memory"]
+    share = reading.busy / sum(found.samples)
+    lines.append(
+        f"the disk gave {reading.rate / 1e9:.2f} GB/s while it was read, {min(1, share):.0%} of the"
+        " time"
+    )
+    beside = (reading.bytes - reading.whole.bytes) / reading.steps / 1e6
+    if beside >= 0.01:
+        lines.append(f"{beside:.2f} MB more were read between two neurons, or ahead of a next step")
+    return lines

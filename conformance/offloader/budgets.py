@@ -1,0 +1,92 @@
+"""Budgets to the byte: `ram_budget` is what weights alone may take, whatever this process does."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from engine import packed_weights
+from engine.model import Model
+from engine.offload import neurons, offload, residency
+from engine.offload.budget import Budget
+from engine.offload.neurons import Source
+from engine.options import Options
+from engine.packed_weights import paged
+
+TEXT = np.random.default_rng(5).integers(0, 64, 24).tolist()
+PROMPT = 13  # tokens of it that come in one step
+
+
+@contextmanager
+def to_the_byte() -> Iterator[None]:
+    """Budgets of weights alone."""
+    with patch.object(Budget, "now", lambda total, *_: Budget(total, 0, 0, 0)):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Bytes that a model's weights take: the least with which it runs, and all."""
+
+    least: int
+    all: int
+
+    def budgets(self, count: int) -> list[int]:
+        """From the least to all: evenly, and where little is missing."""
+        even = np.linspace(self.least, self.all, count).astype(int).tolist()
+        return sorted({*even, self.all - 1})
+
+
+def wanted(path: Path, **options: Any) -> Wants:
+    """Of a model with these options."""
+    shared = offload.shared
+    found: list[tuple[Mapping[str, int], Mapping[int, Source]]] = []
+
+    def noting(budget: Budget, order: Mapping[str, int], sources: Mapping[int, Source]) -> Any:
+        found.append((order, sources))
+        return shared(budget, order, sources)
+
+    with patch.object(offload, "shared", noting), budgeted(path, 2**40, **options):
+        order, sources = found[-1]
+    rows = [source.neurons for source in sources.values()]
+    pool = neurons.least(sources) if sources else 0
+    slot = pool // (max(rows) + 1) if sources else 0
+    every = sum(map(paged, order.values())) + slot * (sum(rows) + bool(rows))
+    return Wants(residency.least(order) + pool, every)
+
+
+@contextmanager
+def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
+    """With so many bytes for weights; 0: all in memory without a budget."""
+    with to_the_byte():
+        model = Model(path, Options(**{"threads": 1, "context": 64, **options}, ram_budget=budget))
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def bits(model: Model, threshold: float | None = None) -> list[bytes]:
+    """The logits of a prompt, all tokens of it, and of one token after the other; the last half
+    of them with another threshold, if one is given."""
+    model.cells.clear()
+    found = []
+    where = range(PROMPT)
+    found.append(model.step(TEXT[:PROMPT], where, [(0,)] * PROMPT, where).tobytes())
+    for i in range(PROMPT, len(TEXT)):
+        if threshold is not None and 2 * (i - PROMPT) >= len(TEXT) - PROMPT:
+            model.set_threshold(threshold)
+        found.append(model.step([TEXT[i]], [i], [(0,)], [0]).tobytes())
+    return found
+
+
+def packed_of(path: Path, cache: Path | None = None) -> Path:
+    """Where the packed weights of a model are, in this cache folder."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    return (cache or packed_weights.cache_folder()) / "packed" / f"{name}.packed"

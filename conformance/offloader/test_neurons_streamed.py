@@ -1,0 +1,234 @@
+"""Neurons that come from disk when predictors name them give the bits of neurons in memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.families.small import SmallFalcon, SmallOPT
+from conformance.families.test_sparse import sparse
+from conformance.llama.small_models import Small
+from conformance.llama.test_bit_identity import (
+    ROOM,
+    Subject,
+    subject_of,
+    test_batch_limit,
+    test_batched_or_alone,
+    test_chunks,
+    test_copied_prefix,
+    test_removed_and_evaluated_anew,
+    test_threads,
+    test_tree_of_tokens,
+)
+from conformance.offloader.budgets import bits, budgeted, to_the_byte, wanted
+from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
+from engine.gguf_file import GGUFFile
+from engine.model import Model
+from engine.offload.bundling import bundle
+from reference.formats import FORMATS
+from reference.op import Array
+from reference.transformer import Weight
+
+__all__ = [
+    "test_batch_limit",
+    "test_batched_or_alone",
+    "test_chunks",
+    "test_copied_prefix",
+    "test_removed_and_evaluated_anew",
+    "test_threads",
+    "test_tree_of_tokens",
+]
+pytestmark = pytest.mark.usefixtures("in_time")
+
+EVERY, NONE = -1e30, 1e30
+
+
+def written(small: Small) -> Callable[[Path], Path]:
+    return lambda path: sparse(small, path)  # type: ignore[arg-type]
+
+
+TWO = replace(SMALL_MODELS["Q4_K"], blocks=2, ranks=(64, 64), finer="Q6_K")
+BAMBOO = SmallSparse(format="F16", architecture="bamboo", activation="drelu")
+MODELS: dict[str, Callable[[Path], Path]] = {
+    **{f: SMALL_MODELS[f].write for f in ("F32", "F16", "Q8_0", "Q4_0")},
+    "Q4_K": replace(TWO, finer="").write,
+    "BF16, tied": SmallSparse(format="BF16", predictor="F16", tied=True, blocks=3,
+                              ranks=(32, 32, 64), shares=(0.1, 0.9, 0.4)).write,
+    "Q4_K and Q6_K": TWO.write,
+    "bamboo": lambda path: BAMBOO.write(path, attention__layer_norm_rms_epsilon=1e-5),
+    "falcon": written(SmallFalcon(two_norms=True)),
+    "opt": written(SmallOPT()),
+}  # fmt: skip
+each_model = pytest.mark.parametrize("write", MODELS.values(), ids=MODELS)
+
+
+@pytest.fixture(params=["Q4_0", "bamboo"], scope="module")
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model with the least memory for the laws; the truth is the resident one's."""
+    path = MODELS[request.param](tmp_path_factory.mktemp("neurons") / "small.gguf")
+    found: Subject = subject_of(path, {**ROOM, "sparse": "on"})
+    found.model.close()
+    options = {**ROOM, "ram_budget": wanted(path).least}
+    with to_the_byte():
+        found = replace(found, options=options)
+        found = replace(found, model=found.with_options())
+        assert found.model.offload
+        assert found.model.offload.neurons
+        yield found
+        found.model.close()
+
+
+def misses(model: Model) -> int:
+    """Neurons that were read."""
+    assert model.offload
+    assert model.offload.neurons
+    return int(model.offload.neurons.window.state.misses.sum())
+
+
+def truth_of(path: Path, **options: Any) -> list[bytes]:
+    with budgeted(path, 0, sparse="on", **options) as model:
+        return bits(model)
+
+
+@each_model
+def test_every_budget_gives_the_bits_of_no_budget(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """From a pool for one block's neurons to one for all: a step may need more than its quota."""
+    path = write(tmp_path / "small.gguf")
+    truth, wants = truth_of(path), wanted(path)
+    shares = []
+    for i, budget in enumerate(wants.budgets(5)):
+        with budgeted(path, budget, threads=1 + i % 3) as model:
+            assert model.offload
+            assert model.offload.neurons
+            assert bits(model) == truth
+            once = misses(model)
+            assert bits(model) == truth
+            twice = misses(model)
+            shares.append(model.offload.neurons.kept_share)
+    assert shares[0] < shares[-1] == 1
+    assert once == twice
+
+
+@each_model
+def test_however_neurons_lie_on_disk(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Side by side, each matrix by itself, and bundled in the model's own file."""
+    path, bundled = write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
+    with GGUFFile(path) as file:
+        bundle(file, bundled)
+    truth = truth_of(path)
+    assert truth_of(bundled) == truth
+    for source, several in ((path, True), (path, False), (bundled, True)):
+        least = wanted(source, neuron_bundles=several).least
+        with budgeted(source, least, neuron_bundles=several, threads=2) as model:
+            assert model.offload
+            assert model.offload.neurons
+            sections = {len(s.sections) for s in model.offload.neurons.sources.values()}
+            assert (sections == {1}) == several
+            assert bits(model) == truth
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, None])
+@pytest.mark.parametrize("name", ["F16", "Q4_K and Q6_K", "opt"])
+def test_any_window(name: str, window: int | None, tmp_path: Path) -> None:
+    """However long unused neurons stay, where none can and where all could."""
+    path = MODELS[name](tmp_path / "small.gguf")
+    truth, wants = truth_of(path), wanted(path)
+    read = []
+    for budget in (wants.least, wants.all):
+        with budgeted(path, budget, neuron_window=window, threads=2) as model:
+            assert bits(model) == truth
+            read.append(misses(model))
+    assert read[1] <= read[0]
+
+
+def test_a_longer_window_reads_less(tmp_path: Path) -> None:
+    """Where there is room for all, and each neuron is read once if it may stay for good."""
+    path = MODELS["F16"](tmp_path / "small.gguf")
+    room, read = wanted(path).all, []
+    for window in (0, 1, 3, None):
+        with budgeted(path, room, neuron_window=window) as model:
+            bits(model)
+            read.append(misses(model))
+            assert model.offload
+            assert model.offload.neurons
+            held = int((model.offload.neurons.window.state.slots >= 0).sum())
+    assert read == sorted(read, reverse=True)
+    assert len(set(read)) == 4
+    assert read[-1] == held
+
+
+@each_model
+@pytest.mark.parametrize("union", [False, True], ids=["", "union"])
+def test_all_none_and_some(write: Callable[[Path], Path], union: bool, tmp_path: Path) -> None:
+    """Thresholds that name all neurons or none, and others between steps."""
+    path = write(tmp_path / "small.gguf")
+    least = wanted(path).least
+    for first, second in ((EVERY, NONE), (NONE, 0.5), (0.0, EVERY)):
+        options = {"threshold": first, "union": union, "sparse": "on"}
+        with budgeted(path, 0, **options) as model:
+            truth = bits(model, second)
+        with budgeted(path, least, threads=2, **options) as model:
+            assert bits(model, second) == truth
+
+
+def test_with_every_neuron_active_it_is_the_dense_run(tmp_path: Path) -> None:
+    """Streamed either way, by neuron and by weight."""
+    for name in ("Q8_0", "Q4_K and Q6_K", "falcon"):
+        path = MODELS[name](tmp_path / f"{name}.gguf")
+        with budgeted(path, 0, sparse="off") as model:
+            truth = bits(model)
+        for options in ({"threshold": EVERY}, {"sparse": "off"}):
+            with budgeted(path, wanted(path, **options).least, **options) as model:
+                assert model.offload
+                assert bool(model.offload.neurons) == ("threshold" in options)
+                assert bits(model) == truth
+
+
+def test_bundles_of_a_model_that_skips_nothing(tmp_path: Path) -> None:
+    """Their matrices stream as wholes."""
+    path, bundled = TWO.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
+    with GGUFFile(path) as file:
+        bundle(file, bundled)
+    with budgeted(path, 0, sparse="off") as model:
+        truth = bits(model)
+    with budgeted(bundled, wanted(bundled, sparse="off").least, sparse="off") as model:
+        assert model.offload
+        assert model.offload.neurons is None
+        assert bits(model) == truth
+
+
+def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
+    """Up of the first block in a format that no sparse kernel has."""
+    name = "blk.0.ffn_up.weight"
+    values = FORMATS["Q4_K"].dequantise(weights[name].data)
+    return {**weights, name: Weight(FORMATS["Q6_K"].quantise(values), "Q6_K")}, norms
+
+
+@pytest.mark.parametrize("bundled", [False, True], ids=["", "bundled"])
+def test_blocks_that_run_dense_alone(
+    bundled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their matrices stream as wholes beside other blocks' neurons."""
+    monkeypatch.setattr("engine.model.dense_where_faster", lambda config, *_: (config, []))
+    path = tampered(TWO, one_dense).write(tmp_path / "small.gguf")
+    with budgeted(path, 0, sparse="auto") as model:
+        truth = bits(model)
+        assert model.config.sparsity
+        assert list(model.config.sparsity.ranks) == [1]
+    if bundled:
+        path = path.rename(tmp_path / "plain.gguf")
+        with GGUFFile(path) as file:
+            bundle(file, tmp_path / "small.gguf")
+        path = tmp_path / "small.gguf"
+    wants = wanted(path)
+    for budget in (wants.least, wants.all):
+        with budgeted(path, budget) as model:
+            assert model.offload
+            assert model.offload.neurons
+            assert model.offload.neurons.blocks == (1,)
+            assert any("Q6_K, which runs dense" in note for note in model.notes)
+            assert bits(model) == truth

@@ -1,0 +1,157 @@
+"""Weights that come from disk while a step runs give the bits of weights in memory.
+
+The laws of dense models' bits (test_bit_identity.py) hold for streamed ones, and the least memory,
+all of it and whatever lies between give the same.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.families.small import SmallFalcon, SmallOPT
+from conformance.llama.small_models import Small
+from conformance.llama.test_bit_identity import (
+    ROOM,
+    Subject,
+    subject_of,
+    test_batch_limit,
+    test_batched_or_alone,
+    test_chunks,
+    test_copied_prefix,
+    test_fragmented_cache,
+    test_removed_and_evaluated_anew,
+    test_steps_repeat,
+    test_threads,
+    test_tree_of_tokens,
+)
+from conformance.offloader.budgets import bits, budgeted, packed_of, to_the_byte, wanted
+from engine.plan import turns
+
+__all__ = [
+    "test_batch_limit",
+    "test_batched_or_alone",
+    "test_chunks",
+    "test_copied_prefix",
+    "test_fragmented_cache",
+    "test_removed_and_evaluated_anew",
+    "test_steps_repeat",
+    "test_threads",
+    "test_tree_of_tokens",
+]
+pytestmark = pytest.mark.usefixtures("in_time")
+
+K_QUANTS = Small(format="Q4_K", finer="Q6_K", hidden=256, heads=8, head_dim=32, ffn=256)
+MODELS = {
+    "F32": Small(seed=3),
+    "F16, odd sizes": Small(hidden=67, heads=6, kv_heads=2, head_dim=10, ffn=31, format="F16"),
+    "F16, tied": Small(format="F16", tied=True, ffn=512),
+    "BF16": Small(format="BF16", blocks=3),
+    "Q8_0, biases": Small(format="Q8_0", biases=True, kv_heads=4),
+    "Q4_0, one large": Small(format="Q4_0", vocab=2000),
+    "Q4_K and Q6_K": K_QUANTS,
+    "falcon": SmallFalcon(two_norms=True, ffn=256, format="F16"),
+    "falcon, untied": SmallFalcon(kv_heads=1, tied=False),
+    "opt": SmallOPT(ffn=192, format="Q8_0"),
+}
+each_model = pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
+
+
+@pytest.fixture(params=[("Q4_K and Q6_K", 0.0), ("F16, tied", 0.5)], scope="module")
+def subject(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Subject]:
+    """A streamed model for the laws; the truth is the resident one's."""
+    name, share = request.param
+    path = MODELS[name].write(tmp_path_factory.mktemp("streamed") / "small.gguf")
+    found = subject_of(path, ROOM)
+    found.model.close()
+    wants = wanted(path)
+    options = {**ROOM, "ram_budget": int(wants.least + share * (wants.all - wants.least))}
+    with to_the_byte():
+        found = replace(found, options=options)
+        found = replace(found, model=found.with_options())
+        assert found.model.offload
+        assert found.model.offload.stream.names
+        yield found
+        found.model.close()
+
+
+@each_model
+def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) -> None:
+    """From the least that works to all in memory, with one, two and three threads."""
+    path = small.write(tmp_path / "small.gguf")
+    with budgeted(path, 0) as model:
+        truth = bits(model)
+    wants, streamed = wanted(path), set()
+    assert wants.least < wants.all
+    for i, budget in enumerate(wants.budgets(6)):
+        with budgeted(path, budget, threads=1 + i % 3) as model:
+            assert model.offload
+            streamed.add(len(model.offload.stream.names))
+            assert bits(model) == truth
+            assert bits(model) == truth
+            before, end = turns(model.plan.stages, model.offload.stream)
+            assert sum(map(len, before)) == len(model.offload.stream.names)
+            assert len(end) == bool(model.offload.stream.names)
+    assert 0 in streamed
+    assert len(streamed) > 2
+
+
+@each_model
+def test_packed_or_not(small: Small, tmp_path: Path) -> None:
+    """Kernels that take the file's own rows, which are kept on disk as they are."""
+    path = small.write(tmp_path / "small.gguf")
+    with budgeted(path, 0, variant="scalar") as model:
+        truth = bits(model)
+    wants = wanted(path, variant="scalar")
+    for budget in (wants.least, (wants.least + wants.all) // 2):
+        with budgeted(path, budget, variant="scalar", threads=2) as model:
+            assert bits(model) == truth
+
+
+def test_a_second_load_reads_what_the_first_packed(tmp_path: Path) -> None:
+    """One file for a model at whatever budget, not written again."""
+    path = K_QUANTS.write(tmp_path / "small.gguf")
+    wants = wanted(path)
+    first = packed_of(path).stat()
+    for budget in wants.budgets(2):
+        with budgeted(path, budget) as model:
+            bits(model)
+    second = packed_of(path).stat()
+    assert (first.st_ino, first.st_mtime_ns) == (second.st_ino, second.st_mtime_ns)
+
+
+def test_another_model_is_packed_anew(tmp_path: Path) -> None:
+    """In the place of the first or beside it, of the same size and date: never its weights."""
+    path, other = tmp_path / "small.gguf", tmp_path / "other.gguf"
+    seeds = [replace(K_QUANTS, seed=seed) for seed in (1, 2)]
+    truths = []
+    for small in seeds:
+        small.write(other)
+        with budgeted(other, 0) as model:
+            truths.append(bits(model))
+    assert truths[0] != truths[1]
+    for small, truth in zip([*seeds, *seeds], truths * 2, strict=True):
+        small.write(path)
+        with budgeted(path, wanted(path).least) as model:
+            assert bits(model) == truth
+        path.replace(other)
+        with budgeted(other, wanted(other).least) as model:
+            assert bits(model) == truth
+
+
+def test_what_others_wrote_of_it_is_packed_anew(tmp_path: Path) -> None:
+    """A kept file that is cut short or longer is not used."""
+    path = K_QUANTS.write(tmp_path / "small.gguf")
+    with budgeted(path, 0) as model:
+        truth = bits(model)
+    least = wanted(path).least
+    kept = packed_of(path)
+    whole = kept.read_bytes()
+    for spoilt in (whole[:-1], whole[:4096], whole + b"x", b""):
+        kept.write_bytes(spoilt)
+        with budgeted(path, least) as model:
+            assert bits(model) == truth
+        assert kept.read_bytes() == whole

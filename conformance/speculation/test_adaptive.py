@@ -1,0 +1,161 @@
+"""Adaptive draft length: as fast as the best fixed length, and off where that is none."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.speculation.adaptive import (
+    FREE,
+    PROBING,
+    REMEMBERED,
+    AdaptiveLength,
+    Costs,
+    expected_tokens,
+)
+
+Cost = Callable[[int], tuple[float, float]]  # of drafting a length, and of the step
+MOST = 16
+STEPS = 3000
+NOISE = 0.2  # standard deviation of a step's time, over its mean
+
+
+def linear(draft: float, verify: float) -> Cost:
+    """A token costs so much to draft and to verify, where the target's own step costs 1."""
+    return lambda length: (draft * length, 1 + verify * length)
+
+
+def by_fours(length: int) -> tuple[float, float]:
+    """Four tokens are verified at the cost of one, as where kernels take four rows at a time."""
+    return 0.02 * length, 0.7 + 0.3 * (1 + length // 4)
+
+
+class Simulation:
+    """Steps of a target whose acceptance and costs are known."""
+
+    def __init__(self, most: int, seed: int = 0) -> None:
+        self.adaptive = AdaptiveLength(most)
+        self.random = np.random.default_rng(seed)
+
+    def run(self, acceptance: list[float], cost: Cost, steps: int) -> float:
+        """The expected speed of what was chosen, over that of the best fixed length."""
+        most = self.adaptive.most
+        tokens = expected_tokens(acceptance[:most])
+        seconds = np.array([sum(cost(length)) for length in range(most + 1)])
+        chosen = [self.step(acceptance, cost) for _ in range(steps)]
+        speed = tokens[chosen].sum() / seconds[chosen].sum()
+        return float(speed / (tokens / seconds).max())
+
+    def step(self, acceptance: list[float], cost: Cost) -> int:
+        length = self.adaptive.choose()
+        kept = self.random.random(length) < acceptance[:length]
+        draft, verify = cost(length)
+        noise = self.random.lognormal(-(NOISE**2) / 2, NOISE)
+        accepted = int(np.cumprod(kept).sum())
+        self.adaptive.record(length, accepted, draft * noise, verify * noise)
+        return length
+
+
+@pytest.mark.parametrize("verify", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("draft", [0, 0.05, 0.3])
+@pytest.mark.parametrize("alpha", [0, 0.2, 0.4, 0.6, 0.8, 0.9, 1])
+def test_as_fast_as_the_best_fixed_length(alpha, draft, verify):
+    """Within 5%, of which tries may take 2, whatever acceptance and costs are."""
+    assert Simulation(MOST).run([alpha] * MOST, linear(draft, verify), STEPS) > 0.95
+
+
+@pytest.mark.parametrize("alpha", [0, 0.5, 0.7, 0.9])
+def test_as_fast_where_costs_are_steps(alpha):
+    assert Simulation(MOST).run([alpha] * MOST, by_fours, STEPS) > 0.95
+
+
+@pytest.mark.parametrize("first", [0.5, 0.9])
+def test_as_fast_where_later_tokens_are_worse(first):
+    acceptance = [first * 0.8**i for i in range(MOST)]
+    assert Simulation(MOST).run(acceptance, linear(0.05, 0.1), STEPS) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("alpha", "cost"), [(0, linear(0.05, 0.1)), (0.3, linear(0.3, 0.1)), (0.5, linear(0.3, 0.5))]
+)
+def test_off_where_it_would_slow_things_down(alpha, cost):
+    """Nearly all steps are the target's alone; what the others lose is what tries may."""
+    simulation = Simulation(MOST)
+    simulation.run([alpha] * MOST, cost, 500)
+    chosen = np.array([simulation.step([alpha] * MOST, cost) for _ in range(STEPS)])
+    assert simulation.adaptive.best == 0
+    assert (chosen == 0).mean() > 0.9
+    assert (chosen > 0).any()
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0.9), (0.9, 0)])
+def test_a_change_is_noticed(before, after):
+    """A draft that was useless becomes good, or the other way: soon the length follows."""
+    simulation, cost = Simulation(MOST), linear(0.1, 0.1)
+    simulation.run([before] * MOST, cost, STEPS)
+    simulation.run([after] * MOST, cost, 500)
+    assert simulation.run([after] * MOST, cost, 500) > 0.9
+
+
+def test_a_hiccup_changes_nothing():
+    """The first step of a length takes a thousand times as long, as when something is compiled."""
+    simulation, cost = Simulation(MOST), linear(0.05, 0.05)
+    seen = set()
+
+    def compiles(length: int) -> tuple[float, float]:
+        first = length not in seen
+        seen.add(length)
+        draft, verify = cost(length)
+        return draft, verify * (1000 if first else 1)
+
+    for _ in range(STEPS):
+        simulation.step([0.8] * MOST, compiles)
+    assert simulation.run([0.8] * MOST, cost, 500) > 0.93
+
+
+def test_the_targets_own_step_comes_first():
+    assert AdaptiveLength(8).choose() == 0
+
+
+def test_no_more_is_lost_than_tries_may():
+    """Where the best is known to be off, tries have lost their share of the time and one try."""
+    simulation, cost = Simulation(MOST), linear(0.3, 0.3)
+    chosen = [simulation.step([0] * MOST, cost) for _ in range(STEPS)]
+    lost = sum(sum(cost(length)) - 1 for length in chosen)
+    assert lost < PROBING * STEPS * 1.5 + sum(cost(MOST))
+
+
+@given(st.floats(0, 0.99), st.integers(0, 20))
+def test_expected_tokens_are_the_formulas(alpha, length):
+    """(1 - a^(n+1)) / (1 - a) where every token is accepted with the same probability."""
+    tokens = expected_tokens([alpha] * length)
+    assert len(tokens) == length + 1
+    assert tokens[length] == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))
+
+
+def test_expected_tokens_are_those_of_a_simulation():
+    acceptance = [0.9, 0.5, 0.8, 0]
+    kept = np.random.default_rng(0).random((100_000, 4)) < acceptance
+    simulated = 1 + np.cumprod(kept, axis=1).sum(axis=1).mean()
+    # the standard error is below 2 / sqrt(100 000)
+    assert expected_tokens(acceptance)[-1] == pytest.approx(simulated, abs=6 * 2 / 100_000**0.5)
+
+
+def test_costs_between_and_beyond_what_was_measured():
+    """On straight lines; a length that was measured often has nearly its mean."""
+    costs = Costs()
+    for _ in range(2 * REMEMBERED):
+        costs.add(0, 1.0)
+        costs.add(4, 2.0)
+        costs.add(6, 4.0)
+    expected = [1, 1.25, 1.5, 1.75, 2, 3, 4, 4.5, 5]
+    assert costs.estimates(8) == pytest.approx(expected, rel=FREE / REMEMBERED)
+    assert Costs().estimates(2).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("asked", "accepted"), [(3, 4), (9, 0), (2, -1)])
+def test_what_cannot_be_is_refused(asked, accepted):
+    with pytest.raises(ValueError, match="accepted of"):
+        AdaptiveLength(8).record(asked, accepted, 0.1, 1)

@@ -1,0 +1,140 @@
+"""Laws of all drafters that need no model."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.speculation.toy import Target, alone, fickle, speak, verify
+from engine.speculation.drafter import Branches, Draft, Drafter
+from engine.speculation.lookahead import LookaheadDrafter
+from engine.speculation.prompt_lookup import PromptLookupDrafter
+from engine.speculation.trie import TrieDrafter
+
+DRAFTERS = (PromptLookupDrafter, TrieDrafter, LookaheadDrafter)
+every_drafter = pytest.mark.parametrize("make", DRAFTERS, ids=lambda make: make.__name__)
+prompts = st.lists(st.integers(0, 4), min_size=1, max_size=30)
+
+
+@every_drafter
+@given(prompts, st.integers(1, 3), st.integers(0, 99), st.integers(0, 80))
+def test_the_text_is_the_targets(make, prompt, context, seed, most):
+    """Whatever is drafted, and however much, the text is what the target alone writes."""
+    target = fickle(context, 5, seed)
+    text, steps = speak(target, make(), prompt, 30, most)
+    assert text == alone(target, prompt, len(text) - len(prompt))
+    assert steps <= 30
+
+
+@every_drafter
+@pytest.mark.parametrize("context", [1, 2])
+def test_fewer_steps_where_the_text_repeats_itself(make, context):
+    """A target that comes back to the same few tokens soon writes several in a step."""
+    text, steps = speak(fickle(context, 4, 1), make(), [0, 1, 2], 200, 80)
+    assert len(text) >= 203
+    assert steps <= 100
+
+
+def counts_up(seen: tuple[int, ...]) -> int:
+    return seen[-1] + 1
+
+
+@every_drafter
+def test_a_text_without_repetition_goes_on_a_token_a_step(make):
+    """Nothing that never occurred is proposed, or if it is (by a window), it is not taken."""
+    text, steps = speak(counts_up, make(), [7], 50, 80)
+    assert text == list(range(7, 58))
+    assert steps <= 50
+
+
+@every_drafter
+@pytest.mark.parametrize("prompt", [[3], [3] * 50, [3, 3, 3, 4], list(range(50)), [0]])
+def test_any_prompt_will_do(make, prompt):
+    """One token, one token over and over, no token twice: each is drafted for, again and again."""
+    drafter = make()
+    for _ in range(3):
+        drafter.begin(prompt)
+        for most in (0, 1, 2, 63, 64, 1000):
+            assert len(drafter.draft(prompt, most)) <= most
+
+
+def threes(seen: tuple[int, ...]) -> int:
+    return 3
+
+
+@pytest.mark.parametrize(
+    ("make", "a_step"), [(PromptLookupDrafter, 81), (TrieDrafter, 13), (LookaheadDrafter, 18)]
+)
+def test_one_token_over_and_over(make, a_step):
+    """Where nothing else is ever said every draft is right, and as long as it may be: 80 tokens by
+    lookup, a branch of 12 of the trie, all 14 + 3 that the last cell of a window follows."""
+    text, steps = speak(threes, make(), [3] * 20, 10 * a_step, 80)
+    assert (len(text), steps) == (20 + 10 * a_step, 10)
+
+
+@every_drafter
+def test_after_a_reset_nothing_is_left(make):
+    """A drafter that forgot everything proposes what a new one does."""
+    target: Target = fickle(2, 4)
+    used, new = make(), make()
+    speak(target, used, [1, 2, 3, 0, 1], 60, 80)
+    used.reset()
+    assert speak(target, used, [2, 1], 60, 80) == speak(target, new, [2, 1], 60, 80)
+
+
+@pytest.mark.parametrize("make", [PromptLookupDrafter, LookaheadDrafter])
+@given(prompts, prompts)
+def test_texts_are_drafted_apart(make, one, other):
+    """What these drafters propose depends on this text alone, so seeded draws are reproducible."""
+    target = fickle(2, 5)
+    used: Drafter = make()
+    speak(target, used, one, 20, 80)
+    assert drafts(used, target, other) == drafts(make(), target, other)
+
+
+def drafts(drafter: Drafter, target: Target, prompt: list[int]) -> list[Draft]:
+    text, drafted = list(prompt), []
+    drafter.begin(prompt)
+    for _ in range(5):
+        drafted.append(drafter.draft(text, 80))
+        step = verify(target, text, drafted[-1])
+        text += step.tokens
+        drafter.verified(step)
+    return drafted
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8))
+def test_branches_that_begin_alike_share_nodes(paths):
+    """A tree of paths has a node for each different beginning, and leads along every path."""
+    branches = Branches()
+    ends = []
+    for path in paths:
+        node = -1
+        for token in path:
+            node = branches.add(node, token)
+        ends.append(node)
+    draft = branches.draft()
+    beginnings = {tuple(path[: i + 1]) for path in paths for i in range(len(path))}
+    assert len(draft) == len(branches) == len(beginnings)
+    for path, end in zip(paths, ends, strict=True):
+        assert [draft.tokens[node] for node in draft.path(end)] == path
+
+
+def test_a_chain_is_a_tree():
+    draft = Draft.chain([5, 5, 6])
+    assert draft.parents == (-1, 0, 1)
+    assert draft.path(2) == (0, 1, 2)
+    assert Draft.chain([]) == Draft()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "message"),
+    [
+        ((1, 2), (-1,), "2 tokens have 1 parents"),
+        ((1, 2), (-1, 1), "node 1 has parent 1: want -1 or an earlier node"),
+        ((1, 2), (-1, -2), "node 1 has parent -2"),
+        ((1, 2, 1), (-1, 0, -1), "the same token twice"),
+    ],
+)
+def test_what_is_no_tree_is_refused(tokens, parents, message):
+    with pytest.raises(ValueError, match=message):
+        Draft(tokens, parents)

@@ -1,0 +1,137 @@
+"""Lookahead decoding: its window, its pool, and the n-grams that go from one to the other."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.speculation.toy import alone, fickle, speak, verify
+from engine.speculation.drafter import Branches
+from engine.speculation.lookahead import LookaheadDrafter, Window
+from engine.speculation.ngram_pool import NgramPool
+
+sizes = st.tuples(st.integers(1, 6), st.integers(2, 5))
+ahead = st.lists(st.integers(1, 8), min_size=1, max_size=12)
+seeds = st.integers(0, 9)
+
+
+def walk(window, target, text, steps):
+    """Let the text go on by so many tokens a step; gives each step's n-grams."""
+    for count in steps:
+        branches = Branches()
+        last_row = window.feed(text[-1], branches)
+        draft = branches.draft()
+        likeliest = verify(target, text, draft).likeliest
+        yield window.take([likeliest(node) for node in last_row])
+        text += alone(target, text, count)[len(text) :]
+        window.slide(count - 1)
+
+
+@given(sizes, st.lists(st.integers(0, 99), min_size=1), seeds)
+def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
+    """The last cell of column j follows j tokens of the first row and the rest of its column, so
+    it stands where they are: j + N - 2 tokens behind the text's last."""
+    W, N = size
+    window, branches = Window(W, N, seed), Branches()
+    window.begin(prompt)
+    nodes = window.feed(prompt[-1], branches)
+    draft = branches.draft()
+    rows = window._rows
+    assert rows[0][0] == prompt[-1]
+    assert len(nodes) == W
+    assert len(draft) <= window.size == W * (N - 1) - 1
+    for j, node in enumerate(nodes):
+        seen = [draft.tokens[i] for i in draft.path(node)]
+        assert seen == rows[0][1 : j + 1] + [row[j] for row in rows[1:]]
+
+
+@given(sizes, ahead, seeds)
+def test_guesses_stay_where_they_belong(size, steps, seed):
+    """Whatever a step accepts, a guess stays the guess of one place in the text: those of a target
+    that says nothing but where it is are all right, and so are its n-grams."""
+    W, N = size
+    window, text = Window(W, N, seed), [0]
+    window.begin([-1])
+    for ngrams in walk(window, len, text, steps):
+        for token, following in ngrams:
+            assert list(following) == list(range(following[0], following[0] + N - 1))
+            assert token in (following[0] - 1, -1)
+        for j, age in enumerate(window._ages):
+            made = [row[j] for row in window._rows][N - 1 - min(age, N - 1) :]
+            behind = len(text) + j + N - 2
+            assert made == list(range(behind - len(made) + 1, behind + 1))
+
+
+@given(sizes, ahead, seeds)
+def test_ngrams_are_what_the_target_says(size, steps, seed):
+    """Where only the last token counts, every token of an n-gram but the first two must follow the
+    one before it; and a window that has been filled yields an n-gram a column."""
+    W, N = size
+    target = fickle(1, 50, seed)
+    window = Window(W, N, seed)
+    window.begin(range(50))
+    for step, ngrams in enumerate(walk(window, target, [1], steps)):
+        for _, following in ngrams:
+            assert len(following) == N - 1
+            assert all(target((a,)) == b for a, b in pairwise(following))
+        if all(count == 1 for count in steps):
+            assert len(ngrams) == (W if step >= N - 2 else 0)
+
+
+@given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=40))
+def test_the_pool_keeps_what_was_found_last(most, found):
+    """Of each token the last few different n-grams, found last first."""
+    pool = NgramPool(most)
+    for token, following in found:
+        pool.add(token, (following,))
+    for token in range(3):
+        tuples = [(following,) for t, following in reversed(found) if t == token]
+        assert pool.of(token) == list(dict.fromkeys(tuples))[:most]
+
+
+@given(sizes, st.integers(0, 6), seeds, st.integers(0, 40))
+def test_a_step_feeds_no_more_than_window_and_ngrams(size, G, seed, most):
+    """(W + G)(N - 1) tokens at most, the text's last one included, and no more than allowed."""
+    W, N = size
+    drafter, target = LookaheadDrafter(W, N, G, seed), fickle(1, 9, seed)
+    text = [1, 2, 3]
+    drafter.begin(text)
+    for _ in range(12):
+        draft = drafter.draft(text, most)
+        assert 1 + len(draft) <= (W + G) * (N - 1)
+        assert len(draft) <= most
+        step = verify(target, text, draft)
+        text += step.tokens
+        drafter.verified(step)
+
+
+def test_ngrams_are_found_and_verified():
+    """No token of the prompt is ever said again, so guesses at random are never right: what was
+    found behind a token in the window is proposed where the text says it, and accepted."""
+
+    def ring(seen):
+        return 100 + (seen[-1] + 1) % 30
+
+    drafter = LookaheadDrafter(4, 4, 4)
+    text, steps = speak(ring, drafter, [1, 2], 300, 100)
+    assert text == alone(ring, [1, 2], len(text) - 2)
+    assert steps <= 150
+
+
+def test_without_room_for_a_window_there_are_ngrams_only():
+    """Near the end of the context what was found is verified still, and the window waits."""
+    drafter, target = LookaheadDrafter(5, 3, 5), fickle(1, 7)
+    text, _ = speak(target, drafter, [0, 1], 60, 50)
+    draft = drafter.draft(text, 8)
+    assert 2 <= len(draft) <= 8
+    step = verify(target, text, draft)
+    assert len(step.tokens) == 3
+    drafter.verified(step)
+    assert len(drafter.draft([*text, *step.tokens], 50)) >= 9
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 3), (3, 1, 3), (3, 3, -1)])
+def test_sizes_that_make_no_sense_are_refused(sizes):
+    with pytest.raises(ValueError, match="want"):
+        LookaheadDrafter(*sizes)

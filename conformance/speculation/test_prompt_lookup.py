@@ -1,0 +1,87 @@
+"""Prompt lookup against a plain scan of the whole text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.speculation.drafter import Draft, Verified
+from engine.speculation.prompt_lookup import PromptLookupDrafter
+
+tokens = st.lists(st.integers(0, 3), max_size=40)
+lengths = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda n: (n[0], n[0] + n[1]))
+
+
+def scan(text: list[int], least: int, longest: int) -> int | None:
+    """Where what followed the longest suffix's latest earlier occurrence begins."""
+    for n in range(longest, least - 1, -1):
+        for start in range(len(text) - n - 1, -1, -1):
+            if text[start : start + n] == text[len(text) - n :]:
+                return start + n
+    return None
+
+
+def told(step: list[int]) -> Verified:
+    return Verified(tuple(step), nobody_asks)
+
+
+def nobody_asks(node: int) -> int:
+    raise AssertionError(node)
+
+
+@given(tokens, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6), lengths,
+       st.integers(0, 12))  # fmt: skip
+def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
+    """At every moment the draft is what followed the longest suffix where it occurred last: from
+    there on, text and draft together go on as they did before."""
+    drafter = PromptLookupDrafter(*lengths)
+    drafter.begin(prompt)
+    text = list(prompt)
+    for step in [[], *steps]:
+        text += step
+        drafter.verified(told(step))
+        start = scan(text, *lengths)
+        draft = drafter.draft(text, most)
+        if start is None:
+            assert draft == Draft()
+            continue
+        together = [*text, *draft.tokens]
+        assert len(draft) == most
+        assert together[len(text) :] == together[start : start + most]
+
+
+def test_the_latest_occurrence_counts():
+    """Of two continuations the one that was said last."""
+    drafter = PromptLookupDrafter(1, 2)
+    text = [1, 2, 8, 0, 1, 2, 9, 0, 1, 2]
+    drafter.begin(text)
+    assert drafter.draft(text, 3) == Draft.chain([9, 0, 1])
+
+
+def test_a_longer_suffix_counts_more_than_a_later_place():
+    drafter = PromptLookupDrafter(1, 3)
+    text = [1, 2, 3, 8, 5, 2, 3, 9, 1, 2, 3]
+    drafter.begin(text)
+    assert drafter.draft(text, 1) == Draft.chain([8])
+
+
+def test_memory_is_a_place_for_each_ngram():
+    """However long the text: one place for each n-gram that something followed."""
+    drafter = PromptLookupDrafter(1, 3)
+    drafter.begin([0, 1, 2] * 5000)
+    assert len(drafter._follows) == 3 * 3
+    drafter.begin(list(range(1000)))
+    assert len(drafter._follows) == 999 + 998 + 997
+
+
+@pytest.mark.parametrize("lengths", [(0, 2), (3, 2)])
+def test_ngrams_that_make_no_sense_are_refused(lengths):
+    with pytest.raises(ValueError, match="want 1 <= least <= longest"):
+        PromptLookupDrafter(*lengths)
+
+
+def test_a_text_that_was_not_told_is_refused():
+    """Places would be another text's."""
+    drafter = PromptLookupDrafter()
+    drafter.begin([1, 2, 1])
+    with pytest.raises(ValueError, match="the text has 2 tokens, 3 were told"):
+        drafter.draft([1, 2], 4)

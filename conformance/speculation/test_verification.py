@@ -1,0 +1,274 @@
+"""The verifier: against an oracle of formulas, over many draws, and beside a sampler."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from conformance.speculation.exactness import FORMULAS, law_of_texts, limit, numbered, surprise
+from engine.sampler import Sampler
+from engine.sampling_params import SamplingParams
+from engine.speculation.drafter import TEXT, Draft
+from engine.speculation.verification import Outcome, Verifier, children
+from reference.op import Array
+
+VERIFIER = Verifier()
+VOCAB = 5
+
+
+def rows_of(random: np.random.Generator, count: int, vocab: int = VOCAB) -> Array:
+    """Distributions with many zeros. [count vocab]"""
+    weights = random.dirichlet(np.full(vocab, 0.3), count) * (random.random((count, vocab)) < 0.8)
+    weights[np.arange(count), random.integers(vocab, size=count)] += 0.1
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], np.random.Generator]:
+    """Tokens and parents of a tree whose siblings differ."""
+    nodes: dict[tuple[int, int], None] = {}
+    for _ in range(draw(st.integers(0, 8))):
+        parent = draw(st.integers(TEXT, len(nodes) - 1))
+        nodes.setdefault((parent, draw(st.integers(0, VOCAB - 1))))
+    parents = tuple(parent for parent, _ in nodes)
+    tokens = tuple(token for _, token in nodes)
+    return tokens, parents, np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+
+def oracle(draft: Draft, p: Array, random: np.random.Generator) -> Outcome:
+    """The same by formulas, node by node."""
+    formula: dict[str, Any] = dict(FORMULAS)
+    at, path = TEXT, ()
+    while True:
+        left, token = p[at + 1 : at + 2], None
+        for node in range(len(draft)) if draft.q is not None else ():
+            if draft.parents[node] == at and token is None:
+                drafted = left, draft.q[node : node + 1], np.array(draft.tokens[node : node + 1])
+                if formula["accept"](*drafted, np.array([random.random()]))[0]:
+                    token = draft.tokens[node]
+                else:
+                    left = formula["recover"](*drafted)
+        if token is None:
+            token = int(formula["pick"](left, np.array([random.random()]))[0])
+        behind = [
+            n for n in range(len(draft)) if (draft.parents[n], draft.tokens[n]) == (at, token)
+        ]
+        if not behind:
+            return Outcome(path, token)
+        (at,) = behind
+        path = (*path, at)
+
+
+@given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_verifying_is_the_formulas_in_turn(tree, certain, seed):
+    """Any tree, with or without q, by the same random numbers: the same path and token."""
+    tokens, parents, random = tree
+    p = rows_of(random, len(tokens) + 1)
+    draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
+    found = VERIFIER.verify(draft, p, np.random.default_rng(seed))
+    assert found == oracle(draft, p, np.random.default_rng(seed))
+    assert found.nodes == (draft.path(found.nodes[-1]) if found.nodes else ())
+    assert p[1 + (found.nodes[-1] if found.nodes else TEXT), found.token] > 0
+
+
+@given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_a_greedy_target_goes_its_own_way(tree, certain, seed):
+    """With one-hot p drafts are accepted as long as they are the target's tokens, whatever the
+    random numbers and q, even where it is 0."""
+    tokens, parents, random = tree
+    best = random.integers(VOCAB, size=len(tokens) + 1)
+    draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
+    found = VERIFIER.verify(draft, np.eye(VOCAB)[best], np.random.default_rng(seed))
+    at, path = TEXT, []
+    while here := [n for n in children(draft, at) if tokens[n] == best[1 + at]]:
+        at = here[0]
+        path.append(at)
+    assert found == Outcome(tuple(path), int(best[1 + at]))
+
+
+def test_an_empty_draft_is_plain_sampling():
+    """Nothing is accepted, and the bonus token is drawn from p."""
+    p = np.array([[0.25, 0.5, 0.25]])
+    for u, token in ((0.0, 0), (0.3, 1), (0.8, 2)):
+        found = VERIFIER.verify(Draft(), p, Fixed(u))
+        assert found == Outcome((), token)
+
+
+class Fixed(np.random.Generator):
+    """Random numbers that are no such thing."""
+
+    def __init__(self, u: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._u = u
+
+    def random(self) -> float:  # type: ignore[override]
+        return self._u
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])
+def test_the_ends_of_the_unit_interval(u):
+    """u = 0 accepts whatever is possible, and nothing that is not; u just below 1 only what the
+    target thinks as likely as the draft."""
+    q = np.array([[0.5, 0.5, 0.0]])
+    draft = Draft.chain([0], q)
+    for p, accepts in (([0.0, 0.5, 0.5], False), ([0.5, 0.5, 0.0], True), ([1.0, 0, 0], True)):
+        found = VERIFIER.verify(draft, np.array([p, p]), Fixed(u))
+        assert bool(found.nodes) == accepts
+        assert p[found.token] > 0
+    little = np.array([[2.0**-60, 1 - 2.0**-60, 0]] * 2)
+    assert bool(VERIFIER.verify(draft, little, Fixed(u)).nodes) == (u == 0)
+
+
+TARGET = np.array([[0.5, 0.3, 0.2], [0.0, 0.4, 0.6], [0.1, 0.0, 0.9]])
+DRAFTER = np.array([[0.2, 0.2, 0.6], [0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+
+
+def drawn_tree(random: np.random.Generator, branches: int, depth: int) -> Draft:
+    """Siblings behind siblings, each drawn from the drafter's row of the token before."""
+    tokens, parents, q, ends = [], [], [], [(TEXT, 0)]
+    for _ in range(depth):
+        grown = []
+        for node, last in ends:
+            drawn, rows = VERIFIER.siblings(DRAFTER[last], branches, random)
+            grown += [(len(tokens) + i, token) for i, token in enumerate(drawn)]
+            tokens += drawn
+            parents += [node] * len(drawn)
+            q += list(rows)
+        ends = grown
+    return Draft(tuple(tokens), tuple(parents), np.array(q))
+
+
+@pytest.mark.parametrize(("branches", "depth"), [(1, 2), (2, 2)])
+def test_whole_trees_leave_the_text_the_targets(branches, depth):
+    """Texts of three tokens, the ones behind the outcome by the target alone: the likelihood-ratio
+    chi-square stays below what chance exceeds once in 10^9."""
+    random, texts = np.random.default_rng(branches), []
+    for _ in range(6_000):
+        draft = drawn_tree(random, branches, depth)
+        p = TARGET[[0, *draft.tokens]]
+        found = VERIFIER.verify(draft, p, random)
+        text = [*(draft.tokens[node] for node in found.nodes), found.token]
+        while len(text) < 3:
+            text.append(int(random.choice(3, p=TARGET[text[-1]])))
+        texts.append(text)
+    law = law_of_texts(TARGET, 3)
+    counts = np.bincount(numbered(np.array(texts), 3), minlength=len(law))
+    assert surprise(counts, law) <= limit(int((law > 0).sum()))
+    assert len({tuple(text) for text in texts}) == (law > 0).sum()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 7))
+def test_siblings_differ_and_say_what_they_were_drawn_from(seed, count):
+    """Each was possible, none comes twice, and a row is q without those before it."""
+    random = np.random.default_rng(seed)
+    q = rows_of(random, 1)[0]
+    tokens, rows = VERIFIER.siblings(q, count, random)
+    assert len(tokens) == len(set(tokens)) == min(count, int((q > 0).sum()))
+    assert rows.shape == (len(tokens), VOCAB)
+    left = q
+    for token, row in zip(tokens, rows, strict=True):
+        assert row[token] > 0
+        np.testing.assert_allclose(row, left, rtol=1e-12)
+        left = FORMULAS["exclude"](left[None], np.array([token]))[0]
+
+
+def logits_behind(text: tuple[int, ...]) -> Array:
+    """A toy model that looks at the last two tokens."""
+    return np.random.default_rng(text[-2:]).normal(0, 2, VOCAB).astype(np.float32)
+
+
+def always(draft: Draft) -> Callable[[tuple[int, ...]], Draft]:
+    """This draft, whatever the text."""
+    return lambda _: draft
+
+
+def written(sampler: Sampler, drafts: Callable[[tuple[int, ...]], Draft], length: int) -> list[int]:
+    """A text, by steps of the target each of which verifies a draft."""
+    text: tuple[int, ...] = (0, 0)
+    while len(text) < length + 2:
+        draft, node = drafts(text), TEXT
+        while True:
+            sampled = VERIFIER.sample(sampler, logits_behind(text), draft, node)
+            sampler.accept(sampled.token)
+            text = (*text, sampled.token)
+            here = [n for n in children(draft, node) if draft.tokens[n] == sampled.token]
+            if not here:
+                break
+            (node,) = here
+    return list(text[2 : length + 2])
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"top_p": 0.8, "repetition_penalty": 1.4, "frequency_penalty": 0.3},
+    {"mirostat": 2},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05, "min_tokens": 30},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_deterministic_drafts_change_no_token(options):
+    """With a seed the text is the one without drafts, whatever is drafted, chains and trees."""
+    params = SamplingParams(seed=4, max_tokens=None, **options)
+    plain = written(Sampler(params, VOCAB, [1]), always(Draft()), 60)
+    tree = Draft((0, 3, 1, 2, 4, 2), (TEXT, TEXT, 0, 1, 1, TEXT))
+    assert written(Sampler(params, VOCAB, [1]), always(tree), 60) == plain
+    guess = Draft.chain([2, 3, 2, 3])
+    assert written(Sampler(params, VOCAB, [1]), always(guess), 60) == plain
+    other = written(Sampler(replace(params, seed=5), VOCAB, [1]), always(tree), 60)
+    assert (other == plain) == (params.temperature == 0)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
+    """Twice the same text; where the target is greedy the plain one; and what the sampler bans, the
+    end before min_tokens here, no draft brings in."""
+    params = SamplingParams(seed=4, max_tokens=None, **options)
+
+    def by(seed: int) -> list[int]:
+        random = np.random.default_rng(0)
+
+        def drawn(text: tuple[int, ...]) -> Draft:
+            tokens, rows = VERIFIER.siblings(rows_of(random, 1)[0], 3, random)
+            return Draft(tuple(tokens), (TEXT,) * len(tokens), rows)
+
+        return written(Sampler(replace(params, seed=seed), VOCAB, [1]), drawn, 60)
+
+    assert by(4) == by(4)
+    assert (by(4) == by(5)) == (params.temperature == 0)
+    if params.temperature == 0:
+        assert by(4) == written(Sampler(params, VOCAB, [1]), always(Draft()), 60)
+    assert 1 not in by(4)[: params.min_tokens]
+
+
+def test_what_a_draft_is_must_fit():
+    """Other types and sizes are refused: kernels would read what is not theirs."""
+    p, random = np.full((3, 4), 0.25), np.random.default_rng(0)
+    draft = Draft.chain([1, 2], np.full((2, 4), 0.25))
+    with pytest.raises(ValueError, match=r"p: want float64 \[3, 4\], got float64 \[2, 4\]"):
+        VERIFIER.verify(draft, p[:2], random)
+    with pytest.raises(ValueError, match=r"p: want float64 \[3, 4\], got float32 \[3, 4\]"):
+        VERIFIER.verify(draft, p.astype(np.float32), random)
+    with pytest.raises(ValueError, match=r"q: want float64 \[1, 4\], got float64 \[1, 5\]"):
+        VERIFIER.verify(Draft.chain([1], np.full((1, 5), 0.2)), p[:2], random)
+    with pytest.raises(ValueError, match="token 4 is outside the vocabulary of 4"):
+        VERIFIER.verify(Draft.chain([4], p[:1]), p[:2], random)
+
+
+def test_probabilities_are_not_written_to():
+    """p and q stay as they are, even read-only ones."""
+    p, random = rows_of(np.random.default_rng(1), 4), np.random.default_rng(1)
+    draft = Draft((0, 1, 2), (TEXT,) * 3, rows_of(np.random.default_rng(2), 3))
+    before = p.copy(), draft.q.copy()
+    for rows in (p, draft.q):
+        rows.flags.writeable = False
+    for _ in range(20):
+        VERIFIER.verify(draft, p, random)
+    assert_array_equal(p, before[0])
+    assert_array_equal(draft.q, before[1])

@@ -1,0 +1,198 @@
+"""PyTorch's files of tensors, read without PyTorch and without running what they hold.
+
+    NAME/data.pkl    a pickle of what was saved; a tensor in it is a storage, an offset, sizes and
+                     strides in elements
+    NAME/data/KEY    a storage: elements, little-endian unless NAME/byteorder says otherwise
+
+They are members of a zip, stored as they are (torch.save since version 1.6).
+
+>>> load(Path("model_0.pt"))["fc1.weight"].dims
+(1024, 4096)
+"""
+
+import io
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from engine.gguf_file import shown_path
+from reference.formats import FORMATS
+from reference.formats.format import Floats
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LOCAL_HEADER = 30  # bytes of a member's own header before its name
+STORAGES = {  # safetensors' word for the elements, and how NumPy holds them
+    "FloatStorage": ("F32", "<f4"),
+    "HalfStorage": ("F16", "<f2"),
+    "BFloat16Storage": ("BF16", "<u2"),
+    "DoubleStorage": ("F64", "<f8"),
+    "LongStorage": ("I64", "<i8"),
+    "IntStorage": ("I32", "<i4"),
+    "ShortStorage": ("I16", "<i2"),
+    "CharStorage": ("I8", "i1"),
+    "ByteStorage": ("U8", "u1"),
+    "BoolStorage": ("BOOL", "?"),
+}
+
+
+class TorchFileError(ValueError):
+    """A file that is none of PyTorch's, or holds more than tensors: one plain line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Elements in a file, from byte `begin` on."""
+
+    dtype: str
+    kind: np.dtype[Any]
+    begin: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TorchTensor:
+    """A tensor on disk: `dtype` is safetensors' word for it, `strides` count elements."""
+
+    file: Path
+    storage: Storage
+    offset: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.storage.dtype
+
+    def rows(self, first: int, last: int) -> Floats:
+        """A part of its first dimension, [last - first, ...]: see `whole`."""
+        offset = self.offset + first * self.strides[0]
+        return self._read(offset, (last - first, *self.dims[1:]))
+
+    def whole(self) -> Array:
+        """All of it, C-contiguous: F32, F16 and BF16 as float32, others in NumPy's own type."""
+        return self._read(self.offset, self.dims)
+
+    def _read(self, offset: int, dims: tuple[int, ...]) -> Array:
+        """From an element of the storage on."""
+        span = _span(dims, self.strides)
+        size = self.storage.kind.itemsize
+        found = np.fromfile(
+            self.file, self.storage.kind, span, offset=self.storage.begin + offset * size
+        )
+        if len(found) != span:
+            raise TorchFileError(f"{shown_path(self.file)}: it was cut short while it was read")
+        steps = [stride * size for stride in self.strides]
+        stored = np.lib.stride_tricks.as_strided(found, dims, steps).copy(order="C")
+        if self.dtype not in FORMATS:
+            return stored
+        return FORMATS[self.dtype].dequantise(stored.reshape(-1).view(np.uint8)).reshape(dims)
+
+
+def load(path: Path) -> Any:
+    """What was saved, with a `TorchTensor` for each tensor: nothing of these is read yet.
+
+    Tables (dict, OrderedDict), lists, texts and numbers are known beside them; anything else, and
+    what is no such file, raises `TorchFileError`.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
+                raise _error(path, "its members are compressed: this is none of PyTorch's")
+            pickles = [name for name in members if name.endswith("/data.pkl")]
+            if len(pickles) != 1:
+                raise _error(path, "this is a zip, but none of PyTorch's")
+            home = pickles[0].removesuffix("data.pkl")
+            if (order := f"{home}byteorder") in members and archive.read(order) != b"little":
+                raise _error(path, "its numbers are big-endian")
+            data = archive.read(pickles[0])
+            begins = {
+                name.removeprefix(f"{home}data/"): (_begin(file, info), info.file_size)
+                for name, info in members.items()
+                if name.startswith(f"{home}data/")
+            }
+    except OSError as error:
+        raise _error(path, f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except (zipfile.BadZipFile, struct.error, EOFError, RuntimeError, NotImplementedError):
+        raise _error(
+            path, "not a whole file of PyTorch's; what a version before 1.6 wrote, save it anew"
+        ) from None
+    try:
+        return Tables(path, data, begins).load()
+    except TorchFileError:
+        raise
+    except Exception:  # pickles fail in many ways
+        raise _error(path, "the table of its tensors cannot be read") from None
+
+
+def _span(dims: Sequence[int], strides: Sequence[int]) -> int:
+    """From the first element in memory to behind the last."""
+    steps = ((dim - 1) * stride for dim, stride in zip(dims, strides, strict=True))
+    return 0 if 0 in dims else 1 + sum(steps)
+
+
+def _error(path: Path, fault: str) -> TorchFileError:
+    return TorchFileError(f"{shown_path(path)}: {fault}")
+
+
+def _begin(file: Any, info: zipfile.ZipInfo) -> int:
+    """The first byte of a member: its own header has lengths of its own."""
+    file.seek(info.header_offset)
+    name, extra = struct.unpack("<26x2H", file.read(LOCAL_HEADER))
+    return info.header_offset + LOCAL_HEADER + int(name) + int(extra)
+
+
+class Tables(pickle.Unpickler):
+    """Knows tensors and tables and nothing else; `begins` has byte and size of each storage."""
+
+    def __init__(self, path: Path, data: bytes, begins: dict[str, tuple[int, int]]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._path, self._begins = path, begins
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What the pickle may call, made anew so that it can spoil nothing."""
+        known = {
+            "collections.OrderedDict": OrderedDict,
+            "torch._utils._rebuild_tensor_v2": lambda *parts: self._tensor(*parts),
+            "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+            **{f"torch.{storage}": storage for storage in STORAGES},
+        }
+        if (found := known.get(f"{module}.{name}")) is None:
+            self._refuse(f"it holds {module}.{name}, which is neither tensor nor table")
+        return found
+
+    def persistent_load(self, pid: Any) -> Storage:
+        _, name, key, _, count = pid
+        dtype, kind = STORAGES[name][0], np.dtype(STORAGES[name][1])
+        if key not in self._begins:
+            self._refuse(f"storage {key} is missing")
+        begin, size = self._begins[key]
+        if count * kind.itemsize > size:
+            self._refuse(f"storage {key} has {size} bytes, not {count} numbers in {dtype}")
+        return Storage(dtype, kind, begin, count)
+
+    def _tensor(
+        self,
+        storage: Storage,
+        offset: int,
+        dims: tuple[int, ...],
+        strides: tuple[int, ...],
+        *_: Any,
+    ) -> TorchTensor:
+        sizes = [offset, *dims, *strides]
+        if len(dims) != len(strides) or any(type(n) is not int or n < 0 for n in sizes):
+            self._refuse("a tensor's sizes are none")
+        if offset + _span(dims, strides) > storage.count:
+            self._refuse("a tensor has more elements than its storage")
+        return TorchTensor(self._path, storage, offset, tuple(dims), tuple(strides))
+
+    def _refuse(self, fault: str) -> NoReturn:
+        raise _error(self._path, fault)
