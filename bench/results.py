@@ -31,8 +31,9 @@ class Measurement:
     """What was measured and every sample of it, in seconds unless `unit` says otherwise.
 
     - `bench`: "op", "engine", "start" or "node"; of the speed card (bench/figures.py) "stream",
-      "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py) and "sparsity"
-      (bench/sparsity.py). `test`: the op's name, or e.g. "pp512".
+      "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py), "sparsity"
+      (bench/sparsity.py) and "offload" (bench/offload_speed.py). `test`: the op's name, or e.g.
+      "pp512".
     - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.

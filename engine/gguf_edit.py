@@ -60,8 +60,10 @@ def write_from(
     tensors: Sequence[NewTensor],
     pieces: Callable[[TensorReader], Iterator[Bytes]],
     watch: Watch | None = None,
+    magic: str = "",
 ) -> None:
-    """Write a file of the same magic and version, whose tensors' bytes are made of the file's.
+    """Write a file of the same version, whose tensors' bytes are made of the file's; of the same
+    magic, if no other is named.
 
     `pieces` are as for `write_gguf`, `watch` gets bytes written and their total. Raises
     `OutputError`, and `GGUFError` where the file changes meanwhile; nothing is left then.
@@ -78,9 +80,8 @@ def write_from(
                     watch(done, total)
             reader.check()
 
-    write_gguf(
-        out, keys, tensors, watched(), magic=file.magic, version=file.version, reads=file.path
-    )
+    kind = magic or file.magic
+    write_gguf(out, keys, tensors, watched(), magic=kind, version=file.version, reads=file.path)
 
 
 def _parsed(setting: str, keys: Keys) -> tuple[str, ValueType, str]:

@@ -134,10 +134,9 @@ def dense_where_faster(
     if not dense:
         return config, []
     least = min(shares[i] for i in dense)
-    note = f"{len(dense)} of {config.blocks} blocks run dense, which is faster: "
-    note += (
-        f"their predictors name {least:.0%} of the neurons or more" if least else "they are small"
-    )
+    named = f"their predictors name {least:.0%} of the neurons or more"
+    reason = named if least else "they are small"  # however few are named
+    note = f"{len(dense)} of {config.blocks} blocks run dense, which is faster: {reason}"
     return run_dense(config, dense), [note]
 
 

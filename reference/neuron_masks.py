@@ -3,12 +3,14 @@
 A mask is uint8 [tokens, neurons]: 1 where the neuron is active for the token, else 0.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Cost, Op, Shape, none
+from reference.values import VALUES
 
 SHARES = (0.0, 0.02, 0.1, 0.5, 0.95, 1.0)  # of the neurons that cases have active
 
@@ -110,79 +112,69 @@ def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {name: np.zeros(np.shape(value)) for name, value in expected.items()}
 
 
-def _cost(bytes_each: float) -> Callable[[Shape, str | None], Cost]:
-    def cost(shape: Shape, format: str | None) -> Cost:
-        elements = shape["tokens"] * shape["neurons"]
-        return Cost(bytes_each * elements, elements)
-
-    return cost
-
-
 def complaint(inputs: Arguments) -> str:
     return "mask holds more than 0 and 1" if (inputs["mask"] > 1).any() else ""
 
 
-_AXES: Mapping[str, tuple[int, ...]] = {
-    "tokens": (0, 1, 2, 7, 33),
-    "neurons": (1, 2, 31, 65, 1000),
-}
-_ON_MASKS: dict[str, Any] = {"axes": _AXES, "values": ("normal",), "complaint": complaint}
+def _row(
+    reference: Callable[..., Any],
+    signature: str,
+    make: Callable[[Case], Arguments],
+    bytes_each: float,
+) -> Op:
+    """Of an op on a mask, of each neuron of which so many bytes move."""
+
+    def cost(shape: Shape, format: str | None) -> Cost:
+        elements = shape["tokens"] * shape["neurons"]
+        return Cost(bytes_each * elements, elements)
+
+    return Op(
+        name=reference.__name__,
+        reference=reference,
+        signature=signature,
+        axes={"tokens": (0, 1, 2, 7, 33), "neurons": (1, 2, 31, 65, 1000)},
+        make=make,
+        bound=exact,
+        cost=cost,
+        values=("normal",),
+        complaint=complaint,
+    )
+
 
 OPS = (
-    Op(
-        name="threshold_mask",
-        reference=threshold_mask,
-        signature="logits: f32[tokens neurons], threshold: f64 -> mask: u8[tokens neurons]",
-        axes=_AXES,
-        make=_make_logits,
-        bound=exact,
-        cost=_cost(5),
-    ),
-    Op(
-        name="union_mask",
-        reference=union_mask,
-        signature="mask: u8[tokens neurons] -> out: u8[tokens neurons]",
-        make=_make_mask,
-        bound=exact,
-        cost=_cost(2),
-        **_ON_MASKS,
-    ),
-    Op(
-        name="neuron_split",
-        reference=neuron_split,
-        signature=(
-            "mask: u8[tokens neurons], places: i32[neurons], place: f64 -> out: u8[tokens neurons]"
+    replace(
+        _row(
+            threshold_mask,
+            "logits: f32[tokens neurons], threshold: f64 -> mask: u8[tokens neurons]",
+            _make_logits,
+            5,
         ),
-        make=_make_split,
-        bound=exact,
-        cost=_cost(2),
-        **_ON_MASKS,
+        values=tuple(VALUES),
+        complaint=none,
     ),
-    Op(
-        name="active_rows",
-        reference=active_rows,
-        signature="mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]",
-        make=_make_mask,
-        bound=exact,
-        cost=_cost(5),
-        **_ON_MASKS,
+    _row(union_mask, "mask: u8[tokens neurons] -> out: u8[tokens neurons]", _make_mask, 2),
+    _row(
+        neuron_split,
+        "mask: u8[tokens neurons], places: i32[neurons], place: f64 -> out: u8[tokens neurons]",
+        _make_split,
+        2,
     ),
-    Op(
-        name="add_counts",
-        reference=add_counts,
-        signature="mask: u8[tokens neurons], before: i64[neurons] -> out: i64[neurons]",
-        make=_make_counts,
-        bound=exact,
-        cost=_cost(1),
-        **_ON_MASKS,
+    _row(
+        active_rows,
+        "mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]",
+        _make_mask,
+        5,
     ),
-    Op(
-        name="where_active",
-        reference=where_active,
-        signature="x: f32[tokens neurons], mask: u8[tokens neurons] -> out: f32[tokens neurons]",
-        make=_make_masked,
-        bound=exact,
-        cost=_cost(9),
-        **_ON_MASKS,
+    _row(
+        add_counts,
+        "mask: u8[tokens neurons], before: i64[neurons] -> out: i64[neurons]",
+        _make_counts,
+        1,
+    ),
+    _row(
+        where_active,
+        "x: f32[tokens neurons], mask: u8[tokens neurons] -> out: f32[tokens neurons]",
+        _make_masked,
+        9,
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.offload.race import Subject
-from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, Process, Way
+from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, NO_WINDOW, Process, Way
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the weights' bytes, what a budget is
 IN_A_ROW, SCATTERED = "disk, in a row", "disk, a neuron at a time"
@@ -28,7 +28,7 @@ def paper(subject: Subject, share: float, neuron: int) -> list[Way]:
     one thing more. `neuron`: bytes of a bundle."""
     budget = int(share * subject.weights)
     with_neurons = [
-        Way(PREDICTOR, Process(budget=budget, sparse=ON, window=0, bundles=False)),
+        Way(PREDICTOR, Process(budget=budget, sparse=ON, window=NO_WINDOW, bundles=False)),
         Way(WINDOW, Process(budget=budget, sparse=ON, bundles=False)),
         Way(BUNDLE, Process(budget=budget, sparse=ON)),
     ]
@@ -38,12 +38,12 @@ def paper(subject: Subject, share: float, neuron: int) -> list[Way]:
 
 
 def curve(subject: Subject, shares: Sequence[float], sparse: str, neuron: int = 0) -> list[Way]:
-    """Streaming at several budgets, and with all in memory."""
+    """Streaming at several budgets, with all in memory, and naive loading of all."""
     found = [
         Way(at(share), Process(budget=int(share * subject.weights), sparse=sparse))
         for share in shares
     ]
-    found += [Way(IN_MEMORY, Process(sparse=sparse)), _disk(sparse)]
+    found += [_naive(OFF)[0], Way(IN_MEMORY, Process(sparse=sparse)), _disk(sparse)]
     if neuron:
         found.append(Way(SCATTERED, Process(DISK, sparse=sparse, scattered=neuron)))
     return found

@@ -28,6 +28,7 @@ LEAD = (
     f" their 95% bootstrap intervals. `{NAIVE}` reads the whole model past the page cache and then"
     f" computes; `{OVERLAPPED}` does both at once. GB/s are of the time in which anything is read,"
     " `of the disk` is beside reading the same file in a row, by the same readers, in turns."
+    " Plots have medians and ranges."
 )
 
 

@@ -27,6 +27,7 @@ OVER = 64 * 2**20  # bytes by which a process may exceed its budget
 SMALL = 2**28  # bytes of weights below which a budget of a process means little
 PATIENCE = 1800.0  # seconds: the first to open a model compiles, certifies and packs
 UNCOUNTED = 2  # tokens after which reading ahead stands where it does after every step
+WARM_UP, BEFORE_ALL = 4, 1_000_000  # samples of a budget that do not count, and their first number
 SHARED = ("compiled", "certificates.jsonl")  # of a cache folder
 
 
@@ -132,15 +133,29 @@ class Folders:
         return own
 
     def pack(self, subject: Subject, process: Process) -> About | None:
-        """What a process of this layout has open, which packs the weights, under no limit; None if
-        its budget is too small, or they are packed."""
+        """Open a model under no limit, which packs its weights; None if that was done before, or
+        its budget is too small."""
         if process.layout in self.packed:
             return None
         with child_of(process, self) as child, suppress(ChildError):
-            found = opened(child, subject, process, "")
-            self.packed[process.layout] = found.packed
-            return found
+            return self.opened(child, subject, process)
         return None
+
+    def opened(self, child: Child, subject: Subject, process: Process) -> About:
+        """What a child has open that was asked to. Raises ChildError."""
+        question = {
+            "process": asdict(process),
+            "model": str(subject.path),
+            "threads": subject.threads,
+            "context": max(32, subject.length),
+            "packed": self.packed.get(process.layout, ""),
+            "alone": subject.alone,
+        }
+        answer = child.ask({"open": question})
+        found = About(**{**answer, "notes": tuple(answer["notes"])})
+        if found.packed:
+            self.packed[process.layout] = found.packed
+        return found
 
 
 @contextmanager
@@ -154,20 +169,6 @@ def folders() -> Iterator[Folders]:
 def child_of(process: Process, kept: Folders) -> Child:
     env = {"ASSAY_CACHE": str(kept.of(process.layout))}
     return Child("bench.offload.session", env=env, patience=PATIENCE)
-
-
-def opened(child: Child, subject: Subject, process: Process, packed: str) -> About:
-    """Raises ChildError where the process cannot open the model within its budget."""
-    question = {
-        "process": asdict(process),
-        "model": str(subject.path),
-        "threads": subject.threads,
-        "context": max(32, subject.length),
-        "packed": packed,
-        "alone": subject.alone,
-    }
-    answer = child.ask({"open": question})
-    return About(**{**answer, "notes": tuple(answer["notes"])})
 
 
 class Field:
@@ -186,11 +187,11 @@ class Field:
         self.notes: list[str] = []
         processes = list(dict.fromkeys(way.process for way in ways))
         try:
-            for process in sorted(processes, key=lambda p: -p.budget):
-                if process.who == ASSAY and process.budget:
+            for process in processes:
+                if process.limited and process.who == ASSAY:
                     kept.pack(subject, process)
-            # a file that is mapped stays in memory: whoever maps it comes last
-            processes.sort(key=lambda p: p.who == LLAMA_CPP)
+            # first who packs what others read; last who maps a file, which keeps it in memory
+            processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
             abouts = {process: self._open(process) for process in processes}
         except BaseException:
             self._resources.close()
@@ -204,29 +205,38 @@ class Field:
                 self._note(*about.notes)
 
     def race(self, rule: Rule, watch: Callable[[int], None] | None = None) -> list[Outcome]:
-        """Samples of all, in turns."""
+        """Samples of all, in turns, once windows are as full as they get."""
+        for outcome in self.outcomes:
+            for number in range(WARM_UP if outcome.way.process.budget else 0):
+                self._ask(outcome, BEFORE_ALL + number)
         samplers = {o.way.name: partial(self._sample, o) for o in self.outcomes if not o.absent}
         race(samplers, rule, watch)
         return self.outcomes
 
     def _sample(self, outcome: Outcome) -> float:
         """NaN of a way whose process has died."""
-        way = outcome.way
-        if outcome.absent:
-            return math.nan
-        self._taken[way.name] += 1
-        question = {
-            "tokens": self._subject.tokens(self._taken[way.name]),
-            "uncounted": self._subject.uncounted,
-            "naive": way.naive,
-        }
-        try:
-            found = Sample(**self._children[way.process].ask(question))
-        except ChildError as error:
-            outcome.absent = self._reason(way.process, error)
+        self._taken[outcome.way.name] += 1
+        found = self._ask(outcome, self._taken[outcome.way.name])
+        if not found:
             return math.nan
         outcome.samples.append(found)
         return found.seconds
+
+    def _ask(self, outcome: Outcome, number: int) -> Sample | None:
+        """A sample on the tokens of this number."""
+        if outcome.absent:
+            return None
+        question = {
+            "tokens": self._subject.tokens(number),
+            "uncounted": self._subject.uncounted,
+            "naive": outcome.way.naive,
+        }
+        process = outcome.way.process
+        try:
+            return Sample(**self._children[process].ask(question))
+        except ChildError as error:
+            outcome.absent = self._reason(process, error)
+            return None
 
     def _open(self, process: Process) -> About | str:
         """What it has open, or why it has nothing."""
@@ -247,7 +257,7 @@ class Field:
             if process in self._groups:
                 self._groups[process].add(child.pid)
             drop(self._subject.path)
-            return opened(child, self._subject, process, self._kept.packed.get(process.layout, ""))
+            return self._kept.opened(child, self._subject, process)
         except ChildError as error:
             return self._reason(process, error)
 

@@ -56,13 +56,13 @@ class RawReader:
         return self._readers.statistics.seconds
 
     def sequential(self, n_bytes: int) -> tuple[int, float]:
-        """Read so many bytes in a row, or as many as there are, from where the last ones ended:
-        bytes and seconds."""
+        """Read so many bytes in a row, from where the last ones ended, and behind the file's end
+        from its beginning: bytes and seconds."""
         pieces = -(-self.size // PIECE)
-        count = min(pieces, -(-n_bytes // PIECE))
+        count = -(-n_bytes // PIECE)
         which = (self._at + np.arange(count)) % pieces
         self._at = (self._at + count) % pieces
-        return self._timed(np.sort(which) * PIECE, PIECE)
+        return self._timed(which * PIECE, PIECE)
 
     def scattered(self, size: int, count: int) -> tuple[int, float]:
         """Read `size` bytes, whole sectors, from so many places anywhere: bytes and seconds."""

@@ -14,12 +14,13 @@ from bench.contenders.contender import Contender, Setup
 from bench.contenders.session import settle
 from bench.offload.meter import Meter
 from bench.offload.raw import RawReader
-from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, About, Process, Sample
+from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, NO_WINDOW, About, Process, Sample
 from engine.offload.budget import Budget
 from engine.offload.offload import Offload
 
 BATCH = 64  # tokens of a step, which is of one: activations of more would take memory
-IN_A_ROW = 2**28  # bytes of a reading
+IN_A_ROW = 2**29  # bytes of a reading
+AWAKE = 2**26  # bytes after which readers that slept are all at work
 SCATTERED = 4000  # reads of one
 IO = Path("/proc/self/io")
 QUIET = 0.01  # seconds without a read after which none is on its way
@@ -51,13 +52,16 @@ def opened(
     from bench.contenders.assay import Assay
 
     setup = replace(
-        setup, sparse=wanted.sparse, ram_budget=wanted.budget, neuron_window=wanted.window,
+        setup,
+        sparse=wanted.sparse,
+        ram_budget=wanted.budget,
+        neuron_window=0 if wanted.window == NO_WINDOW else wanted.window,
         neuron_bundles=wanted.bundles,
-    )  # fmt: skip
+    )
     with patch.object(Budget, "now", of_weights) if alone else nullcontext():
         ours = Assay(path, setup)
     if offload := ours.engine.model.offload:
-        return Streamed(ours, offload)
+        return Streamed(ours, offload, forgets=wanted.window == NO_WINDOW)
     return Naive(ours, Path(packed)) if packed else Peer(ours)
 
 
@@ -80,6 +84,8 @@ class Peer:
         return asdict(About())
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
+        if naive:
+            raise ValueError("there is no packed file yet that could be read")
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
             step(self._contender, token, i)
@@ -134,10 +140,10 @@ class Naive:
 
 
 class Streamed:
-    """A model within a budget."""
+    """A model within a budget; one that `forgets` keeps no neuron from step to step."""
 
-    def __init__(self, contender: Contender, offload: Offload) -> None:
-        self._contender, self._offload = contender, offload
+    def __init__(self, contender: Contender, offload: Offload, forgets: bool) -> None:
+        self._contender, self._offload, self._forgets = contender, offload, forgets
 
     def about(self) -> dict[str, Any]:
         offload, neurons = self._offload, self._offload.neurons
@@ -159,10 +165,10 @@ class Streamed:
         """The uncounted ones bring the reading ahead to where it stands after every step."""
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
-            step(self._contender, token, i)
+            self._step(token, i)
         meter, started = Meter(self._offload), time.perf_counter()
         for i, token in enumerate(tokens[uncounted:], uncounted):
-            step(self._contender, token, i)
+            self._step(token, i)
         seconds, count = time.perf_counter() - started, len(tokens) - uncounted
         found = meter.read(count)
         every = found.whole
@@ -173,6 +179,11 @@ class Streamed:
                 every.hits / count, every.misses / count,
             )
         )  # fmt: skip
+
+    def _step(self, token: int, position: int) -> None:
+        if self._forgets and self._offload.neurons:
+            self._offload.neurons.window.forget()
+        step(self._contender, token, position)
 
     def _come_to_rest(self) -> None:
         """Wait for what is read ahead of a next step."""
@@ -188,13 +199,13 @@ class Disk:
 
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
-        self._reader.sequential(IN_A_ROW)  # the first is slower
 
     def about(self) -> dict[str, Any]:
         return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
         """Of a reading, whatever the tokens."""
+        self._reader.sequential(AWAKE)
         busy = self._reader.busy
         if self._size:
             n_bytes, seconds = self._reader.scattered(self._size, SCATTERED)

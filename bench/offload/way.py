@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 ASSAY, LLAMA_CPP, DISK = "assay", "llama.cpp", "disk"
+NO_WINDOW = -1
 BEFORE, MEANWHILE = "before", "meanwhile"  # the whole model is read, and a step is done
 
 
@@ -14,7 +15,8 @@ class Process:
     - `who`: runs it; DISK computes nothing and reads `scattered` bytes at a time from anywhere or,
       if that is 0, many in a row.
     - `budget`: bytes of memory; 0: as many as it takes. `limited`: the system enforces it.
-    - `sparse`, `window`, `bundles`: of our engine, as engine.options has them.
+    - `sparse`, `window`, `bundles`: of our engine, as engine.options has them; with NO_WINDOW no
+      neuron stays from one token to the next.
     """
 
     who: str = ASSAY

@@ -253,3 +253,20 @@ def test_a_start_is_the_sum_of_its_parts() -> None:
     assert told.load > 0
     assert told.prompt > 0
     assert sum(parts) == pytest.approx(told.seconds)
+
+
+def test_llama_cpp_with_weights_left_in_the_file() -> None:
+    """Not repacked they give what they give otherwise, up to the kernels' rounding."""
+    if reason := present("llama.cpp"):
+        pytest.skip(reason)
+    from bench.contenders.llama_cpp import LlamaCpp, LlamaCppMapped
+
+    tokens = np.array([[1, 5, 9]], np.int32)
+    found = []
+    for kind in (LlamaCpp, LlamaCppMapped):
+        contender = kind(resolve("story-q8_0"), Setup(1, context=32, batch=8))
+        contender.hold(1, 0)
+        found.append(Check.of(contender.evaluate(tokens, 0)[-1]))
+        contender.close()
+    repacked, mapped = found
+    assert mapped.nmse(repacked) < 1e-3

@@ -1,5 +1,7 @@
 """Budgets to the byte: `ram_budget` is what weights alone may take, whatever this process does."""
 
+import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from engine import packed_weights
 from engine.model import Model
 from engine.offload import neurons, offload, residency
 from engine.offload.budget import Budget
@@ -23,7 +26,7 @@ PROMPT = 13  # tokens of it that come in one step
 @contextmanager
 def to_the_byte() -> Iterator[None]:
     """Budgets of weights alone."""
-    with patch.object(Budget, "now", lambda total, cache, step: Budget(total, 0, 0, 0)):
+    with patch.object(Budget, "now", lambda total, *_: Budget(total, 0, 0, 0)):
         yield
 
 
@@ -81,3 +84,9 @@ def bits(model: Model, threshold: float | None = None) -> list[bytes]:
             model.set_threshold(threshold)
         found.append(model.step([TEXT[i]], [i], [(0,)], [0]).tobytes())
     return found
+
+
+def packed_of(path: Path, cache: Path | None = None) -> Path:
+    """Where the packed weights of a model are, in this cache folder."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    return (cache or packed_weights.cache_folder()) / "packed" / f"{name}.packed"

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -29,6 +30,14 @@ def path(truth, tmp_path_factory):
     path = tmp_path_factory.mktemp("offloader") / "weights.bin"
     truth.tofile(path)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packed_here(tmp_path_factory) -> Iterator[None]:
+    """What tests pack in this process goes with them."""
+    folder = tmp_path_factory.mktemp("cache")
+    with patch("engine.packed_weights.cache_folder", lambda: folder):
+        yield
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from conformance.llama.small_models import Small
-from conformance.offloader.budgets import TEXT, bits, budgeted, wanted
+from conformance.offloader.budgets import TEXT, bits, budgeted, packed_of, wanted
 from conformance.offloader.disks import Disk, after, healthy, slow
 from conformance.powerinfer.sparse_files import SmallSparse
 from engine.gguf_file import GGUFError, GGUFFile
@@ -26,7 +26,6 @@ from engine.offload import offload
 from engine.offload.bundling import bundle
 from engine.offload.offload import OffloadError
 from kernels.cpu.readers import Readers
-from kernels.provenance import cache_folder
 
 pytestmark = pytest.mark.usefixtures("in_time")
 
@@ -116,6 +115,13 @@ LASTING = {
 }
 
 
+def again_and_again(model: Model) -> None:
+    """Steps after three tokens, often enough for any fault to be met."""
+    for _ in range(50):
+        model.step(TEXT[3:9], range(3, 9), [(0,)] * 6, [5])
+        model.cells.remove(0, begin=3)
+
+
 @pytest.mark.parametrize("calls", [0, 1, 30])
 @pytest.mark.parametrize(("answer", "message"), LASTING.values(), ids=LASTING)
 def test_an_error_that_stays(subject: Subject, answer: int, message: str, calls: int) -> None:
@@ -128,9 +134,7 @@ def test_an_error_that_stays(subject: Subject, answer: int, message: str, calls:
         subject.disk.calls.clear()
         subject.disk.answer = after(calls, answer)
         with pytest.raises(OffloadError) as raised:
-            for _ in range(50):
-                model.step(TEXT[3:9], range(3, 9), [(0,)] * 6, [5])
-                model.cells.remove(0, begin=3)
+            again_and_again(model)
         places = {offset for offset, _, told in subject.disk.calls if told == answer}
         lines = {f"{name}: {message.format(place)}" for name in names for place in places}
         assert str(raised.value) in lines
@@ -187,8 +191,10 @@ from pathlib import Path
 from conformance.offloader.budgets import TEXT, bits, budgeted
 from conformance.offloader.disks import Disk, healthy, slow
 from conformance.offloader.test_faults_of_disk import on
+from engine import packed_weights
 
 path = Path(sys.argv[1])
+packed_weights.cache_folder = lambda: path.parent
 with budgeted(path, 0, sparse=sys.argv[2]) as model:
     truth = bits(model)
 disk = Disk(healthy)
@@ -253,19 +259,11 @@ def lengthened(path: Path) -> None:
         file.write(b"more")
 
 
-def packed_of(path: Path) -> Path:
-    kept = (cache_folder() / "packed").glob("*.packed")
-    (found,) = (p for p in kept if str(path).encode() in p.read_bytes())
-    return found
-
-
 def first_failure(model: Model) -> Exception:
-    """Of steps one after the other, whose tokens are right until then."""
+    """Of the next step."""
     model.cells.clear()
     with pytest.raises((OffloadError, GGUFError)) as raised:
-        for i in range(len(TEXT)):
-            model.step([TEXT[i]], [i], [(0,)], [0])
-    assert i == 0
+        model.step(TEXT[:1], [0], [(0,)], [0])
     return raised.value
 
 

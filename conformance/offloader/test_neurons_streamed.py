@@ -163,9 +163,7 @@ def test_a_longer_window_reads_less(tmp_path: Path) -> None:
 
 @each_model
 @pytest.mark.parametrize("union", [False, True], ids=["", "union"])
-def test_all_none_and_some(
-    write: Callable[[Path], Path], union: bool, tmp_path: Path
-) -> None:
+def test_all_none_and_some(write: Callable[[Path], Path], union: bool, tmp_path: Path) -> None:
     """Thresholds that name all neurons or none, and others between steps."""
     path = write(tmp_path / "small.gguf")
     least = wanted(path).least

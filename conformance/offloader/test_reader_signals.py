@@ -47,7 +47,7 @@ def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
         timer = send_after(0.3, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             stream.run(team)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 5
         timer.join()
         assert readers.interrupted
         assert readers.fault is None

@@ -98,6 +98,7 @@ class Use(RuleBasedStateMachine):
         self.disk.answer, self.broken = healthy, False
         self.readers.reset()
         assert self.readers.fault is None
+        assert not self.readers.counters.any()
         self.posted = [[] for _ in range(COUNTERS)]
 
     def teardown(self):

@@ -89,14 +89,25 @@ def readers_alive():
 
 def test_closing_with_reads_on_their_way(file):
     """Reads on their way are finished, others are not begun; then all threads are gone."""
-    disk = Disk(slow(100_000))
+    begun, gate = threading.Event(), threading.Event()
+
+    def late(offset, n_bytes):
+        begun.set()
+        gate.wait()
+
+    disk = Disk(late)
     buffers = list(np.zeros((40, 5000), np.uint8))
     iovecs = [iovecs_of([b]) for b in buffers]
     readers = Readers([file], 3, preadv=disk.address)
     for pairs in iovecs:
         readers.post(0, 0, pairs, 5000)
+    begun.wait()
+    timer = threading.Timer(0.3, gate.set)
+    timer.start()
     readers.close()
-    assert len(disk.calls) <= 6
+    assert gate.is_set()
+    assert 1 <= len(disk.calls) <= 3
+    timer.join()
     assert not readers_alive()
     readers.close()
     for use in (readers.reset, lambda: readers.wait(0, 0), lambda: readers.read(0, 0, [])):
@@ -120,6 +131,7 @@ def test_closing_ends_waits(file, truth, capacity):
     timer.start()
     with pytest.raises(RuntimeError, match="these readers have been closed"):
         readers.read(0, 0, [np.zeros(50_000, np.uint8)])
+    assert not readers_alive(), "the buffer may still be filled"
     timer.join()
 
 

@@ -26,8 +26,8 @@ from conformance.llama.test_bit_identity import (
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, to_the_byte, wanted
-from kernels.provenance import cache_folder
+from conformance.offloader.budgets import bits, budgeted, packed_of, to_the_byte, wanted
+from engine.plan import turns
 
 __all__ = [
     "test_batch_limit",
@@ -92,6 +92,9 @@ def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) 
             streamed.add(len(model.offload.stream.names))
             assert bits(model) == truth
             assert bits(model) == truth
+            before, end = turns(model.plan.stages, model.offload.stream)
+            assert sum(map(len, before)) == len(model.offload.stream.names)
+            assert len(end) == bool(model.offload.stream.names)
     assert 0 in streamed
     assert len(streamed) > 2
 
@@ -108,22 +111,16 @@ def test_packed_or_not(small: Small, tmp_path: Path) -> None:
             assert bits(model) == truth
 
 
-def packed_now(path: Path) -> dict[str, int]:
-    """The packed files of this model's, and when they were written."""
-    kept = (cache_folder() / "packed").glob("*.packed")
-    return {p.name: p.stat().st_mtime_ns for p in kept if str(path).encode() in p.read_bytes()}
-
-
 def test_a_second_load_reads_what_the_first_packed(tmp_path: Path) -> None:
     """One file for a model at whatever budget, not written again."""
     path = K_QUANTS.write(tmp_path / "small.gguf")
     wants = wanted(path)
-    first = packed_now(path)
-    assert len(first) == 1
+    first = packed_of(path).stat()
     for budget in wants.budgets(2):
         with budgeted(path, budget) as model:
             bits(model)
-    assert packed_now(path) == first
+    second = packed_of(path).stat()
+    assert (first.st_ino, first.st_mtime_ns) == (second.st_ino, second.st_mtime_ns)
 
 
 def test_another_model_is_packed_anew(tmp_path: Path) -> None:
@@ -151,8 +148,7 @@ def test_what_others_wrote_of_it_is_packed_anew(tmp_path: Path) -> None:
     with budgeted(path, 0) as model:
         truth = bits(model)
     least = wanted(path).least
-    (name,) = packed_now(path)
-    kept = cache_folder() / "packed" / name
+    kept = packed_of(path)
     whole = kept.read_bytes()
     for spoilt in (whole[:-1], whole[:4096], whole + b"x", b""):
         kept.write_bytes(spoilt)

@@ -60,6 +60,14 @@ class SafeTensor:
         return layout.dequantise(stored).reshape(last - first, *self.dims[1:])
 
 
+def demand(tensor: Tensor, dims: tuple[int, ...], where: str) -> None:
+    """Raise unless a tensor has these dimensions and a type that can be read."""
+    if tensor.dims != dims:
+        raise CheckpointError(f"{where} is {list(tensor.dims)}, not {list(dims)}")
+    if tensor.dtype not in DTYPES:
+        raise CheckpointError(f"{where} is {tensor.dtype}; readable are {', '.join(DTYPES)}")
+
+
 class Checkpoint:
     """A folder with a config and weights, opened and checked; nothing is loaded.
 

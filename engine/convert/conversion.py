@@ -12,7 +12,7 @@ from gguf.utility import size_label
 from engine import aside
 from engine import gguf_writer as gw
 from engine.config import ModelConfig, ModelError
-from engine.convert.checkpoint import DTYPES, Checkpoint, CheckpointError, Tensor
+from engine.convert.checkpoint import Checkpoint, CheckpointError, Tensor, demand
 from engine.convert.families import family_of, neighbours
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
@@ -148,15 +148,7 @@ def _present(
     for source in found.values():
         if source.name not in tensors:
             raise CheckpointError(f"{folder}: tensor {source.name} is missing")
-        tensor = tensors[source.name]
-        if tensor.dims != source.dims:
-            got, want = list(tensor.dims), list(source.dims)
-            raise CheckpointError(f"{folder}: tensor {source.name} is {got}, not {want}")
-        if tensor.dtype not in DTYPES:
-            raise CheckpointError(
-                f"{folder}: tensor {source.name} is {tensor.dtype}; readable are"
-                f" {', '.join(DTYPES)}"
-            )
+        demand(tensors[source.name], source.dims, f"{folder}: tensor {source.name}")
     known = {source.name for source in found.values()}
     for name in sorted(set(tensors) - known):
         if not family.is_unused(name, config):

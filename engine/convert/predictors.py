@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.convert.checkpoint import DTYPES, CheckpointError, Tensor, read_json
+from engine.convert.checkpoint import CheckpointError, Tensor, demand, read_json
 from engine.convert.family import Source
 from engine.convert.fields import Fields
 from engine.convert.torch_files import tensors
@@ -119,14 +119,7 @@ def _pair(file: Path, model: ModelConfig) -> dict[str, Tensor]:
         raise CheckpointError(f"{file}: tensor {more[0]} has no place in a predictor")
     rank = max(1, held[MATRICES[0]].dims[0])
     for name, dims in zip(MATRICES, ((rank, model.hidden), (model.ffn, rank)), strict=True):
-        tensor = held[name]
-        if tensor.dims != dims:
-            got, want = list(tensor.dims), list(dims)
-            raise CheckpointError(f"{file}: tensor {name} is {got}, not {want}")
-        if tensor.dtype not in DTYPES:
-            raise CheckpointError(
-                f"{file}: tensor {name} is {tensor.dtype}; readable are {', '.join(DTYPES)}"
-            )
+        demand(held[name], dims, f"{file}: tensor {name}")
     return {name: held[name] for name in MATRICES}
 
 

@@ -18,6 +18,8 @@ UNITS = {
 }
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 MIB = 2**20
+# By so much a program differs from one start to the next: a refusal names what will do then.
+VARIES = 8 * MIB
 
 
 def parse_bytes(size: str | int) -> int:
@@ -51,7 +53,7 @@ class Budget:
 
     def refuse(self, least: int) -> ModelError:
         """The error for weights of which at least so many bytes have to be in memory."""
-        parts = {"the program": self.program, "the cache": self.cache, "a step": self.step}
+        parts = {"the program": self.program + VARIES, "the cache": self.cache, "a step": self.step}
         needed = sum(parts.values()) + least
         listed = ", ".join(f"{_up(size)} for {what}" for what, size in parts.items())
         return ModelError(

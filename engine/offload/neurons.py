@@ -123,9 +123,9 @@ class Neurons:
     fills it (kernels/cpu/streaming.py).
 
     There is always room for all of any one block, and each of the others is sure to keep an equal
-    share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused neuron
-    may stay; None: as long as there is room. `counter` is the first of the readers' counters for the
-    blocks.
+    share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused
+    neuron may stay; None: as long as there is room. `counter` is the first of the readers' counters
+    for the blocks.
     """
 
     def __init__(

@@ -75,8 +75,10 @@ class Offload:
             disk = Disk(jobs, sparse, file, bundles, options.neuron_bundles)
             self._resources.callback(disk.close)
             stages = stages_of(self.steps)
-            for call in (call for stage in stages for call in stage):
-                call.share.compile()  # what that takes is not left for weights
+            shares = [call.share for stage in stages for call in stage]
+            shares += [job.packing.share for job in jobs.values() if isinstance(job, Packed)]
+            for share in shares:
+                share.compile()  # what that takes is not left for weights
             order = {
                 value.name: disk.stored[value.name].size
                 for stage in stages

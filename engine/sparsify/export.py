@@ -1,6 +1,6 @@
 """The sparse file of a dense model: the same tensors, down transposed, predictors beside them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 
 from engine.gguf_cursor import shown
-from engine.gguf_edit import keys_of
+from engine.gguf_edit import keys_of, write_from
 from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
-from engine.gguf_writer import Keys, NewTensor, f32, write_gguf
+from engine.gguf_writer import Keys, NewTensor, f32
 from engine.quantise.mixes import fitting
 from engine.quantise.values import misfit, run
 from engine.sparsify.gather import SparsifyError
 from engine.sparsity import MAGIC, THRESHOLD
 from engine.tensor_reader import TensorReader
-from kernels.certificates import Certificate, Store
+from engine.watch import Watch
+from kernels.certificates import Store
+from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
@@ -27,7 +29,6 @@ WORDS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # an element ea
 DOWN = "ffn_down.weight"
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Watch = Callable[[int, int], None]  # of bytes done and the total
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def export(
     more_keys: Keys | None = None,
     threads: int = 0,
     watch: Watch | None = None,
-    certified: Callable[[int, Certificate], None] | None = None,
+    certified: Certified | None = None,
 ) -> None:
     """Write the sparse model, with a predictor for each block and the threshold of all of them.
 
@@ -112,7 +113,6 @@ def export(
     if len(predictors) != blocks:
         raise SparsifyError(f"{len(predictors)} predictors for {blocks} blocks")
     tensors = layout(file, [p.rank for p in predictors])
-    total = sum(tensor.n_bytes for tensor in tensors)
     downs = [t for t in file.tensors.values() if t.name.endswith(DOWN)]
     needs = {
         need: None
@@ -124,28 +124,18 @@ def export(
         )
     }
 
-    def pieces(team: Team, kernels: Mapping[Need, Kernel]) -> Iterator[Bytes]:
-        done = 0
-        with TensorReader(file) as reader:
-            for tensor in file.tensors.values():
-                if tensor.name.endswith(DOWN):
-                    predictor = predictors[int(tensor.name.split(".")[1])]
-                    parts = _down_and_predictor(tensor, reader, predictor, team, kernels)
-                else:
-                    parts = reader.rows(tensor)
-                for piece in parts:
-                    yield piece
-                    done += piece.nbytes
-                    if watch:
-                        watch(done, total)
-            reader.check()
+    def pieces(reader: TensorReader) -> Iterator[Bytes]:
+        for tensor in file.tensors.values():
+            if tensor.name.endswith(DOWN):
+                predictor = predictors[int(tensor.name.split(".")[1])]
+                yield from _down_and_predictor(tensor, reader, predictor, team, kernels)
+            else:
+                yield from reader.rows(tensor)
 
     kernels = Chooser(Store()).choose(list(needs), certified)
     keys = keys_of(file) | {THRESHOLD: f32(threshold)} | dict(more_keys or {})
     with Team(threads or physical_cores()) as team:
-        write_gguf(
-            out, keys, tensors, pieces(team, kernels), magic=MAGIC, version=3, reads=file.path
-        )
+        write_from(file, out, keys, tensors, pieces, watch, magic=MAGIC)
 
 
 def _down_and_predictor(

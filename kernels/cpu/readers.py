@@ -281,8 +281,6 @@ def _serve(state: _State, reader: int, n_readers: int) -> None:
 
 
 def _leave(state: _State, threads: list[threading.Thread]) -> None:
-    if os.getpid() != state.process:
-        return  # a fork has no readers
     r.leave(state.block, 0, len(threads))
     for thread in threads:
         if thread is not threading.current_thread():

@@ -4,6 +4,7 @@ made of any sixteen rows, with the same bits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,16 @@ class Piece:
         """Of the file, that one unit of one row takes."""
         return self.bytes // self.units
 
+    @property
+    def together(self) -> int:
+        """Units between which is asked for what follows."""
+        return ASKED * self.units
+
+    @property
+    def lines(self) -> int:
+        """Of sixteen rows, that so many units take."""
+        return -(-ASKED * self.bytes * LANES // CACHE_LINE)
+
 
 PIECES = {
     "F32": Piece(16, 4, 64, _words),
@@ -131,12 +142,15 @@ PIECES = {
 }
 
 
-def _rows(context: Any, builder: Any, weight: Any, values: Any) -> list[Any]:
-    """Pointers to sixteen rows; values are (weight, starts as an array's structure, at)."""
+def _rows(
+    context: Any, builder: Any, weight: Any, starts: Any, values: Any
+) -> tuple[list[Any], Words]:
+    """Pointers to sixteen rows, and words of them; values are (weight, starts, at)."""
     base = address_of(context, builder, weight, (values[0], values[2]), I8)
-    starts = values[1].data
-    begins = (builder.load(builder.gep(starts, [I64(lane)])) for lane in range(LANES))
-    return [builder.gep(base, [begin]) for begin in begins]
+    first = context.make_array(starts)(context, builder, values[1]).data
+    begins = (builder.load(builder.gep(first, [I64(lane)])) for lane in range(LANES))
+    rows = [builder.gep(base, [begin]) for begin in begins]
+    return rows, partial(words_of_rows, builder, rows)
 
 
 def bring_piece(code: Code) -> Any:
@@ -146,12 +160,8 @@ def bring_piece(code: Code) -> Any:
     @intrinsic
     def bring(typing, weight, starts, at, out, to):
         def codegen(context, builder, signature, values):
-            begins = context.make_array(starts)(context, builder, values[1])
-            rows = _rows(context, builder, weight, (values[0], begins, values[2]))
-            target = address_of(context, builder, out, values[3:5], I8)
-
-            def words(byte: int) -> list[Any]:
-                return words_of_rows(builder, rows, byte)
+            rows, words = _rows(context, builder, weight, starts, values[:3])
+            target = address_of(context, builder, out, values[3:], I8)
 
             def put(byte: int, vector: Any) -> None:
                 place = builder.gep(target, [I64(byte)])
@@ -181,13 +191,9 @@ def meet_piece(code: Code, kind: Vector, step: int) -> Any:
     @intrinsic
     def meet(typing, sums, weight, starts, at, x, k):
         def codegen(context, builder, signature, values):
-            begins = context.make_array(starts)(context, builder, values[2])
-            rows = _rows(context, builder, weight, (values[1], begins, values[3]))
-            scalars = address_of(context, builder, x, values[4:6], ELEMENTS[sums.element])
+            _, words = _rows(context, builder, weight, starts, values[1:4])
+            scalars = address_of(context, builder, x, values[4:], ELEMENTS[sums.element])
             total = values[0]
-
-            def words(byte: int) -> list[Any]:
-                return words_of_rows(builder, rows, byte)
 
             def put(byte: int, vector: Any) -> None:
                 nonlocal total
@@ -219,14 +225,26 @@ def ask(weight, starts, row, byte, first, end, lines):
     return row, byte
 
 
+def bring_elements(format: str) -> Any:
+    """(weight, starts, byte, out, to): the element of a float format at that byte of sixteen rows,
+    one after the other."""
+    bytes_each = PIECES[format].unit_bytes
+    element = {4: types.uint32, 2: types.uint16}[bytes_each]
+
+    @njit
+    def bring(weight, starts, byte, out, to):
+        for lane in range(LANES):
+            store(out, to + bytes_each * lane, load(element, weight, starts[lane] + byte))
+
+    return bring
+
+
 def bring_units(format: str) -> Any:
     """(weight, starts, following, row_bytes, unit, depth, out): `depth` units from `unit` on of
     sixteen rows, packed; as much of the rows that follow is asked for."""
     piece = PIECES[format]
     one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
-    element = {"F32": types.uint32}.get(format, types.uint16)
-    bytes_each, together = piece.unit_bytes, ASKED * units
-    lines_each = (ASKED * size * LANES + CACHE_LINE - 1) // CACHE_LINE
+    bytes_each, together, lines_each = piece.unit_bytes, piece.together, piece.lines
 
     @njit
     def whole(weight, starts, following, row_bytes, unit, depth, out):
@@ -237,25 +255,27 @@ def bring_units(format: str) -> Any:
             for u in range(first, min(first + together, depth), units):
                 one(weight, starts, (unit + u) // units * size, out, u * step)
 
+    if units == 1:
+        return whole
+    rest = bring_elements(format)
+
     @njit
     def with_rest(weight, starts, following, row_bytes, unit, depth, out):
         done = depth // units * units
         whole(weight, starts, following, row_bytes, unit, done, out)
         for u in range(done, depth):
-            for lane in range(LANES):
-                at = starts[lane] + (unit + u) * bytes_each
-                store(out, u * step + bytes_each * lane, load(element, weight, at))
+            rest(weight, starts, (unit + u) * bytes_each, out, u * step)
 
-    return with_rest if units > 1 else whole
+    return with_rest
 
 
 def meet_units(format: str, kind: Vector) -> Any:
     """(sums, weight, starts, following, row_bytes, x): sums with sixteen rows of a float format met
     by one token x [1, hidden]; the rows that follow are asked for."""
     piece = PIECES[format]
-    one, size, units = meet_piece(piece.code, kind, piece.step), piece.bytes, piece.units
-    bytes_each, together = piece.unit_bytes, ASKED * units
-    lines_each = (ASKED * size * LANES + CACHE_LINE - 1) // CACHE_LINE
+    one, rest = meet_piece(piece.code, kind, piece.step), bring_elements(format)
+    units, bytes_each = piece.units, piece.unit_bytes
+    together, lines_each = piece.together, piece.lines
 
     @njit
     def meet(sums, weight, starts, following, row_bytes, x):
@@ -265,12 +285,10 @@ def meet_units(format: str, kind: Vector) -> Any:
             row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
             for k in range(first, min(first + together, done), units):
                 sums = one(sums, weight, starts, k * bytes_each, x, k)
-        rest = stack(np.uint8, REST)
+        elements = stack(np.uint8, REST)
         for k in range(done, hidden):
-            for lane in range(bytes_each * LANES):
-                at = starts[lane // bytes_each] + k * bytes_each + lane % bytes_each
-                rest[lane] = weight[at]
-            sums = fma(convert(f32x16, load(kind, rest, 0)), splat(f32x16, x[0, k]), sums)
+            rest(weight, starts, k * bytes_each, elements, 0)
+            sums = fma(convert(f32x16, load(kind, elements, 0)), splat(f32x16, x[0, k]), sums)
         return sums
 
     return meet

@@ -1,0 +1,126 @@
+"""`--ram-budget`, and whatever stands in its way: one plain line, and nothing left behind."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from conformance.disk import small_disk
+from conformance.llama.small_models import Small
+from conformance.llama.test_bad_input import Assay, assay, fault
+from conformance.offloader.budgets import bits, budgeted, packed_of, wanted
+from conformance.offloader.test_direct_file import pages_kept
+from engine import packed_weights
+from engine.config import ModelError
+from engine.offload import direct_file
+from engine.options import Options
+
+pytestmark = pytest.mark.usefixtures("in_time")
+
+SMALL = Small(format="Q8_0", hidden=256, ffn=512, vocab=300)
+RUN = ("run", "-p", "", "-n", "4", "--temp", "0", "--ignore-eos", "-c", "64", "--json")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return SMALL.write(tmp_path / "small.gguf")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for packed weights."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setattr(packed_weights, "cache_folder", lambda: folder)
+    return folder
+
+
+def test_the_least_that_a_refusal_names_will_do(path: Path) -> None:
+    """Of the program itself, each time a new one; what is refused packs nothing."""
+    command, model = RUN[0], RUN[1:]
+    line = fault(assay(command, path, *model, "--ram-budget", "1MiB"))
+    least = re.search(r"is too small for this model: it needs at least (\d+) MiB \(", line)
+    assert least, line
+    ran = assay(command, path, *model, "--ram-budget", f"{least[1]}MiB")
+    assert ran[0] == 0, ran[2]
+    found = json.loads(ran[1])
+    assert found["tokens"] == json.loads(assay(command, path, *model)[1])["tokens"]
+    assert any(note.startswith("ram_budget: ") for note in found["notes"])
+
+
+NONSENSE = ("much", "-5MiB", "5 miles", "MiB", "0x10", "1e9", "nan", "inf", "5MiBMiB", "5,5GB", " ")
+
+
+@pytest.mark.parametrize("size", NONSENSE)
+def test_what_is_no_size(size: str, inside: Assay, path: Path) -> None:
+    line = fault(inside("run", path, "-p", "a", f"--ram-budget={size}"))
+    assert line == f"{size!r} is no size: want e.g. 600MiB or 1.5GB"
+
+
+@pytest.mark.parametrize("size", ["0.5kB", "0MiB", "1"])
+def test_too_little_of_anything(size: str, inside: Assay, path: Path, cache: Path) -> None:
+    """Refused before anything is packed."""
+    line = fault(inside("run", path, "-p", "a", "--ram-budget", size))
+    assert line.startswith("a ram_budget of 0 MiB is too small for this model: it needs at least ")
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("size", ["1000TB", "9" * 400, f"{'9' * 400}TB", "1000000.5GiB"])
+def test_more_than_there_is(size: str, inside: Assay, path: Path) -> None:
+    """All weights stay in memory."""
+    code, told, error = inside("run", path, "-p", "", "-n", "1", "--ram-budget", size, "--json")
+    assert code == 0, error
+    assert any("stay in memory" in note for note in json.loads(told)["notes"])
+
+
+def test_what_excludes_a_budget(inside: Assay, path: Path) -> None:
+    """Two answers to what does not fit."""
+    line = fault(inside("run", path, "-p", "a", "--ram-budget", "1GB", "--vram-budget", "1"))
+    assert line == "ram_budget and vram_budget exclude each other"
+    for name in ("count_neurons", "observe"):
+        with pytest.raises(ModelError, match=f"^ram_budget and {name} exclude each other$"):
+            Options(ram_budget="1GB", **{name: True})  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"^neuron_window must be at least 0, got -1$"):
+        Options(ram_budget="1GB", neuron_window=-1)
+
+
+def test_a_full_disk(inside: Assay, path: Path, cache: Path) -> None:
+    """While weights are packed: the line says where, how much is wanted, and what to do."""
+    with small_disk(cache, 2**18):
+        line = fault(inside("run", path, "-p", "a", "--ram-budget", "1GB"))
+        assert not [found for found in cache.rglob("*") if found.is_file()]
+    assert re.fullmatch(
+        rf"packed weights cannot be kept in {cache}/packed: (no space left on device|file too"
+        r" large); a ram_budget wants \d+\.\d GB there \(ASSAY_CACHE names another folder\)",
+        line,
+        re.IGNORECASE,
+    )
+
+
+def test_a_folder_that_cannot_be_written(inside: Assay, path: Path, cache: Path) -> None:
+    """Here because it is no folder."""
+    (cache / "packed").write_text("a file")
+    line = fault(inside("run", path, "-p", "a", "--ram-budget", "1GB"))
+    assert line.startswith(f"packed weights cannot be kept in {cache}/packed: File exists; ")
+
+
+def test_without_o_direct(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that refuses it, it runs through the page cache, says so, and leaves nothing
+    there."""
+    with budgeted(path, 0) as model:
+        truth = bits(model)
+    monkeypatch.setattr(direct_file, "_accepts", lambda *_: False)
+    with budgeted(path, wanted(path).least, threads=2) as model:
+        assert bits(model) == truth
+        kept = packed_of(path)
+        assert f"{kept}: its file system reads through the page cache only" in model.notes
+    assert pages_kept(kept) <= 1  # the last, which is not whole
+
+
+def test_on_a_disk_of_memory(path: Path, cache: Path) -> None:
+    """Which may know O_DIRECT or not."""
+    with small_disk(cache, 2**24), budgeted(path, wanted(path).least) as model:
+        first = bits(model)
+        assert bits(model) == first
+        assert packed_of(path).exists()
