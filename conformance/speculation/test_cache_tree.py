@@ -13,9 +13,9 @@ from engine.speculation.drafter import TEXT, Draft
 
 @st.composite
 def drafts(draw: Any) -> Draft:
-    """Trees and chains of up to 12 nodes, each with a token of its own."""
+    """Trees of up to 12 nodes, each with a token of its own; now and then a chain."""
     count = draw(st.integers(0, 12))
-    chain = draw(st.booleans())
+    chain = draw(st.integers(0, 3)) == 0
     parents = [i - 1 if chain else draw(st.integers(TEXT, i - 1)) for i in range(count)]
     return Draft(tuple(range(100, 100 + count)), tuple(parents))
 
@@ -102,7 +102,7 @@ def test_leaves_sequences_and_depth(draft: Draft) -> None:
         assert owners[1 + node] == tuple(1 + i for i, leaf in enumerate(leaves) if leaf in behind)
 
 
-@given(drafts(), st.integers(0, 14), st.integers(1, 14))
+@given(drafts(), st.integers(0, 14), st.integers(1, 4))
 def test_pruning_keeps_the_first_nodes_that_fit(draft: Draft, nodes: int, branches: int) -> None:
     """As the naive model has it: node after node is kept where its parent is, as long as the tree
     has no more nodes and leaves than it may."""
@@ -120,7 +120,7 @@ def test_pruning_keeps_the_first_nodes_that_fit(draft: Draft, nodes: int, branch
     assert len(cache_tree.leaves(found)) <= branches
 
 
-@given(drafts(), st.integers(0, 14), st.integers(1, 14))
+@given(drafts(), st.integers(0, 14), st.integers(1, 4))
 def test_pruning_keeps_distributions(draft: Draft, nodes: int, branches: int) -> None:
     """Each node's own row of q goes with it; a draft that fits is as it was."""
     q = np.arange(len(draft) * 3.0).reshape(len(draft), 3)

@@ -1,16 +1,15 @@
-"""Generations with drafts that are left, cancelled, resumed or fail: what goes on afterwards finds
+"""Generations with drafts that are left, cancelled, saved or resumed: what goes on afterwards finds
 the cache as the text has it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.llama.spelling import TEXT, Spelling, letters
+from conformance.llama.spelling import TEXT, letters
 from conformance.speculation.oracle import Oracle
 from conformance.speculation.speculating import (
     CONTEXT,
@@ -24,11 +23,8 @@ from conformance.speculation.speculating import (
     unmarked,
 )
 from engine import Engine, Piece
-from engine.model import Model
 from engine.session import restore, save
 from engine.speculation.drafter import Draft, Verified
-from reference.op import Array
-from reference.transformer import Weight
 
 PROMPTS = [
     letters(text) for text in ("the cat sat", "the cat ran", "a cat", "the cat sat on a mat")
@@ -143,6 +139,28 @@ def test_an_abandoned_generation_may_not_go_on(
 
 
 @trees
+@pytest.mark.parametrize("taken", [4, 9])
+def test_a_text_goes_on_from_an_abandoned_one(
+    engine: Engine, plain: list[list[Piece]], siblings: int, taken: int
+) -> None:
+    """A prompt that has what an abandoned generation wrote shares its cells, those among them that
+    came from a draft; what it had drafted beyond is gone."""
+    text = [*PROMPTS[0], *ids(plain[0])]
+    with drafting(engine, Oracle(text, VOCAB, 0.0, siblings)):
+        first = engine.generate(PROMPTS[0], sampling(GREEDY))
+        drafted = [next(first).drafted for _ in range(taken)]
+        assert any(drafted[:-1])
+        params = {**GREEDY, "max_tokens": len(plain[0]) - taken}
+        more = pieces(engine, text[: len(PROMPTS[0]) + taken], params)
+        assert engine.timings.prompt.tokens == 1
+        assert ids(more) == ids(plain[0][taken:])
+        assert [piece.logprob for piece in more] == [piece.logprob for piece in plain[0][taken:]]
+        demand_settled(engine)
+        first.close()
+        demand_settled(engine)
+
+
+@trees
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_a_session_saved_while_a_draft_waits(
@@ -187,149 +205,6 @@ def test_resuming_is_going_on(engine: Engine, siblings: int) -> None:
             second = pieces(engine, engine.encode(TEXT) + ids(first), more, resume=True)
         assert ids([*first, *second]) == ids(whole)
         demand_settled(engine)
-
-
-# Drafters that fail
-
-
-class Failing:
-    """An oracle that raises in one of its methods, the third time it is called."""
-
-    def __init__(self, method: str, text: Sequence[int], siblings: int) -> None:
-        self._method, self._left = method, 3 if method != "begin" else 1
-        self._oracle = Oracle(text, VOCAB, 0.2, siblings)
-
-    def _reach(self, method: str) -> None:
-        if method == self._method:
-            self._left -= 1
-            if self._left == 0:
-                raise ZeroDivisionError(f"in {method}")
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._reach("begin")
-        self._oracle.begin(prompt)
-
-    def draft(self, text: Sequence[int], most: int) -> Draft:
-        self._reach("draft")
-        return self._oracle.draft(text, min(most, 3))
-
-    def verified(self, step: Verified) -> None:
-        self._reach("verified")
-        self._oracle.verified(step)
-
-    def reset(self) -> None:
-        pass
-
-
-@trees
-@pytest.mark.parametrize("method", ["begin", "draft", "verified"])
-def test_a_drafter_that_raises(
-    engine: Engine, plain: list[list[Piece]], method: str, siblings: int
-) -> None:
-    """Its error comes out, behind the pieces that were there; the engine is as it was left, and
-    goes on with the same drafter or none."""
-    text = [*PROMPTS[0], *ids(plain[0])]
-    found: list[Piece] = []
-    with drafting(engine, Failing(method, text, siblings)):
-        with pytest.raises(ZeroDivisionError, match=method):
-            found.extend(engine.generate(PROMPTS[0], sampling(GREEDY)))  # extend keeps what came
-        demand_settled(engine)
-        assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
-    assert pieces(engine, PROMPTS[3], GREEDY) == plain[3]
-
-
-class Proposing:
-    """Always the same draft, whatever is asked for."""
-
-    def __init__(self, *tokens: int, tree: bool = False) -> None:
-        parents = [-1] * len(tokens) if tree else range(-1, len(tokens) - 1)
-        self._draft = Draft(tokens, tuple(parents))
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        pass
-
-    def draft(self, _: Sequence[int], __: int) -> Draft:
-        return self._draft
-
-    def verified(self, step: Verified) -> None:
-        pass
-
-    def reset(self) -> None:
-        pass
-
-
-NONSENSE = {
-    "beyond the vocabulary": Proposing(5, VOCAB),
-    "negative": Proposing(5, -7, 6),
-    "far beyond": Proposing(2**40),
-    "a tree of such": Proposing(5, VOCAB, tree=True),
-    "too many tokens": Proposing(*range(3, 200)),
-    "too many branches": Proposing(*range(3, 200), tree=True),
-    "nothing": Proposing(),
-}
-
-
-@pytest.mark.parametrize("drafter", NONSENSE.values(), ids=NONSENSE.keys())
-def test_nonsense_is_no_draft(engine: Engine, plain: list[list[Piece]], drafter: Proposing) -> None:
-    """What is no token cannot be in the text, and of too much the beginning is run."""
-    with drafting(engine, drafter):
-        assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
-        demand_settled(engine)
-        found = engine.timings.speculation
-        assert found is not None
-        assert found.drafted <= found.steps * 16
-
-
-class Spoilt(Spelling):
-    """Whose token 200 has an embedding of NaN."""
-
-    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        weights, norms = super().tensors()
-        rows = weights["token_embd.weight"].data.view(np.float32).copy()
-        rows[200] = np.nan
-        return weights | {"token_embd.weight": Weight(rows.view(np.uint8), "F32")}, norms
-
-
-@pytest.fixture(scope="module")
-def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    path = Spoilt().write(tmp_path_factory.mktemp("spoilt") / "spoilt.gguf")
-    with Engine.load(path, threads=1, context=CONTEXT, **ROOM) as engine:
-        yield engine
-
-
-@pytest.mark.parametrize("drafter", [Proposing(5, 200, 6), Proposing(5, 200, tree=True)])
-def test_a_draft_that_gives_no_numbers_is_none(spoilt: Engine, drafter: Proposing) -> None:
-    """A token whose logits are NaN stops the text that has it; a draft may name it."""
-    spoilt.reset()
-    params = {**GREEDY, "logit_bias": {200: -np.inf}}
-    plain = pieces(spoilt, PROMPTS[0], params)
-    with drafting(spoilt, drafter):
-        spoilt.reset()
-        assert unmarked(pieces(spoilt, PROMPTS[0], params)) == plain
-        demand_settled(spoilt)
-
-
-def test_a_step_that_fails_without_a_draft_too(
-    engine: Engine, plain: list[list[Piece]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What stops the text itself stops it with drafts as well, and no cell is lost."""
-    calls = 0
-    step = Model.step
-
-    def failing(model: Model, tokens: Sequence[int], *rest: Any) -> Array:
-        nonlocal calls
-        calls += 1
-        if calls > 2:
-            raise KeyboardInterrupt
-        return step(model, tokens, *rest)
-
-    with drafting(engine, Foretelling(plain, 2)):
-        monkeypatch.setattr(Model, "step", failing)
-        with pytest.raises(KeyboardInterrupt):
-            pieces(engine, PROMPTS[0], GREEDY)
-        monkeypatch.undo()
-        demand_settled(engine)
-        assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
 
 
 def test_closing_the_engine_under_a_generation(small: Path) -> None:
