@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -46,7 +46,7 @@ class Effort:
     shares: tuple[float, ...]
 
 
-FULL = Effort(Rule(least=9, most=60, error=0.01, cap_seconds=240), 4, 48, SHARES)
+FULL = Effort(Rule(least=5, most=60, error=0.01, cap_seconds=240), 4, 48, SHARES)
 QUICK = Effort(Rule(least=3, most=3), 1, 8, (0.6, 1.0))
 
 
@@ -100,11 +100,16 @@ def main() -> int:
     parser.add_argument(
         "-b", "--budget", type=float, default=0.5, metavar="SHARE", help="of the weights (0.5)"
     )
+    parser.add_argument(
+        "-s", "--seconds", type=float, default=240,
+        help="a race ends after these (240), once it has 5 samples",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args()
     about, found = conditions(), list[Contest]()
-    effort = QUICK if options.quick else FULL
+    rule = replace(FULL.rule, cap_seconds=options.seconds)
+    effort = QUICK if options.quick else replace(FULL, rule=rule)
     try:
         if options.out and not options.out.parent.is_dir():
             raise FileNotFoundError(f"{options.out.parent}: no such folder")
