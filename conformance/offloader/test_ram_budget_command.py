@@ -88,7 +88,7 @@ def test_what_excludes_a_budget(inside: Assay, path: Path) -> None:
 def test_a_full_disk(inside: Assay, path: Path, cache: Path) -> None:
     """While weights are packed: the line says where, how much is wanted, and what to do."""
     with small_disk(cache, 2**18):
-        line = fault(inside("run", path, "-p", "a", "--ram-budget", "1GB"))
+        line = fault(inside("run", path, "-p", "a", "--ram-budget", "1000GB"))
         assert not [found for found in cache.rglob("*") if found.is_file()]
     assert re.fullmatch(
         rf"packed weights cannot be kept in {cache}/packed: (no space left on device|file too"
@@ -101,7 +101,7 @@ def test_a_full_disk(inside: Assay, path: Path, cache: Path) -> None:
 def test_a_folder_that_cannot_be_written(inside: Assay, path: Path, cache: Path) -> None:
     """Here because it is no folder."""
     (cache / "packed").write_text("a file")
-    line = fault(inside("run", path, "-p", "a", "--ram-budget", "1GB"))
+    line = fault(inside("run", path, "-p", "a", "--ram-budget", "1000GB"))
     assert line.startswith(f"packed weights cannot be kept in {cache}/packed: File exists; ")
 
 
