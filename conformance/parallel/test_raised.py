@@ -185,9 +185,10 @@ def test_impatient_interrupts():
 def test_ctrl_c_ends_a_loop_of_programs():
     """A signal that a worker receives is handled by the caller's next Python."""
     seen, runs = Visits(2), 0
+    others = set(threading.enumerate())
     with Team(2) as team:
         team.run(seen.program)
-        (worker,) = (t for t in threading.enumerate() if t.name.startswith("team"))
+        (worker,) = set(threading.enumerate()) - others
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             signal.pthread_kill(worker.ident, signal.SIGINT)
             while True:
