@@ -32,7 +32,7 @@ def path(truth, tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _packed_here(tmp_path_factory) -> Iterator[None]:
     """What tests pack in this process goes with them."""
     folder = tmp_path_factory.mktemp("cache")
