@@ -43,6 +43,8 @@ from kernels.cpu.packing import (
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.share import Share
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.table import CUDA_KERNELS
 from kernels.kernel import Kernel
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -235,8 +237,16 @@ def variants(op: str, format: str | None = None, target: str = "cpu") -> list[Ke
 
 
 def find(name: str) -> Kernel:
-    """The kernel called e.g. linear/cpu/generic/Q4_0."""
+    """The kernel for CPUs called e.g. linear/cpu/generic/Q4_0."""
     for kernel in KERNELS:
         if kernel.name == name:
             return kernel
     raise KeyError(f"no kernel is called {name!r}")
+
+
+def find_any(name: str) -> Kernel | CudaKernel:
+    """The kernel of any target."""
+    for kernel in CUDA_KERNELS:
+        if kernel.name == name:
+            return kernel
+    return find(name)
