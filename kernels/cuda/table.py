@@ -1,10 +1,24 @@
 """Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
 
-from kernels.cuda import rms_norm
+from kernels.cuda import attention, rms_norm
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
+from reference.kv_write import FORMATS_OF_CACHE
 
-CUDA_KERNELS: tuple[CudaKernel, ...] = (CudaKernel("rms_norm", "generic", (rms_norm.generic,)),)
+CUDA_KERNELS: tuple[CudaKernel, ...] = (
+    CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
+    *(
+        CudaKernel(
+            "attention",
+            "generic",
+            attention.generic(f),
+            f,
+            takes=attention.TAKES[f],
+            scratch=attention.partials,
+        )
+        for f in FORMATS_OF_CACHE
+    ),
+)
 
 
 def quantise_activations() -> tuple[Launch, ...]:
