@@ -13,13 +13,14 @@ from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
-# As attention.cuh, attention_tile.cuh and attention.cu have them.
+# As attention.cuh, attention_tile.cuh, attention_few.cu and attention_many.cu have them.
 CHUNK = 128
 FEW = 8  # tokens
 WIDEST = 256  # head_dim
 WIDE = 128
 THREADS = 128
 FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
+FEW_BUDGET = 34816  # bytes of staged cells
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
 
 # The bytes of a cell's row are those of its heads.
@@ -67,11 +68,8 @@ def stride(shape: Shape, format: str) -> int:
     return size + 16 if FORMATS[format].block == 1 else (-(-size // 4) | 1) * 4
 
 
-def shared(shape: Shape, format: str, rows: int, most: int, budget: int) -> int:
-    """Bytes of shared memory for so many rows, and for as many cells as the budget has room for."""
-    staged = most
-    while staged * stride(shape, format) > budget:
-        staged //= 2
+def shared(shape: Shape, format: str, rows: int, staged: int) -> int:
+    """Bytes of shared memory for so many rows and staged cells."""
     words = 2 * CHUNK + rows * (shape["head_dim"] + CHUNK + ROW_WORDS)
     return staged * stride(shape, format) + 4 * words
 
@@ -80,23 +78,26 @@ def few(format: str) -> Launch:
     def grid(shape: Shape) -> Grid:
         width, height, slices = tiling(shape, FEW_ROWS)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
-        rows = min(height, shape["tokens"]) * width
-        memory = shared(shape, format, rows, 128, 34816)
+        rows, staged = 1, CHUNK
+        while rows < min(height, shape["tokens"]) * width:
+            rows *= 2
+        while staged * stride(shape, format) > FEW_BUDGET:
+            staged //= 2
+        memory = shared(shape, format, rows, staged)
         return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
 
-    return Launch("attention.cu", "attention_few", SIGNATURE, grid, format)
+    return Launch("attention_few.cu", "attention_few", SIGNATURE, grid, format)
 
 
 def many(format: str) -> Launch:
     def grid(shape: Shape) -> Grid:
-        wide = shape["head_dim"] > WIDE
-        rows = MANY_ROWS_OF_WIDE if wide else MANY_ROWS
+        rows = MANY_ROWS_OF_WIDE if shape["head_dim"] > WIDE else MANY_ROWS
         _, height, slices = tiling(shape, rows)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
-        memory = shared(shape, format, rows, 64, 34816 if wide else 30720)
+        memory = shared(shape, format, rows, 32 if format == "F32" else 64)
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return Launch("attention.cu", "attention_many", SIGNATURE, grid, format)
+    return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
 
 
 def merging(shape: Shape) -> Grid:
@@ -105,7 +106,7 @@ def merging(shape: Shape) -> Grid:
 
 
 def generic(format: str) -> tuple[Launch, ...]:
-    merge = Launch("attention.cu", "attention_merge", MERGE_SIGNATURE, merging, format)
+    merge = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
     return few(format), merge, many(format)
 
 
