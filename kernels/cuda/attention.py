@@ -24,11 +24,9 @@ FEW_BUDGET = 34816  # bytes of staged cells
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
 
 # The bytes of a cell's row are those of its heads.
-SIGNATURE = (
-    OP.signature.replace("[capacity kv_heads*head_dim]", "[capacity kv_heads head_dim]")
-    # as large as `partials` says
-    .replace(" -> ", ", scratch: f32[tokens heads] -> ")
-)
+PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
+# `scratch` is as large as `partials` says.
+SIGNATURE = PLAIN_SIGNATURE.replace(" -> ", ", scratch: f32[tokens heads] -> ")
 MERGE_SIGNATURE = (
     "spans: i32[tokens 3], scratch: f32[tokens heads head_dim capacity]"
     " -> out: f32[tokens heads head_dim]"
@@ -100,14 +98,22 @@ def many(format: str) -> Launch:
     return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
 
 
+def items(shape: Shape) -> Grid:
+    return Grid((shape["tokens"] * shape["heads"], 1, 1), THREADS)
+
+
 def merging(shape: Shape) -> Grid:
-    items = shape["tokens"] * shape["heads"] if shape["tokens"] <= FEW else 0
-    return Grid((items, 1, 1), THREADS)
+    return items(shape) if shape["tokens"] <= FEW else Grid((0, 1, 1), THREADS)
 
 
 def generic(format: str) -> tuple[Launch, ...]:
     merge = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
     return few(format), merge, many(format)
+
+
+def scalar(format: str) -> tuple[Launch, ...]:
+    """For any head_dim."""
+    return (Launch("attention_scalar.cu", "attention_scalar", PLAIN_SIGNATURE, items, format),)
 
 
 TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}

@@ -18,6 +18,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         )
         for f in FORMATS_OF_CACHE
     ),
+    *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
 )
 
 
