@@ -4,6 +4,7 @@ from kernels.cuda import (
     activations,
     add_squares,
     arithmetic,
+    choice,
     embedding,
     gated_activations,
     kv_write,
@@ -11,6 +12,7 @@ from kernels.cuda import (
     rms_norm,
     rope,
     softmax,
+    top_k,
 )
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
@@ -37,6 +39,9 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
     CudaKernel("scale", "generic", (arithmetic.scale,)),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
+    CudaKernel("top_k", "generic", (top_k.generic,)),
+    CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
+    CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
 )
 
 
