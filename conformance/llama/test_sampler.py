@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from engine.sampler import Sampler, chain, needed_ops
+from engine.sampler import Sampler
+from engine.sampling_chain import chain, needed_ops
 from engine.sampling_params import SamplingError, SamplingParams
 from kernels.call import Run
 from reference.op import Arguments, Array
@@ -252,7 +253,7 @@ def test_penalties_look_where_they_should():
         sampler = Sampler(SamplingParams(penalty_last_n=last), 4, prompt=[0, 1])
         for token in (1, 2):
             sampler.accept(token)
-        return sampler._repeated.tolist(), sampler._counts.tolist()
+        return sampler._memory.repeated.tolist(), sampler._memory.counts.tolist()
 
     assert counts(None) == ([1, 2, 1, 0], [0, 1, 1, 0])
     assert counts(-1) == ([1, 2, 1, 0], [1, 2, 1, 0])
@@ -415,7 +416,7 @@ def test_distributions_are_zero_where_the_chain_cuts(params):
     cut = 0
     for step in range(20):
         p = sampler.distribution(logits_at(step))
-        left = sampler._final.astype(np.float64)
+        left = sampler._chain.final.astype(np.float64)
         powers = np.exp(left - left.max())
         assert p.dtype == np.float64
         assert ((p == 0) == np.isneginf(left)).all()
