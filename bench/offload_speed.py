@@ -18,9 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from bench.conditions import conditions
 from bench.offload import page
@@ -28,6 +26,7 @@ from bench.offload.contest import Contest
 from bench.offload.contests import BUNDLE, OFF, ON, SHARES, curve, dense, paper
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
+from bench.report.terminal import show
 from bench.results import Results, results_folder
 from bench.timing import Rule
 from engine.embedded import resolve
@@ -78,20 +77,6 @@ def contests(
     yield run("curve sparse", curve(subject, effort.shares, ON, neuron))
 
 
-def shown(contest: Contest, console: Console) -> None:
-    """A contest on the terminal."""
-    found = page.table(contest)
-    result = Table(*found.columns, title=page.title(contest), box=None)
-    for column in result.columns[1:]:
-        column.justify = "right"
-    for row in found.rows:
-        result.add_row(*(cell.text for cell in row))
-    console.print(result)
-    for line in (page.disks(contest), *page.remarks(contest)):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.offload_speed", description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a GGUF file, or story-relu")
@@ -138,7 +123,8 @@ def main() -> int:
         print(json.dumps([page.as_dict(contest) for contest in found]))
         return 0
     for contest in found:
-        shown(contest, stdout())
+        remarks = [page.disks(contest), *page.remarks(contest)]
+        show(stdout(), page.title(contest), page.table(contest), remarks)
     return 0
 
 

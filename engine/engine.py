@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -140,7 +140,7 @@ class Engine:
         context_shift: bool = False,
         keep: int = 0,
         resume: bool = False,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """Continue a prompt (text, or token ids); pieces come as tokens are drawn.
 
         When the context is full, generation ends with finish_reason "length"; with
@@ -160,7 +160,7 @@ class Engine:
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """The assistant's next message, by the model's own chat template."""
         return self.generate(self.encode_chat(messages), params)
 
@@ -232,7 +232,7 @@ class Engine:
         context_shift: bool,
         keep: int,
         resume: bool,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         model, timings = self.model, self.timings
         timings.start()
         self._cancelled.clear()
