@@ -34,9 +34,10 @@ LEAD = (
     " 95% bootstrap intervals, of verifying with quartiles. A synthetic drafter knows the text, is"
     " right about a token with probability alpha and spins for c steps of the target at each; for"
     " its drafts of gamma tokens the formula is (1 - alpha^(gamma + 1)) / (1 - alpha) /"
-    " (gamma c + 1) (arXiv 2211.17192). `verifying` is the measured cost of a step of gamma + 1 tokens, `with"
-    " verifying` the formula with that in place of its last 1. Texts are the plain ones, token for"
-    " token, but for drafts drawn by sampling, which lead to others of the same distribution."
+    " (gamma c + 1) (arXiv 2211.17192). `verifying` is the measured cost of a step of gamma + 1"
+    " tokens, `with verifying` the formula with that in place of its last 1. Texts are the plain"
+    " ones, token for token, but for drafts drawn by sampling, which lead to others of the same"
+    " distribution."
 )
 
 

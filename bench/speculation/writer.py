@@ -39,10 +39,10 @@ def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length:
     started = time.perf_counter()
     try:
         for piece in pieces:
-            tokens.append(piece.token)
-            steps += not piece.drafted
             if piece.finish_reason:
                 break
+            tokens.append(piece.token)
+            steps += not piece.drafted
             if len(tokens) > length and not piece.drafted:
                 return Written(tuple(tokens), steps, time.perf_counter() - started)
     finally:

@@ -161,17 +161,18 @@ def test_without_a_seed_texts_differ():
     assert len({tuple(text_of(Sampler(SamplingParams(), VOCAB), 12)) for _ in range(4)}) > 1
 
 
+@pytest.mark.parametrize("drawn", [0, 10])
 @pytest.mark.parametrize("options", [{}, {"mirostat": 1}, {"mirostat": 2}, {"penalty_last_n": 4}])
-def test_a_restored_sampler_goes_on_alike(options):
+def test_a_restored_sampler_goes_on_alike(options, drawn):
     """State through JSON into a new sampler continues the text token for token."""
-    params = SamplingParams(seed=3, repetition_penalty=1.3, frequency_penalty=0.2, **options)
+    params = SamplingParams(seed=3, repetition_penalty=1.3, frequency_penalty=2.0, **options)
     first = Sampler(params, VOCAB, prompt=[1, 1, 5])
-    text_of(first, 10)
+    text_of(first, drawn)
     state = json.loads(json.dumps(first.state()))
     second = Sampler(params, VOCAB)
     second.restore(state)
     assert second.state() == first.state()
-    assert text_of(second, 20, start=10) == text_of(first, 20, start=10)
+    assert text_of(second, 20, start=drawn) == text_of(first, 20, start=drawn)
     with pytest.raises(SamplingError, match="no sampler's state: 'history'"):
         second.restore({})
 
