@@ -7,17 +7,12 @@ beside each other. Ways take turns; a text with drafts that is not the plain one
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.progress import Progress
-
-from bench.conditions import conditions
-from bench.report.terminal import show
-from bench.results import Results, results_folder
+from bench.program import Face, Tell, add_options, report
 from bench.speculation import page
 from bench.speculation.contest import Synthetic
 from bench.speculation.lookup import LOOKUP, lookup
@@ -41,7 +36,6 @@ from bench.timing import Rule
 from engine import Engine, Options
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
-from engine.shell.show import stderr, stdout
 from kernels.cpu.cores import physical_cores
 
 PARTS = (VERIFY, FORMULA, PAIR, LOOKUP, SPARSE)
@@ -75,8 +69,6 @@ FULL = Effort(
 QUICK = Effort(
     Rule(least=3, most=3), 12, 2, (1, 3, 5), ALPHAS[-1:], COSTS, GAMMAS[:1], (0.0, 0.5, 1.0), 18
 )
-
-Tell = Callable[[str], None]
 
 
 def measured(
@@ -145,47 +137,20 @@ def main() -> int:
         "--part", action="append", choices=PARTS, default=[],
         help=f"this part alone, may repeat (all; {FORMULA} has {VERIFY} with it)",
     )  # fmt: skip
-    parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
-    parser.add_argument("-t", "--threads", type=int, default=0, help="0: one per physical core")
-    parser.add_argument(
-        "-s", "--seconds", type=float, default=FULL.rule.cap_seconds,
-        help="a race ends after these (120), once it has 5 samples",
-    )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs")
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    add_options(parser, FULL.rule.cap_seconds)
     options = parser.parse_args()
-    about, found = conditions(), list[Part]()
     rule = replace(FULL.rule, cap_seconds=options.seconds)
     effort = QUICK if options.quick else replace(FULL, rule=rule)
-    try:
-        if options.out and not options.out.parent.is_dir():
-            raise FileNotFoundError(f"{options.out.parent}: no such folder")
+
+    def parts(tell: Tell) -> Generator[Part, None, None]:
         path = resolve(options.target)
         draft = resolve(options.draft) if options.draft else None
         wanted = chosen(path, draft, options.part)
-        results = None if options.quick else Results(results_folder(), about)
-        with Progress(console=stderr, transient=True) as bar:
-            task = bar.add_task("", total=None)
+        threads = options.threads or physical_cores()
+        yield from measured(path, draft, threads, wanted, effort, tell)
 
-            def tell(words: str) -> None:
-                bar.update(task, description=words)
-
-            threads = options.threads or physical_cores()
-            for part in measured(path, draft, threads, wanted, effort, tell):
-                found.append(part)
-                if results:
-                    results.add(*part.measurements())
-        if options.out:
-            page.write(found, about, options.out)
-    except (ValueError, OSError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps([page.as_dict(part) for part in found]))
-        return 0
-    for part in found:
-        show(stdout(), page.title(part), page.table(part), page.remarks(part))
-    return 0
+    face = Face(page.title, page.table, page.remarks, page.as_dict, page.write)
+    return report(options, face, parts)
 
 
 if __name__ == "__main__":

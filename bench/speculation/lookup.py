@@ -11,10 +11,10 @@ from engine import Engine, PromptLookup
 from engine.speculation import build
 
 LOOKUP = "lookup"
-PLAIN, COPIED = "plain", "prompt lookup"
+PLAIN, COPIED, FIXED = "plain", "prompt lookup", "prompt lookup, always 10"
 BEGUN = 4  # tokens of the copy that the prompt ends with
 GOAL = 2.0
-SETTINGS = PromptLookup()
+SETTINGS = {COPIED: PromptLookup(), FIXED: PromptLookup(10, adaptive=False)}
 
 
 def lookup(
@@ -29,11 +29,13 @@ def lookup(
     prompt = [*passage, *passage[:BEGUN]]
     copy = passage[BEGUN:]
     (own,) = texts(engine, [prompt], GREEDY, length)
-    same = next((i for i, (a, b) in enumerate(zip(own, copy, strict=False)) if a != b), length)
+    same = next(
+        (i for i, (a, b) in enumerate(zip(own[:length], copy, strict=False)) if a != b), length
+    )
     params = replace(GREEDY, logits_processors=[Held([*prompt, *copy])])
-    plain = Writer(engine, [prompt], params, length)
-    found = build.speculation(SETTINGS, engine, None)
-    copied = Writer(engine, [prompt], params, length, found, expected=[copy])
+    ways = {PLAIN: Way(Writer(engine, [prompt], params, length))}
+    for name, settings in SETTINGS.items():
+        found = build.speculation(settings, engine, None)
+        ways[name] = Way(Writer(engine, [prompt], params, length, found, expected=[copy]), PLAIN)
     held = f"the target is held to the passage; by itself it repeats {same} of {length} tokens"
-    ways = {PLAIN: Way(plain), COPIED: Way(copied, PLAIN)}
     return contest(LOOKUP, engine.model, ways, rule, watch, [held])

@@ -16,7 +16,7 @@ from bench.results import Results, read
 from bench.speculation import drawing, goals, page
 from bench.speculation.contest import A_STEP, Contest, Outcome, Synthetic
 from bench.speculation.formula import speedup
-from bench.speculation.lookup import COPIED, LOOKUP, SETTINGS, lookup
+from bench.speculation.lookup import COPIED, FIXED, LOOKUP, lookup
 from bench.speculation.pair import DRAWN, PAIR, pair
 from bench.speculation.replay import Replay
 from bench.speculation.sparse import DENSE, DRAFTS, EACH, SPARSE, TOGETHER, UNION, sparse, unions
@@ -175,9 +175,8 @@ def test_lookup_in_small(small: Engine) -> None:
     """What is copied out of the prompt is found there, as far as drafts go."""
     passage = opening(small, 3 * LENGTH, 2)
     found = lookup(small, passage, LENGTH, TWICE, unwatched)
-    copied = found.find(COPIED)
-    assert copied.checked
-    assert 1 < copied.tokens_per_step <= 1 + SETTINGS.draft_max
+    assert found.find(COPIED).checked
+    assert found.find(FIXED).tokens_per_step == 11
     assert "by itself it repeats" in found.notes[0]
 
 
