@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
+from engine.faults import shown_path
 from engine.gguf_cursor import shown
-from engine.gguf_file import Bytes, GGUFFile, TensorInfo, ValueType, shown_path
+from engine.gguf_file import Bytes, GGUFFile, TensorInfo, ValueType
 from engine.gguf_writer import NewTensor
 
 PARTS = ("gate", "up", "down_t")  # in the order of a row
