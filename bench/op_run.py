@@ -19,11 +19,12 @@ from bench import probe
 from bench.limits import Limits, limits
 from bench.results import Measurement
 from bench.workload import Workload
-from kernels.call import empty_outputs, stages
+from kernels.call import stages
 from kernels.certificates import Key
 from kernels.cpu.share import pack_words
 from kernels.cpu.team import Program, Team
 from kernels.kernel import Kernel
+from kernels.shapes import empty_outputs
 from reference.op import Arguments, Array
 
 SETS = 4  # of inputs for hot calls, over one weight

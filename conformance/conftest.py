@@ -12,6 +12,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from conformance.cuda.emulator import Emulator
+from kernels.cuda.current import taking_the_place
+
 DEEP = bool(os.environ.get("ASSAY_DEEP"))
 
 # A first case compiles its kernel, and some kernels take few of an op's sizes.
@@ -40,6 +43,13 @@ def _compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
     with subprocess.Popen([sys.executable, "-c", COMPILE], cwd=root) as child:
         yield
         child.kill()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _emulated() -> Iterator[None]:
+    """CUDA kernels run on this CPU."""
+    with taking_the_place(Emulator()):
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,14 +11,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernels.kernel import Kernel
+from kernels.call import AnyKernel
+from kernels.cuda import nvrtc
+from kernels.cuda.call import launches
+from kernels.cuda.current import current
+from kernels.cuda.kernel import CudaKernel
 from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
 
-LEVELS = ("quick", "deep")
+LEVELS = ("emulated", "quick", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
-    "kernels.judge", "kernels.guard", "kernels.trial", "kernels.call", "kernels.kernel",
+    "kernels.judge", "kernels.guard", "kernels.trial", "kernels.call", "kernels.shapes",
+    "kernels.kernel",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 
@@ -37,7 +42,17 @@ class Key:
     machine: str
 
     @classmethod
-    def of(cls, kernel: Kernel) -> "Key":
+    def of(cls, kernel: AnyKernel) -> "Key":
+        if isinstance(kernel, CudaKernel):
+            return cls(
+                kernel=kernel.name,
+                row=kernel.conditions(),
+                source=_digest(*(launch.digest for launch in launches(kernel))),
+                reference=fingerprint(kernel.spec.reference.__module__),
+                judge=digest_of(*JUDGE, "kernels.cuda.call"),
+                tools=json.dumps(tools() | nvrtc.tools()),
+                machine=current().identity,
+            )
         stages = [kernel.share.fingerprint]
         if kernel.pack:
             stages.append(kernel.pack.share.fingerprint)
@@ -46,7 +61,7 @@ class Key:
         return cls(
             kernel=kernel.name,
             row=kernel.conditions(),
-            source=hashlib.sha256("".join(stages).encode()).hexdigest(),
+            source=_digest(*stages),
             reference=fingerprint(kernel.spec.reference.__module__),
             judge=digest_of(*JUDGE),
             tools=json.dumps(tools()),
@@ -55,7 +70,11 @@ class Key:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
+        return _digest(json.dumps(asdict(self)))
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("".join(words).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +125,7 @@ class Store:
                 found[certificate.key] = certificate
         return found
 
-    def get(self, kernel: Kernel) -> Certificate | None:
+    def get(self, kernel: AnyKernel) -> Certificate | None:
         """The certificate that holds for this kernel here and now."""
         return self.load().get(Key.of(kernel).digest)
 

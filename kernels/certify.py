@@ -10,16 +10,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
-from kernels.kernel import Kernel
-from kernels.table import find
+from kernels.table import find_any
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
 
 
 def certify(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[AnyKernel],
     store: Store,
     progress: Certified | None = None,
     patience: float = PATIENCE,
@@ -80,7 +80,7 @@ def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
             stream.close()
     if pending:
         failure = f"did not finish within {patience:g} s" if hung else _death(status, complaints)
-        yield _failed(find(pending[0]), failure)
+        yield _failed(find_any(pending[0]), failure)
 
 
 def _read_lines(stream: Iterable[str], lines: "queue.Queue[str | None]") -> None:
@@ -96,7 +96,7 @@ def _death(status: int, complaints: Sequence[str]) -> str:
     return f"stopped its trial: {last[:300]}"
 
 
-def _failed(kernel: Kernel, failure: str) -> Certificate:
+def _failed(kernel: AnyKernel, failure: str) -> Certificate:
     when = datetime.now(UTC).isoformat(timespec="seconds")
     return Certificate(
         kernel.name, Key.of(kernel).digest, "quick", 0, -1.0, -1.0, 0.0, when, failure

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.call import Run, bind
+from kernels.call import AnyKernel, Run, bind
+from kernels.errors import KernelError
 from kernels.guard import at_page_end
-from kernels.kernel import Kernel
 from reference.op import DTYPES, Arguments, Array, Case, Op
 
 CANARY = 0xA5
@@ -45,7 +45,7 @@ class Candidate:
     splits: str = ""
 
     @classmethod
-    def of(cls, kernel: Kernel) -> "Candidate":
+    def of(cls, kernel: AnyKernel) -> "Candidate":
         def bound(inputs: Arguments, outputs: Mapping[str, Array]) -> Run:
             return bind(kernel, inputs, outputs)
 
@@ -98,7 +98,10 @@ def _run(
         buffer[MARGIN : MARGIN + size] = 0xFF  # NaN as a float, -1 as an integer
         buffers[o.name] = buffer
         outputs[o.name] = buffer[MARGIN : MARGIN + size].view(dtype).reshape(dims)
-    candidate.bind(inputs, outputs)(n_threads, order)
+    try:
+        candidate.bind(inputs, outputs)(n_threads, order)
+    except KernelError as fault:
+        return outputs, str(fault)
     for name, buffer in buffers.items():
         if np.any(buffer[:MARGIN] != CANARY) or np.any(buffer[-MARGIN:] != CANARY):
             return outputs, f"{name} was written outside its bounds"
@@ -190,5 +193,6 @@ def _judged(
 
 def replay(kernel: str, case: Case) -> str:
     """The command that tries a case again on a kernel, given by name."""
-    op, _, variant, *_ = kernel.split("/")
-    return f"assay op {op} --variant {variant} {case.describe()}"
+    op, target, variant, *_ = kernel.split("/")
+    program = "python -m conformance.cuda.op" if target == "cuda" else "assay op"
+    return f"{program} {op} --variant {variant} {case.describe()}"

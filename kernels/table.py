@@ -1,4 +1,5 @@
-"""Every kernel there is, one row each; variants of an op stand in order of preference."""
+"""Every kernel for CPUs, one row each, and with those for GPUs (cuda/table.py) every one there is;
+variants of an op stand in order of preference."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,6 +44,8 @@ from kernels.cpu.packing import (
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.share import Share
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.table import CUDA_KERNELS
 from kernels.kernel import Kernel
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -229,14 +232,22 @@ KERNELS: tuple[Kernel, ...] = (
 )
 
 
-def variants(op: str, format: str | None = None, target: str = "cpu") -> list[Kernel]:
-    """The kernels of an op and format for a target, best first."""
-    return [k for k in KERNELS if (k.op, k.format, k.target) == (op, format, target)]
+EVERY: tuple[Kernel | CudaKernel, ...] = (*KERNELS, *CUDA_KERNELS)
+
+
+def variants(op: str, format: str | None = None) -> list[Kernel]:
+    """The CPU's kernels of an op and format, best first."""
+    return [k for k in KERNELS if (k.op, k.format) == (op, format)]
 
 
 def find(name: str) -> Kernel:
-    """The kernel called e.g. linear/cpu/generic/Q4_0."""
+    """The kernel for CPUs called e.g. linear/cpu/generic/Q4_0."""
     for kernel in KERNELS:
         if kernel.name == name:
             return kernel
     raise KeyError(f"no kernel is called {name!r}")
+
+
+def find_any(name: str) -> Kernel | CudaKernel:
+    """The kernel of any target."""
+    return next((kernel for kernel in CUDA_KERNELS if kernel.name == name), None) or find(name)

@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key
 from kernels.judge import Candidate, Verdict, judge, replay
-from kernels.kernel import Kernel
-from kernels.table import find
+from kernels.table import find_any
 
 
 def certificate_of(
-    kernel: Kernel, verdicts: Iterable[Verdict], level: str, started: float
+    kernel: AnyKernel, verdicts: Iterable[Verdict], level: str, started: float
 ) -> Certificate:
     """The certificate that these verdicts give; the first failure ends the trial."""
     cases, worst, nmse, failure = 0, 0.0, 0.0, ""
@@ -49,7 +49,7 @@ def certificate_of(
     )
 
 
-def quick(kernel: Kernel) -> Certificate:
+def quick(kernel: AnyKernel) -> Certificate:
     """Judge the kernel on its op's seeded cases, in this process."""
     started = time.perf_counter()
     candidate = Candidate.of(kernel)
@@ -61,7 +61,7 @@ def quick(kernel: Kernel) -> Certificate:
 
 def main() -> None:
     for line in sys.stdin:
-        print(json.dumps(asdict(quick(find(line.strip())))), flush=True)
+        print(json.dumps(asdict(quick(find_any(line.strip())))), flush=True)
 
 
 if __name__ == "__main__":

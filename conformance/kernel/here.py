@@ -1,4 +1,5 @@
-"""This machine's kernels, and how tests call them."""
+"""This machine's kernels, and how tests call them: those for its CPU, and where there is a C++
+compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py)."""
 
 from typing import Any
 
@@ -8,16 +9,21 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.testing import assert_array_equal
 
-from kernels.call import bind, call, empty_outputs, sizes, stages
+from conformance.cuda.emulator import compiler
+from kernels.call import AnyKernel, bind, call, stages
+from kernels.cuda.table import CUDA_KERNELS
 from kernels.guard import at_page_end
-from kernels.kernel import Kernel
+from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
 from reference.table import OPS
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 
-HERE = [kernel for kernel in KERNELS if not kernel.missing()]
+HERE: list[AnyKernel] = [
+    *(kernel for kernel in KERNELS if not kernel.missing()),
+    *(CUDA_KERNELS if compiler() else ()),
+]
 
 
 def each(*ops: str, formats: tuple[str | None, ...] = ()) -> pytest.MarkDecorator:
@@ -26,13 +32,13 @@ def each(*ops: str, formats: tuple[str | None, ...] = ()) -> pytest.MarkDecorato
     return pytest.mark.parametrize("kernel", chosen, ids=[k.name for k in chosen])
 
 
-def run(kernel: Kernel, **inputs: Any) -> Array:
+def run(kernel: AnyKernel, **inputs: Any) -> Array:
     """The kernel's only output."""
     (out,) = call(kernel, inputs).values()
     return out
 
 
-def run_packed(kernel: Kernel, packed: Array, **inputs: Any) -> Array:
+def run_packed(kernel: AnyKernel, packed: Array, **inputs: Any) -> Array:
     """The kernel's only output over a weight that lies as `packed` has it."""
     shape = sizes(kernel.spec, inputs, kernel.format)
     outputs = empty_outputs(kernel.spec, shape, kernel.format)
@@ -62,7 +68,7 @@ def resident(inputs: Arguments) -> Arguments:
     return {**inputs, "slots": inputs["slots"] % len(inputs["weight"])}
 
 
-def demand_rows_anywhere(kernel: Kernel, inputs: Arguments, seed: int) -> None:
+def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> None:
     """Rows in another order, and the slots with them, make the same bits; so do rows of bundles."""
     weight, expected = inputs["weight"], run(kernel, **inputs)
     order = np.random.default_rng(seed).permutation(len(weight))
@@ -75,7 +81,7 @@ def demand_rows_anywhere(kernel: Kernel, inputs: Arguments, seed: int) -> None:
         assert_array_equal(run_packed(kernel, packed, **alone), run(kernel, **alone))
 
 
-def call_by(kernel: Kernel, n_threads: int, inputs: Arguments) -> dict[str, Array]:
+def call_by(kernel: AnyKernel, n_threads: int, inputs: Arguments) -> dict[str, Array]:
     """The kernel's outputs by name, made by so many threads of which the last comes first."""
     shape = sizes(kernel.spec, inputs, kernel.format)
     outputs = empty_outputs(kernel.spec, shape, kernel.format)
@@ -83,27 +89,27 @@ def call_by(kernel: Kernel, n_threads: int, inputs: Arguments) -> dict[str, Arra
     return outputs
 
 
-def demand_one_result(kernel: Kernel, n_threads: int, inputs: Arguments) -> None:
+def demand_one_result(kernel: AnyKernel, n_threads: int, inputs: Arguments) -> None:
     """So many threads make the bits that one makes."""
     alone, shared = (call_by(kernel, n, inputs) for n in (1, n_threads))
     for name, value in alone.items():
         assert_array_equal(shared[name], value)
 
 
-def inputs_of(kernel: Kernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:
+def inputs_of(kernel: AnyKernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:
     """The op's own seeded arguments for these sizes, and usual ones elsewhere."""
     op = OPS[kernel.op]
     return op.make(op.case(shape, values, seed, kernel.format))
 
 
-def arguments(kernel: Kernel) -> st.SearchStrategy[Arguments]:
+def arguments(kernel: AnyKernel) -> st.SearchStrategy[Arguments]:
     """The arguments of any case of the op that the kernel takes."""
     taken = cases(kernel).filter(lambda case: kernel.takes(case.shape))
     return taken.map(lambda case: OPS[kernel.op].make(case))
 
 
 @st.composite
-def cases(draw: st.DrawFn, kernel: Kernel) -> Case:
+def cases(draw: st.DrawFn, kernel: AnyKernel) -> Case:
     """Any case of the op that the kernel takes: awkward sizes, and all those between."""
     op = OPS[kernel.op]
     sizes = {}

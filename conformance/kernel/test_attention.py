@@ -7,11 +7,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from conformance.kernel.here import each, inputs_of, run
-from kernels.call import ShapeError, call
+from kernels.call import call
 from kernels.cpu.attention import FEW
 from kernels.cpu.attention_sums import CHUNK
 from kernels.judge import Candidate, compare
 from kernels.kernel import Kernel
+from kernels.shapes import ShapeError
 from reference.attention import MERGED
 from reference.formats import FORMATS
 from reference.op import Case

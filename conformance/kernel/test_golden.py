@@ -7,7 +7,8 @@ from numpy.testing import assert_array_equal
 from conformance.kernel.here import HERE
 from data import golden
 from data.golden import make
-from kernels.call import call, sizes
+from kernels.call import call
+from kernels.shapes import sizes
 from reference.table import OPS
 
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())

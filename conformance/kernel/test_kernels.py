@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 
 from conformance.conftest import DEEP
+from conformance.cuda.emulator import Emulator
 from conformance.kernel.here import HERE, cases, inputs_of, run
-from kernels.call import ShapeError, bind, empty_outputs
+from kernels.call import bind
 from kernels.certificates import Store
+from kernels.cuda.current import current
 from kernels.judge import Candidate, Verdict, judge, replay
 from kernels.kernel import Kernel
+from kernels.shapes import ShapeError, empty_outputs
 from kernels.trial import certificate_of
 from reference.op import Case, Op
 from reference.table import OPS
@@ -42,7 +45,9 @@ def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
     def finish() -> None:  # not when interrupted: a trial cut short proves nothing
         record_property("judged", (kernel.name, len(verdicts)))
         if DEEP:
-            Store().add([certificate_of(kernel, verdicts, "deep", started)])
+            emulated = kernel.target == "cuda" and current().name == Emulator.name
+            level = "emulated" if emulated else "deep"
+            Store().add([certificate_of(kernel, verdicts, level, started)])
 
     try:
         for verdict in verdicts:

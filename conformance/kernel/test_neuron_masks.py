@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import arguments, call_by, demand_one_result, each, inputs_of, run
-from kernels.call import ShapeError, call
+from kernels.call import call
+from kernels.shapes import ShapeError
 from reference.neuron_masks import OPS
 
 INF, NAN = float("inf"), float("nan")

@@ -9,7 +9,8 @@ from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import each
-from kernels.call import ShapeError, call
+from kernels.call import call
+from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.bounds import TINY
 from reference.schemes.float8 import E4M3, E5M2

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import HERE, each, inputs_of, run
-from kernels.call import ShapeError
 from kernels.cpu.schemes.linear_w8a8 import LARGEST
+from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.schemes.integers import quantise_asymmetric
 

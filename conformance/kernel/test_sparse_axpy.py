@@ -16,7 +16,8 @@ from conformance.kernel.here import (
     resident,
     run,
 )
-from kernels.call import ShapeError, call
+from kernels.call import call
+from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.bounds import U
 from reference.formats import FORMATS

@@ -15,8 +15,9 @@ from conformance.kernel.here import (
     resident,
     run,
 )
-from kernels.call import ShapeError, call
+from kernels.call import call
 from kernels.kernel import Kernel
+from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.formats import FORMATS
 from reference.neuron_masks import active_rows, neuron_split, union_mask

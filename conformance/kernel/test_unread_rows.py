@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from conformance.kernel.here import each, inputs_of
-from kernels.call import empty_outputs, sizes, stages
+from kernels.call import stages
 from kernels.guard import PROT_NONE
 from kernels.kernel import Kernel
+from kernels.shapes import empty_outputs, sizes
 from reference.neuron_masks import active_rows
 from reference.op import Arguments, Array
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from conformance.kernel.here import arguments, demand_one_result, each, inputs_of, run
-from kernels.call import ShapeError
+from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.op import Array
 from reference.verification import LEAST, NEARLY_ONE

@@ -1,0 +1,209 @@
+"""A device for CUDA kernels that is this CPU: the same .cu files compiled as C++, their threads run
+as fibers one after the other (host.cpp), every access to memory looked at.
+
+What it finds wrong raises KernelError: accesses outside of buffers, reads of shared memory that
+nobody wrote, races within a block and between blocks, barriers that not all threads reach, and
+undefined behaviour of C++.
+"""
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.launch import FOLDER, Grid, Launch
+from kernels.errors import KernelError
+from kernels.provenance import cache_folder
+from reference.op import Array
+
+HERE = Path(__file__).parent
+ALIGNED = 256
+SAID = 1000  # characters
+COMMON = ("-std=c++20", "-fPIC", "-g")
+KERNEL = ("-O1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr", "-ffp-contract=off")
+_SITE = re.compile(r" at (0x[0-9a-f]+)$")
+
+
+def compiler() -> str | None:
+    """A C++ compiler that knows the sanitizers asked for."""
+    return shutil.which("g++")
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _run(name: str, *options: str | Path) -> None:
+    command = [compiler() or "g++", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise KernelError(f"{name} does not compile as C++:\n{done.stderr}")
+
+
+def _built(name: str, source: str, *include: str) -> Path:
+    """The shared object of a C++ source, from the cache folder if it was made before."""
+    words = [source, *include, *COMMON]
+    words += [(HERE / file).read_text() for file in ("host.h", "host.cpp")]
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
+    folder = cache_folder() / "emulated"
+    path = folder / f"{name}-{digest}.so"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as aside:
+            text, made = Path(aside) / f"{name}.cpp", Path(aside) / f"{name}.o"
+            text.write_text(source)
+            _run(name, *COMMON, *include, "-c", "-o", made, text)
+            # linked apart, since what the thread sanitizer calls is in host.cpp
+            _run(name, "-shared", "-fsanitize=undefined", "-o", made.with_suffix(".so"), made)
+            made.with_suffix(".so").replace(path)
+    return path
+
+
+@cache
+def _runtime() -> ctypes.CDLL:
+    source = (HERE / "host.cpp").read_text()
+    path = _built("host", source, "-O2", f"-I{HERE}")
+    runtime = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    runtime.run_grid.restype = ctypes.c_bool
+    return runtime
+
+
+@cache
+def _loaded(launch: Launch) -> ctypes.CDLL:
+    """The kernel, callable with an array of the addresses of its parameters."""
+    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
+    source = f"""#include "host.h"
+#include "{launch.source}"
+// {launch.digest}
+extern "C" {{
+__attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
+void shared_memory(char** begin, char** end) {{
+  *begin = &__start_kernel_shared;
+  *end = &__stop_kernel_shared;
+}}
+__attribute__((no_sanitize("thread"))) void invoke(void** p) {{ {launch.function}({given}); }}
+}}
+"""
+    include = (*KERNEL, *launch.defines, f"-I{HERE}", f"-I{FOLDER}")
+    _runtime()
+    return ctypes.CDLL(str(_built(launch.function, source, *include)))
+
+
+class _Memory:
+    """Bytes at a multiple of 256, NaN as floats."""
+
+    def __init__(self, size: int) -> None:
+        self._array = np.full(size + ALIGNED, 0xFF, np.uint8)
+        self.address = -(-self._array.ctypes.data // ALIGNED) * ALIGNED
+        self.size = size
+
+
+class Emulator:
+    """A Device with `total` bytes. It runs launches at once, recorded ones later; every second time
+    a launch's blocks and threads come in the reverse order."""
+
+    name = identity = "emulated"
+    capability = 90
+    bounded = True
+
+    def __init__(self, total: int = 2**32) -> None:
+        self.total = total
+        self._memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
+        self._recorded: list[Callable[[], None]] | None = None
+        self._runs: Counter[Launch] = Counter()
+
+    def memory(self) -> tuple[int, int]:
+        return self.total - sum(memory.size for memory in self._memories), self.total
+
+    def empty(self, size: int) -> Buffer:
+        free, total = self.memory()
+        if size > free:
+            raise DeviceError(f"{self.name}: {size:,} bytes wanted, {free:,} of {total:,} are free")
+        memory = _Memory(size)
+        self._memories.add(memory)
+        return Buffer(memory.address, size, memory)
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        assert array.flags.c_contiguous
+        assert array.nbytes <= buffer.bytes
+        ctypes.memmove(buffer.address, array.ctypes.data, array.nbytes)
+
+    def read(self, buffer: Buffer, array: Array) -> None:
+        assert array.flags.c_contiguous
+        assert array.nbytes <= buffer.bytes
+        ctypes.memmove(array.ctypes.data, buffer.address, array.nbytes)
+
+    def prepare(self, launch: Launch) -> None:
+        _loaded(launch)
+
+    def wait(self) -> None:
+        """All is done already."""
+
+    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
+        def run() -> None:
+            self._runs[launch] += 1
+            self._run(launch, grid, values, self._runs[launch] % 2 == 0)
+
+        if self._recorded is None:
+            run()
+        else:
+            self._recorded.append(run)
+
+    @contextmanager
+    def capture(self) -> Iterator[Callable[[], None]]:
+        recorded = self._recorded = []
+
+        def run_all() -> None:
+            for run in recorded:
+                run()
+
+        try:
+            yield run_all
+        finally:
+            self._recorded = None
+
+    def _run(self, launch: Launch, grid: Grid, values: Sequence[Any], backwards: bool) -> None:
+        if grid.empty:
+            return
+        kernel, said = _loaded(launch), ctypes.create_string_buffer(SAID)
+        begin, end = ctypes.c_void_p(), ctypes.c_void_p()
+        kernel.shared_memory(ctypes.byref(begin), ctypes.byref(end))
+        declared = _Range(begin, (end.value or 0) - (begin.value or 0))
+        words = [np.array(value) for value in values]  # must outlive the call
+        parameters = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
+        ranges = [_Range(memory.address, memory.size) for memory in self._memories]
+        fine = _runtime().run_grid(
+            kernel.invoke, parameters, (ctypes.c_uint * 3)(*grid.blocks), grid.threads,
+            ctypes.c_size_t(grid.shared), declared, (_Range * len(ranges))(*ranges),
+            ctypes.c_size_t(len(ranges)), backwards, said, ctypes.c_size_t(SAID),
+        )  # fmt: skip
+        if not fine:
+            raise KernelError(f"{launch.name}: {_with_line(said.value.decode())}")
+
+
+def _with_line(said: str) -> str:
+    """The message, with the line of the source in place of an address."""
+    if not (found := _SITE.search(said)):
+        return said
+    address = int(found[1], 16) - 1  # a return address is that of the next instruction
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, offset, _, _, *path = line.split()
+        begin, end = (int(word, 16) for word in span.split("-"))
+        if begin <= address < end and path and shutil.which("addr2line"):
+            inside = hex(address - begin + int(offset, 16))
+            command = ["addr2line", "-e", path[0], inside]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return f"{said[: found.start()]} ({Path(done.stdout.split(' ')[0].strip()).name})"
+    return said

@@ -1,0 +1,161 @@
+// CUDA's words for a C++ compiler: a kernel's threads run as fibers (host.cpp), and every access to
+// memory that the compiler cannot prove harmless is looked at.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#define HOST 1
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __restrict__
+#define __launch_bounds__(...)
+#define __constant__ static const
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static __attribute__((section("kernel_shared"), aligned(16)))
+#define HIDDEN __attribute__((no_sanitize("thread"))) inline
+
+struct dim3 {
+  unsigned x, y, z;
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct int2 {
+  int x, y;
+};
+struct int4 {
+  int x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+struct float4 {
+  float x, y, z, w;
+};
+
+namespace host {
+// Of the thread that runs.
+dim3 thread_index();
+dim3 block_index();
+dim3 block_dim();
+dim3 grid_dim();
+void* dynamic_shared();
+
+void barrier(int line);
+void warp_barrier(uint32_t lanes, int line);
+
+// Leave a value and wait until every lane of `lanes` has; then `left_by` gives theirs.
+void leave(uint32_t lanes, uint64_t value, int line);
+uint64_t left_by(unsigned lane);
+unsigned lane();
+
+// An access that is allowed to meet others.
+void* atomic(void* address, size_t size);
+
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float x);
+
+template <class T>
+HIDDEN T shuffle(uint32_t lanes, T value, unsigned source, int line) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  leave(lanes, bits, line);
+  bits = left_by(source);
+  memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+HIDDEN unsigned ballot(uint32_t lanes, bool vote, int line) {
+  leave(lanes, vote, line);
+  unsigned found = 0;
+  for (unsigned i = 0; i < 32; ++i)
+    if (lanes >> i & 1) found |= static_cast<unsigned>(left_by(i) != 0) << i;
+  return found;
+}
+
+template <class T, class Change>
+HIDDEN T changed(T* address, Change change) {
+  T* const memory = static_cast<T*>(atomic(address, sizeof(T)));
+  const T before = *memory;
+  *memory = change(before);
+  return before;
+}
+}  // namespace host
+
+#define threadIdx (host::thread_index())
+#define blockIdx (host::block_index())
+#define blockDim (host::block_dim())
+#define gridDim (host::grid_dim())
+#define DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(host::dynamic_shared())
+
+#define __syncthreads() host::barrier(__LINE__)
+#define __syncwarp(...) host::warp_barrier(0xffffffffu __VA_OPT__(&(__VA_ARGS__)), __LINE__)
+#define __shfl_sync(lanes, value, from) host::shuffle(lanes, value, (from) & 31, __LINE__)
+#define __shfl_xor_sync(lanes, value, with) \
+  host::shuffle(lanes, value, host::lane() ^ (with), __LINE__)
+#define __shfl_down_sync(lanes, value, by) \
+  host::shuffle(lanes, value, host::lane() + (by) > 31 ? host::lane() : host::lane() + (by), __LINE__)
+#define __shfl_up_sync(lanes, value, by) \
+  host::shuffle(lanes, value, host::lane() < (by) ? host::lane() : host::lane() - (by), __LINE__)
+#define __ballot_sync(lanes, vote) host::ballot(lanes, vote, __LINE__)
+#define __any_sync(lanes, vote) (host::ballot(lanes, vote, __LINE__) != 0)
+#define __all_sync(lanes, vote) (host::ballot(lanes, !(vote), __LINE__) == 0)
+
+template <class T>
+HIDDEN T atomicAdd(T* address, T value) {
+  return host::changed(address, [=](T before) { return before + value; });
+}
+template <class T>
+HIDDEN T atomicMax(T* address, T value) {
+  return host::changed(address, [=](T before) { return before < value ? value : before; });
+}
+template <class T>
+HIDDEN T atomicMin(T* address, T value) {
+  return host::changed(address, [=](T before) { return value < before ? value : before; });
+}
+template <class T>
+HIDDEN T atomicCAS(T* address, T expected, T value) {
+  return host::changed(address, [=](T before) { return before == expected ? value : before; });
+}
+
+template <class T>
+inline T __ldg(const T* address) {
+  return *address;
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
+inline float __uint_as_float(unsigned x) {
+  float y;
+  memcpy(&y, &x, 4);
+  return y;
+}
+inline float __int_as_float(int x) { return __uint_as_float(static_cast<unsigned>(x)); }
+inline unsigned __float_as_uint(float x) {
+  unsigned y;
+  memcpy(&y, &x, 4);
+  return y;
+}
+inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
+inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+inline float __expf(float x) { return expf(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __frcp_rn(float x) { return 1.f / x; }
+inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a < b ? b : a; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a < b ? b : a; }

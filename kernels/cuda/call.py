@@ -1,0 +1,99 @@
+"""A CUDA kernel bound to arrays of the host: copied to the device, run, and copied back.
+
+Device memory of outputs begins as NaN between canaries.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernels.cuda.current import current
+from kernels.cuda.device import Device, upload
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.launch import Launch
+from kernels.errors import KernelError
+from kernels.shapes import sizes
+from reference.op import Arguments, Array, Shape
+from reference.quantise_activations import BLOCK
+
+CANARY = 0xA5
+MARGIN = 256  # bytes on each side, so that what lies between begins where device memory does
+
+
+def launches(kernel: CudaKernel) -> tuple[Launch, ...]:
+    """All that runs, with the rounding of activations first where the kernel reads them so."""
+    from kernels.cuda.table import quantise_activations
+
+    before = quantise_activations() if kernel.activations == "int8" else ()
+    return (*before, *kernel.launches)
+
+
+class _Output:
+    """Device memory of an output, between canaries where the device finds no strays itself."""
+
+    def __init__(self, device: Device, name: str, array: Array) -> None:
+        self._device, self._name, self._array = device, name, array
+        self._margin = 0 if device.bounded else MARGIN
+        whole = np.full(array.nbytes + 2 * self._margin, CANARY, np.uint8)
+        self._inside(whole)[:] = self._bytes()
+        self._memory = upload(device, whole)
+        self.buffer = self._memory.at(self._margin, array.nbytes)
+
+    def _bytes(self) -> Array:
+        return self._array.reshape(-1).view(np.uint8)
+
+    def _inside(self, whole: Array) -> Array:
+        return whole[self._margin : self._margin + self._array.nbytes]
+
+    def take(self) -> None:
+        """Copy it back."""
+        whole = np.empty(self._memory.bytes, np.uint8)
+        self._device.read(self._memory, whole)
+        self._bytes()[:] = self._inside(whole)
+        self._inside(whole)[:] = CANARY
+        if (whole != CANARY).any():
+            raise KernelError(f"{self._name} was written outside its bounds")
+
+
+def bind(
+    kernel: CudaKernel, inputs: Arguments, outputs: Mapping[str, Array]
+) -> Callable[[int, Sequence[int]], None]:
+    """The kernel over these arrays, on the current device; a run raises KernelError for what the
+    device finds wrong, and for writes beyond an output."""
+    device = current()
+    shape = dict(sizes(kernel.spec, inputs, kernel.format))
+    for output, source in kernel.in_place:
+        outputs[output][...] = inputs[source]
+    host: dict[str, Any] = {**inputs}
+    if kernel.pack:
+        host["weight"] = kernel.pack(inputs["weight"])
+        shape["packed"] = host["weight"].size
+    arrays = {name: value for name, value in host.items() if isinstance(value, np.ndarray)}
+    buffers = {name: upload(device, np.ascontiguousarray(a)) for name, a in arrays.items()}
+    results = [_Output(device, name, array) for name, array in outputs.items()]
+    buffers |= {name: result.buffer for name, result in zip(outputs, results, strict=True)}
+    buffers |= {n: device.empty(size) for n, size in _between(kernel, shape).items()}
+    scalars = {name: value for name, value in host.items() if name not in arrays}
+
+    def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
+        addresses = scalars | {name: buffer.address for name, buffer in buffers.items()}
+        for launch in launches(kernel):
+            values = launch.values(addresses, shape)
+            device.launch(launch, launch.grid(shape), values)
+        for result in results:
+            result.take()
+
+    return run
+
+
+def _between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
+    """Bytes of what launches hand on to one another."""
+    found = {}
+    if kernel.activations == "int8":
+        tokens, hidden = shape["tokens"], shape["hidden"]
+        groups = tokens * (hidden // BLOCK) * 4
+        found = {"q": tokens * hidden, "scale": groups, "total": groups}
+    if kernel.scratch:
+        found["scratch"] = 4 * kernel.scratch(shape)
+    return found

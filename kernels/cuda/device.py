@@ -1,0 +1,77 @@
+"""What runs CUDA kernels: a GPU, or for tests a CPU that takes its place."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kernels.cuda.launch import Grid, Launch
+from reference.op import Array
+
+
+class DeviceError(RuntimeError):
+    """No GPU, one too old, without memory or lost; or a kernel that it could not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of a device: `bytes` from `address` on, which `owner` keeps alive."""
+
+    address: int
+    bytes: int
+    owner: Any
+
+    def at(self, begin: int, size: int) -> "Buffer":
+        """A part of it."""
+        return Buffer(self.address + begin, size, self.owner)
+
+
+class Device(Protocol):
+    """Everything is done in the order in which it is asked for; only `read` and `wait` wait."""
+
+    @property
+    def name(self) -> str:
+        """E.g. NVIDIA H200."""
+
+    @property
+    def identity(self) -> str:
+        """Name, capability and driver, for certificates."""
+
+    @property
+    def capability(self) -> int:
+        """E.g. 90 for sm_90."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it finds accesses out of bounds by itself."""
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and all."""
+
+    def empty(self, size: int) -> Buffer:
+        """Memory of so many bytes at a multiple of 256; DeviceError where there is none left."""
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        """Copy a contiguous array to the buffer's begin."""
+
+    def read(self, buffer: Buffer, array: Array) -> None:
+        """Wait, and fill a contiguous array from the buffer's begin."""
+
+    def prepare(self, launch: Launch) -> None:
+        """Compile or load it now."""
+
+    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
+        """Run it with these parameters; nothing, if the grid has no block."""
+
+    def wait(self) -> None:
+        """Until all is done; DeviceError for what went wrong meanwhile."""
+
+    def capture(self) -> AbstractContextManager[Callable[[], None]]:
+        """Launches within are not run but recorded; what is given runs them all, later."""
+
+
+def upload(device: Device, array: Array) -> Buffer:
+    """A copy of a contiguous array."""
+    buffer = device.empty(array.nbytes)
+    device.write(buffer, array)
+    return buffer

@@ -1,0 +1,132 @@
+"""A GPU, through CuPy."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from kernels.cuda import nvrtc
+from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.kernel import OLDEST
+from kernels.cuda.launch import Grid, Launch
+from kernels.provenance import cache_folder
+from reference.op import Array
+
+PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so before
+
+
+class Gpu:
+    """A Device. DeviceError where there is none, or one that is too old."""
+
+    bounded = False
+
+    def __init__(self, number: int = 0) -> None:
+        if reason := nvrtc.missing():
+            raise DeviceError(f"no CUDA: {reason}; pip install 'assay[gpu]'")
+        import cupy
+
+        self._cupy = cupy
+        self._errors = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+        except self._errors as error:
+            raise DeviceError(f"no GPU can be used: {error}") from None
+        if number >= count:
+            raise DeviceError(f"there is no GPU {number}, only {count}")
+        properties = cupy.cuda.runtime.getDeviceProperties(number)
+        self.name: str = properties["name"].decode()
+        self.capability = properties["major"] * 10 + properties["minor"]
+        if self.capability < OLDEST:
+            raise DeviceError(
+                f"{self.name} has compute capability {self.capability / 10}: {OLDEST / 10} at least"
+            )
+        self._device = cupy.cuda.Device(number)
+        self._device.use()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._functions: dict[str, Any] = {}
+
+    @cached_property
+    def identity(self) -> str:
+        driver = self._cupy.cuda.runtime.driverGetVersion()
+        return f"{self.name}/sm_{self.capability}/driver-{driver}"
+
+    def memory(self) -> tuple[int, int]:
+        free, total = self._device.mem_info
+        return int(free), int(total)
+
+    def empty(self, size: int) -> Buffer:
+        try:
+            memory = self._cupy.cuda.alloc(max(size, 1))
+        except self._cupy.cuda.memory.OutOfMemoryError:
+            free, total = self.memory()
+            raise DeviceError(
+                f"{self.name}: {size:,} bytes wanted, {free:,} of {total:,} are free"
+            ) from None
+        return Buffer(int(memory.ptr), size, memory)
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        if array.nbytes:
+            self._copy("HostToDevice", buffer.address, array.ctypes.data, array.nbytes)
+
+    def read(self, buffer: Buffer, array: Array) -> None:
+        if array.nbytes:
+            self._copy("DeviceToHost", array.ctypes.data, buffer.address, array.nbytes)
+        self.wait()
+
+    def _copy(self, kind: str, target: int, source: int, size: int) -> None:
+        runtime = self._cupy.cuda.runtime
+        with self._said():
+            runtime.memcpyAsync(
+                target, source, size, getattr(runtime, f"memcpy{kind}"), self._stream.ptr
+            )
+
+    def prepare(self, launch: Launch) -> None:
+        if launch.digest in self._functions:
+            return
+        path = cache_folder() / "cuda" / f"{launch.digest[:32]}-sm_{self.capability}.cubin"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_suffix(".part")
+            aside.write_bytes(nvrtc.compiled(launch, self.capability).cubin)
+            aside.replace(path)
+        with self._said():
+            module = self._cupy.RawModule(path=str(path))
+            self._functions[launch.digest] = module.get_function(launch.function)
+
+    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
+        if grid.empty:
+            return
+        self.prepare(launch)
+        function = self._functions[launch.digest]
+        with self._said(), self._stream:
+            if grid.shared > max(PLAIN_SHARED, function.max_dynamic_shared_size_bytes):
+                function.max_dynamic_shared_size_bytes = grid.shared
+            function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
+
+    def wait(self) -> None:
+        with self._said():
+            self._stream.synchronize()
+
+    @contextmanager
+    def capture(self) -> Iterator[Callable[[], None]]:
+        recorded: list[Any] = []
+
+        def run() -> None:
+            with self._said():
+                recorded[0].launch(self._stream)
+
+        with self._said():
+            self._stream.begin_capture()
+        try:
+            yield run
+        finally:
+            with self._said():
+                recorded.append(self._stream.end_capture())
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """CuPy's errors as ours."""
+        try:
+            yield
+        except self._errors as error:
+            raise DeviceError(f"{self.name}: {error}") from None

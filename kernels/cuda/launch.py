@@ -1,0 +1,109 @@
+"""The calling convention of CUDA kernels: a `__global__` function and how many threads run it.
+
+Its parameters follow a signature in the reference's grammar: a pointer for each array, the value of
+each scalar, in the signature's order; then each named size, as an int, in the order in which they
+first appear. Arrays are C-contiguous and begin at 16 bytes.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference.op import DTYPES, Argument, Shape, parse_signature
+
+FOLDER = Path(__file__).parent
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+C_TYPES = {
+    "f32": "float", "f64": "double", "i8": "int8_t", "u8": "uint8_t", "u16": "uint16_t",
+    "u32": "uint32_t", "i32": "int32_t", "i64": "int64_t", "u64": "uint64_t", "format": "uint8_t",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`blocks` [x, y, z] of `threads` each, with so many bytes of `shared` memory a block beside
+    what the kernel declares."""
+
+    blocks: tuple[int, int, int]
+    threads: int
+    shared: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return 0 in self.blocks
+
+
+def rows(axis: str, threads: int) -> Callable[[Shape], Grid]:
+    """A block for each item of an axis."""
+    return lambda shape: Grid((shape[axis], 1, 1), threads)
+
+
+@cache
+def sources(name: str) -> tuple[tuple[str, str], ...]:
+    """A file of this folder and all that it includes, as (name, text), sorted."""
+    text = (FOLDER / name).read_text()
+    found = {name: text}
+    for included in _INCLUDE.findall(text):
+        found |= dict(sources(included))
+    return tuple(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A function of NAME.cu, made for a `format` where it has one: the word FORMAT in its source.
+
+    `grid(shape)` gives the launch for the sizes that the signature names.
+    """
+
+    source: str
+    function: str
+    signature: str
+    grid: Callable[[Shape], Grid]
+    format: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.function}[{self.format}]" if self.format else self.function
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        inputs, outputs = parse_signature(self.signature)
+        return inputs + outputs
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The named sizes, in the order in which the function takes them."""
+        axes = (axis for argument in self.arguments for axis in argument.axes)
+        return tuple(dict.fromkeys(axis for axis in axes if axis.isidentifier()))
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The C types of its parameters."""
+        found = [C_TYPES[a.dtype] + " *" * bool(a.axes) for a in self.arguments]
+        return (*found, *["int"] * len(self.sizes))
+
+    @cached_property
+    def defines(self) -> tuple[str, ...]:
+        """Options of a compiler."""
+        return (f"-DFORMAT={self.format.lower()}",) if self.format else ()
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of its source with all it includes, its signature and its format."""
+        words = [*(word for file in sources(self.source) for word in file)]
+        text = "\0".join([*words, self.function, self.signature, self.format])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def values(self, arguments: Mapping[str, Any], shape: Shape) -> list[Any]:
+        """What it is called with: `arguments` has the address of each array and each scalar."""
+        found = [
+            np.uint64(arguments[a.name]) if a.axes else DTYPES[a.dtype](arguments[a.name])
+            for a in self.arguments
+        ]
+        return [*found, *(np.int32(shape[axis]) for axis in self.sizes)]

@@ -1,0 +1,81 @@
+"""CUDA kernels compiled for a GPU by NVRTC, which needs none.
+
+CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel nvidia-cuda-nvrtc.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from kernels.cuda.device import DeviceError
+from kernels.cuda.launch import Launch, sources
+
+OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Machine code, and what a thread (`registers`, bytes of `spills`) and a block (bytes of
+    `shared` memory that it declares) of it take."""
+
+    cubin: bytes
+    registers: int
+    spills: int
+    shared: int
+
+
+def missing() -> str:
+    """Why nothing can be compiled here; "" if it can."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        return f"CuPy with NVRTC cannot be loaded: {str(error).splitlines()[0]}"
+    return ""
+
+
+@cache
+def tools() -> dict[str, str]:
+    """Versions of CuPy and the compiler."""
+    if missing():
+        return {}
+    import cupy
+    from cupy_backends.cuda.libs import nvrtc
+
+    return {"cupy": cupy.__version__, "nvrtc": ".".join(map(str, nvrtc.getVersion()))}
+
+
+@cache
+def compiled(launch: Launch, capability: int) -> Compiled:
+    """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    files = dict(sources(launch.source))
+    text = files.pop(launch.source)
+    headers = [word.encode() for word in files.values()], [name.encode() for name in files]
+    program = nvrtc.createProgram(text, launch.source, *headers)
+    try:
+        options = (*OPTIONS, f"-arch=sm_{capability}", *launch.defines)
+        nvrtc.compileProgram(program, options)
+        log, cubin = nvrtc.getProgramLog(program), nvrtc.getCUBIN(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise DeviceError(
+            f"{launch.name} does not compile for sm_{capability}: {log.strip() or error}"
+        ) from None
+    finally:
+        nvrtc.destroyProgram(program)
+    return Compiled(cubin, *_resources(launch, log))
+
+
+def _resources(launch: Launch, log: str) -> tuple[int, int, int]:
+    """Registers, bytes spilled and bytes of shared memory of the function, by what ptxas says."""
+    parts = log.split("Compiling entry function ")
+    (own,) = [part for part in parts if part.startswith(f"'{launch.function}'")]
+    used, spilt = _USED.search(own), _SPILLS.search(own)
+    assert used is not None
+    spills = sum(int(size) for size in spilt.groups()) if spilt else 0
+    return int(used[1]), spills, int(used[2] or 0)

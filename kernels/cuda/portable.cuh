@@ -1,0 +1,116 @@
+// What kernels need beyond plain CUDA C++, on a GPU and (HOST) as C++ on a CPU.
+#pragma once
+
+#ifndef HOST
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+
+// Memory of a size that the launch gives.
+#define DYNAMIC_SHARED(type, name)           \
+  extern __shared__ uint4 dynamic_shared_[]; \
+  type* const name = reinterpret_cast<type*>(dynamic_shared_)
+#endif
+
+constexpr int WARP = 32;
+constexpr uint32_t ALL = 0xffffffffu;
+
+// 16-bit floats, as bits.
+struct half_t {
+  uint16_t bits;
+};
+struct bfloat_t {
+  uint16_t bits;
+};
+
+static __device__ __forceinline__ float to_float(float x) { return x; }
+
+static __device__ __forceinline__ float to_float(bfloat_t x) {
+  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+}
+
+static __device__ __forceinline__ float to_float(half_t x) {
+#ifdef HOST
+  return host::half_to_float(x.bits);
+#else
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#endif
+}
+
+// Rounded to nearest, ties to even.
+static __device__ __forceinline__ half_t to_half(float x) {
+  half_t y;
+#ifdef HOST
+  y.bits = host::float_to_half(x);
+#else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#endif
+  return y;
+}
+
+// Rounded to nearest, ties to even; a NaN stays one.
+static __device__ __forceinline__ bfloat_t to_bfloat(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  bfloat_t y;
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    y.bits = static_cast<uint16_t>((bits >> 16) | 64);
+  else
+    y.bits = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  return y;
+}
+
+// c plus the dot product of four signed bytes of each.
+static __device__ __forceinline__ int dot4(int a, int b, int c) {
+#ifdef HOST
+  for (int i = 0; i < 32; i += 8)
+    c += static_cast<int8_t>(static_cast<uint32_t>(a) >> i) *
+         static_cast<int8_t>(static_cast<uint32_t>(b) >> i);
+  return c;
+#else
+  return __dp4a(a, b, c);
+#endif
+}
+
+// Sums and maxima over a warp, the same bits in every lane.
+static __device__ __forceinline__ float warp_sum(float x) {
+  for (int m = WARP / 2; m; m /= 2) x += __shfl_xor_sync(ALL, x, m);
+  return x;
+}
+
+static __device__ __forceinline__ int warp_sum(int x) {
+  for (int m = WARP / 2; m; m /= 2) x += __shfl_xor_sync(ALL, x, m);
+  return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x) {
+  for (int m = WARP / 2; m; m /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, m));
+  return x;
+}
+
+// The same over a block of whole warps; `partial` is shared memory of one float a warp, free again
+// when all are back.
+template <class Combine>
+static __device__ __forceinline__ float block_reduce(float x, float* partial, Combine combine) {
+  const int warps = blockDim.x / WARP;
+  for (int m = WARP / 2; m; m /= 2) x = combine(x, __shfl_xor_sync(ALL, x, m));
+  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
+  __syncthreads();
+  x = partial[0];
+  for (int i = 1; i < warps; ++i) x = combine(x, partial[i]);
+  __syncthreads();
+  return x;
+}
+
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};

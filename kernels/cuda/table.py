@@ -1,0 +1,12 @@
+"""Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
+
+from kernels.cuda import rms_norm
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.launch import Launch
+
+CUDA_KERNELS: tuple[CudaKernel, ...] = (CudaKernel("rms_norm", "generic", (rms_norm.generic,)),)
+
+
+def quantise_activations() -> tuple[Launch, ...]:
+    """What has to run before kernels on rounded activations."""
+    return next(k.launches for k in CUDA_KERNELS if k.op == "quantise_activations")
