@@ -105,6 +105,10 @@ class Options:
             for name in ("vram_budget", "count_neurons", "observe"):
                 if getattr(self, name):
                     raise ModelError(f"ram_budget and {name} exclude each other")
+        if self.activation and not (self.ram_budget or self.vram_budget):
+            raise ModelError(
+                "activation says which neurons a ram_budget or vram_budget keeps: set one"
+            )
         if self.neuron_window is not None and self.neuron_window < 0:
             raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
         if self.numerics not in NUMERICS:

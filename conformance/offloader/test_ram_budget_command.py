@@ -104,6 +104,12 @@ def test_what_excludes_a_budget(inside: Assay, path: Path) -> None:
         Options(ram_budget="1GB", neuron_window=-1)
 
 
+def test_statistics_without_a_budget(inside: Assay, path: Path) -> None:
+    """They would be of no use, and nobody would notice."""
+    line = fault(inside("run", path, "-p", "a", "--activation", "counts.npz"))
+    assert line == "activation says which neurons a ram_budget or vram_budget keeps: set one"
+
+
 def test_a_full_disk(inside: Assay, path: Path, cache: Path) -> None:
     """While weights are packed: the line says where, how much is wanted, and what to do."""
     with small_disk(cache, 2**18):
