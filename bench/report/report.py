@@ -12,6 +12,7 @@ from bench.report import (
     peers,
     quality,
     sparsity,
+    speculation,
     steps,
 )
 from bench.report.certified import Standings
@@ -45,6 +46,7 @@ def report(
         lambda: quality.section(run),
         lambda: sparsity.section(run),
         lambda: offload.section(run),
+        lambda: speculation.section(run),
         lambda: history.section(run, runs),
         lambda: certified.section(known, run.conditions.machine),
         lambda: about.conditions(full),

@@ -44,7 +44,7 @@ class Verifying:
     def measurements(self) -> Iterator[Measurement]:
         for tokens, samples in self.samples.items():
             yield Measurement(
-                BENCH, f"{tokens} tokens", shape=f"{VERIFY} behind {self.depth}", model=self.model,
+                BENCH, f"{tokens} token{'s' * (tokens > 1)}", shape=f"{VERIFY} behind {self.depth}", model=self.model,
                 threads=self.threads, samples=tuple(samples), tokens=tokens, rivals=self.rivals,
             )  # fmt: skip
 
