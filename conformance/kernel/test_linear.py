@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import HERE, each, inputs_of, run
-from kernels.cpu import linear_lut
 from kernels.call import AnyKernel
+from kernels.cpu import linear_lut
 from reference.formats import FORMATS
 from reference.table import OPS
 

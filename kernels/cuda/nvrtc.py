@@ -6,6 +6,7 @@ CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel 
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch, sources
@@ -50,16 +51,18 @@ def tools() -> dict[str, str]:
 
 def compiled(launch: Launch, capability: int) -> Compiled:
     """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
-    cubin, log = _program(launch.source, launch.defines, capability)
+    cubin, log = _program(launch.source, launch.folder, launch.defines, capability)
     return Compiled(cubin, *_resources(launch, log))
 
 
 @cache
-def _program(source: str, defines: tuple[str, ...], capability: int) -> tuple[bytes, str]:
+def _program(
+    source: str, folder: Path, defines: tuple[str, ...], capability: int
+) -> tuple[bytes, str]:
     """Machine code of all functions of a source, and what the compiler says of them."""
     from cupy_backends.cuda.libs import nvrtc
 
-    files = dict(sources(source))
+    files = dict(sources(source, folder))
     text = files.pop(source)
     headers = [word.encode() for word in files.values()], [name.encode() for name in files]
     program = nvrtc.createProgram(text, source, *headers)
