@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,15 +23,17 @@ from typing import Any
 import numpy as np
 
 from kernels.cuda.device import Buffer, DeviceError
-from kernels.cuda.launch import FOLDER, Grid, Launch
+from kernels.cuda.launch import Grid, Launch
 from kernels.errors import KernelError
 from kernels.provenance import cache_folder
 from reference.op import Array
 
 HERE = Path(__file__).parent
+HOST = ("host.h", "host.cpp", "fibers.h", "accesses.h")
 ALIGNED = 256
+WARP, MOST_THREADS, MOST_SHARED = 32, 1024, 227 << 10  # the last of sm_90
 SAID = 1000  # characters
-COMMON = ("-std=c++20", "-fPIC", "-g")
+COMMON = ("-std=c++20", "-fPIC", "-gdwarf-4", "-U_FORTIFY_SOURCE")  # it takes exception to fibers
 KERNEL = ("-O1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr", "-ffp-contract=off")
 _SITE = re.compile(r" at (0x[0-9a-f]+)$")
 
@@ -52,30 +54,43 @@ def _run(name: str, *options: str | Path) -> None:
         raise KernelError(f"{name} does not compile as C++:\n{done.stderr}")
 
 
-def _built(name: str, source: str, *include: str) -> Path:
-    """The shared object of a C++ source, from the cache folder if it was made before."""
-    words = [source, *include, *COMMON]
-    words += [(HERE / file).read_text() for file in ("host.h", "host.cpp")]
+def _kept(name: str, words: Iterable[str], make: Callable[[Path], None]) -> Path:
+    """A file of the cache folder that these words determine, made if it was not before."""
+    stem, _, kind = name.partition(".")
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
     folder = cache_folder() / "emulated"
-    path = folder / f"{name}-{digest}.so"
+    path = folder / f"{stem}-{digest}.{kind}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as aside:
-            text, made = Path(aside) / f"{name}.cpp", Path(aside) / f"{name}.o"
-            text.write_text(source)
-            _run(name, *COMMON, *include, "-c", "-o", made, text)
-            # linked apart, since what the thread sanitizer calls is in host.cpp
-            _run(name, "-shared", "-fsanitize=undefined", "-o", made.with_suffix(".so"), made)
-            made.with_suffix(".so").replace(path)
+            make(Path(aside) / name)
+            (Path(aside) / name).replace(path)
     return path
+
+
+def _compiled(name: str, source: str, options: Sequence[str], files: Mapping[str, str]) -> Path:
+    """The object of a C++ source that includes these files."""
+
+    def make(path: Path) -> None:
+        for file, content in {**files, f"{name}.cpp": source}.items():
+            path.with_name(file).write_text(content)
+        text = path.with_name(f"{name}.cpp")
+        _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", path, text)
+
+    words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
+    return _kept(f"{name}.o", [*words, *((HERE / file).read_text() for file in HOST)], make)
+
+
+def _linked(name: str, *objects: Path) -> Path:
+    """The shared object of them: without what the sanitizers call, which is in host.cpp."""
+    words = [path.name for path in objects]
+    return _kept(f"{name}.so", words, lambda path: _run(name, "-shared", "-o", path, *objects))
 
 
 @cache
 def _runtime() -> ctypes.CDLL:
-    source = (HERE / "host.cpp").read_text()
-    path = _built("host", source, "-O2", f"-I{HERE}")
-    runtime = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2",), {})
+    runtime = ctypes.CDLL(str(_linked("host", host)), ctypes.RTLD_GLOBAL)
     runtime.run_grid.restype = ctypes.c_bool
     return runtime
 
@@ -83,22 +98,39 @@ def _runtime() -> ctypes.CDLL:
 @cache
 def _loaded(launch: Launch) -> ctypes.CDLL:
     """The kernel, callable with an array of the addresses of its parameters."""
-    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
-    source = f"""#include "host.h"
+    all_functions = f"""#include "host.h"
 #include "{launch.source}"
-// {launch.digest}
 extern "C" {{
 __attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
 void shared_memory(char** begin, char** end) {{
   *begin = &__start_kernel_shared;
   *end = &__stop_kernel_shared;
 }}
-__attribute__((no_sanitize("thread"))) void invoke(void** p) {{ {launch.function}({given}); }}
 }}
 """
-    include = (*KERNEL, *launch.defines, f"-I{HERE}", f"-I{FOLDER}")
+    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
+    this_one = f"""#include <cstdint>
+extern "C" {{
+void {launch.function}({", ".join(launch.parameters)});
+void invoke(void** p) {{ {launch.function}({given}); }}
+}}
+"""
     _runtime()
-    return ctypes.CDLL(str(_built(launch.function, source, *include)))
+    stem = Path(launch.source).stem
+    kernels = _compiled(stem, all_functions, (*KERNEL, *launch.defines), launch.files)
+    entry = _compiled(launch.function, this_one, ("-O1",), {})
+    return ctypes.CDLL(str(_linked(launch.function, kernels, entry)))
+
+
+def _limits(grid: Grid) -> dict[str, bool]:
+    """What no GPU launches, and whether a grid keeps from it."""
+    x, y, z = grid.blocks
+    return {
+        "blocks of no whole warps": grid.threads > 0 and grid.threads % WARP == 0,
+        f"more than {MOST_THREADS} threads in a block": grid.threads <= MOST_THREADS,
+        "so many blocks": x < 2**31 and y < 2**16 and z < 2**16 and x * y * z < 2**32,
+        f"more than {MOST_SHARED:,} bytes of shared memory": grid.shared <= MOST_SHARED,
+    }
 
 
 class _Memory:
@@ -177,6 +209,8 @@ class Emulator:
     def _run(self, launch: Launch, grid: Grid, values: Sequence[Any], backwards: bool) -> None:
         if grid.empty:
             return
+        if broken := [name for name, kept in _limits(grid).items() if not kept]:
+            raise KernelError(f"{launch.name}: no GPU has {broken[0]}: {grid}")
         kernel, said = _loaded(launch), ctypes.create_string_buffer(SAID)
         begin, end = ctypes.c_void_p(), ctypes.c_void_p()
         kernel.shared_memory(ctypes.byref(begin), ctypes.byref(end))

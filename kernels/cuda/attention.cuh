@@ -10,11 +10,9 @@
 constexpr int CHUNK = 128;  // cells
 constexpr int FEW = 8;      // tokens, with up to which chunks are dealt out to blocks
 
-static __device__ __forceinline__ float lowest() { return __uint_as_float(0xff800000u); }
-
 // A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN.
 static __device__ __forceinline__ float finite(float highest) {
-  return highest > lowest() ? highest : 0.f;
+  return highest > -INFINITY ? highest : 0.f;
 }
 
 static __device__ __forceinline__ int chunks_of(int cells) { return (cells + CHUNK - 1) / CHUNK; }

@@ -14,10 +14,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int begin = threadIdx.x - lane; begin < head_dim; begin += THREADS) {
     const int d = min(begin + lane, head_dim - 1);
     const float* sums = from.sums + slot * head_dim + d;
-    float mean = 0.f, total = 0.f, highest = lowest();
+    float mean = 0.f, total = 0.f, highest = -INFINITY;
     for (int chunk = 0; chunk < chunks; chunk += WARP) {
       const bool some = chunk + lane < chunks;
-      const float own = some ? from.highest[slot + chunk + lane] : lowest();
+      const float own = some ? from.highest[slot + chunk + lane] : -INFINITY;
       const float own_total = some ? from.totals[slot + chunk + lane] : 0.f;
       float now = fmaxf(own, highest);
 #pragma unroll

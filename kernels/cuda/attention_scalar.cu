@@ -21,10 +21,10 @@ extern "C" __global__ void attention_scalar(
   const float* const query = q + static_cast<size_t>(blockIdx.x) * head_dim;
   float* const mean = out + static_cast<size_t>(blockIdx.x) * head_dim;
   for (int d = threadIdx.x; d < head_dim; d += CHUNK) mean[d] = 0.f;
-  float highest = lowest(), total = 0.f;
+  float highest = -INFINITY, total = 0.f;
   for (int first = 0; first < count; first += CHUNK) {
     const int seen = min(count - first, CHUNK);
-    float score = lowest();
+    float score = -INFINITY;
     if (c < seen) {
       cells[c] = list[first + c];
       const uint8_t* const key = k + cells[c] * row_bytes;

@@ -103,7 +103,7 @@ static __device__ __forceinline__ Run bring_run(const Inputs& in, const Desk& de
       desk.row[row].slope = in.slopes[run.head(row)];
       desk.row[row].position = in.positions[run.token(row)];
     }
-    desk.row[row].highest = lowest();
+    desk.row[row].highest = -INFINITY;
     desk.row[row].total = 0.f;
   }
   return run;
@@ -158,10 +158,10 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
     float* const weights = desk.weights + row * CHUNK + lane;
     const int seen = desk.row[row].seen;
-    float own[PER_LANE], highest = lowest(), total = 0.f;
+    float own[PER_LANE], highest = -INFINITY, total = 0.f;
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
-      own[i] = lane + i * WARP < seen ? weights[i * WARP] : lowest();
+      own[i] = lane + i * WARP < seen ? weights[i * WARP] : -INFINITY;
       highest = fmaxf(highest, own[i]);
     }
     highest = warp_max(highest);

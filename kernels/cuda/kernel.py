@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernels.cuda.current import current
+from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch
-from kernels.cuda.packing import Planes
+from kernels.cuda.packing import Codes, Planes
 from kernels.kernel import any_shape
 from reference.op import Op, Shape
 from reference.table import OPS
@@ -27,7 +29,7 @@ class CudaKernel:
     launches: tuple[Launch, ...]
     format: str | None = None
     takes: Callable[[Shape], bool] = any_shape
-    pack: Planes | None = None
+    pack: Planes | Codes | None = None
     activations: str = "float32"
     numerics: str = "exact"
     in_place: tuple[tuple[str, str], ...] = ()
@@ -44,6 +46,14 @@ class CudaKernel:
     def name(self) -> str:
         """E.g. linear/cuda/generic/Q4_0."""
         return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
+
+    def missing(self) -> list[str]:
+        """What this machine lacks for it."""
+        try:
+            capability = current().capability
+        except DeviceError:
+            return ["a GPU"]
+        return [f"sm_{self.capability}"] * (capability < self.capability)
 
     def conditions(self) -> str:
         """All that its row says beside the launches' sources, for the certificate."""

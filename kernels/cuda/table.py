@@ -1,12 +1,45 @@
 """Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
 
-from kernels.cuda import attention, rms_norm
+from kernels.cuda import (
+    activations,
+    add_squares,
+    arithmetic,
+    attention,
+    choice,
+    embedding,
+    gated_activations,
+    kv_write,
+    layer_norm,
+    linear,
+    rms_norm,
+    rope,
+    softmax,
+    top_k,
+)
+from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 from reference.kv_write import FORMATS_OF_CACHE
 
+ONTO = (("out", "before"),)  # what was there before
+
 CUDA_KERNELS: tuple[CudaKernel, ...] = (
+    *(CudaKernel("embedding", "generic", (x,), f) for f, x in embedding.LAUNCHES.items()),
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
+    CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
+    CudaKernel("quantise_activations", "generic", (rounding.generic,)),
+    *(CudaKernel("linear", "generic", launches, f) for f, launches in linear.floats.items()),
+    *(
+        CudaKernel("linear", "generic", launches, f, pack=linear.PACKS[f], activations="int8")
+        for f, launches in linear.blocks.items()
+    ),
+    CudaKernel("rotation", "generic", (rope.rotation,)),
+    CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
+    CudaKernel("rope_neox", "generic", (rope.rope_neox,)),
+    *(
+        CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
+        for f, x in kv_write.LAUNCHES.items()
+    ),
     *(
         CudaKernel(
             "attention",
@@ -19,6 +52,16 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f in FORMATS_OF_CACHE
     ),
     *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
+    CudaKernel("softmax", "generic", (softmax.generic,)),
+    *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
+    *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),
+    CudaKernel("add", "generic", (arithmetic.add,)),
+    CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
+    CudaKernel("scale", "generic", (arithmetic.scale,)),
+    CudaKernel("add_squares", "generic", (add_squares.generic,)),
+    CudaKernel("top_k", "generic", (top_k.generic,)),
+    CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
+    CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
 )
 
 
