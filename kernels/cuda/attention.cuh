@@ -37,25 +37,6 @@ static __device__ __forceinline__ float merged(float before, float chunk, Factor
   return fmaf(before, by.before, __fmul_rn(chunk, by.chunk));
 }
 
-// How the rows of a cache's heads are dealt out: `width` heads of one KV head, which is a slice of
-// its group, for each of `height` tokens.
-struct Tiling {
-  int width, height, slices;
-
-  __device__ Tiling(int group, int rows)
-      : width((group + (group + rows - 1) / rows - 1) / ((group + rows - 1) / rows)),
-        height(rows / width),
-        slices((group + rows - 1) / rows) {}
-};
-
-// The end of the tokens from `first` on whose cells begin alike.
-static __device__ __forceinline__ int end_of_run(const int* spans, int first, int last) {
-  int t = first + 1;
-  while (t < last && spans[3 * t] == spans[3 * first] && spans[3 * t + 1] == spans[3 * first + 1])
-    ++t;
-  return t;
-}
-
 // Partial results of few tokens: [tokens, heads, chunks, head_dim] sums, then the highest scores
 // and the sums of weights, [tokens, heads, chunks] each.
 struct Partials {

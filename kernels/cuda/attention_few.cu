@@ -15,7 +15,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   while (staged * stride_of<FORMAT>(head_dim) > BUDGET) staged /= 2;
   const Desk desk = desk_at<FORMAT>(memory, rows, head_dim, staged);
   for (int t = tile.first; t < tile.last;) {
-    const Run run = bring_run(in, desk, tile, t);
+    const Run run(in, tile, t);
+    bring_rows(in, desk, run);
     if (run.most > chunk * CHUNK)
       attend_up_to<FORMAT, true, 1>(in, desk, run, tile.kv_head, chunk, chunk + 1);
     t = run.t1;

@@ -13,7 +13,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_many(INPUTS) 
   const Tile tile(in, Tiling(heads / kv_heads, rows), blockIdx.y, gridDim.x - 1 - blockIdx.x);
   const Desk desk = desk_at<FORMAT>(memory, rows, head_dim, CELLS * WARP);
   for (int t = tile.first; t < tile.last;) {
-    const Run run = bring_run(in, desk, tile, t);
+    const Run run(in, tile, t);
+    bring_rows(in, desk, run);
     const int chunks = chunks_of(run.most);
     if (run.rows <= EIGHT)
       attend_up_to<FORMAT, false, 2>(in, desk, run, tile.kv_head, 0, chunks);

@@ -29,7 +29,7 @@ extern "C" __global__ void attention_scalar(
       cells[c] = list[first + c];
       const uint8_t* const key = k + cells[c] * row_bytes;
       float dot = 0.f;
-      for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], FORMAT::one(key, column + d), dot);
+      for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], element_of<FORMAT>(key, column + d), dot);
       score = score_of(dot, static_cast<float>(scale), static_cast<float>(softcap), slopes[head],
                        positions[t] - cell_positions[cells[c]]);
     }
@@ -42,7 +42,7 @@ extern "C" __global__ void attention_scalar(
     for (int d = threadIdx.x; d < head_dim; d += CHUNK) {
       float sum = mean[d] * shrink;
       for (int i = 0; i < seen; ++i)
-        sum = fmaf(weights[i], FORMAT::one(v + cells[i] * row_bytes, column + d), sum);
+        sum = fmaf(weights[i], element_of<FORMAT>(v + cells[i] * row_bytes, column + d), sum);
       mean[d] = sum;
     }
     __syncthreads();

@@ -3,23 +3,10 @@
 // row's sums are chains in a fixed order, over head_dim for scores and over the cells for values, and
 // so the same in any company.
 #pragma once
-#include "attention.cuh"
-#include "cache.cuh"
+#include "attention_run.cuh"
 
-constexpr int THREADS = 128;
-constexpr int WARPS = THREADS / WARP;
 constexpr int PER_LANE = CHUNK / WARP;
 constexpr int EIGHT = 8;  // rows of small tiles
-
-struct Inputs {
-  const float* q;
-  const uint8_t *k, *v;
-  const int *lists, *spans, *positions, *cell_positions;
-  const float* slopes;
-  float scale, softcap;
-  float *scratch, *out;
-  int tokens, heads, head_dim, capacity, kv_heads;
-};
 
 // What a block knows of a row: of all chunks before, and of one chunk.
 struct Row {
@@ -52,53 +39,23 @@ static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int he
   return desk;
 }
 
-// What a block does: `width` heads from h0 on, of one KV head, for tokens first to last.
-struct Tile {
-  int kv_head, h0, width, first, last;
-
-  __device__ Tile(const Inputs& in, const Tiling& tiling, int unit, int number) {
-    const int group = in.heads / in.kv_heads;
-    kv_head = unit / tiling.slices;
-    h0 = kv_head * group + unit % tiling.slices * tiling.width;
-    width = min(tiling.width, (kv_head + 1) * group - h0);
-    first = number * tiling.height;
-    last = min(first + tiling.height, in.tokens);
-  }
-};
-
-// Tokens t0 to t1, whose cells begin alike, and `width` heads from h0 on. Up to `padded` there are
-// rows that see no cell, so that none has to be left out among those of a thread.
-struct Run {
-  int t0, t1, h0, width, rows, padded, sequence, begin, most;
-
-  __device__ int token(int row) const { return t0 + row / width; }
-  __device__ int head(int row) const { return h0 + row % width; }
-
-  // Of q and out, where a row begins.
-  __device__ size_t element(const Inputs& in, int row) const {
-    return (static_cast<size_t>(token(row)) * in.heads + head(row)) * in.head_dim;
-  }
-};
-
-static __device__ __forceinline__ int cells_of(const Inputs& in, int t) {
-  return in.spans[3 * t + 2] - in.spans[3 * t + 1];
+// Rows of a run in shared memory: those beyond see no cell, and spare a thread, which has some, from
+// leaving any out.
+static __device__ __forceinline__ int padded(const Desk& desk, const Run& run) {
+  return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
 }
 
-// Of the tile's tokens from t0 on; -> Desk.q and what it holds of each row.
-static __device__ __forceinline__ Run bring_run(const Inputs& in, const Desk& desk, const Tile& tile,
-                                                int t0) {
-  Run run = {t0, end_of_run(in.spans, t0, tile.last), tile.h0, tile.width, 0, 0,
-             in.spans[3 * t0], in.spans[3 * t0 + 1], 0};
-  run.rows = (run.t1 - t0) * tile.width;
-  run.padded = min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
-  for (int t = t0; t < run.t1; ++t) run.most = max(run.most, cells_of(in, t));
+// A run's queries, and what the desk holds of each row.
+static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
+                                                  const Run& run) {
+  const int rows = padded(desk, run);
   __syncthreads();  // all are done with the run before
-  for (int row = threadIdx.x / WARP; row < run.padded; row += WARPS) {
-    const size_t from = run.element(in, row);
+  for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
+    const float* const query = in.q + run.item(in, row) * in.head_dim;
     for (int d = threadIdx.x % WARP; d < in.head_dim; d += WARP)
-      desk.q[row * in.head_dim + d] = row < run.rows ? in.q[from + d] : 0.f;
+      desk.q[row * in.head_dim + d] = row < run.rows ? query[d] : 0.f;
   }
-  for (int row = threadIdx.x; row < run.padded; row += THREADS) {
+  for (int row = threadIdx.x; row < rows; row += THREADS) {
     if (row < run.rows) {
       desk.row[row].slope = in.slopes[run.head(row)];
       desk.row[row].position = in.positions[run.token(row)];
@@ -106,7 +63,6 @@ static __device__ __forceinline__ Run bring_run(const Inputs& in, const Desk& de
     desk.row[row].highest = -INFINITY;
     desk.row[row].total = 0.f;
   }
-  return run;
 }
 
 // Scores of ROWS rows a thread with CELLS cells each of those that are staged, chains over head_dim.
@@ -125,7 +81,7 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
   for (int d = 0; d < in.head_dim; d += 8) {
     float key[CELLS][8];
 #pragma unroll
-    for (int j = 0; j < CELLS; ++j) Cache::some(keys[j], d, key[j]);
+    for (int j = 0; j < CELLS; ++j) decode(Cache(), keys[j], d, key[j]);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const float4* const query = reinterpret_cast<const float4*>(queries + i * in.head_dim + d);
@@ -199,7 +155,7 @@ static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const I
   for (; c + 4 <= common; c += 4) {
     float value[4][DIMS];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) Cache::some(desk.stage + (c + j) * stride, d, value[j]);
+    for (int j = 0; j < 4; ++j) decode(Cache(), desk.stage + (c + j) * stride, d, value[j]);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const float4 weight = *reinterpret_cast<const float4*>(weights + i * CHUNK + c);
@@ -215,7 +171,7 @@ static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const I
 #pragma unroll 1
   for (; c < count; ++c) {
     float value[DIMS];
-    Cache::some(desk.stage + c * stride, d, value);
+    decode(Cache(), desk.stage + c * stride, d, value);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       if (begin + c >= desk.row[first + i].seen) continue;
@@ -234,19 +190,18 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
   const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
   const uint8_t* const keys = in.k + static_cast<size_t>(kv_head) * bytes;
   const uint8_t* const all_values = in.v + static_cast<size_t>(kv_head) * bytes;
-  const int* const list = in.lists + static_cast<size_t>(run.sequence) * in.capacity + run.begin;
+  const int rows = padded(desk, run);
   const int first = static_cast<int>(threadIdx.x) / pieces * ROWS, d = threadIdx.x % pieces * DIMS;
   float means[ROWS][DIMS] = {};
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     const int begin = chunk * CHUNK, most = min(run.most - begin, CHUNK);
-    int fewest = most;
-    for (int t = run.t0; t < run.t1; ++t) fewest = min(fewest, cells_of(in, t) - begin);
+    const int fewest = run.fewest(in, begin);
     __syncthreads();
     for (int c = threadIdx.x; c < most; c += THREADS) {
-      desk.cells[c] = list[begin + c];
+      desk.cells[c] = run.list[begin + c];
       desk.places[c] = in.cell_positions[desk.cells[c]];
     }
-    for (int row = threadIdx.x; row < run.padded; row += THREADS)
+    for (int row = threadIdx.x; row < rows; row += THREADS)
       desk.row[row].seen = row < run.rows ? min(max(cells_of(in, run.token(row)) - begin, 0), CHUNK) : 0;
     __syncthreads();
     for (int c = 0; c < most; c += desk.staged) {
@@ -261,7 +216,7 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
     for (int c = 0; c < most; c += desk.staged) {
       const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
       bring<Cache>(desk.stage, all_values, row_bytes, desk.cells + c, count, in.head_dim);
-      if (c == 0) weigh(desk, run.padded);
+      if (c == 0) weigh(desk, rows);
       await_copies<0>();
       __syncthreads();
       if (first < run.rows)
@@ -274,8 +229,7 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
       if (row >= run.rows || desk.row[row].seen == 0) continue;
       if (FEW_TOKENS) {
         const Partials to(in.scratch, in.tokens, in.heads, in.head_dim, in.capacity);
-        const size_t at_head = static_cast<size_t>(run.token(row)) * in.heads + run.head(row);
-        const size_t slot = at_head * chunks_of(in.capacity) + chunk;
+        const size_t slot = run.item(in, row) * chunks_of(in.capacity) + chunk;
 #pragma unroll
         for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
         if (d == 0) {
@@ -294,7 +248,7 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
     for (int i = 0; i < ROWS; ++i) {
       const int row = first + i;
       if (row >= run.rows) continue;
-      const size_t to = run.element(in, row);
+      const size_t to = run.item(in, row) * in.head_dim;
       const bool some = cells_of(in, run.token(row)) > 0;
       const float inverse = some ? 1.f / desk.row[row].total : 0.f;
 #pragma unroll
@@ -313,16 +267,3 @@ static __device__ __forceinline__ void attend_up_to(const Inputs& in, const Desk
       return attend_up_to<Cache, FEW_TOKENS, 2 * N>(in, desk, run, kv_head, first, last);
   attend<Cache, FEW_TOKENS, N, 1, N, 2>(in, desk, run, kv_head, first, last);
 }
-
-#define INPUTS                                                                                     \
-  const float *__restrict__ q, const uint8_t *__restrict__ k, const uint8_t *__restrict__ v,       \
-      const int *__restrict__ lists, const int *__restrict__ spans,                                \
-      const int *__restrict__ positions, const int *__restrict__ cell_positions,                   \
-      const float *__restrict__ slopes, double scale, double softcap, float *__restrict__ scratch, \
-      float *__restrict__ out, int tokens, int heads, int head_dim, int capacity, int kv_heads,    \
-      int sequences
-#define GIVEN                                                                                   \
-  {                                                                                             \
-    q, k, v, lists, spans, positions, cell_positions, slopes, static_cast<float>(scale),        \
-        static_cast<float>(softcap), scratch, out, tokens, heads, head_dim, capacity, kv_heads, \
-  }
