@@ -17,10 +17,13 @@ static __device__ __forceinline__ float finite(float highest) {
 
 static __device__ __forceinline__ int chunks_of(int cells) { return (cells + CHUNK - 1) / CHUNK; }
 
-static __device__ __forceinline__ float score_of(float dot, float scale, float softcap, float slope,
-                                                 int distance) {
-  float score = __fmul_rn(dot, scale);
-  if (softcap != 0.f) score = __fmul_rn(softcap, tanhf(score / softcap));
+// softcap * tanh(score / softcap); tanh x as 1 - 2 / (e^2x + 1), off by no more than 6 U.
+static __device__ __forceinline__ float capped(float score, float softcap) {
+  const float x = score / softcap;
+  return __fmul_rn(softcap, __fadd_rn(1.f, -2.f / __fadd_rn(expf(x + x), 1.f)));
+}
+
+static __device__ __forceinline__ float biased(float score, float slope, int distance) {
   return fmaf(-slope, static_cast<float>(distance), score);
 }
 

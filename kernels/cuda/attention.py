@@ -20,6 +20,7 @@ WIDEST = 256  # head_dim
 WIDE = 128
 THREADS = 128
 FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
+TENSOR_ROWS = 16
 FEW_BUDGET = 34816  # bytes of staged cells
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
 
@@ -41,6 +42,11 @@ def whole_vectors(shape: Shape) -> bool:
 def whole_blocks(shape: Shape) -> bool:
     """And of quantised ones: no block holds elements of two heads."""
     return whole_vectors(shape) and shape["head_dim"] % 32 == 0
+
+
+def for_tensor_cores(shape: Shape) -> bool:
+    """What `tensor` takes."""
+    return shape["head_dim"] in (64, 128)
 
 
 def chunks(shape: Shape) -> int:
@@ -98,6 +104,22 @@ def many(format: str) -> Launch:
     return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
 
 
+def tensor_few(shape: Shape) -> Grid:
+    width, height, slices = tiling(shape, TENSOR_ROWS)
+    tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
+    memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
+    return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+
+
+def tensor_many(shape: Shape) -> Grid:
+    rows = THREADS // 32 * TENSOR_ROWS
+    _, height, slices = tiling(shape, rows)
+    tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
+    pieces = 2 * CHUNK * (shape["head_dim"] + 16)
+    memory = pieces + 2 * rows * stride(shape, "F16")
+    return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
+
+
 def items(shape: Shape) -> Grid:
     return Grid((shape["tokens"] * shape["heads"], 1, 1), THREADS)
 
@@ -107,13 +129,20 @@ def merging(shape: Shape) -> Grid:
 
 
 def generic(format: str) -> tuple[Launch, ...]:
-    merge = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
-    return few(format), merge, many(format)
+    return few(format), MERGE, many(format)
 
 
 def scalar(format: str) -> tuple[Launch, ...]:
     """For any head_dim."""
     return (Launch("attention_scalar.cu", "attention_scalar", PLAIN_SIGNATURE, items, format),)
 
+
+MERGE = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
+
+tensor = (
+    Launch("attention_tensor_few.cu", "attention_tensor_few", SIGNATURE, tensor_few),
+    MERGE,
+    Launch("attention_tensor_many.cu", "attention_tensor_many", SIGNATURE, tensor_many),
+)
 
 TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}

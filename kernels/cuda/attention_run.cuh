@@ -83,6 +83,16 @@ struct Run {
   }
 };
 
+// `count` cells of a run from `begin` on, and their positions, with some for what fills up a tile.
+static __device__ __forceinline__ void look_up(const Inputs& in, const Run& run, int begin,
+                                               int count, int* cells, int* places) {
+  for (int c = threadIdx.x; c < count; c += THREADS) {
+    cells[c] = run.list[begin + c];
+    places[c] = in.cell_positions[cells[c]];
+  }
+  for (int c = count + threadIdx.x; c < (count + 15) / 16 * 16; c += THREADS) places[c] = 0;
+}
+
 #define INPUTS                                                                                     \
   const float *__restrict__ q, const uint8_t *__restrict__ k, const uint8_t *__restrict__ v,       \
       const int *__restrict__ lists, const int *__restrict__ spans,                                \

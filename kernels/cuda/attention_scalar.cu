@@ -30,8 +30,9 @@ extern "C" __global__ void attention_scalar(
       const uint8_t* const key = k + cells[c] * row_bytes;
       float dot = 0.f;
       for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], element_of<FORMAT>(key, column + d), dot);
-      score = score_of(dot, static_cast<float>(scale), static_cast<float>(softcap), slopes[head],
-                       positions[t] - cell_positions[cells[c]]);
+      score = __fmul_rn(dot, static_cast<float>(scale));
+      if (softcap != 0.) score = capped(score, static_cast<float>(softcap));
+      score = biased(score, slopes[head], positions[t] - cell_positions[cells[c]]);
     }
     const float chunk_highest = block_reduce(score, partial, Max());
     const float now = fmaxf(highest, chunk_highest);

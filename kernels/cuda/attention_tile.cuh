@@ -101,10 +101,17 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
   for (int i = 0; i < ROWS; ++i)
 #pragma unroll
     for (int j = 0; j < CELLS; ++j) {
+      sums[i][j] = __fmul_rn(sums[i][j], in.scale);
+      if (in.softcap != 0.f) sums[i][j] = capped(sums[i][j], in.softcap);
+    }
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+    for (int j = 0; j < CELLS; ++j) {
       const int row = first + i, cell = begin + lane + j * lanes;
       if (row < run.rows && cell < begin + count)
-        desk.weights[row * CHUNK + cell] = score_of(sums[i][j], in.scale, in.softcap, desk.row[row].slope,
-                                                    desk.row[row].position - desk.places[cell]);
+        desk.weights[row * CHUNK + cell] = biased(sums[i][j], desk.row[row].slope,
+                                                  desk.row[row].position - desk.places[cell]);
     }
 }
 
@@ -197,10 +204,7 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
     const int begin = chunk * CHUNK, most = min(run.most - begin, CHUNK);
     const int fewest = run.fewest(in, begin);
     __syncthreads();
-    for (int c = threadIdx.x; c < most; c += THREADS) {
-      desk.cells[c] = run.list[begin + c];
-      desk.places[c] = in.cell_positions[desk.cells[c]];
-    }
+    look_up(in, run, begin, most, desk.cells, desk.places);
     for (int row = threadIdx.x; row < rows; row += THREADS)
       desk.row[row].seen = row < run.rows ? min(max(cells_of(in, run.token(row)) - begin, 0), CHUNK) : 0;
     __syncthreads();

@@ -40,6 +40,16 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
         for f, x in kv_write.LAUNCHES.items()
     ),
+    CudaKernel(
+        "attention",
+        "tensor",
+        attention.tensor,
+        "F16",
+        takes=attention.for_tensor_cores,
+        numerics="fast",
+        scratch=attention.partials,
+        capability=80,
+    ),
     *(
         CudaKernel(
             "attention",

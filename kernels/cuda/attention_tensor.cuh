@@ -1,0 +1,247 @@
+// Attention on tensor cores, over caches in float16, for heads of 64 or 128 elements.
+//
+// Queries and weights are sums of two float16, which keep 22 of their bits: two multiplications for
+// each of float32. A row of queries is made smaller than 2^15 by a power of 2, and weights are 2^15
+// times as large as e^(score - highest), so that what is lost below is below anything float32 sees.
+//
+// A warp has 16 rows. What the tensor cores give for a row is the same in any company, and so the same
+// whether with few tokens a chunk of some rows is dealt out to warps, for scores by quarters of its
+// cells and then by slices of head_dim, or with many tokens each warp does all of its own rows.
+#pragma once
+#include "attention_run.cuh"
+
+constexpr int ROWS = 16;               // of a warp
+constexpr int TILE = 8;                // cells or elements: columns that the tensor cores give at once
+constexpr int QUARTER = CHUNK / 4;     // cells
+constexpr int TILES = QUARTER / TILE;  // of a quarter
+constexpr int STEPS = CHUNK / 16;      // of a weighted sum
+constexpr int SLICE = 32;              // elements
+constexpr float LARGE = 32768.f;
+constexpr int WIDEST = 128;
+
+// Four matrices of 8 x 8 float16 of shared memory: lane 8i + j says where row j of matrix i begins,
+// in bytes from `base`, and has elements 2t and 2t + 1 of row g (g = lane / 4, t = lane % 4).
+static __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const uint8_t* base,
+                                                     unsigned begins) {
+#ifdef HOST
+  const Lanes rows(begins);
+  const int lane = threadIdx.x % WARP;
+  for (int i = 0; i < 4; ++i) to[i] = at<uint32_t>(base + rows[8 * i + lane / 4], lane % 4);
+#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(base + begins)))
+               : "memory");
+#endif
+}
+
+// The same of the transposed matrices: elements g of rows 2t and 2t + 1.
+static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const uint8_t* base,
+                                                       unsigned begins) {
+#ifdef HOST
+  const Lanes rows(begins);
+  const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+  for (int i = 0; i < 4; ++i)
+    to[i] = at<uint16_t>(base + rows[8 * i + 2 * t], g) |
+            static_cast<uint32_t>(at<uint16_t>(base + rows[8 * i + 2 * t + 1], g)) << 16;
+#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(base + begins)))
+               : "memory");
+#endif
+}
+
+// Two numbers as two pairs of float16 whose sums they are.
+static __device__ __forceinline__ void halve(float x, float y, uint32_t& upper, uint32_t& lower) {
+  const half_t x_upper = to_half(x), y_upper = to_half(y);
+  const half_t x_lower = to_half(x - to_float(x_upper)), y_lower = to_half(y - to_float(y_upper));
+  upper = x_upper.bits | static_cast<uint32_t>(y_upper.bits) << 16;
+  lower = x_lower.bits | static_cast<uint32_t>(y_lower.bits) << 16;
+}
+
+// The power of 2 that makes |x| less than 2^15, and the one that undoes it.
+struct Power {
+  float shrink, grow;
+
+  __device__ explicit Power(float largest) {
+    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23) - 127, -100);
+    shrink = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
+    grow = __uint_as_float(static_cast<uint32_t>(127 - 14 + exponent) << 23);
+  }
+};
+
+// What a block knows of a row; `scale` of its scores.
+struct Row {
+  float slope, scale;
+  int position, cells;
+};
+
+// Queries of a run in shared memory, `rows` with those that see no cell: [2, rows, stride], their
+// upper parts first.
+static __device__ __forceinline__ void bring_rows(const Inputs& in, const Run& run, uint8_t* q,
+                                                  Row* known, int rows) {
+  const int stride = stride_of<f16>(in.head_dim), lane = threadIdx.x % WARP;
+  for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
+    const bool some = row < run.rows;
+    const float* const query = in.q + (some ? run.item(in, row) * in.head_dim : 0);
+    float largest = 0.f;
+    for (int d = lane; d < in.head_dim && some; d += WARP) largest = fmaxf(largest, fabsf(query[d]));
+    const Power power(warp_max(largest));
+    for (int d = 2 * lane; d < in.head_dim; d += 2 * WARP) {
+      uint32_t upper = 0, lower = 0;
+      if (some) halve(query[d] * power.shrink, query[d + 1] * power.shrink, upper, lower);
+      reinterpret_cast<uint32_t*>(q + row * stride)[d / 2] = upper;
+      reinterpret_cast<uint32_t*>(q + (rows + row) * stride)[d / 2] = lower;
+    }
+    if (lane == 0) {
+      known[row] = {0.f, 0.f, 0, 0};
+      if (some)
+        known[row] = {in.slopes[run.head(row)], __fmul_rn(in.scale, power.grow),
+                      in.positions[run.token(row)], cells_of(in, run.token(row))};
+    }
+  }
+}
+
+// Of `count` cells so many bytes from `from` on, and zeros for those that fill up a tile of 16.
+static __device__ __forceinline__ void bring_filled(uint8_t* stage, int stride, const uint8_t* from,
+                                                    size_t row_bytes, const int* cells, int count,
+                                                    int bytes) {
+  bring_words<uint4>(stage, stride, from, row_bytes, cells, count, bytes);
+  for (int i = threadIdx.x; i < (-count & 15) * (bytes / 16); i += THREADS)
+    reinterpret_cast<uint4*>(stage + (count + i / (bytes / 16)) * stride)[i % (bytes / 16)] = {
+        0, 0, 0, 0};
+}
+
+// Scores of the 16 rows from `known` on with N tiles of cells, of which there are `count`: their
+// dots, then what they are, and -infinity where a row does not see a cell. The first has number
+// `first` in the chunk, and `begin` cells come before the chunk. A thread has rows g and g + 8, and
+// of a tile cells 2t and 2t + 1.
+template <int N>
+static __device__ __forceinline__ void scores(float (*to)[4], const Inputs& in, const Row* known,
+                                              const uint8_t* q, int lower_part,
+                                              const uint8_t* keys, const int* places, int begin,
+                                              int first, int count) {
+  const int stride = stride_of<f16>(in.head_dim), lane = threadIdx.x % WARP;
+  const int of_q = lane % 16 * stride + lane / 16 * 16;
+  const int of_keys = (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 16;
+#pragma unroll
+  for (int j = 0; j < N; ++j) to[j][0] = to[j][1] = to[j][2] = to[j][3] = 0.f;
+#pragma unroll 1
+  for (int d = 0; d < in.head_dim; d += 16) {
+    uint32_t upper[4], lower[4];
+    load_matrices(upper, q, of_q + 2 * d);
+    load_matrices(lower, q, lower_part + of_q + 2 * d);
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      if (TILE * j >= count) break;
+      uint32_t key[4];
+      load_matrices(key, keys, of_keys + TILE * j * stride + 2 * d);
+      mma_m16n8k16(to[j], lower, {key[0], key[1]});
+      mma_m16n8k16(to[j + 1], lower, {key[2], key[3]});
+      mma_m16n8k16(to[j], upper, {key[0], key[1]});
+      mma_m16n8k16(to[j + 1], upper, {key[2], key[3]});
+    }
+  }
+  const Row rows[2] = {known[lane / 4], known[lane / 4 + 8]};
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[j][e] = __fmul_rn(to[j][e], rows[e / 2].scale);
+  if (in.softcap != 0.f) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) to[j][e] = capped(to[j][e], in.softcap);
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int cell = first + TILE * j + lane % 4 * 2;
+    if (TILE * j < count) {
+      const int2 place = *reinterpret_cast<const int2*>(places + cell);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const Row& row = rows[e / 2];
+        to[j][e] = biased(to[j][e], row.slope, row.position - (e % 2 ? place.y : place.x));
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (begin + cell + e % 2 >= rows[e / 2].cells) to[j][e] = -INFINITY;
+  }
+}
+
+// Over the four lanes that share rows.
+static __device__ __forceinline__ float sum_of_four(float x) {
+  x += __shfl_xor_sync(ALL, x, 1);
+  return x + __shfl_xor_sync(ALL, x, 2);
+}
+
+static __device__ __forceinline__ float max_of_four(float x) {
+  x = fmaxf(x, __shfl_xor_sync(ALL, x, 1));
+  return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
+}
+
+// The weights of a quarter's scores as operands, and their sums of both rows.
+static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lower)[4],
+                                             float (&total)[2], const float (*score)[4],
+                                             const float (&highest)[2]) {
+  total[0] = total[1] = 0.f;
+#pragma unroll
+  for (int j = 0; j < TILES; ++j) {
+    float weight[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      weight[e] = __fmul_rn(expf(score[j][e] - finite(highest[e / 2])), LARGE);
+      total[e / 2] += weight[e];
+    }
+    const int word = j % 2 * 2;
+    halve(weight[0], weight[1], upper[j / 2][word], lower[j / 2][word]);
+    halve(weight[2], weight[3], upper[j / 2][word + 1], lower[j / 2][word + 1]);
+  }
+  total[0] = sum_of_four(total[0]), total[1] = sum_of_four(total[1]);
+}
+
+// Values of `count` cells times their weights, a chain over steps of 16 cells: SLICE elements, which of
+// the first cell begin at `values`.
+static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4],
+                                                    const uint32_t (*upper)[4],
+                                                    const uint32_t (*lower)[4],
+                                                    const uint8_t* values, int stride, int count) {
+  const int lane = threadIdx.x % WARP, own = lane % 16 * stride + lane / 16 * 16;
+#pragma unroll
+  for (int n = 0; n < SLICE / TILE; ++n) to[n][0] = to[n][1] = to[n][2] = to[n][3] = 0.f;
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k) {
+    if (16 * k >= count) break;
+    uint32_t low[4], high[4];
+    load_transposed(low, values, own + 16 * k * stride);
+    load_transposed(high, values, own + 16 * k * stride + 32);
+    mma_m16n8k16(to[0], lower[k], {low[0], low[1]});
+    mma_m16n8k16(to[1], lower[k], {low[2], low[3]});
+    mma_m16n8k16(to[2], lower[k], {high[0], high[1]});
+    mma_m16n8k16(to[3], lower[k], {high[2], high[3]});
+    mma_m16n8k16(to[0], upper[k], {low[0], low[1]});
+    mma_m16n8k16(to[1], upper[k], {low[2], low[3]});
+    mma_m16n8k16(to[2], upper[k], {high[0], high[1]});
+    mma_m16n8k16(to[3], upper[k], {high[2], high[3]});
+  }
+}
+
+// Of staged cells first to last, each of which some rows see and some do not: what is not finite
+// becomes 0, since a weight of 0 would not keep it from rows that do not see it. `from` says for each
+// element which cell is the first of these: a row that sees that one is NaN there.
+static __device__ __forceinline__ void clean(uint8_t* stage, int stride, int elements, int first,
+                                             int last, int* from) {
+  for (int d = threadIdx.x; d < elements; d += THREADS) {
+    int found = CHUNK;
+    for (int c = last - 1; c >= first; --c) {
+      half_t& value = reinterpret_cast<half_t*>(stage + c * stride)[d];
+      if ((value.bits & 0x7c00) != 0x7c00) continue;
+      value = {0};
+      found = c;
+    }
+    from[d] = found;
+  }
+  __syncthreads();
+}
