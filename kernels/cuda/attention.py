@@ -21,6 +21,7 @@ WIDE = 128
 THREADS = 128
 FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
 TENSOR_ROWS = 16
+TENSOR_HEADS = (64, 128)  # head_dim
 FEW_BUDGET = 34816  # bytes of staged cells
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
 
@@ -46,7 +47,7 @@ def whole_blocks(shape: Shape) -> bool:
 
 def for_tensor_cores(shape: Shape) -> bool:
     """What `tensor` takes."""
-    return shape["head_dim"] in (64, 128)
+    return shape["head_dim"] in TENSOR_HEADS
 
 
 def chunks(shape: Shape) -> int:
@@ -104,20 +105,32 @@ def many(format: str) -> Launch:
     return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
 
 
-def tensor_few(shape: Shape) -> Grid:
-    width, height, slices = tiling(shape, TENSOR_ROWS)
-    tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
-    memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
-    return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+def tensor_few(head_dim: int) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        _, height, slices = tiling(shape, TENSOR_ROWS)
+        fits = shape["tokens"] <= FEW and shape["head_dim"] == head_dim
+        tiles = -(-shape["tokens"] // height) if fits else 0
+        memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
+        return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+
+    return Launch(
+        "attention_tensor_few.cu", f"attention_tensor_few_{head_dim}", SIGNATURE, grid
+    )
 
 
-def tensor_many(shape: Shape) -> Grid:
-    rows = THREADS // 32 * TENSOR_ROWS
-    _, height, slices = tiling(shape, rows)
-    tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
-    pieces = 2 * CHUNK * (shape["head_dim"] + 16)
-    memory = pieces + 2 * rows * stride(shape, "F16")
-    return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
+def tensor_many(head_dim: int) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        rows = THREADS // 32 * TENSOR_ROWS
+        _, height, slices = tiling(shape, rows)
+        fits = shape["tokens"] > FEW and shape["head_dim"] == head_dim
+        tiles = -(-shape["tokens"] // height) if fits else 0
+        pieces = 2 * CHUNK * (head_dim + 16)
+        memory = pieces + 2 * rows * stride(shape, "F16")
+        return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
+
+    return Launch(
+        "attention_tensor_many.cu", f"attention_tensor_many_{head_dim}", SIGNATURE, grid
+    )
 
 
 def items(shape: Shape) -> Grid:
@@ -140,9 +153,9 @@ def scalar(format: str) -> tuple[Launch, ...]:
 MERGE = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
 
 tensor = (
-    Launch("attention_tensor_few.cu", "attention_tensor_few", SIGNATURE, tensor_few),
+    *(tensor_few(head_dim) for head_dim in TENSOR_HEADS),
     MERGE,
-    Launch("attention_tensor_many.cu", "attention_tensor_many", SIGNATURE, tensor_many),
+    *(tensor_many(head_dim) for head_dim in TENSOR_HEADS),
 )
 
 TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}

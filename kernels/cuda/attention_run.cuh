@@ -78,6 +78,7 @@ struct Run {
   // Of the cells from `begin` on, how many every token sees.
   __device__ int fewest(const Inputs& in, int begin) const {
     int found = most;
+#pragma unroll 1
     for (int t = t0; t < t1; ++t) found = min(found, cells_of(in, t));
     return max(found - begin, 0);
   }
@@ -86,6 +87,7 @@ struct Run {
 // `count` cells of a run from `begin` on, and their positions, with some for what fills up a tile.
 static __device__ __forceinline__ void look_up(const Inputs& in, const Run& run, int begin,
                                                int count, int* cells, int* places) {
+#pragma unroll 1
   for (int c = threadIdx.x; c < count; c += THREADS) {
     cells[c] = run.list[begin + c];
     places[c] = in.cell_positions[cells[c]];

@@ -21,6 +21,7 @@ extern "C" __global__ void attention_scalar(
   const float* const query = q + static_cast<size_t>(blockIdx.x) * head_dim;
   float* const mean = out + static_cast<size_t>(blockIdx.x) * head_dim;
   for (int d = threadIdx.x; d < head_dim; d += CHUNK) mean[d] = 0.f;
+  const float cap = static_cast<float>(softcap);
   float highest = -INFINITY, total = 0.f;
   for (int first = 0; first < count; first += CHUNK) {
     const int seen = min(count - first, CHUNK);
@@ -31,7 +32,7 @@ extern "C" __global__ void attention_scalar(
       float dot = 0.f;
       for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], element_of<FORMAT>(key, column + d), dot);
       score = __fmul_rn(dot, static_cast<float>(scale));
-      if (softcap != 0.) score = capped(score, static_cast<float>(softcap));
+      if (cap != 0.f) score = capped(score, cap, 1.f / cap);
       score = biased(score, slopes[head], positions[t] - cell_positions[cells[c]]);
     }
     const float chunk_highest = block_reduce(score, partial, Max());

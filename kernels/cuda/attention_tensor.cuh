@@ -17,7 +17,14 @@ constexpr int TILES = QUARTER / TILE;  // of a quarter
 constexpr int STEPS = CHUNK / 16;      // of a weighted sum
 constexpr int SLICE = 32;              // elements
 constexpr float LARGE = 32768.f;
-constexpr int WIDEST = 128;
+constexpr int WIDEST = 128;  // head_dim
+
+// Bytes of a head's row, and from row to row in shared memory: lanes that read rows one below the
+// other meet different banks.
+template <int HEAD_DIM>
+constexpr int BYTES = 2 * HEAD_DIM;
+template <int HEAD_DIM>
+constexpr int STRIDE = BYTES<HEAD_DIM> + 16;
 
 // Four matrices of 8 x 8 float16 of shared memory: lane 8i + j says where row j of matrix i begins,
 // in bytes from `base`, and has elements 2t and 2t + 1 of row g (g = lane / 4, t = lane % 4).
@@ -79,20 +86,21 @@ struct Row {
 
 // Queries of a run in shared memory, `rows` with those that see no cell: [2, rows, stride], their
 // upper parts first.
+template <int HEAD_DIM>
 static __device__ __forceinline__ void bring_rows(const Inputs& in, const Run& run, uint8_t* q,
                                                   Row* known, int rows) {
-  const int stride = stride_of<f16>(in.head_dim), lane = threadIdx.x % WARP;
+  const int lane = threadIdx.x % WARP;
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
     const bool some = row < run.rows;
-    const float* const query = in.q + (some ? run.item(in, row) * in.head_dim : 0);
+    const float* const query = in.q + (some ? run.item(in, row) * HEAD_DIM : 0);
     float largest = 0.f;
-    for (int d = lane; d < in.head_dim && some; d += WARP) largest = fmaxf(largest, fabsf(query[d]));
+    for (int d = lane; d < HEAD_DIM && some; d += WARP) largest = fmaxf(largest, fabsf(query[d]));
     const Power power(warp_max(largest));
-    for (int d = 2 * lane; d < in.head_dim; d += 2 * WARP) {
+    for (int d = 2 * lane; d < HEAD_DIM; d += 2 * WARP) {
       uint32_t upper = 0, lower = 0;
       if (some) halve(query[d] * power.shrink, query[d + 1] * power.shrink, upper, lower);
-      reinterpret_cast<uint32_t*>(q + row * stride)[d / 2] = upper;
-      reinterpret_cast<uint32_t*>(q + (rows + row) * stride)[d / 2] = lower;
+      reinterpret_cast<uint32_t*>(q + row * STRIDE<HEAD_DIM>)[d / 2] = upper;
+      reinterpret_cast<uint32_t*>(q + (rows + row) * STRIDE<HEAD_DIM>)[d / 2] = lower;
     }
     if (lane == 0) {
       known[row] = {0.f, 0.f, 0, 0};
@@ -103,32 +111,34 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Run& r
   }
 }
 
-// Of `count` cells so many bytes from `from` on, and zeros for those that fill up a tile of 16.
-static __device__ __forceinline__ void bring_filled(uint8_t* stage, int stride, const uint8_t* from,
-                                                    size_t row_bytes, const int* cells, int count,
-                                                    int bytes) {
-  bring_words<uint4>(stage, stride, from, row_bytes, cells, count, bytes);
-  for (int i = threadIdx.x; i < (-count & 15) * (bytes / 16); i += THREADS)
-    reinterpret_cast<uint4*>(stage + (count + i / (bytes / 16)) * stride)[i % (bytes / 16)] = {
-        0, 0, 0, 0};
+// Of `count` cells BYTES from `from` on, 16 bytes apart, and zeros for those that fill up a tile.
+template <int BYTES>
+static __device__ __forceinline__ void bring_filled(uint8_t* stage, const uint8_t* from,
+                                                    size_t row_bytes, const int* cells, int count) {
+  constexpr int WORDS = BYTES / 16, STEP = BYTES + 16;
+  bring_words<uint4>(stage, STEP, from, row_bytes, cells, count, BYTES);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < (-count & 15) * WORDS; i += THREADS)
+    reinterpret_cast<uint4*>(stage + (count + i / WORDS) * STEP)[i % WORDS] = {0, 0, 0, 0};
 }
 
 // Scores of the 16 rows from `known` on with N tiles of cells, of which there are `count`: their
 // dots, then what they are, and -infinity where a row does not see a cell. The first has number
 // `first` in the chunk, and `begin` cells come before the chunk. A thread has rows g and g + 8, and
 // of a tile cells 2t and 2t + 1.
-template <int N>
+template <int HEAD_DIM, int N>
 static __device__ __forceinline__ void scores(float (*to)[4], const Inputs& in, const Row* known,
                                               const uint8_t* q, int lower_part,
                                               const uint8_t* keys, const int* places, int begin,
                                               int first, int count) {
-  const int stride = stride_of<f16>(in.head_dim), lane = threadIdx.x % WARP;
+  constexpr int stride = STRIDE<HEAD_DIM>;
+  const int lane = threadIdx.x % WARP;
   const int of_q = lane % 16 * stride + lane / 16 * 16;
   const int of_keys = (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 16;
 #pragma unroll
   for (int j = 0; j < N; ++j) to[j][0] = to[j][1] = to[j][2] = to[j][3] = 0.f;
 #pragma unroll 1
-  for (int d = 0; d < in.head_dim; d += 16) {
+  for (int d = 0; d < HEAD_DIM; d += 16) {
     uint32_t upper[4], lower[4];
     load_matrices(upper, q, of_q + 2 * d);
     load_matrices(lower, q, lower_part + of_q + 2 * d);
@@ -149,10 +159,11 @@ static __device__ __forceinline__ void scores(float (*to)[4], const Inputs& in, 
 #pragma unroll
     for (int e = 0; e < 4; ++e) to[j][e] = __fmul_rn(to[j][e], rows[e / 2].scale);
   if (in.softcap != 0.f) {
+    const float inverse = 1.f / in.softcap;
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) to[j][e] = capped(to[j][e], in.softcap);
+      for (int e = 0; e < 4; ++e) to[j][e] = capped(to[j][e], in.softcap, inverse);
   }
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -204,19 +215,20 @@ static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lo
 
 // Values of `count` cells times their weights, a chain over steps of 16 cells: SLICE elements, which of
 // the first cell begin at `values`.
+template <int STRIDE>
 static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4],
                                                     const uint32_t (*upper)[4],
                                                     const uint32_t (*lower)[4],
-                                                    const uint8_t* values, int stride, int count) {
-  const int lane = threadIdx.x % WARP, own = lane % 16 * stride + lane / 16 * 16;
+                                                    const uint8_t* values, int count) {
+  const int lane = threadIdx.x % WARP, own = lane % 16 * STRIDE + lane / 16 * 16;
 #pragma unroll
   for (int n = 0; n < SLICE / TILE; ++n) to[n][0] = to[n][1] = to[n][2] = to[n][3] = 0.f;
 #pragma unroll
   for (int k = 0; k < STEPS; ++k) {
     if (16 * k >= count) break;
     uint32_t low[4], high[4];
-    load_transposed(low, values, own + 16 * k * stride);
-    load_transposed(high, values, own + 16 * k * stride + 32);
+    load_transposed(low, values, own + 16 * k * STRIDE);
+    load_transposed(high, values, own + 16 * k * STRIDE + 32);
     mma_m16n8k16(to[0], lower[k], {low[0], low[1]});
     mma_m16n8k16(to[1], lower[k], {low[2], low[3]});
     mma_m16n8k16(to[2], lower[k], {high[0], high[1]});
@@ -231,12 +243,13 @@ static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4]
 // Of staged cells first to last, each of which some rows see and some do not: what is not finite
 // becomes 0, since a weight of 0 would not keep it from rows that do not see it. `from` says for each
 // element which cell is the first of these: a row that sees that one is NaN there.
-static __device__ __forceinline__ void clean(uint8_t* stage, int stride, int elements, int first,
-                                             int last, int* from) {
-  for (int d = threadIdx.x; d < elements; d += THREADS) {
+template <int ELEMENTS>
+static __device__ __forceinline__ void clean(uint8_t* stage, int first, int last, int* from) {
+  for (int d = threadIdx.x; d < ELEMENTS; d += THREADS) {
     int found = CHUNK;
+#pragma unroll 1
     for (int c = last - 1; c >= first; --c) {
-      half_t& value = reinterpret_cast<half_t*>(stage + c * stride)[d];
+      half_t& value = reinterpret_cast<half_t*>(stage + c * (2 * ELEMENTS + 16))[d];
       if ((value.bits & 0x7c00) != 0x7c00) continue;
       value = {0};
       found = c;

@@ -5,16 +5,23 @@
 #include "attention_tensor.cuh"
 
 constexpr int HALF = CHUNK / 2;
-constexpr int SLICES = WIDEST / SLICE;
+
+struct Shared {
+  int cells[2 * CHUNK], places[2 * CHUNK], spoilt[WIDEST / 2];
+  Row known[WARPS * ROWS];
+};
 
 // Pieces of a run's cells, in two places by turns.
+template <int HEAD_DIM>
 struct Pieces {
+  static constexpr int ROOM = CHUNK * (HEAD_DIM + 16);  // bytes
+
   const Inputs& in;
   const Run& run;
-  uint8_t* stage;        // [2, room]
-  int *cells, *places;   // [2, CHUNK]: of a chunk and the next
+  uint8_t* stage;           // [2, ROOM]
+  int *cells, *places;      // [2, CHUNK]: of a chunk and the next
   size_t row_bytes, column;
-  int room, number = 0;  // of the piece that is on its way
+  int number = 0;           // of the piece that is on its way
 
   __device__ int most(int chunk) const { return min(run.most - chunk * CHUNK, CHUNK); }
 
@@ -24,71 +31,70 @@ struct Pieces {
   }
 
   __device__ void bring() const {
-    const int chunk = number / 4, part = number % 2, bytes = head_bytes<f16>(in.head_dim);
+    const int chunk = number / 4, part = number % 2;
     const int* const own = cells + chunk % 2 * CHUNK;
-    uint8_t* const to = stage + number % 2 * room;
+    uint8_t* const to = stage + number % 2 * ROOM;
     if (run.most <= chunk * CHUNK) return;
     if (number % 4 < 2)
-      bring_filled(to, bytes + 16, in.k + column, row_bytes, own + part * HALF,
-                   min(max(most(chunk) - part * HALF, 0), HALF), bytes);
+      bring_filled<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own + part * HALF,
+                                    min(max(most(chunk) - part * HALF, 0), HALF));
     else
-      bring_filled(to, bytes / 2 + 16, in.v + column + part * bytes / 2, row_bytes, own,
-                   most(chunk), bytes / 2);
+      bring_filled<HEAD_DIM>(to, in.v + column + part * HEAD_DIM, row_bytes, own, most(chunk));
   }
 
   // The piece that was on its way, when all have it; the next one sets out.
   __device__ uint8_t* next() {
     await_copies<0>();
     __syncthreads();
-    uint8_t* const here = stage + number % 2 * room;
+    uint8_t* const here = stage + number % 2 * ROOM;
     ++number;
     bring();
     return here;
   }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_many(INPUTS) {
-  DYNAMIC_SHARED(uint8_t, memory);
-  __shared__ __align__(16) int cells[2 * CHUNK], places[2 * CHUNK], spoilt[WIDEST / 2];
-  __shared__ Row known[WARPS * ROWS];
-  const Inputs in = GIVEN;
-  const int stride = stride_of<f16>(head_dim), bytes = head_bytes<f16>(head_dim);
-  const int half_stride = bytes / 2 + 16, room = CHUNK * half_stride;
-  uint8_t* const queries = memory + 2 * room;
+// `memory` is for pieces, then for queries [2, WARPS * ROWS, STRIDE].
+template <int HEAD_DIM>
+static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, Shared& shared) {
+  constexpr int STEP = HEAD_DIM + 16;  // bytes between halves of values
+  constexpr int SLICES = HEAD_DIM / 2 / SLICE;  // of a half
+  uint8_t* const queries = memory + 2 * Pieces<HEAD_DIM>::ROOM;
   // those of most cells come last in a prompt, and begin first
-  const Tile tile(in, Tiling(heads / kv_heads, WARPS * ROWS), blockIdx.y,
+  const Tile tile(in, Tiling(in.heads / in.kv_heads, WARPS * ROWS), blockIdx.y,
                   gridDim.x - 1 - blockIdx.x);
-  const size_t row_bytes = static_cast<size_t>(bytes) * kv_heads;
-  const size_t column = static_cast<size_t>(tile.kv_head) * bytes;
+  const size_t row_bytes = static_cast<size_t>(BYTES<HEAD_DIM>) * in.kv_heads;
+  const size_t column = static_cast<size_t>(tile.kv_head) * BYTES<HEAD_DIM>;
   const int first_row = threadIdx.x / WARP * ROWS, lane = threadIdx.x % WARP, g = lane / 4;
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
     t = run.t1;
     __syncthreads();  // all are done with the run before
-    bring_rows(in, run, queries, known, WARPS * ROWS);
-    Pieces pieces = {in, run, memory, cells, places, row_bytes, column, room};
+    bring_rows<HEAD_DIM>(in, run, queries, shared.known, WARPS * ROWS);
+    Pieces<HEAD_DIM> pieces = {in,       run,    memory, shared.cells, shared.places,
+                               row_bytes, column};
     pieces.look_up_chunk(0);
     __syncthreads();
     pieces.bring();
     const bool active = first_row < run.rows;
-    float mean[SLICES][SLICE / TILE][4] = {}, total[2] = {}, highest[2] = {-INFINITY, -INFINITY};
+    float mean[2][SLICES][SLICE / TILE][4] = {}, total[2] = {}, highest[2] = {-INFINITY, -INFINITY};
     for (int chunk = 0; chunk < chunks_of(run.most); ++chunk) {
       const int begin = chunk * CHUNK, most = pieces.most(chunk);
       const int fewest = min(run.fewest(in, begin), most);
-      const int seen[2] = {min(known[first_row + g].cells - begin, most),
-                           min(known[first_row + g + 8].cells - begin, most)};
-      float score[4 * TILES][4], top[2] = {-INFINITY, -INFINITY}, chunk_total[2] = {};
+      const int seen[2] = {min(shared.known[first_row + g].cells - begin, most),
+                           min(shared.known[first_row + g + 8].cells - begin, most)};
+      // what is not set in every warp would be kept from chunk to chunk
+      float score[4 * TILES][4] = {}, top[2] = {-INFINITY, -INFINITY}, chunk_total[2] = {};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint8_t* const keys = pieces.next();
         if (half == 0) pieces.look_up_chunk(chunk + 1);
         if (active)
-          scores<2 * TILES>(score + half * 2 * TILES, in, known + first_row, queries + first_row * stride,
-                            WARPS * ROWS * stride, keys, places + chunk % 2 * CHUNK, begin,
+          scores<HEAD_DIM, 2 * TILES>(score + half * 2 * TILES, in, shared.known + first_row, queries + first_row * STRIDE<HEAD_DIM>,
+                            WARPS * ROWS * STRIDE<HEAD_DIM>, keys, shared.places + chunk % 2 * CHUNK, begin,
                             half * HALF, most - half * HALF);
       }
-      uint32_t upper[STEPS][4], lower[STEPS][4];
-      Factors by[2];
+      uint32_t upper[STEPS][4] = {}, lower[STEPS][4] = {};
+      Factors by[2] = {};
       if (active) {
 #pragma unroll
         for (int j = 0; j < 4 * TILES; ++j)
@@ -113,19 +119,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_many(I
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint8_t* const values = pieces.next();
-        if (fewest < most) clean(values, half_stride, head_dim / 2, fewest, most, spoilt);
+        if (fewest < most) clean<HEAD_DIM / 2>(values, fewest, most, shared.spoilt);
 #pragma unroll
-        for (int slice = 0; slice < SLICES / 2; ++slice) {
-          if (!active || 2 * SLICE * slice >= head_dim) break;
+        for (int slice = 0; slice < SLICES; ++slice) {
+          if (!active) break;
           float sum[SLICE / TILE][4];
-          weighted_sum(sum, upper, lower, values + 2 * SLICE * slice, half_stride, most);
+          weighted_sum<STEP>(sum, upper, lower, values + 2 * SLICE * slice, most);
 #pragma unroll
           for (int n = 0; n < SLICE / TILE; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               const int d = SLICE * slice + TILE * n + lane % 4 * 2 + e % 2;
-              if (fewest < most && spoilt[d] < seen[e / 2]) sum[n][e] = INFINITY - INFINITY;
-              float& so_far = mean[half * SLICES / 2 + slice][n][e];
+              if (fewest < most && shared.spoilt[d] < seen[e / 2]) sum[n][e] = INFINITY - INFINITY;
+              float& so_far = mean[half][slice][n][e];
               if (seen[e / 2] > 0) so_far = merged(so_far, sum[n][e], by[e / 2]);
             }
         }
@@ -136,20 +142,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_many(I
     for (int i = 0; i < 2; ++i) {
       const int row = first_row + g + 8 * i;
       if (row >= run.rows) continue;
-      const bool some = known[row].cells > 0;
+      const bool some = shared.known[row].cells > 0;
       const float inverse = some ? 1.f / total[i] : 0.f;
-      float* const to = out + run.item(in, row) * head_dim + lane % 4 * 2;
+      float* const to = in.out + run.item(in, row) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
-      for (int s = 0; s < SLICES; ++s) {
-        const int slice = s % (SLICES / 2) * SLICE;
-        if (2 * slice >= head_dim) continue;
+      for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int n = 0; n < SLICE / TILE; ++n)
+        for (int slice = 0; slice < SLICES; ++slice)
 #pragma unroll
-          for (int e = 0; e < 2; ++e)
-            to[s / (SLICES / 2) * (head_dim / 2) + slice + TILE * n + e] =
-                some ? mean[s][n][2 * i + e] * inverse : 0.f;
-      }
+          for (int n = 0; n < SLICE / TILE; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              to[half * (HEAD_DIM / 2) + SLICE * slice + TILE * n + e] =
+                  some ? mean[half][slice][n][2 * i + e] * inverse : 0.f;
     }
   }
 }
+
+#define KERNEL(head_dim_)                                                                     \
+  extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_many_##head_dim_( \
+      INPUTS) {                                                                               \
+    DYNAMIC_SHARED(uint8_t, memory);                                                          \
+    __shared__ Shared shared;                                                                 \
+    many<head_dim_>(GIVEN, memory, shared);                                                   \
+  }
+
+KERNEL(64)
+KERNEL(128)

@@ -100,10 +100,14 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
 #pragma unroll
   for (int i = 0; i < ROWS; ++i)
 #pragma unroll
-    for (int j = 0; j < CELLS; ++j) {
-      sums[i][j] = __fmul_rn(sums[i][j], in.scale);
-      if (in.softcap != 0.f) sums[i][j] = capped(sums[i][j], in.softcap);
-    }
+    for (int j = 0; j < CELLS; ++j) sums[i][j] = __fmul_rn(sums[i][j], in.scale);
+  if (in.softcap != 0.f) {
+    const float inverse = 1.f / in.softcap;
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+      for (int j = 0; j < CELLS; ++j) sums[i][j] = capped(sums[i][j], in.softcap, inverse);
+  }
 #pragma unroll
   for (int i = 0; i < ROWS; ++i)
 #pragma unroll

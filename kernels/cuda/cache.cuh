@@ -125,9 +125,11 @@ static __device__ __forceinline__ void bring_words(uint8_t* stage, int stride, c
                                                    size_t row_bytes, const int* cells, int count,
                                                    int bytes) {
   const int warps = blockDim.x / WARP, words = bytes / static_cast<int>(sizeof(Word));
+#pragma unroll 1  // nobody waits for these loops, but the registers are wanted
   for (int c = threadIdx.x / WARP; c < count; c += warps) {
     const Word* const row = reinterpret_cast<const Word*>(from + cells[c] * row_bytes);
     Word* const to = reinterpret_cast<Word*>(stage + c * stride);
+#pragma unroll 1
     for (int w = threadIdx.x % WARP; w < words; w += WARP) copy_ahead(to + w, row + w);
   }
   end_of_group();
