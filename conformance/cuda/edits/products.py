@@ -125,7 +125,7 @@ EDITS = (
         ("chains-run-on", "          sums[r][t] = 0.f;\n", ""),
         ("last-chain-alone", "all[r][t] += sums", "all[r][t] = sums"),
         ("stored-beyond", "if (first_row + r < rows && first_token", "if (first_token"),
-        ("whole-anyway", "  if (hidden % EIGHT)\n", "  if (false)\n"),
+        ("tiles-whole-anyway", "  if (hidden % EIGHT)\n", "  if (false)\n"),
     ), "F16"),
     *of("linear", "linear_bf16.cu", (
         ("one-of-two-items", "b[j][0] = column[0], b[j][1] = column[4]",
