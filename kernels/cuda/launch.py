@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ class Grid:
 def rows(axis: str, threads: int) -> Callable[[Shape], Grid]:
     """A block for each item of an axis."""
     return lambda shape: Grid((shape[axis], 1, 1), threads)
+
+
+def items(*axes: str, each: int = 1, threads: int = 256) -> Callable[[Shape], Grid]:
+    """A thread for every `each` elements of an array with these axes."""
+
+    def grid(shape: Shape) -> Grid:
+        wanted = -(-prod(shape[axis] for axis in axes) // each)
+        return Grid((-(-wanted // threads), 1, 1), threads)
+
+    return grid
 
 
 @cache

@@ -1,33 +1,22 @@
 """Masks of active neurons on a GPU, and their compaction into a list of rows."""
 
-from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.launch import Grid, Launch, items
 from reference.neuron_masks import OPS
 from reference.op import Shape
 
-THREADS = 256
-LISTING = 1024  # threads of the one block that lists rows
-
-
-def elements(shape: Shape) -> Grid:
-    """A thread for each element."""
-    return Grid((-(-shape["tokens"] * shape["neurons"] // THREADS), 1, 1), THREADS)
-
-
-def neurons(shape: Shape) -> Grid:
-    """A thread for each neuron."""
-    return Grid((-(-shape["neurons"] // THREADS), 1, 1), THREADS)
-
 
 def one_block(shape: Shape) -> Grid:
-    return Grid((1, 1, 1), LISTING)
+    """Of as many threads as there can be: 16 neurons for each are all of most models'."""
+    return Grid((1, 1, 1), 1024)
 
 
+ELEMENTS, NEURONS = items("tokens", "neurons"), items("neurons")
 GRIDS = {
-    "threshold_mask": elements,
-    "union_mask": neurons,
-    "neuron_split": elements,
+    "threshold_mask": ELEMENTS,
+    "union_mask": NEURONS,
+    "neuron_split": ELEMENTS,
     "active_rows": one_block,
-    "add_counts": neurons,
-    "where_active": elements,
+    "add_counts": NEURONS,
+    "where_active": ELEMENTS,
 }
 LAUNCHES = {op.name: Launch("neuron_masks.cu", op.name, op.signature, GRIDS[op.name]) for op in OPS}

@@ -1,11 +1,13 @@
 """Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
 
 from kernels.cuda import neuron_masks, rms_norm
+from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 
 CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
+    CudaKernel("quantise_activations", "generic", (rounding.generic,)),
     *(CudaKernel(op, "generic", (launch,)) for op, launch in neuron_masks.LAUNCHES.items()),
 )
 
