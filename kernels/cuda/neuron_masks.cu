@@ -49,7 +49,7 @@ extern "C" __global__ void where_active(const float* __restrict__ x,
 constexpr int EACH = 16;  // neurons of a thread: as many as it loads at once
 
 // Bit k is set where any token has neuron first + k.
-static __device__ uint32_t active_of(const uint8_t* __restrict__ mask, int first, int tokens,
+static __device__ __forceinline__ uint32_t active_of(const uint8_t* __restrict__ mask, int first, int tokens,
                                      int neurons) {
   uint32_t found = 0;
   if (neurons % EACH) {  // rows begin anywhere

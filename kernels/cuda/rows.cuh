@@ -56,7 +56,7 @@ struct Active {
 };
 
 // Zeros of `tokens` tokens from `first` on: a block writes those of its WARPS * ROWS neurons.
-static __device__ void put_zeros(const Active& active, int first, int tokens,
+static __device__ __forceinline__ void put_zeros(const Active& active, int first, int tokens,
                                  float* __restrict__ out) {
   constexpr int OWN = WARPS * ROWS;
   for (int i = threadIdx.x; i < tokens * OWN; i += blockDim.x) {
@@ -71,7 +71,6 @@ template <int TOKENS>
 static __device__ __forceinline__ void put_sums(const float (&sums)[TOKENS][ROWS],
                                                 const Active& active, int entry, int first,
                                                 int tokens, float* __restrict__ out) {
-  const int lane = threadIdx.x % WARP;
 #pragma unroll
   for (int t = 0; t < TOKENS; ++t)
 #pragma unroll
@@ -79,6 +78,42 @@ static __device__ __forceinline__ void put_sums(const float (&sums)[TOKENS][ROWS
       if (t >= tokens || entry + r >= active.count) continue;
       const float sum = warp_sum(sums[t][r]);
       const size_t at = static_cast<size_t>(first + t) * active.neurons + active.rows[entry + r];
-      if (lane == 0 && active.mask[at]) out[at] = sum;
+      if (threadIdx.x % WARP == 0 && active.mask[at]) out[at] = sum;
     }
+}
+
+// A block's neurons: WARPS * ROWS of the list for the products, as many of all for the zeros.
+// `meet(tiles, tile, first, tokens, sums)` adds what the tiles of ROWS rows give with the tokens
+// from `first` on; each row's is BYTES long, and `tile` says the how manieth it is.
+template <int TOKENS, int BYTES, class Meet>
+static __device__ __forceinline__ void meet_rows(const Weight& weight, int row_bytes,
+                                                 const Active& active, uint8_t* shared,
+                                                 int all_tokens, float* __restrict__ out,
+                                                 Meet meet) {
+  const int first = blockIdx.y * TOKENS, tokens = min(TOKENS, all_tokens - first);
+  put_zeros(active, first, tokens, out);
+  const int warp = threadIdx.x / WARP, entry = (blockIdx.x * WARPS + warp) * ROWS;
+  if (entry >= active.count) return;
+  const bool aligned = weight.aligned();
+  uint8_t* const tiles = shared + warp * ROWS * BYTES;
+  const uint8_t* rows[ROWS];
+  Tile<BYTES> coming[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    rows[r] = weight.row(active.rows[min(entry + r, active.count - 1)]);
+    coming[r].load(rows[r], 0, row_bytes, aligned);
+  }
+  float sums[TOKENS][ROWS] = {};
+  for (int tile = 0, begin = 0; begin < row_bytes; ++tile) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) coming[r].put(tiles + r * BYTES);
+    __syncwarp();
+    begin += BYTES;
+    if (begin < row_bytes)
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) coming[r].load(rows[r], begin, row_bytes, aligned);
+    meet(tiles, tile, first, tokens, sums);
+    __syncwarp();
+  }
+  put_sums<TOKENS>(sums, active, entry, first, tokens, out);
 }

@@ -87,6 +87,7 @@ struct Rounded {
   int parts;  // of a token
 };
 
+// One part of ROWS rows and the same of some tokens.
 template <int TOKENS>
 static __device__ __forceinline__ void meet(const Part (&rows)[ROWS], const Rounded& x, int first,
                                             int tokens, int part, float (&sums)[TOKENS][ROWS]) {
@@ -111,62 +112,39 @@ static __device__ __forceinline__ void meet(const Part (&rows)[ROWS], const Roun
   }
 }
 
-constexpr int TILE = WARP / FORMAT::PARTS * FORMAT::BYTES;
+constexpr int TILE = WARP / FORMAT::PARTS * FORMAT::BYTES;  // a part for each lane
 
 template <int TOKENS>
-static __device__ __forceinline__ void sparse_linear(const Rounded& x, const Weight& weight,
-                                                     const Active& active, uint8_t* tiles,
-                                                     int all_tokens, float* __restrict__ out) {
-  const int first = blockIdx.y * TOKENS, tokens = min(TOKENS, all_tokens - first);
-  put_zeros(active, first, tokens, out);
-  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const int entry = (blockIdx.x * WARPS + warp) * ROWS;
-  if (entry >= active.count) return;
-  const int row_bytes = x.parts / FORMAT::PARTS * FORMAT::BYTES;
-  const bool aligned = weight.aligned();
-  const uint8_t* rows[ROWS];
+static __device__ __forceinline__ void multiply(const Rounded& x, const Weight& weight,
+                                                const Active& active, uint4* shared, int tokens,
+                                                float* __restrict__ out) {
+  const int lane = threadIdx.x % WARP;
+  const int block = lane / FORMAT::PARTS * FORMAT::BYTES;
+  meet_rows<TOKENS, TILE>(
+      weight, x.parts / FORMAT::PARTS * FORMAT::BYTES, active, reinterpret_cast<uint8_t*>(shared),
+      tokens, out, [&](const uint8_t* tiles, int tile, int first, int some, auto& sums) {
+        const int part = tile * WARP + lane;
+        if (part >= x.parts) return;
+        Part parts[ROWS];
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r)
-    rows[r] = weight.row(active.rows[min(entry + r, active.count - 1)]);
-  uint8_t* const own = tiles + warp * ROWS * TILE;
-  float sums[TOKENS][ROWS] = {};
-  Tile<TILE> coming[ROWS];
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) coming[r].load(rows[r], 0, row_bytes, aligned);
-  for (int part = 0, begin = 0; part < x.parts; part += WARP) {
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) coming[r].put(own + r * TILE);
-    __syncwarp();
-    begin += TILE;
-    if (begin < row_bytes)
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) coming[r].load(rows[r], begin, row_bytes, aligned);
-    if (part + lane < x.parts) {
-      Part parts[ROWS];
-      const int block = lane / FORMAT::PARTS * FORMAT::BYTES;
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r)
-        parts[r] = FORMAT::part(own + r * TILE + block, lane % FORMAT::PARTS);
-      meet<TOKENS>(parts, x, first, tokens, part + lane, sums);
-    }
-    __syncwarp();
-  }
-  put_sums<TOKENS>(sums, active, entry, first, tokens, out);
+        for (int r = 0; r < ROWS; ++r)
+          parts[r] = FORMAT::part(tiles + r * TILE + block, lane % FORMAT::PARTS);
+        meet<TOKENS>(parts, x, first, some, part, sums);
+      });
 }
 
-#define SPARSE_LINEAR(name, TOKENS)                                                               \
-  extern "C" __global__ void __launch_bounds__(WARPS* WARP)                                       \
-      name(const int8_t* __restrict__ q, const float* __restrict__ scale,                         \
-           const int* __restrict__ total, const uint8_t* __restrict__ weight,                     \
-           const uint8_t* __restrict__ mask, const int* __restrict__ rows,                        \
-           const int* __restrict__ count, const int* __restrict__ slots, float* __restrict__ out, \
-           int tokens, int hidden, int held, int stride, int neurons) {                           \
-    __shared__ uint4 tiles[WARPS * ROWS * TILE / sizeof(uint4)];                                  \
-    sparse_linear<TOKENS>({q, scale, total, hidden / PART},                                       \
-                          {weight, slots, static_cast<size_t>(stride)},                           \
-                          {mask, rows, *count, neurons}, reinterpret_cast<uint8_t*>(tiles),       \
-                          tokens, out);                                                           \
+#define SPARSE_LINEAR(TOKENS)                                                                    \
+  extern "C" __global__ void __launch_bounds__(WARPS* WARP, TOKENS == 1 ? 3 : 2) sparse_linear_int8_##TOKENS(         \
+      const int8_t* __restrict__ q, const float* __restrict__ scale,                             \
+      const int* __restrict__ total, const uint8_t* __restrict__ weight,                         \
+      const uint8_t* __restrict__ mask, const int* __restrict__ rows,                            \
+      const int* __restrict__ count, const int* __restrict__ slots, float* __restrict__ out,     \
+      int tokens, int hidden, int held, int stride, int neurons) {                               \
+    __shared__ uint4 shared[WARPS * ROWS * TILE / sizeof(uint4)];                                \
+    multiply<TOKENS>({q, scale, total, hidden / PART},                                           \
+                     {weight, slots, static_cast<size_t>(stride)}, {mask, rows, *count, neurons}, \
+                     shared, tokens, out);                                                       \
   }
 
-SPARSE_LINEAR(sparse_linear_int8_1, 1)
-SPARSE_LINEAR(sparse_linear_int8_8, 8)
+SPARSE_LINEAR(1)
+SPARSE_LINEAR(8)
