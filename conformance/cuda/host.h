@@ -153,6 +153,7 @@ inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __frcp_rn(float x) { return 1.f / x; }
 inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
 inline int min(int a, int b) { return a < b ? a : b; }
