@@ -12,6 +12,7 @@ from kernels.cuda import (
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
     sparse_linear,
 )
 from kernels.cuda import quantise_activations as rounding
@@ -43,6 +44,10 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(
         CudaKernel("sparse_linear", "generic", x, f, activations="int8")
         for f, x in sparse_linear.BLOCKS.items()
+    ),
+    *(
+        CudaKernel("sparse_axpy", "generic", x, f, scratch=sparse_axpy.partials)
+        for f, x in sparse_axpy.LAUNCHES.items()
     ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
 )
