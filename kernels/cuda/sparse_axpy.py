@@ -67,4 +67,4 @@ def _launches(format: str) -> tuple[Launch, ...]:
     )
 
 
-LAUNCHES = {format: _launches(format) for format in FORMATS}
+LAUNCHES = {name: _launches(name) for name in FORMATS}
