@@ -67,8 +67,10 @@ def _built(name: str, source: str, options: Sequence[str], files: Mapping[str, s
             for file, content in {**files, text.name: source}.items():
                 (Path(aside) / file).write_text(content)
             _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", made, text)
-            # linked apart, since what the thread sanitizer calls is in host.cpp
-            _run(name, "-shared", "-fsanitize=undefined", "-o", made.with_suffix(".so"), made)
+            # linked apart, since what the thread sanitizer calls is in host.cpp; a kernel may have
+            # the name of a function of the C library
+            link = ("-shared", "-Wl,-Bsymbolic", "-fsanitize=undefined")
+            _run(name, *link, "-o", made.with_suffix(".so"), made)
             made.with_suffix(".so").replace(path)
     return path
 

@@ -14,6 +14,8 @@ from kernels.cuda import (
     softmax,
     sparse_axpy,
     sparse_linear,
+    verification,
+    weight_formats,
 )
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
@@ -50,6 +52,8 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f, x in sparse_axpy.LAUNCHES.items()
     ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
+    *(CudaKernel("dequantise", "generic", (x,), f) for f, x in weight_formats.DEQUANTISE.items()),
+    *(CudaKernel(op, "generic", (x,)) for op, x in verification.LAUNCHES.items()),
 )
 
 
