@@ -18,7 +18,7 @@ PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so bef
 class Gpu:
     """A Device. DeviceError where there is none, or one that is too old."""
 
-    bounded = False
+    bounded = emulated = False
 
     def __init__(self, number: int = 0) -> None:
         if reason := nvrtc.missing():
@@ -52,7 +52,8 @@ class Gpu:
 
     def memory(self) -> tuple[int, int]:
         free, total = self._device.mem_info
-        return int(free), int(total)
+        kept = self._cupy.get_default_memory_pool().free_bytes()  # for whoever asks next
+        return int(free + kept), int(total)
 
     def empty(self, size: int) -> Buffer:
         try:
