@@ -31,7 +31,7 @@ def chat(
     ram_budget: o.RamBudget = "",
 ) -> None:
     """Talk to a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
-    from engine.engine import PromptError
+    from engine.checks import PromptError
     from engine.sampling_params import SamplingParams
     from engine.shell.show import loaded, print_timings
 
