@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cuda.device import Buffer, DeviceError
-from kernels.cuda.launch import FOLDER, Grid, Launch
+from kernels.cuda.launch import Grid, Launch
 from kernels.errors import KernelError
 from kernels.provenance import cache_folder
 from reference.op import Array
@@ -52,9 +52,10 @@ def _run(name: str, *options: str | Path) -> None:
         raise KernelError(f"{name} does not compile as C++:\n{done.stderr}")
 
 
-def _built(name: str, source: str, *include: str) -> Path:
-    """The shared object of a C++ source, from the cache folder if it was made before."""
-    words = [source, *include, *COMMON]
+def _built(name: str, source: str, options: Sequence[str], files: Mapping[str, str]) -> Path:
+    """The shared object of a C++ source that includes these files, from the cache folder if it was
+    made before."""
+    words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
     words += [(HERE / file).read_text() for file in ("host.h", "host.cpp")]
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
     folder = cache_folder() / "emulated"
@@ -63,8 +64,9 @@ def _built(name: str, source: str, *include: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as aside:
             text, made = Path(aside) / f"{name}.cpp", Path(aside) / f"{name}.o"
-            text.write_text(source)
-            _run(name, *COMMON, *include, "-c", "-o", made, text)
+            for file, content in {**files, text.name: source}.items():
+                (Path(aside) / file).write_text(content)
+            _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", made, text)
             # linked apart, since what the thread sanitizer calls is in host.cpp
             _run(name, "-shared", "-fsanitize=undefined", "-o", made.with_suffix(".so"), made)
             made.with_suffix(".so").replace(path)
@@ -74,7 +76,7 @@ def _built(name: str, source: str, *include: str) -> Path:
 @cache
 def _runtime() -> ctypes.CDLL:
     source = (HERE / "host.cpp").read_text()
-    path = _built("host", source, "-O2", f"-I{HERE}")
+    path = _built("host", source, ("-O2",), {})
     runtime = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     runtime.run_grid.restype = ctypes.c_bool
     return runtime
@@ -86,7 +88,6 @@ def _loaded(launch: Launch) -> ctypes.CDLL:
     given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
     source = f"""#include "host.h"
 #include "{launch.source}"
-// {launch.digest}
 extern "C" {{
 __attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
 void shared_memory(char** begin, char** end) {{
@@ -96,9 +97,9 @@ void shared_memory(char** begin, char** end) {{
 __attribute__((no_sanitize("thread"))) void invoke(void** p) {{ {launch.function}({given}); }}
 }}
 """
-    include = (*KERNEL, *launch.defines, f"-I{HERE}", f"-I{FOLDER}")
     _runtime()
-    return ctypes.CDLL(str(_built(launch.function, source, *include)))
+    options = (*KERNEL, *launch.defines)
+    return ctypes.CDLL(str(_built(launch.function, source, options, launch.files)))
 
 
 class _Memory:

@@ -82,6 +82,18 @@ HIDDEN unsigned ballot(uint32_t lanes, bool vote, int line) {
   return found;
 }
 
+template <class T>
+HIDDEN unsigned match(uint32_t lanes, T value, int line) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  leave(lanes, bits, line);
+  unsigned found = 0;
+  for (unsigned i = 0; i < 32; ++i)
+    if (lanes >> i & 1) found |= static_cast<unsigned>(left_by(i) == bits) << i;
+  return found;
+}
+
 template <class T, class Change>
 HIDDEN T changed(T* address, Change change) {
   T* const memory = static_cast<T*>(atomic(address, sizeof(T)));
@@ -109,6 +121,7 @@ HIDDEN T changed(T* address, Change change) {
 #define __ballot_sync(lanes, vote) host::ballot(lanes, vote, __LINE__)
 #define __any_sync(lanes, vote) (host::ballot(lanes, vote, __LINE__) != 0)
 #define __all_sync(lanes, vote) (host::ballot(lanes, !(vote), __LINE__) == 0)
+#define __match_any_sync(lanes, value) host::match(lanes, value, __LINE__)
 
 template <class T>
 HIDDEN T atomicAdd(T* address, T value) {
@@ -153,6 +166,7 @@ inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __frcp_rn(float x) { return 1.f / x; }
 inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
 inline int min(int a, int b) { return a < b ? a : b; }

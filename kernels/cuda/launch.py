@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from kernels.cuda import grids
 from reference.op import DTYPES, Argument, Shape, parse_signature
 
 FOLDER = Path(__file__).parent
+MADE = {"grids.cuh": grids.header}  # what has no file
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 C_TYPES = {
     "f32": "float", "f64": "double", "i8": "int8_t", "u8": "uint8_t", "u16": "uint16_t",
@@ -55,13 +57,18 @@ def items(*axes: str, each: int = 1, threads: int = 256) -> Callable[[Shape], Gr
     return grid
 
 
+def across(axis: str, width: str, threads: int = 256) -> Callable[[Shape], Grid]:
+    """A thread for each element of an array [axis, width]: x is the row, y a part of it."""
+    return lambda shape: Grid((shape[axis], -(-shape[width] // threads), 1), threads)
+
+
 @cache
-def sources(name: str) -> tuple[tuple[str, str], ...]:
-    """A file of this folder and all that it includes, as (name, text), sorted."""
-    text = (FOLDER / name).read_text()
+def sources(name: str, folder: Path) -> tuple[tuple[str, str], ...]:
+    """A file of a folder and all that it includes, as (name, text), sorted."""
+    text = MADE[name]() if name in MADE else (folder / name).read_text()
     found = {name: text}
     for included in _INCLUDE.findall(text):
-        found |= dict(sources(included))
+        found |= dict(sources(included, folder))
     return tuple(sorted(found.items()))
 
 
@@ -69,7 +76,8 @@ def sources(name: str) -> tuple[tuple[str, str], ...]:
 class Launch:
     """A function of NAME.cu, made for a `format` where it has one: the word FORMAT in its source.
 
-    `grid(shape)` gives the launch for the sizes that the signature names.
+    `grid(shape)` gives the launch for the sizes that the signature names; `folder` is where the
+    source and what it includes lie.
     """
 
     source: str
@@ -77,6 +85,7 @@ class Launch:
     signature: str
     grid: Callable[[Shape], Grid]
     format: str = ""
+    folder: Path = FOLDER
 
     @property
     def name(self) -> str:
@@ -104,10 +113,15 @@ class Launch:
         """Options of a compiler."""
         return (f"-DFORMAT={self.format.lower()}",) if self.format else ()
 
+    @property
+    def files(self) -> dict[str, str]:
+        """Its source and all that it includes, by name."""
+        return dict(sources(self.source, self.folder))
+
     @cached_property
     def digest(self) -> str:
         """sha256 of its source with all it includes, its signature and its format."""
-        words = [*(word for file in sources(self.source) for word in file)]
+        words = [*(word for file in self.files.items() for word in file)]
         text = "\0".join([*words, self.function, self.signature, self.format])
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from kernels.cuda.device import DeviceError
-from kernels.cuda.launch import Launch, sources
+from kernels.cuda.launch import Launch
 
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -53,7 +53,7 @@ def compiled(launch: Launch, capability: int) -> Compiled:
     """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
     from cupy_backends.cuda.libs import nvrtc
 
-    files = dict(sources(launch.source))
+    files = launch.files
     text = files.pop(launch.source)
     headers = [word.encode() for word in files.values()], [name.encode() for name in files]
     program = nvrtc.createProgram(text, launch.source, *headers)

@@ -11,6 +11,8 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
+#define INFINITY __int_as_float(0x7f800000)
+
 // Memory of a size that the launch gives.
 #define DYNAMIC_SHARED(type, name)           \
   extern __shared__ uint4 dynamic_shared_[]; \
@@ -94,10 +96,10 @@ static __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-// The same over a block of whole warps; `partial` is shared memory of one float a warp, free again
-// when all are back.
-template <class Combine>
-static __device__ __forceinline__ float block_reduce(float x, float* partial, Combine combine) {
+// The same over a block of whole warps; `partial` is shared memory of one element a warp, free
+// again when all are back.
+template <class T, class Combine>
+static __device__ __forceinline__ T block_reduce(T x, T* partial, Combine combine) {
   const int warps = blockDim.x / WARP;
   for (int m = WARP / 2; m; m /= 2) x = combine(x, __shfl_xor_sync(ALL, x, m));
   if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
@@ -109,7 +111,10 @@ static __device__ __forceinline__ float block_reduce(float x, float* partial, Co
 }
 
 struct Sum {
-  __device__ float operator()(float a, float b) const { return a + b; }
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }

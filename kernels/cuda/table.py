@@ -1,13 +1,47 @@
 """Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
 
+from kernels.cuda import (
+    activations,
+    add_squares,
+    arithmetic,
+    choice,
+    embedding,
+    gated_activations,
+    kv_write,
+    layer_norm,
+    rms_norm,
+    rope,
+    softmax,
+    top_k,
+)
 from kernels.cuda import quantise_activations as rounding
-from kernels.cuda import rms_norm
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 
+ONTO = (("out", "before"),)  # what was there before
+
 CUDA_KERNELS: tuple[CudaKernel, ...] = (
+    *(CudaKernel("embedding", "generic", (x,), f) for f, x in embedding.LAUNCHES.items()),
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
+    CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
     CudaKernel("quantise_activations", "generic", (rounding.generic,)),
+    CudaKernel("rotation", "generic", (rope.rotation,)),
+    CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
+    CudaKernel("rope_neox", "generic", (rope.rope_neox,)),
+    *(
+        CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
+        for f, x in kv_write.LAUNCHES.items()
+    ),
+    CudaKernel("softmax", "generic", (softmax.generic,)),
+    *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
+    *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),
+    CudaKernel("add", "generic", (arithmetic.add,)),
+    CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
+    CudaKernel("scale", "generic", (arithmetic.scale,)),
+    CudaKernel("add_squares", "generic", (add_squares.generic,)),
+    CudaKernel("top_k", "generic", (top_k.generic,)),
+    CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
+    CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
 )
 
 

@@ -1,0 +1,34 @@
+// One element each.
+#pragma once
+
+struct Silu {
+  __device__ float operator()(float x) const { return x / (1.f + expf(-x)); }
+};
+
+// x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
+struct Gelu {
+  __device__ float operator()(float x) const {
+    const float cubic = fmaf(0.044715f * x, x, 1.f);
+    return x / (1.f + expf(-1.5957691216057308f * x * cubic));
+  }
+};
+
+// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2
+struct GeluErf {
+  __device__ float operator()(float x) const {
+    const float size = fabsf(x);
+    return fmaxf(x, 0.f) - size * (0.5f * erfcf(size * 0.70710678118654752f));
+  }
+};
+
+// max(x, 0), but NaN stays NaN.
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0.f ? 0.f : x; }
+};
+
+struct SquaredRelu {
+  __device__ float operator()(float x) const {
+    const float active = Relu()(x);
+    return active * active;
+  }
+};

@@ -1,0 +1,49 @@
+// rotation: a thread for each pair of a token. rope_norm, rope_neox: one for each two elements of a
+// token's heads, a pair or what lies behind them all. Each product and sum is rounded alone, so
+// that both are one formula.
+#include "portable.cuh"
+
+extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
+                                    const double* __restrict__ frequencies, double magnitude,
+                                    float* __restrict__ out, int tokens, int pairs) {
+  const int i = blockIdx.y * blockDim.x + threadIdx.x;
+  if (i >= pairs) return;
+  double sine, cosine;
+  sincos(positions[blockIdx.x] * frequencies[i], &sine, &cosine);
+  const size_t pair = static_cast<size_t>(blockIdx.x) * pairs + i;
+  out[2 * pair] = static_cast<float>(magnitude * cosine);
+  out[2 * pair + 1] = static_cast<float>(magnitude * sine);
+}
+
+// Pair i is elements (step * i, step * i + beside).
+static __device__ __forceinline__ void turn(const float* x, const float* rotation, float* out,
+                                            int heads, int head_dim, int pairs, int step,
+                                            int beside) {
+  const int halves = (head_dim + 1) / 2, k = blockIdx.y * blockDim.x + threadIdx.x;
+  if (k >= heads * halves) return;
+  const int i = k % halves;
+  const size_t head = (static_cast<size_t>(blockIdx.x) * heads + k / halves) * head_dim;
+  if (i >= pairs) {
+    out[head + 2 * i] = x[head + 2 * i];
+    if (2 * i + 1 < head_dim) out[head + 2 * i + 1] = x[head + 2 * i + 1];
+    return;
+  }
+  const size_t pair = static_cast<size_t>(blockIdx.x) * pairs + i;
+  const float cosine = rotation[2 * pair], sine = rotation[2 * pair + 1];
+  const size_t first = head + step * i, second = first + beside;
+  const float a = x[first], b = x[second];
+  out[first] = __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine));
+  out[second] = __fadd_rn(__fmul_rn(a, sine), __fmul_rn(b, cosine));
+}
+
+extern "C" __global__ void rope_norm(const float* __restrict__ x,
+                                     const float* __restrict__ rotation, float* __restrict__ out,
+                                     int tokens, int heads, int head_dim, int pairs) {
+  turn(x, rotation, out, heads, head_dim, pairs, 2, 1);
+}
+
+extern "C" __global__ void rope_neox(const float* __restrict__ x,
+                                     const float* __restrict__ rotation, float* __restrict__ out,
+                                     int tokens, int heads, int head_dim, int pairs) {
+  turn(x, rotation, out, heads, head_dim, pairs, 1, pairs);
+}
