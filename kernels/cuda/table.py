@@ -4,6 +4,7 @@ from kernels.cuda import (
     activations,
     add_squares,
     arithmetic,
+    attention,
     choice,
     embedding,
     gated_activations,
@@ -17,6 +18,7 @@ from kernels.cuda import (
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
+from reference.kv_write import FORMATS_OF_CACHE
 
 ONTO = (("out", "before"),)  # what was there before
 
@@ -31,6 +33,17 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(
         CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
         for f, x in kv_write.LAUNCHES.items()
+    ),
+    *(
+        CudaKernel(
+            "attention",
+            "generic",
+            attention.generic(f),
+            f,
+            takes=attention.TAKES[f],
+            scratch=attention.partials,
+        )
+        for f in FORMATS_OF_CACHE
     ),
     CudaKernel("softmax", "generic", (softmax.generic,)),
     *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
