@@ -62,13 +62,12 @@ def bind(
     """The kernel over these arrays, on the current device; a run raises KernelError for what the
     device finds wrong, and for writes beyond an output."""
     device = current()
-    shape = dict(sizes(kernel.spec, inputs, kernel.format))
     for output, source in kernel.in_place:
         outputs[output][...] = inputs[source]
     host: dict[str, Any] = {**inputs}
     if kernel.pack:
         host["weight"] = kernel.pack(inputs["weight"])
-        shape["packed"] = host["weight"].size
+    shape = _sizes(kernel, inputs, host)
     arrays = {name: value for name, value in host.items() if isinstance(value, np.ndarray)}
     buffers = {name: upload(device, np.ascontiguousarray(a)) for name, a in arrays.items()}
     results = [_Output(device, name, array) for name, array in outputs.items()]
@@ -85,6 +84,16 @@ def bind(
             result.take()
 
     return run
+
+
+def _sizes(kernel: CudaKernel, inputs: Arguments, host: Mapping[str, Any]) -> dict[str, int]:
+    """The op's sizes, and those that launches name of arrays as they lie on the device."""
+    found = dict(sizes(kernel.spec, inputs, kernel.format))
+    for argument in (a for launch in kernel.launches for a in launch.arguments):
+        if argument.axes and argument.name in host:
+            for axis, size in zip(argument.axes, host[argument.name].shape, strict=True):
+                found.setdefault(axis, size)
+    return found
 
 
 def _between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:

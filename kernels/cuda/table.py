@@ -10,9 +10,11 @@ from kernels.cuda import (
     gated_activations,
     kv_write,
     layer_norm,
+    neuron_masks,
     rms_norm,
     rope,
     softmax,
+    sparse_linear,
     top_k,
 )
 from kernels.cuda import quantise_activations as rounding
@@ -51,6 +53,12 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("add", "generic", (arithmetic.add,)),
     CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
     CudaKernel("scale", "generic", (arithmetic.scale,)),
+    *(CudaKernel(op, "generic", (x,)) for op, x in neuron_masks.LAUNCHES.items()),
+    *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
+    *(
+        CudaKernel("sparse_linear", "generic", x, f, activations="int8")
+        for f, x in sparse_linear.BLOCKS.items()
+    ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
     CudaKernel("top_k", "generic", (top_k.generic,)),
     CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
