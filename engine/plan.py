@@ -16,11 +16,10 @@ from engine.graph import Graph, Node, Value
 from engine.stages import Call, apart, memory, stages, touched
 from kernels.call import AnyKernel
 from kernels.choose import K, Need
-from kernels.cpu.packing import aligned
+from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
 from kernels.cpu.share import Share, Words, all_arguments, scalar_word
 from kernels.cpu.team import Program, Team
-from kernels.cuda.packing import Planes
 from kernels.kernel import Kernel
 from reference.op import DTYPES
 from reference.quantise_activations import BLOCK
@@ -106,7 +105,7 @@ def packed_name(weight: str, kernel: AnyKernel) -> str:
     """What a tensor is called in the layout that a kernel streams."""
     pack = kernel.pack
     assert pack is not None
-    return f"{weight}@{'planes' if isinstance(pack, Planes) else pack.share.name}"
+    return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'planes'}"
 
 
 def _quantised(x: Value) -> dict[str, Value]:

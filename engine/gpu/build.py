@@ -40,9 +40,8 @@ def load(
     """Put the device's part of a division there; `inputs` are the step's."""
     device, layout = division.device, division.layout
     sent, rows = Inputs(device, inputs), caches(device, layout)
-    buffers = uploaded(device, layout, weights, file, watch) | sent.buffers
-    buffers |= {name: cache.buffer for name, cache in rows.items()}
-    return Loaded(DevicePlan(device, layout, buffers), sent, rows)
+    there = uploaded(device, layout, weights, file, watch)
+    return Loaded(DevicePlan(device, layout, there, rows, sent.buffers), sent, rows)
 
 
 def joined(

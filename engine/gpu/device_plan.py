@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.gpu.layout import DeviceStep, Layout
+from engine.gpu.upload import DeviceRows, Weight
 from engine.graph import Value
 from engine.plan import shape_of
+from kernels.cuda.call import device_sizes
 from kernels.cuda.device import Buffer, Device
 
 MOST_RECORDED = 64  # parts at sizes
@@ -17,20 +19,32 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A step with the addresses of its arrays and its scalars, and named sizes that do not follow
-    from those of a step."""
+    """A step with the addresses of its arrays and its scalars, and with the sizes that follow from
+    how its weights lie there."""
 
     step: DeviceStep
     arguments: dict[str, Any]
-    sizes: dict[str, int]
+    sizes: Sizes
 
 
 class DevicePlan:
-    """The parts of a layout, `buffers` being weights, caches and inputs by name. Everything is
+    """The parts of a layout, over `weights`, caches and a step's `inputs` by name. Everything is
     compiled by the time it is made."""
 
-    def __init__(self, device: Device, layout: Layout, buffers: Mapping[str, Buffer]) -> None:
-        self._device, self._layout, self._buffers = device, layout, buffers
+    def __init__(
+        self,
+        device: Device,
+        layout: Layout,
+        weights: Mapping[str, Weight],
+        caches: Mapping[str, DeviceRows],
+        inputs: Mapping[str, Buffer],
+    ) -> None:
+        self._device, self._layout, self._weights = device, layout, weights
+        self._buffers = {
+            **{name: weight.buffer for name, weight in weights.items()},
+            **{name: cache.buffer for name, cache in caches.items()},
+            **inputs,
+        }
         self._arena = device.empty(layout.arena_bytes)
         self._parts = [[self._bound(step) for step in part.steps] for part in layout.parts]
         self._seen: set[tuple[int, ...]] = set()
@@ -44,10 +58,9 @@ class DevicePlan:
             name: self.buffer(value).address if isinstance(value, Value) else value
             for name, value in step.node.arguments.items()
         }
-        sizes = {}
-        if step.kernel.pack:
-            sizes["packed"] = self.buffer(step.values()["weight"]).bytes
-        return _Bound(step, arguments, sizes)
+        values = {n: v.name for n, v in step.values().items() if v.name in self._weights}
+        shapes = {argument: self._weights[name].shape for argument, name in values.items()}
+        return _Bound(step, arguments, device_sizes(step.kernel, shapes))
 
     def buffer(self, value: Value) -> Buffer:
         """The memory of a value at its largest size."""
@@ -72,7 +85,7 @@ class DevicePlan:
 
     def _launch(self, part: int, sizes: Sizes) -> None:
         for bound in self._parts[part]:
-            shape = shape_of(bound.step.node, sizes) | bound.sizes
+            shape = {**bound.sizes, **shape_of(bound.step.node, sizes)}
             for launch in bound.step.kernel.launches:
                 values = launch.values(bound.arguments, shape)
                 self._device.launch(launch, launch.grid(shape), values)

@@ -1,6 +1,7 @@
 """Weights and caches in a device's memory."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,21 @@ PIECE = 2**24  # bytes that are written at a time
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An array in a device's memory, and its shape there."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+
+
 def uploaded(
     device: Device,
     layout: Layout,
     arrays: Mapping[str, Array],
     file: GGUFFile,
     watch: Watch | None,
-) -> dict[str, Buffer]:
+) -> dict[str, Weight]:
     """The weights of the steps, each as its kernel reads it, by name: packed one by one, so that
     no more than one of them is in memory here."""
     wanted = {
@@ -33,13 +42,14 @@ def uploaded(
     }
     tensors = {name: step.weight or name for name, (step, _) in wanted.items()}
     sizes = {n: file.tensors[t].n_bytes for n, t in tensors.items() if t in file.tensors}
-    done, found = 0, dict[str, Buffer]()
+    done, found = 0, dict[str, Weight]()
     for name, (step, value) in wanted.items():
         if is_packed(step, value):
             assert step.kernel.pack is not None
-            found[name] = upload(device, step.kernel.pack(file.tensor(step.weight)))
+            array = step.kernel.pack(file.tensor(step.weight))
         else:
-            found[name] = upload(device, np.ascontiguousarray(arrays[name]))
+            array = np.ascontiguousarray(arrays[name])
+        found[name] = Weight(upload(device, array), array.shape)
         if name in sizes:
             file.release(tensors[name])
             done += sizes[name]
