@@ -14,6 +14,7 @@ from kernels.cuda import (
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
     sparse_linear,
     top_k,
 )
@@ -58,6 +59,10 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(
         CudaKernel("sparse_linear", "generic", x, f, activations="int8")
         for f, x in sparse_linear.BLOCKS.items()
+    ),
+    *(
+        CudaKernel("sparse_axpy", "generic", x, f, scratch=sparse_axpy.partials)
+        for f, x in sparse_axpy.LAUNCHES.items()
     ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
     CudaKernel("top_k", "generic", (top_k.generic,)),
