@@ -94,6 +94,16 @@ HIDDEN unsigned match(uint32_t lanes, T value, int line) {
   return found;
 }
 
+// What each lane of a whole warp has left.
+struct Lanes {
+  uint32_t words[32];
+  HIDDEN explicit Lanes(uint32_t word) {
+    leave(0xffffffffu, word, __LINE__);
+    for (unsigned i = 0; i < 32; ++i) words[i] = static_cast<uint32_t>(left_by(i));
+  }
+  HIDDEN uint32_t operator[](int lane) const { return words[lane]; }
+};
+
 template <class T, class Change>
 HIDDEN T changed(T* address, Change change) {
   T* const memory = static_cast<T*>(atomic(address, sizeof(T)));
@@ -161,6 +171,13 @@ inline unsigned __float_as_uint(float x) {
   return y;
 }
 inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choice) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  unsigned found = 0;
+  for (int i = 0; i < 4; ++i)
+    found |= static_cast<unsigned>(bytes >> 8 * (choice >> 4 * i & 7) & 255) << 8 * i;
+  return found;
+}
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
