@@ -17,6 +17,7 @@ from engine.gguf_file import GGUFFile
 from engine.gpu.build import joined, load
 from engine.gpu.division import divide
 from engine.gpu.hybrid import Hybrid
+from engine.gpu.layout import DeviceStep
 from engine.gpu.upload import DeviceRows
 from engine.graph import Graph, Node, Value
 from engine.inputs import caches_of, inputs_of, step_inputs, weights_of
@@ -256,6 +257,11 @@ class Model:
         if not isinstance(self._ready, Plan):
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
         return self._ready
+
+    @property
+    def steps(self) -> Sequence[Step | DeviceStep]:
+        """The nodes of a step with their kernels, in the order in which they run."""
+        return self._ready.steps if self._ready else []
 
     @property
     def notes(self) -> list[str]:

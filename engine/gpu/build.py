@@ -11,6 +11,7 @@ from engine.gguf_file import GGUFFile
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division
 from engine.gpu.hybrid import Hybrid
+from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.gpu.upload import DeviceRows, caches, uploaded
 from engine.plan import Plan, Step
@@ -64,4 +65,9 @@ def joined(
         memory = {**arrays, **loaded.inputs.host, **crossing}
         plan = Plan(every, memory, limits, replace(last, kind="input"), pauses=ends[:-1])
         programs = [plan.between(first, end) for first, end in pairwise([0, *ends])]
-    return Hybrid(division, loaded.plan, loaded.inputs, crossing, plan, programs)
+    own, others = iter(steps), iter(division.layout.parts)
+    in_order: list[Sequence[Step | DeviceStep]] = [
+        next(others).steps if part.on_gpu else next(own) for part in division.parts
+    ]
+    every_step = list(chain(*in_order))
+    return Hybrid(division, every_step, loaded.plan, loaded.inputs, crossing, plan, programs)

@@ -9,8 +9,9 @@ import numpy as np
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division
 from engine.gpu.mirror import Inputs
+from engine.gpu.layout import DeviceStep
 from engine.graph import Value
-from engine.plan import Plan
+from engine.plan import Plan, Step
 from kernels.cpu.team import Program, Team
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -21,19 +22,21 @@ class Hybrid:
 
     `crossing` is the host's memory, at its largest size, of values that one side makes and the
     other reads, by name, the step's `result` among them. The CPU's parts are `programs` of `plan`,
-    which there is if they have any node. `inputs` are written to before a step.
+    which there is if they have any node; `steps` are those of all parts, in order. `inputs` are
+    written to before a step.
     """
 
     def __init__(
         self,
         division: Division,
+        steps: Sequence[Step | DeviceStep],
         device_plan: DevicePlan,
         inputs: Inputs,
         crossing: Mapping[str, Array],
         plan: Plan | None,
         programs: Sequence[Program],
     ) -> None:
-        self.division = division
+        self.division, self.steps = division, steps
         self._device, self._device_plan = division.device, device_plan
         self._inputs, self._crossing = inputs, crossing
         self._plan, self._programs = plan, programs

@@ -30,7 +30,8 @@ class Gpu:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except self._errors as error:
-            raise DeviceError(f"no GPU can be used: {error}") from None
+            reason = _of_driver(cupy.cuda.runtime) or error
+            raise DeviceError(f"no GPU can be used: {reason}") from None
         if number >= count:
             raise DeviceError(f"there is no GPU {number}, only {count}")
         properties = cupy.cuda.runtime.getDeviceProperties(number)
@@ -131,3 +132,13 @@ class Gpu:
             yield
         except self._errors as error:
             raise DeviceError(f"{self.name}: {error}") from None
+
+
+def _of_driver(runtime: Any) -> str:
+    """What is wrong with the driver; "" if nothing is."""
+    has, wants = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if not has:
+        return "there is no NVIDIA driver"
+    if has // 1000 < wants // 1000:  # within a major version they go together
+        return f"the driver is for CUDA {has // 1000}, CuPy for CUDA {wants // 1000}"
+    return ""
