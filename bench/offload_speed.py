@@ -12,26 +12,19 @@ installed and a memory cgroup can be made, which takes root as a rule.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-
-from bench.conditions import conditions
 from bench.offload import page
 from bench.offload.contest import Contest
 from bench.offload.contests import BUNDLE, OFF, ON, SHARES, curve, dense, paper
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
-from bench.results import Results, results_folder
+from bench.program import Face, Tell, add_options, report
 from bench.timing import Rule
 from engine.embedded import resolve
-from engine.shell.show import stderr, stdout
 from kernels.cpu.cores import physical_cores
 
 
@@ -56,7 +49,7 @@ def contests(
     share: float,
     effort: Effort,
     kept: Folders,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> Iterator[Contest]:
     """One after the other; `tell` is told which, and how many rounds are done."""
     subject = Subject.of(path, threads, effort.large, effort.small)
@@ -78,68 +71,28 @@ def contests(
     yield run("curve sparse", curve(subject, effort.shares, ON, neuron))
 
 
-def shown(contest: Contest, console: Console) -> None:
-    """A contest on the terminal."""
-    found = page.table(contest)
-    result = Table(*found.columns, title=page.title(contest), box=None)
-    for column in result.columns[1:]:
-        column.justify = "right"
-    for row in found.rows:
-        result.add_row(*(cell.text for cell in row))
-    console.print(result)
-    for line in (page.disks(contest), *page.remarks(contest)):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.offload_speed", description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a GGUF file, or story-relu")
-    parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
-    parser.add_argument("-t", "--threads", type=int, default=0, help="0: one per physical core")
     parser.add_argument(
         "-b", "--budget", type=float, default=0.5, metavar="SHARE", help="of the weights (0.5)"
     )
-    parser.add_argument(
-        "-s", "--seconds", type=float, default=240,
-        help="a race ends after these (240), once it has 5 samples",
-    )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs")
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    add_options(parser, FULL.rule.cap_seconds)
     options = parser.parse_args()
-    about, found = conditions(), list[Contest]()
     rule = replace(FULL.rule, cap_seconds=options.seconds)
     effort = QUICK if options.quick else replace(FULL, rule=rule)
-    try:
-        if options.out and not options.out.parent.is_dir():
-            raise FileNotFoundError(f"{options.out.parent}: no such folder")
+
+    def parts(tell: Tell) -> Generator[Contest, None, None]:
         paths = [resolve(model) for model in options.models]
-        results = None if options.quick else Results(results_folder(), about)
-        with Progress(console=stderr, transient=True) as bar, folders() as kept:
-            task = bar.add_task("", total=None)
-
-            def tell(words: str) -> None:
-                bar.update(task, description=words)
-
+        with folders() as kept:
             for path in paths:
-                for contest in contests(
-                    path, options.threads or physical_cores(), options.budget, effort, kept,
-                    tell,
-                ):  # fmt: skip
-                    found.append(contest)
-                    if results:
-                        results.add(*contest.measurements())
-        if options.out:
-            page.write(found, about, options.out)
-    except (ValueError, OSError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps([page.as_dict(contest) for contest in found]))
-        return 0
-    for contest in found:
-        shown(contest, stdout())
-    return 0
+                threads = options.threads or physical_cores()
+                yield from contests(path, threads, options.budget, effort, kept, tell)
+
+    def remarks(contest: Contest) -> list[str]:
+        return [page.disks(contest), *page.remarks(contest)]
+
+    return report(options, Face(page.title, page.table, remarks, page.as_dict, page.write), parts)
 
 
 if __name__ == "__main__":

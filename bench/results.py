@@ -32,8 +32,8 @@ class Measurement:
 
     - `bench`: "op", "engine", "start" or "node"; of the speed card (bench/figures.py) "stream",
       "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py), "sparsity"
-      (bench/sparsity.py) and "offload" (bench/offload_speed.py). `test`: the op's name, or e.g.
-      "pp512".
+      (bench/sparsity.py), "offload" (bench/offload_speed.py) and "speculation"
+      (bench/speculation_speed.py). `test`: the op's name, or e.g. "pp512".
     - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.
@@ -45,7 +45,8 @@ class Measurement:
     - `rivals`: a word that measurements share if they took turns in one race.
     - `note`: why it is doubtful, rejected or absent; a measurement without samples is absent.
     - `unit`: of the samples: "s", "B" for bytes of memory, "NMSE" for how far logits are apart;
-      of quality and sparsity "bits", "perplexity", "nats" or "share".
+      of quality and sparsity "bits", "perplexity", "nats" or "share"; of speculation "tokens" that
+      a step gives, and "share".
     """
 
     bench: str

@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.checks import PromptError
     from engine.completion import Piece
-    from engine.engine import Engine, PromptError
+    from engine.engine import Engine
     from engine.options import Options
     from engine.sampling_params import SamplingParams
     from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
@@ -32,7 +33,7 @@ _HOMES = {
     "Engine": "engine.engine",
     "Options": "engine.options",
     "Piece": "engine.completion",
-    "PromptError": "engine.engine",
+    "PromptError": "engine.checks",
     "SamplingParams": "engine.sampling_params",
     **dict.fromkeys(
         ("Linear", "Lookahead", "LookaheadTrie", "PromptLookup", "Tree"),

@@ -1,5 +1,5 @@
-"""What has to hold before a model is made or steps: of the file's tensors, of the memory that is
-free, of a step's arguments."""
+"""What has to hold before a model is made, steps, or continues a prompt: of the file's tensors, of
+the memory that is free, of arguments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,12 @@ from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.models.family import Family
 from engine.options import Options
+from engine.sampling_params import SamplingParams
 from reference.formats import FORMATS
+
+
+class PromptError(ValueError):
+    """A prompt that cannot be continued."""
 
 
 def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
@@ -46,7 +51,8 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
             " a cell holds of this model are no whole number of them"
         )
     row = layout.row_bytes(width)
-    wanted = 2 * config.blocks * context * row + 4 * options.sequences * context
+    blocks = options.cpu_blocks(config.blocks)
+    wanted = 2 * blocks * context * row + 4 * options.sequences * context
     free = psutil.virtual_memory().available
     if wanted > free:
         raise ModelError(
@@ -82,3 +88,29 @@ def check_step(
         )
     if bad := [row for row in wanted if not 0 <= row < count]:
         raise ModelError(f"logits of token {bad[0]} are wanted, the step has {count} tokens")
+
+
+def check_prompt(tokens: Sequence[int], vocab: int, capacity: int) -> None:
+    """The context can hold these tokens."""
+    if not tokens:
+        raise PromptError("the prompt is empty")
+    if len(tokens) > capacity:
+        raise PromptError(
+            f"the prompt has {len(tokens)} tokens, the context holds {capacity}:"
+            " shorten it or load with a larger context"
+        )
+    if bad := [t for t in tokens if not 0 <= t < vocab]:
+        raise PromptError(f"token {bad[0]} is outside the vocabulary of {vocab}")
+
+
+def check_generation(
+    params: SamplingParams, most: int, capacity: int, context_shift: bool, keep: int, resume: bool
+) -> None:
+    """A context of so many cells can be continued so; `most` completions at once."""
+    if params.n > most:
+        raise PromptError(f"n is {params.n}, this engine was loaded for at most {most}")
+    if (context_shift or resume) and params.n > 1:
+        wanted = "context_shift" if context_shift else "resume"
+        raise PromptError(f"{wanted} wants a single completion (n = 1)")
+    if not 0 <= keep < capacity:
+        raise PromptError(f"keep must be 0 to {capacity - 1}, got {keep}")

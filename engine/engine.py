@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,26 +11,23 @@ from typing import Any
 import numpy as np
 
 from engine.chat import ChatError, ChatTemplate
+from engine.checks import check_generation, check_prompt
 from engine.completion import Completion, Piece
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
+from engine.held_text import HeldText
 from engine.model import Model
-from engine.options import MOST_SEQUENCES, Options
-from engine.sampler import Bind, Sampler, needed_ops
+from engine.options import Options
+from engine.sampler import Sampler
+from engine.samplers import Samplers
+from engine.sampling_chain import needed_ops
 from engine.sampling_params import SamplingParams
-from engine.speculation.build import speculation as begin_speculation
-from engine.speculation.settings import Linear, Settings, branches
+from engine.speculation import build
+from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
 from engine.timings import Timings
 from engine.tokenizer import Tokenizer
-from kernels.call import bind, call
-from kernels.choose import Need
-from kernels.kernel import Kernel
-
-
-class PromptError(ValueError):
-    """A prompt that cannot be continued."""
 
 
 class Engine:
@@ -46,16 +43,15 @@ class Engine:
 
     def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self.samplers = Samplers(model, tokenizer)
+        self.text = HeldText(model)
+        self.timings = Timings.empty()
         self._draft: Engine | None = None
         self._speculation: Speculation | None = None
-        self.timings = Timings.empty()
-        self.held: list[int] = []  # the tokens whose cells sequence 0 holds
-        self.drawn: list[int] = []  # its last token, until a step reads it
         self._sampler: Sampler | None = None  # the one that drew last
         self._restored: dict[str, Any] | None = None  # or a session's, before anything is drawn
         self._cancelled = threading.Event()
         self._generation = 0  # the latest; an older one may not go on
-        self._kernels: dict[Need, Kernel] = {}  # those that samplers have asked for
 
     @classmethod
     def load(
@@ -79,17 +75,13 @@ class Engine:
         if draft is not None and speculation is None:
             speculation = Linear()
         if speculation:
-            options = replace(
-                options,
-                sequences=max(options.sequences, min(2 + branches(speculation), MOST_SEQUENCES)),
-                outputs=max(options.outputs, 1 + speculation.draft_max),
-            )
+            options = build.with_room(options, speculation)
         engine = cls._alone(path, options)
         if speculation:
             try:
                 if draft is not None:
                     engine._draft = cls._alone(draft, options.of_a_draft())
-                engine._speculation = begin_speculation(speculation, engine, engine._draft)
+                engine.speculation = build.speculation(speculation, engine, engine._draft)
             except BaseException:
                 engine.close()
                 raise
@@ -148,7 +140,7 @@ class Engine:
         context_shift: bool = False,
         keep: int = 0,
         resume: bool = False,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """Continue a prompt (text, or token ids); pieces come as tokens are drawn.
 
         When the context is full, generation ends with finish_reason "length"; with
@@ -156,21 +148,19 @@ class Engine:
         evaluated anew. `resume` goes on with the sampler where the last generation, or a restored
         session, left it.
         """
-        params = (params or SamplingParams()).in_tokens(self._words)
+        params = self.samplers.in_tokens(params or SamplingParams())
         tokens = self.encode(prompt)
         if params.truncate_prompt_tokens is not None:
             tokens = tokens[-params.truncate_prompt_tokens :]
-        self._check(tokens, params, context_shift, keep, resume)
-        self._sampling_kernels(params)
+        self._check(tokens)
+        most = min(self.model.options.sequences, self.model.limits["outputs"])
+        check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
+        self.samplers.bound(needed_ops(params, self._verifies))
         return self._generate(tokens, params, context_shift, keep, resume)
-
-    def _words(self, text: str) -> list[int]:
-        """The tokens of a word as it stands inside a text."""
-        return self.tokenizer.encode(text, add_special=False, at_start=False)
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """The assistant's next message, by the model's own chat template."""
         return self.generate(self.encode_chat(messages), params)
 
@@ -190,21 +180,38 @@ class Engine:
     def logits(self, prompt: str | Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The logits after every token of a prompt, float32 [tokens, vocab]."""
         tokens = self.encode(prompt)
-        self._check(tokens, SamplingParams())
+        self._check(tokens)
         self.reset()
         rows: list[np.ndarray[Any, Any]] = []
         self.model.evaluate(tokens, 0, every=True, each=lambda part: rows.append(part.copy()))
-        self.held = tokens
+        self.text.held = tokens
         return np.concatenate(rows)
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        check_prompt(tokens, self.tokenizer.vocab_size, self.model.cells.capacity)
 
     def reset(self) -> None:
         """Forget what the cache holds."""
         self.settle()
-        self.model.cells.clear()
-        self.held, self.drawn = [], []
+        self.text.clear()
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """How tokens are drafted; None: not at all."""
+        return self._speculation
+
+    @speculation.setter
+    def speculation(self, speculation: Speculation | None) -> None:
+        self.settle()
+        self._speculation = speculation
+
+    @property
+    def _verifies(self) -> bool:
+        """Whether drafts are drawn, and verified by what the target draws from."""
+        return self._speculation is not None and self._speculation.verifier is not None
 
     def settle(self) -> None:
-        """Let the cache hold the cells of `held` and no others: a generation that waits between two
+        """Let the cache hold the cells of `text` and no others: a generation that waits between two
         tokens may have a draft there."""
         if self._speculation:
             self._speculation.settle()
@@ -218,34 +225,6 @@ class Engine:
     def sampler_state(self, state: dict[str, Any] | None) -> None:
         self._sampler, self._restored = None, state
 
-    def _check(
-        self,
-        tokens: Sequence[int],
-        params: SamplingParams,
-        context_shift: bool = False,
-        keep: int = 0,
-        resume: bool = False,
-    ) -> None:
-        capacity = self.model.cells.capacity
-        if not tokens:
-            raise PromptError("the prompt is empty")
-        if len(tokens) > capacity:
-            raise PromptError(
-                f"the prompt has {len(tokens)} tokens, the context holds {capacity}:"
-                " shorten it or load with a larger context"
-            )
-        vocab = self.tokenizer.vocab_size
-        if bad := [t for t in tokens if not 0 <= t < vocab]:
-            raise PromptError(f"token {bad[0]} is outside the vocabulary of {vocab}")
-        most = min(self.model.options.sequences, self.model.limits["outputs"])
-        if params.n > most:
-            raise PromptError(f"n is {params.n}, this engine was loaded for at most {most}")
-        if (context_shift or resume) and params.n > 1:
-            wanted = "context_shift" if context_shift else "resume"
-            raise PromptError(f"{wanted} wants a single completion (n = 1)")
-        if not 0 <= keep < capacity:
-            raise PromptError(f"keep must be 0 to {capacity - 1}, got {keep}")
-
     def _generate(
         self,
         prompt: list[int],
@@ -253,7 +232,7 @@ class Engine:
         context_shift: bool,
         keep: int,
         resume: bool,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         model, timings = self.model, self.timings
         timings.start()
         self._cancelled.clear()
@@ -263,7 +242,10 @@ class Engine:
         for sequence in range(1, model.options.sequences):
             model.cells.remove(sequence)
         completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
-        row, prompt_logprobs = self._prompt(prompt, params)
+        scored = params.prompt_logprobs is not None
+        row, prompt_logprobs = self.text.read(
+            prompt, timings.prompt, self.samplers.kernel("log_sum_exp") if scored else None
+        )
         for completion in completions[1:]:
             model.cells.copy(0, completion.index)
         rows = [row] * len(completions)
@@ -279,7 +261,7 @@ class Engine:
                         draw = partial(drafts.sample, completion) if drafts else completion.sample
                         piece = draw(logits, prompt_logprobs)
                     if completion.index == 0:
-                        self.drawn = [piece.token]
+                        self.text.drawn = [piece.token]
                         self._sampler = completion.sampler
                     prompt_logprobs = None
                     yield piece
@@ -293,7 +275,7 @@ class Engine:
                     return
                 if live and drafts and drafts.is_ahead(piece.token):
                     rows = [drafts.go_on(piece.token)]
-                    self._holds(piece.token)
+                    self.text.go_on(piece.token)
                     timings.eval.tokens += 1
                     continue
                 if drafts:
@@ -302,10 +284,12 @@ class Engine:
                     if not context_shift:
                         yield from (completion.end("length") for completion in live)
                         return
-                    self._shift(keep)
+                    self.text.shift(keep)
                 if live:
                     with timings.eval.measure(len(live)):
-                        rows = self._speculate(live[0]) if drafts else self._step(live)
+                        rows = [drafts.step(live[0])] if drafts else self._step(live)
+                    if live[0].index == 0:
+                        self.text.go_on(live[0].tokens[-1])
         finally:
             if drafts and generation == self._generation:
                 drafts.settle()
@@ -315,105 +299,17 @@ class Engine:
     ) -> Completion:
         tokenizer = self.tokenizer
         seed = None if params.seed is None else params.seed + index
-        sampler = Sampler(
-            replace(params, seed=seed),
-            self.model.config.vocab,
-            tokenizer.eog_ids,
-            prompt=prompt,
-            kernels=self._sampling_kernels(params),
-        )
+        sampler = self.samplers.of_text(replace(params, seed=seed), prompt, self._verifies)
         if resume and (state := self.sampler_state) is not None:
             sampler.restore(state)
-            for token in prompt[len(self.held) + len(self.drawn) :]:  # text that was added since
+            known = len(self.text.held) + len(self.text.drawn)
+            for token in prompt[known:]:  # text that was added since
                 sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
-
-    def sampler(self, params: SamplingParams) -> Sampler:
-        """For drafts: it gives distributions too, and its random numbers have nothing in common
-        with those of texts, even of the same seed."""
-        return Sampler(
-            params.in_tokens(self._words),
-            self.model.config.vocab,
-            self.tokenizer.eog_ids,
-            kernels=self.bound(needed_ops(params, distributions=True)),
-            stream=(1,),
-        )
-
-    def _sampling_kernels(self, params: SamplingParams) -> dict[str, Bind]:
-        """Certified kernels for the ops that these parameters want."""
-        drawn = self._speculation is not None and self._speculation.verifier is not None
-        return self.bound(needed_ops(params, distributions=drawn))
-
-    def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
-        """Certified kernels of these ops."""
-        needs = {op: Need(op) for op in ops}
-        if new := [need for need in needs.values() if need not in self._kernels]:
-            progress = self.model.options.progress.certified
-            chosen = self.model.chooser.choose(new, progress)
-            for kernel in chosen.values():
-                kernel.share.compile()  # now, not while a token waits
-            self._kernels |= chosen
-        return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
-
-    def _prompt(
-        self, prompt: list[int], params: SamplingParams
-    ) -> tuple[np.ndarray[Any, Any], tuple[float | None, ...] | None]:
-        """Evaluate what the cache does not hold: the last logits, and the tokens' logprobs."""
-        wanted = params.prompt_logprobs is not None
-        shared = 0 if wanted else self._shared_prefix(prompt)
-        self.model.cells.remove(0, begin=shared)
-        self.held, self.drawn = self.held[:shared], []
-        logprobs: list[float | None] = [None]
-
-        def score(logits: np.ndarray[Any, Any]) -> None:
-            log_sum_exp = self._kernels[Need("log_sum_exp")]
-            following = prompt[len(logprobs) : len(logprobs) + len(logits)]
-            for row, token in zip(logits, following, strict=False):
-                total = call(log_sum_exp, {"logits": row})["out"][0]
-                logprobs.append(float(row[token] - total))
-
-        with self.timings.prompt.measure(len(prompt) - shared):
-            row = self.model.evaluate(
-                prompt[shared:], shared, every=wanted, each=score if wanted else None
-            ).copy()
-        self.held = list(prompt)
-        return row, tuple(logprobs) if wanted else None
-
-    def _shared_prefix(self, prompt: Sequence[int]) -> int:
-        """How many tokens of the prompt need no evaluation; the last one always does."""
-        most = min(len(self.held), len(prompt) - 1)
-        return next((i for i in range(most) if self.held[i] != prompt[i]), most)
 
     def _step(self, live: Sequence[Completion]) -> list[np.ndarray[Any, Any]]:
         """One token of each live completion; their logits [vocab], valid until the next step."""
         tokens = [completion.tokens[-1] for completion in live]
         positions = [self.model.cells.next_position(completion.index) for completion in live]
         sequences = [(completion.index,) for completion in live]
-        logits = self.model.step(tokens, positions, sequences, range(len(live)))
-        if live[0].index == 0:
-            self._holds(tokens[0])
-        return list(logits)
-
-    def _speculate(self, completion: Completion) -> list[np.ndarray[Any, Any]]:
-        """The same for one completion, with a draft of what may follow; as many tokens as it may
-        still have, at most."""
-        assert self._speculation
-        most = completion.params.max_tokens
-        left = self.model.cells.capacity if most is None else most - len(completion.tokens) - 1
-        rows = [self._speculation.step(left)]
-        self._holds(completion.tokens[-1])
-        return rows
-
-    def _holds(self, token: int) -> None:
-        """Sequence 0's cache goes on with the token that was drawn."""
-        self.held.append(token)
-        self.drawn = []
-
-    def _shift(self, keep: int) -> None:
-        """Forget the older half beyond the first `keep` tokens; evaluate the rest anew."""
-        forget = max(1, (len(self.held) - keep) // 2)
-        kept = self.held[:keep] + self.held[keep + forget :]
-        self.reset()
-        if kept:
-            self.model.evaluate(kept, 0)
-        self.held = kept
+        return list(self.model.step(tokens, positions, sequences, range(len(live))))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelError
+from engine.gpu.parts import ALL
 from engine.graph import Graph
 from engine.offload.budget import parse_bytes
 from engine.sparsity import MODES
@@ -19,6 +20,7 @@ from reference.kv_write import FORMATS_OF_CACHE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_SEQUENCES = 2**10
+DEVICES = ("cpu", "cuda")
 # From a graph and the limits of its sizes, such as "tokens".
 Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
@@ -39,6 +41,8 @@ class Options:
     - `batch`: most tokens of one step; longer prompts go in chunks.
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
     - `threads` 0 means one per physical core; `pinned`: each keeps to a core of its own.
+    - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
+      too, and -1 means that; what it does not run is left to the threads.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
     - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
       "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
@@ -66,6 +70,8 @@ class Options:
     outputs: int = 32
     threads: int = 0
     pinned: bool = False
+    device: str = "cpu"
+    gpu_layers: int = ALL
     kv_format: str = "F16"
     numerics: str = "exact"
     strict: bool = False
@@ -95,6 +101,16 @@ class Options:
                 raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
         if not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
+        if self.device not in DEVICES:
+            raise ModelError(f"device is {self.device!r}: want {' or '.join(DEVICES)}")
+        if self.gpu_layers < ALL:
+            raise ModelError(f"gpu_layers must be at least {ALL}, got {self.gpu_layers}")
+        if self.device == "cpu" and self.gpu_layers > 0:
+            raise ModelError(f"gpu_layers is {self.gpu_layers}, but the device is the CPU")
+        if self.device != "cpu":
+            for name in ("ram_budget", "count_neurons", "observe"):
+                if getattr(self, name):
+                    raise ModelError(f"device {self.device} and {name} exclude each other")
         if self.kv_format not in FORMATS_OF_CACHE:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
         if self.sparse not in MODES:
@@ -109,10 +125,16 @@ class Options:
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
 
+    def cpu_blocks(self, blocks: int) -> int:
+        """How many of a model's blocks are the CPU's, if the GPU has kernels for the others."""
+        if self.device == "cpu":
+            return blocks
+        return 0 if self.gpu_layers == ALL else max(0, blocks - self.gpu_layers)
+
     def of_a_draft(self) -> "Options":
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
         return replace(
-            self, ram_budget=0, sparse="auto", threshold=None, vram_budget=0, activation=None,
-            rewrite=None,
+            self, ram_budget=0, gpu_layers=ALL, sparse="auto", threshold=None, vram_budget=0,
+            activation=None, rewrite=None,
         )  # fmt: skip

@@ -29,13 +29,13 @@ def save(engine: Engine, path: str | Path) -> None:
     """Write what the engine holds of sequence 0."""
     path = Path(path)
     engine.settle()
-    cells = engine.model.cells.of(0)[: len(engine.held)]  # an evaluation cut off has left more
+    cells = engine.model.cells.of(0)[: len(engine.text.held)]  # an evaluation cut off has left more
     header = json.dumps(
         {
             "model": model_digest(engine.model.file),
             "kv_format": engine.model.options.kv_format,
-            "tokens": engine.held,
-            "drawn": engine.drawn,
+            "tokens": engine.text.held,
+            "drawn": engine.text.drawn,
             "sampler": engine.sampler_state,
         }
     ).encode()
@@ -85,8 +85,9 @@ def restore(engine: Engine, path: str | Path) -> list[int]:
         rows = np.frombuffer(body, np.uint8, size, start)
         cache[cells] = rows.reshape(len(tokens), cache.shape[1])
         start += size
-    engine.held, engine.drawn, engine.sampler_state = tokens, header["drawn"], header["sampler"]
-    return engine.held + engine.drawn
+    engine.text.held, engine.text.drawn = tokens, header["drawn"]
+    engine.sampler_state = header["sampler"]
+    return engine.text.held + engine.text.drawn
 
 
 def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:

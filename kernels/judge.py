@@ -193,5 +193,6 @@ def _judged(
 
 def replay(kernel: str, case: Case) -> str:
     """The command that tries a case again on a kernel, given by name."""
-    op, _, variant, *_ = kernel.split("/")
-    return f"assay op {op} --variant {variant} {case.describe()}"
+    op, target, variant, *_ = kernel.split("/")
+    program = "python -m conformance.cuda.op" if target == "cuda" else "assay op"
+    return f"{program} {op} --variant {variant} {case.describe()}"

@@ -1,4 +1,5 @@
-"""Every kernel there is, one row each; variants of an op stand in order of preference."""
+"""Every kernel for CPUs, one row each, and with those for GPUs (cuda/table.py) every one there is;
+variants of an op stand in order of preference."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -231,9 +232,12 @@ KERNELS: tuple[Kernel, ...] = (
 )
 
 
-def variants(op: str, format: str | None = None, target: str = "cpu") -> list[Kernel]:
-    """The kernels of an op and format for a target, best first."""
-    return [k for k in KERNELS if (k.op, k.format, k.target) == (op, format, target)]
+EVERY: tuple[Kernel | CudaKernel, ...] = (*KERNELS, *CUDA_KERNELS)
+
+
+def variants(op: str, format: str | None = None) -> list[Kernel]:
+    """The CPU's kernels of an op and format, best first."""
+    return [k for k in KERNELS if (k.op, k.format) == (op, format)]
 
 
 def find(name: str) -> Kernel:
@@ -246,7 +250,4 @@ def find(name: str) -> Kernel:
 
 def find_any(name: str) -> Kernel | CudaKernel:
     """The kernel of any target."""
-    for kernel in CUDA_KERNELS:
-        if kernel.name == name:
-            return kernel
-    return find(name)
+    return next((kernel for kernel in CUDA_KERNELS if kernel.name == name), None) or find(name)

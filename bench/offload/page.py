@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +14,7 @@ from bench.offload.contests import IN_A_ROW, NAIVE, OVERLAPPED, SCATTERED
 from bench.offload.race import Outcome
 from bench.offload.way import DISK, LLAMA_CPP
 from bench.ratio import Ratio
+from bench.report.heading import heading, share, times
 from bench.report.markdown import table_lines
 from bench.report.table import NONE, Cell, Row, Table, number, percent, text
 
@@ -34,16 +34,7 @@ LEAD = (
 
 def page(contests: Sequence[Contest], about: Conditions, plots: Sequence[str]) -> str:
     """All of them; `plots` are the names of the curves' files, in their order."""
-    versions = ", ".join(f"{n} {v}" for n, v in about.versions.items() if n != "assay")
-    lines = [
-        "# Models within a memory budget",
-        "",
-        f"{about.device}, {date.today():%-d %B %Y}, commit {about.commit[:7] or 'unknown'};"
-        f" {about.system}; {versions}.",
-        *(["", f"**Measured on {about.busy}: doubtful.**"] if about.busy else []),
-        "",
-        LEAD,
-    ]
+    lines = [*heading("Models within a memory budget", about), "", LEAD]
     names = iter(plots)
     for contest in contests:
         lines += ["", f"## {title(contest)}", "", disks(contest), "", *table_lines(table(contest))]
@@ -112,27 +103,15 @@ def _row(contest: Contest, o: Outcome) -> Row:
     return (
         text(o.way.name),
         middle("seconds", 1e-3),
-        *(_interval(contest.faster(o, than)) for than in (NAIVE, OVERLAPPED, LLAMA_CPP)),
+        *(times(contest.faster(o, than)) for than in (NAIVE, OVERLAPPED, LLAMA_CPP)),
         middle("bytes", 1e6),
         number(o.rate / 1e9),
         middle("busy", 1e-3),
         middle("waited", 1e-3),
-        _share(contest.of_disk(o, busy=True)),
-        _share(contest.of_disk(o, busy=False)),
+        share(contest.of_disk(o, busy=True)),
+        share(contest.of_disk(o, busy=False)),
         percent(o.hit_rate),
     )
-
-
-def _interval(found: Ratio | None) -> Cell:
-    if not found:
-        return NONE
-    return Cell(f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]", found.value)
-
-
-def _share(found: Ratio | None) -> Cell:
-    if not found:
-        return NONE
-    return Cell(f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}]", found.value)
 
 
 def drawing(contest: Contest) -> Figure:

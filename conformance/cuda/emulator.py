@@ -119,7 +119,7 @@ class Emulator:
 
     name = identity = "emulated"
     capability = 90
-    bounded = True
+    bounded = emulated = True
 
     def __init__(self, total: int = 2**32) -> None:
         self.total = total

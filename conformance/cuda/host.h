@@ -82,6 +82,28 @@ HIDDEN unsigned ballot(uint32_t lanes, bool vote, int line) {
   return found;
 }
 
+template <class T>
+HIDDEN unsigned match(uint32_t lanes, T value, int line) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  leave(lanes, bits, line);
+  unsigned found = 0;
+  for (unsigned i = 0; i < 32; ++i)
+    if (lanes >> i & 1) found |= static_cast<unsigned>(left_by(i) == bits) << i;
+  return found;
+}
+
+// What each lane of a whole warp has left.
+struct Lanes {
+  uint32_t words[32];
+  HIDDEN explicit Lanes(uint32_t word) {
+    leave(0xffffffffu, word, __LINE__);
+    for (unsigned i = 0; i < 32; ++i) words[i] = static_cast<uint32_t>(left_by(i));
+  }
+  HIDDEN uint32_t operator[](int lane) const { return words[lane]; }
+};
+
 template <class T, class Change>
 HIDDEN T changed(T* address, Change change) {
   T* const memory = static_cast<T*>(atomic(address, sizeof(T)));
@@ -109,6 +131,7 @@ HIDDEN T changed(T* address, Change change) {
 #define __ballot_sync(lanes, vote) host::ballot(lanes, vote, __LINE__)
 #define __any_sync(lanes, vote) (host::ballot(lanes, vote, __LINE__) != 0)
 #define __all_sync(lanes, vote) (host::ballot(lanes, !(vote), __LINE__) == 0)
+#define __match_any_sync(lanes, value) host::match(lanes, value, __LINE__)
 
 template <class T>
 HIDDEN T atomicAdd(T* address, T value) {
@@ -148,6 +171,13 @@ inline unsigned __float_as_uint(float x) {
   return y;
 }
 inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choice) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  unsigned found = 0;
+  for (int i = 0; i < 4; ++i)
+    found |= static_cast<unsigned>(bytes >> 8 * (choice >> 4 * i & 7) & 255) << 8 * i;
+  return found;
+}
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float x, float y) { return x / y; }

@@ -15,12 +15,13 @@ LINEAR = [op for op in ACTIVATION if op != "drelu"]  # in up
 
 @each(*ACTIVATION)
 def test_an_up_of_one_leaves_the_activation(kernel):
-    """act(gate) * 1 is what the activation's own kernel of that variant gives, bit for bit; where
-    there is none, it is within the activation's bound."""
+    """act(gate) * 1 is what the activation's own kernel of that target and variant gives, bit for
+    bit; where there is none, it is within the activation's bound."""
     activation = OPS[ACTIVATION[kernel.op]]
     gate = inputs_of(kernel, tokens=7, width=127)["gate"]
     out = run(kernel, gate=gate, up=np.ones_like(gate))
-    plain = [k for k in HERE if (k.op, k.variant) == (activation.name, kernel.variant)]
+    own = activation.name, kernel.target, kernel.variant
+    plain = [k for k in HERE if (k.op, k.target, k.variant) == own]
     if plain:
         assert_array_equal(out, run(plain[0], x=gate))
     else:

@@ -65,7 +65,8 @@ def test_turns_add_up(kernel):
 @each("rope_norm")
 def test_norm_is_neox_with_its_dimensions_reordered(kernel):
     """The two pairings are one rotation, up to the order of a head's dimensions."""
-    neox = next(k for k in HERE if k.op == "rope_neox" and k.variant == kernel.variant)
+    own = "rope_neox", kernel.target, kernel.variant
+    neox = next(k for k in HERE if (k.op, k.target, k.variant) == own)
     x, rotation = heads(5), turns(5, 6, 7, 8)
     order = np.concatenate([np.arange(0, 2 * PAIRS, 2), np.arange(1, 2 * PAIRS, 2)])
     reordered = run(neox, x=np.ascontiguousarray(x[..., order]), rotation=rotation)

@@ -182,7 +182,7 @@ def test_context_shift_is_a_fresh_start(engine: Engine, path: Path, keep: int) -
     prompt = [BOS, *letters(TEXT)]
     with Engine.load(path, context=24, threads=1) as small:
         pieces = small.generate(prompt, params, context_shift=True, keep=keep)
-        held = [list(small.held) for _ in pieces]
+        held = [list(small.text.held) for _ in pieces]
     assert sum(len(after) < len(before) for before, after in pairwise(held)) >= 2
     for before, after in pairwise(held):
         if len(after) < len(before):

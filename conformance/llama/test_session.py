@@ -86,10 +86,10 @@ def drawn(
 
 def refusal(engine: Engine, path: Path) -> str:
     """The line with which the session is refused; the engine holds what it held."""
-    before = list(engine.held), list(engine.drawn), engine.sampler_state
+    before = list(engine.text.held), list(engine.text.drawn), engine.sampler_state
     with pytest.raises(SessionError) as caught:
         restore(engine, path)
-    assert (list(engine.held), list(engine.drawn), engine.sampler_state) == before
+    assert (list(engine.text.held), list(engine.text.drawn), engine.sampler_state) == before
     line = str(caught.value)
     assert line.startswith(f"{path}: ")
     assert line.isprintable()
@@ -147,7 +147,7 @@ def test_saved_again_is_the_same_file(other: Engine, saved: Path, tmp_path: Path
 
 def test_cells_of_a_failed_step_are_not_saved(engine: Engine, saved: Path, tmp_path: Path) -> None:
     """Cells beyond the tokens held, as a step leaves that was cut off, are no part of the file."""
-    engine.model.cells.place([len(engine.held)], [(0,)])
+    engine.model.cells.place([len(engine.text.held)], [(0,)])
     save(engine, tmp_path / "again.session")
     assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
 

@@ -52,9 +52,6 @@ class Oracle:
         assert 0 <= step.likeliest(TEXT) < self.vocab
         self.told[-1] += step.tokens
 
-    def reset(self) -> None:
-        self.begun, self.told = [], []
-
     def _foretold(self, at: int) -> int:
         return self.text[at] if at < len(self.text) else self.chance.randrange(self.vocab)
 

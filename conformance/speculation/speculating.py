@@ -24,12 +24,11 @@ def drafting(
     engine: Engine, drafter: Drafter, most: int = LONGEST, adaptive: bool = False
 ) -> Iterator[None]:
     """Within it the engine drafts so."""
-    engine._speculation = Speculation(engine.model, drafter, most, BRANCHES, adaptive)
+    engine.speculation = Speculation(engine.model, drafter, most, BRANCHES, adaptive)
     try:
         yield
     finally:
-        engine.settle()
-        engine._speculation = None
+        engine.speculation = None
 
 
 def sampling(params: dict[str, Any]) -> SamplingParams:
@@ -54,7 +53,7 @@ def ids(found: Sequence[Piece]) -> list[int]:
 def demand_settled(engine: Engine) -> None:
     """Sequence 0 holds the cells of `held`, in order; no other holds any, and none is lost."""
     cells = engine.model.cells
-    assert cells.positions_of(0).tolist() == list(range(len(engine.held)))
+    assert cells.positions_of(0).tolist() == list(range(len(engine.text.held)))
     assert cells.lengths[1:] == [0] * (cells.n_sequences - 1)
-    assert cells.free == cells.capacity - len(engine.held)
-    assert np.unique(cells.of(0)).size == len(engine.held)
+    assert cells.free == cells.capacity - len(engine.text.held)
+    assert np.unique(cells.of(0)).size == len(engine.text.held)

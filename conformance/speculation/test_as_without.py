@@ -99,7 +99,7 @@ def test_a_drafted_generation_is_the_plain_one(
 ) -> None:
     """Every parameter holds as without drafts, twice, and the cache is left alike."""
     plain = whole(engine, case)
-    left = engine.held, engine.drawn, engine.sampler_state
+    left = engine.text.held, engine.text.drawn, engine.sampler_state
     demand_settled(engine)
     text = engine.encode(TEXT) + case.get("says", ids(plain))
     oracle = Oracle(text, VOCAB, **guesses)
@@ -108,7 +108,7 @@ def test_a_drafted_generation_is_the_plain_one(
             engine.reset()
             drafted = whole(engine, case)
             assert unmarked(drafted) == plain
-            assert (engine.held, engine.drawn, engine.sampler_state) == left
+            assert (engine.text.held, engine.text.drawn, engine.sampler_state) == left
             demand_settled(engine)
             demand_counts(engine, drafted)
     if not guesses and len(plain) > 2:

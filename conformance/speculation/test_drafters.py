@@ -71,16 +71,6 @@ def test_one_token_over_and_over(make, a_step):
     assert (len(text), steps) == (20 + 10 * a_step, 10)
 
 
-@every_drafter
-def test_after_a_reset_nothing_is_left(make):
-    """A drafter that forgot everything proposes what a new one does."""
-    target: Target = fickle(2, 4)
-    used, new = make(), make()
-    speak(target, used, [1, 2, 3, 0, 1], 60, 80)
-    used.reset()
-    assert speak(target, used, [2, 1], 60, 80) == speak(target, new, [2, 1], 60, 80)
-
-
 @pytest.mark.parametrize("make", [PromptLookupDrafter, LookaheadDrafter])
 @given(prompts, prompts)
 def test_texts_are_drafted_apart(make, one, other):

@@ -66,9 +66,6 @@ class Failing:
         self._reach("verified")
         self._oracle.verified(step)
 
-    def reset(self) -> None:
-        pass
-
 
 @trees
 @pytest.mark.parametrize("method", ["begin", "draft", "verified"])
@@ -101,9 +98,6 @@ class Proposing:
         return self._draft
 
     def verified(self, step: Verified) -> None:
-        pass
-
-    def reset(self) -> None:
         pass
 
 

@@ -65,9 +65,6 @@ class Foretelling:
     def verified(self, step: Verified) -> None:
         self._now.verified(step)
 
-    def reset(self) -> None:
-        pass
-
 
 trees = pytest.mark.parametrize("siblings", [0, 2], ids=["chains", "trees"])
 
@@ -210,7 +207,7 @@ def test_resuming_is_going_on(engine: Engine, siblings: int) -> None:
 def test_closing_the_engine_under_a_generation(small: Path) -> None:
     """A generation that waits with a draft outlives its engine without harm."""
     with Engine.load(small, threads=1, context=CONTEXT, **ROOM) as engine:
-        engine._speculation = None
+        engine.speculation = None
         text = [*PROMPTS[0], *ids(pieces(engine, PROMPTS[0], GREEDY))]
         with drafting(engine, Oracle(text, VOCAB)):
             generation = engine.generate(PROMPTS[0], sampling(GREEDY))

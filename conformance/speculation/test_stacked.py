@@ -140,9 +140,6 @@ class Guessing:
     def verified(self, step: Verified) -> None:
         pass
 
-    def reset(self) -> None:
-        pass
-
 
 def level(_: list[int], logits: Array) -> Array:
     return np.zeros_like(logits)

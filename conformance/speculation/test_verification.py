@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.speculation.exactness import FORMULAS, law_of_texts, limit, numbered, surprise
+from conformance.speculation.verifying import Outcome, siblings, verifier, verify
 from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
 from engine.speculation.drafter import TEXT, Draft
-from engine.speculation.verification import Outcome, Verifier, children
+from engine.speculation.verification import children
 from reference.op import Array
 
-VERIFIER = Verifier()
 VOCAB = 5
 
 
@@ -70,7 +70,7 @@ def test_verifying_is_the_formulas_in_turn(tree, certain, seed):
     tokens, parents, random = tree
     p = rows_of(random, len(tokens) + 1)
     draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
-    found = VERIFIER.verify(draft, p, np.random.default_rng(seed))
+    found = verify(draft, p, np.random.default_rng(seed))
     assert found == oracle(draft, p, np.random.default_rng(seed))
     assert found.nodes == (draft.path(found.nodes[-1]) if found.nodes else ())
     assert p[1 + (found.nodes[-1] if found.nodes else TEXT), found.token] > 0
@@ -83,7 +83,7 @@ def test_a_greedy_target_goes_its_own_way(tree, certain, seed):
     tokens, parents, random = tree
     best = random.integers(VOCAB, size=len(tokens) + 1)
     draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
-    found = VERIFIER.verify(draft, np.eye(VOCAB)[best], np.random.default_rng(seed))
+    found = verify(draft, np.eye(VOCAB)[best], np.random.default_rng(seed))
     at, path = TEXT, []
     while here := [n for n in children(draft, at) if tokens[n] == best[1 + at]]:
         at = here[0]
@@ -95,7 +95,7 @@ def test_an_empty_draft_is_plain_sampling():
     """Nothing is accepted, and the bonus token is drawn from p."""
     p = np.array([[0.25, 0.5, 0.25]])
     for u, token in ((0.0, 0), (0.3, 1), (0.8, 2)):
-        found = VERIFIER.verify(Draft(), p, Fixed(u))
+        found = verify(Draft(), p, Fixed(u))
         assert found == Outcome((), token)
 
 
@@ -117,11 +117,11 @@ def test_the_ends_of_the_unit_interval(u):
     q = np.array([[0.5, 0.5, 0.0]])
     draft = Draft.chain([0], q)
     for p, accepts in (([0.0, 0.5, 0.5], False), ([0.5, 0.5, 0.0], True), ([1.0, 0, 0], True)):
-        found = VERIFIER.verify(draft, np.array([p, p]), Fixed(u))
+        found = verify(draft, np.array([p, p]), Fixed(u))
         assert bool(found.nodes) == accepts
         assert p[found.token] > 0
     little = np.array([[2.0**-60, 1 - 2.0**-60, 0]] * 2)
-    assert bool(VERIFIER.verify(draft, little, Fixed(u)).nodes) == (u == 0)
+    assert bool(verify(draft, little, Fixed(u)).nodes) == (u == 0)
 
 
 TARGET = np.array([[0.5, 0.3, 0.2], [0.0, 0.4, 0.6], [0.1, 0.0, 0.9]])
@@ -134,7 +134,7 @@ def drawn_tree(random: np.random.Generator, branches: int, depth: int) -> Draft:
     for _ in range(depth):
         grown = []
         for node, last in ends:
-            drawn, rows = VERIFIER.siblings(DRAFTER[last], branches, random)
+            drawn, rows = siblings(DRAFTER[last], branches, random)
             grown += [(len(tokens) + i, token) for i, token in enumerate(drawn)]
             tokens += drawn
             parents += [node] * len(drawn)
@@ -151,7 +151,7 @@ def test_whole_trees_leave_the_text_the_targets(branches, depth):
     for _ in range(6_000):
         draft = drawn_tree(random, branches, depth)
         p = TARGET[[0, *draft.tokens]]
-        found = VERIFIER.verify(draft, p, random)
+        found = verify(draft, p, random)
         text = [*(draft.tokens[node] for node in found.nodes), found.token]
         while len(text) < 3:
             text.append(int(random.choice(3, p=TARGET[text[-1]])))
@@ -167,7 +167,7 @@ def test_siblings_differ_and_say_what_they_were_drawn_from(seed, count):
     """Each was possible, none comes twice, and a row is q without those before it."""
     random = np.random.default_rng(seed)
     q = rows_of(random, 1)[0]
-    tokens, rows = VERIFIER.siblings(q, count, random)
+    tokens, rows = siblings(q, count, random)
     assert len(tokens) == len(set(tokens)) == min(count, int((q > 0).sum()))
     assert rows.shape == (len(tokens), VOCAB)
     left = q
@@ -193,7 +193,7 @@ def written(sampler: Sampler, drafts: Callable[[tuple[int, ...]], Draft], length
     while len(text) < length + 2:
         draft, node = drafts(text), TEXT
         while True:
-            sampled = VERIFIER.sample(sampler, logits_behind(text), draft, node)
+            sampled = verifier(VOCAB).sample(sampler, logits_behind(text), draft, node)
             sampler.accept(sampled.token)
             text = (*text, sampled.token)
             here = [n for n in children(draft, node) if draft.tokens[n] == sampled.token]
@@ -235,7 +235,7 @@ def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
         random = np.random.default_rng(0)
 
         def drawn(text: tuple[int, ...]) -> Draft:
-            tokens, rows = VERIFIER.siblings(rows_of(random, 1)[0], 3, random)
+            tokens, rows = siblings(rows_of(random, 1)[0], 3, random)
             return Draft(tuple(tokens), (TEXT,) * len(tokens), rows)
 
         return written(Sampler(replace(params, seed=seed), VOCAB, [1]), drawn, 60)
@@ -249,16 +249,18 @@ def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
 
 def test_what_a_draft_is_must_fit():
     """Other types and sizes are refused: kernels would read what is not theirs."""
-    p, random = np.full((3, 4), 0.25), np.random.default_rng(0)
-    draft = Draft.chain([1, 2], np.full((2, 4), 0.25))
-    with pytest.raises(ValueError, match=r"p: want float64 \[3, 4\], got float64 \[2, 4\]"):
-        VERIFIER.verify(draft, p[:2], random)
-    with pytest.raises(ValueError, match=r"p: want float64 \[3, 4\], got float32 \[3, 4\]"):
-        VERIFIER.verify(draft, p.astype(np.float32), random)
+    p, random, choose = np.full(4, 0.25), np.random.default_rng(0), verifier(4).choose
+    q = np.full((1, 4), 0.25)
+    with pytest.raises(ValueError, match=r"p: want float64 \[4\], got float64 \[3\]"):
+        choose(p[:3], [1], q, random)
+    with pytest.raises(ValueError, match=r"p: want float64 \[4\], got float32 \[4\]"):
+        choose(p.astype(np.float32), [1], q, random)
     with pytest.raises(ValueError, match=r"q: want float64 \[1, 4\], got float64 \[1, 5\]"):
-        VERIFIER.verify(Draft.chain([1], np.full((1, 5), 0.2)), p[:2], random)
+        choose(p, [1], np.full((1, 5), 0.2), random)
+    with pytest.raises(ValueError, match=r"q: want float64 \[2, 4\], got float64 \[1, 4\]"):
+        choose(p, [1, 2], q, random)
     with pytest.raises(ValueError, match="token 4 is outside the vocabulary of 4"):
-        VERIFIER.verify(Draft.chain([4], p[:1]), p[:2], random)
+        choose(p, [4], q, random)
 
 
 def test_probabilities_are_not_written_to():
@@ -269,6 +271,6 @@ def test_probabilities_are_not_written_to():
     for rows in (p, draft.q):
         rows.flags.writeable = False
     for _ in range(20):
-        VERIFIER.verify(draft, p, random)
+        verify(draft, p, random)
     assert_array_equal(p, before[0])
     assert_array_equal(draft.q, before[1])

@@ -27,9 +27,9 @@ def certify(
     from engine.shell.show import progress_bar, stdout
     from kernels.certificates import Certificate, Key, Store
     from kernels.certify import certify as try_all
-    from kernels.table import KERNELS
+    from kernels.table import EVERY
 
-    chosen = [k for k in KERNELS if op in (None, k.op) and not k.missing()]
+    chosen = [k for k in EVERY if op in (None, k.op) and not k.missing()]
     if not chosen:
         raise ValueError(f"there is no op {op!r} with a kernel for this machine")
     if deep:

@@ -22,6 +22,8 @@ def chat(
     kv: o.KvFormat = "F16",
     numerics: o.Numerics = "exact",
     pinned: o.Pinned = False,
+    device: o.Device = "cpu",
+    gpu_layers: o.GpuLayers = -1,
     keep_packed: o.KeepPacked = False,
     variant: o.Variant = None,
     strict: o.Strict = False,
@@ -31,7 +33,7 @@ def chat(
     ram_budget: o.RamBudget = "",
 ) -> None:
     """Talk to a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
-    from engine.engine import PromptError
+    from engine.checks import PromptError
     from engine.sampling_params import SamplingParams
     from engine.shell.show import loaded, print_timings
 
@@ -47,6 +49,8 @@ def chat(
         kv_format=kv,
         numerics=numerics,
         pinned=pinned,
+        device=device,
+        gpu_layers=gpu_layers,
         keep_packed=keep_packed,
         variant=variant,
         strict=strict,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 from engine.shell import options as o
 
 if TYPE_CHECKING:
-    from kernels.kernel import Kernel
+    from kernels.call import AnyKernel
+
+NOT_HERE = {"cpu": "not on this CPU", "cuda": "no such GPU here"}
 
 
 def ops(as_json: o.Json = False) -> None:
@@ -16,28 +18,28 @@ def ops(as_json: o.Json = False) -> None:
 
     from engine.shell.show import stdout
     from kernels.certificates import Key, Store
-    from kernels.table import KERNELS
+    from kernels.table import EVERY
     from reference.table import OPS
 
     known = Store().load()
 
-    def state(kernel: "Kernel") -> str:
+    def state(kernel: "AnyKernel") -> str:
         if kernel.missing():
-            return "not on this CPU"
+            return NOT_HERE[kernel.target]
         certificate = known.get(Key.of(kernel).digest)
         if certificate is None:
             return "untried"
         return certificate.level if certificate.passed else "FAILED"
 
     if as_json:
-        kernels = [{"kernel": k.name, "op": k.op, "certificate": state(k)} for k in KERNELS]
+        kernels = [{"kernel": k.name, "op": k.op, "certificate": state(k)} for k in EVERY]
         signatures = {name: op.signature for name, op in OPS.items()}
         print(json.dumps({"ops": signatures, "kernels": kernels}))
         return
     table = Table("op", "kernels", "formats", "certificate", "signature")
     for name, op in OPS.items():
         groups: dict[tuple[str, str], list[str]] = {}
-        for kernel in (k for k in KERNELS if k.op == name):
+        for kernel in (k for k in EVERY if k.op == name):
             group = groups.setdefault((f"{kernel.target}/{kernel.variant}", state(kernel)), [])
             group.append(kernel.format or "")
         for i, ((variant, certificate), formats) in enumerate(groups.items()):

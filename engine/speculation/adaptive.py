@@ -94,15 +94,12 @@ class AdaptiveLength:
         if most < 1:
             raise ValueError(f"drafts of at most {most} tokens: want 1 or more")
         self.most = most
-        self.reset()
-
-    def reset(self) -> None:
-        self.acceptance = Acceptance(self.most)
+        self.acceptance = Acceptance(most)
         self.draft_seconds, self.step_seconds = Costs(), Costs()
         self.best = 0
         self._pace = 0.0  # seconds a token at the best length
         self._elapsed = 0.0
-        tried = {0, self.most, *(1 << i for i in range(self.most.bit_length()))}
+        tried = {0, most, *(1 << i for i in range(most.bit_length()))}
         self._lost = dict.fromkeys(sorted(tried), 0.0)  # seconds that tries took beyond their worth
 
     def choose(self) -> int:

@@ -1,14 +1,14 @@
 """From settings to a drafter at work."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from engine.config import ModelError
 from engine.model import Model
-from engine.sampler import Bind, Sampler
-from engine.sampling_params import SamplingParams
+from engine.options import MOST_SEQUENCES, Options
+from engine.samplers import Samplers
 from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
 from engine.speculation.lookahead import LookaheadDrafter
@@ -31,7 +31,7 @@ from engine.tokenizer import Tokenizer
 
 
 class Loaded(Protocol):
-    """A model with its tokenizer, samplers and kernels bound: what an Engine is."""
+    """A model with its tokenizer and samplers: what an Engine is."""
 
     @property
     def model(self) -> Model: ...
@@ -39,9 +39,17 @@ class Loaded(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def sampler(self, params: SamplingParams) -> Sampler: ...
+    @property
+    def samplers(self) -> Samplers: ...
 
-    def bound(self, ops: Sequence[str]) -> Mapping[str, Bind]: ...
+
+def with_room(options: Options, settings: Settings) -> Options:
+    """The options of a target, with sequences and outputs for its drafts."""
+    return replace(
+        options,
+        sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),
+        outputs=max(options.outputs, 1 + settings.draft_max),
+    )
 
 
 def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Speculation:
@@ -55,7 +63,7 @@ def speculation(settings: Settings, target: Loaded, draft: Loaded | None) -> Spe
         settings.draft_max,
         branches(settings),
         settings.adaptive,
-        Verifier(target.bound(OPS)) if drawn else None,
+        Verifier(target.model.config.vocab, target.samplers.bound(OPS)) if drawn else None,
     )
 
 
@@ -75,7 +83,7 @@ def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter
     if isinstance(settings, Tree):
         propose = partial(propose, p_split=settings.p_split, branches=settings.n_parallel)
     elif settings.sampling:
-        sampler = model.sampler(settings.sampling)
+        sampler = model.samplers.of_drafts(settings.sampling)
         propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
     found = ModelDrafter(guesser, propose, settings.draft_min, sampler)
     if draft and settings.translate:

@@ -83,9 +83,6 @@ class Drafter(Protocol):
     def verified(self, step: Verified) -> None:
         """What became of the last draft."""
 
-    def reset(self) -> None:
-        """Forget everything, all texts included."""
-
 
 class Branches:
     """A deterministic draft in the making: branches that begin alike share their nodes."""

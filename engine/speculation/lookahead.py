@@ -116,6 +116,3 @@ class LookaheadDrafter:
                 self._pool.add(token, following)
             ahead -= 1  # a row less is a step ahead
         self._window.slide(ahead)
-
-    def reset(self) -> None:
-        self.begin(())

@@ -43,9 +43,6 @@ class Guesser(Protocol):
     def room(self, text: Sequence[int]) -> int:
         """How many tokens it can go on for."""
 
-    def reset(self) -> None:
-        """Forget the text."""
-
 
 class OtherModel:
     """A draft model, with a cache of its own in which the text stays from draft to draft. Of a text
@@ -86,10 +83,6 @@ class OtherModel:
             for sequence in spare:
                 cells.remove(sequence)
 
-    def reset(self) -> None:
-        self._model.cells.clear()
-        self._held = []
-
 
 class Sparser:
     """The target itself at a stricter threshold for its neurons: the text's cells are there, only
@@ -116,9 +109,6 @@ class Sparser:
             model.set_threshold(before)
             for sequence in range(1, model.options.sequences):
                 cells.remove(sequence)
-
-    def reset(self) -> None:
-        """Nothing: the text is the target's."""
 
 
 @dataclass(slots=True)
@@ -217,6 +207,3 @@ class ModelDrafter:
 
     def verified(self, step: Verified) -> None:
         """Nothing: the next text says it."""
-
-    def reset(self) -> None:
-        self._guesser.reset()

@@ -23,12 +23,12 @@ class PromptLookupDrafter:
         if not 1 <= least <= longest:
             raise ValueError(f"n-grams of {least} to {longest} tokens: want 1 <= least <= longest")
         self._lengths = range(longest, least - 1, -1)
-        self._follows: dict[tuple[int, ...], int] = {}  # where the token behind an n-gram stands
-        self._last: deque[int] = deque(maxlen=longest)
-        self._size = 0
+        self.begin(())
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self.reset()
+        self._follows: dict[tuple[int, ...], int] = {}  # where the token behind an n-gram stands
+        self._last: deque[int] = deque(maxlen=self._lengths[0])
+        self._size = 0
         self._read(prompt)
 
     def draft(self, text: Sequence[int], most: int) -> Draft:
@@ -41,11 +41,6 @@ class PromptLookupDrafter:
 
     def verified(self, step: Verified) -> None:
         self._read(step.tokens)
-
-    def reset(self) -> None:
-        self._follows.clear()
-        self._last.clear()
-        self._size = 0
 
     def _read(self, tokens: Sequence[int]) -> None:
         for token in tokens:

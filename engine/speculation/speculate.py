@@ -104,10 +104,11 @@ class Speculation:
             Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
 
-    def step(self, left: int) -> Array:
-        """Run the text's last token, and with it a draft of what may follow, of which `left` tokens
-        are wanted at most; the last token's logits [vocab]."""
-        cells = self._model.cells
+    def step(self, completion: Completion) -> Array:
+        """Run the text's last token, and with it a draft of what may follow, of as many tokens as
+        the completion may still have at most; the last token's logits [vocab]."""
+        cells, most = self._model.cells, completion.params.max_tokens
+        left = cells.capacity if most is None else most - len(completion.tokens) - 1
         if not self._begun:
             self._drafter.begin(self._text)
             self._begun, self._taken = True, []

@@ -30,6 +30,3 @@ class TranslatedDrafter:
 
     def verified(self, step: Verified) -> None:
         """Nothing: the next text says it, in the other vocabulary's tokens."""
-
-    def reset(self) -> None:
-        self._drafter.reset()

@@ -41,16 +41,13 @@ class Trie:
                 " of 1 or more, and room for two of them with their roots"
             )
         self.branch_length, self.capacity = branch_length, capacity
-        self.clear()
+        self._top = Node()
+        self._size = 0
+        self._ends: list[Node] = []  # the last nodes of branches that still grow
 
     def __len__(self) -> int:
         """Nodes, the roots included."""
         return self._size
-
-    def clear(self) -> None:
-        self._top = Node()
-        self._size = 0
-        self._ends: list[Node] = []  # the last nodes of branches that still grow
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Forget the last prompt, and read another."""
@@ -160,9 +157,6 @@ class TrieDrafter:
 
     def verified(self, step: Verified) -> None:
         self.trie.read(step.tokens)
-
-    def reset(self) -> None:
-        self.trie.clear()
 
 
 def _add_most_frequent(found: Node, branches: Branches, room: int) -> None:

@@ -77,7 +77,8 @@ def bind(
     host: dict[str, Any] = {**inputs}
     if kernel.pack:
         host["weight"] = kernel.pack(inputs["weight"])
-    shape = _sizes(kernel, inputs, host)
+    shapes = {name: value.shape for name, value in host.items() if isinstance(value, np.ndarray)}
+    shape = device_sizes(kernel, shapes) | sizes(kernel.spec, inputs, kernel.format)
     arrays = {name: value for name, value in host.items() if isinstance(value, np.ndarray)}
     buffers = {name: upload(device, np.ascontiguousarray(a)) for name, a in arrays.items()}
     if rows:
@@ -98,13 +99,13 @@ def bind(
     return run
 
 
-def _sizes(kernel: CudaKernel, inputs: Arguments, host: Mapping[str, Any]) -> dict[str, int]:
-    """The op's sizes, and those that launches name of arrays as they lie on the device."""
-    found = dict(sizes(kernel.spec, inputs, kernel.format))
+def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes that launches name of arrays as they lie on the device, such as bytes of rows;
+    those of the op's own signature go before them."""
+    found: dict[str, int] = {}
     for argument in (a for launch in kernel.launches for a in launch.arguments):
-        if argument.axes and argument.name in host:
-            for axis, size in zip(argument.axes, host[argument.name].shape, strict=True):
-                found.setdefault(axis, size)
+        for axis, size in zip(argument.axes, shapes.get(argument.name, ()), strict=False):
+            found.setdefault(axis, size)
     return found
 
 

@@ -18,7 +18,7 @@ PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so bef
 class Gpu:
     """A Device. DeviceError where there is none, or one that is too old."""
 
-    bounded = False
+    bounded = emulated = False
 
     def __init__(self, number: int = 0) -> None:
         if reason := nvrtc.missing():
@@ -30,7 +30,8 @@ class Gpu:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except self._errors as error:
-            raise DeviceError(f"no GPU can be used: {error}") from None
+            reason = _of_driver(cupy.cuda.runtime) or error
+            raise DeviceError(f"no GPU can be used: {reason}") from None
         if number >= count:
             raise DeviceError(f"there is no GPU {number}, only {count}")
         properties = cupy.cuda.runtime.getDeviceProperties(number)
@@ -52,7 +53,8 @@ class Gpu:
 
     def memory(self) -> tuple[int, int]:
         free, total = self._device.mem_info
-        return int(free), int(total)
+        kept = self._cupy.get_default_memory_pool().free_bytes()  # for whoever asks next
+        return int(free + kept), int(total)
 
     def empty(self, size: int) -> Buffer:
         try:
@@ -130,3 +132,13 @@ class Gpu:
             yield
         except self._errors as error:
             raise DeviceError(f"{self.name}: {error}") from None
+
+
+def _of_driver(runtime: Any) -> str:
+    """What is wrong with the driver; "" if nothing is."""
+    has, wants = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if not has:
+        return "there is no NVIDIA driver"
+    if has // 1000 < wants // 1000:  # within a major version they go together
+        return f"the driver is for CUDA {has // 1000}, CuPy for CUDA {wants // 1000}"
+    return ""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernels.cuda.current import current
+from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch
 from kernels.cuda.packing import Planes
 from kernels.kernel import any_shape
@@ -44,6 +46,14 @@ class CudaKernel:
     def name(self) -> str:
         """E.g. linear/cuda/generic/Q4_0."""
         return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
+
+    def missing(self) -> list[str]:
+        """What this machine lacks for it."""
+        try:
+            capability = current().capability
+        except DeviceError:
+            return ["a GPU"]
+        return [f"sm_{self.capability}"] * (capability < self.capability)
 
     def conditions(self) -> str:
         """All that its row says beside the launches' sources, for the certificate."""

@@ -2,7 +2,6 @@
 // has a block of 32.
 #include "formats.cuh"
 
-// Bytes of a cell are written one by one or, where they begin at a multiple of two, as a word.
 static __device__ __forceinline__ void put_half(uint8_t* at, half_t value) {
   *reinterpret_cast<uint16_t*>(at) = value.bits;
 }

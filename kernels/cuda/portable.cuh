@@ -11,6 +11,8 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
+#define INFINITY __int_as_float(0x7f800000)
+
 // Memory of a size that the launch gives.
 #define DYNAMIC_SHARED(type, name)           \
   extern __shared__ uint4 dynamic_shared_[]; \
@@ -94,10 +96,10 @@ static __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-// The same over a block of whole warps; `partial` is shared memory of one float a warp, free again
-// when all are back.
-template <class Combine>
-static __device__ __forceinline__ float block_reduce(float x, float* partial, Combine combine) {
+// The same over a block of whole warps; `partial` is shared memory of one element a warp, free
+// again when all are back.
+template <class T, class Combine>
+static __device__ __forceinline__ T block_reduce(T x, T* partial, Combine combine) {
   const int warps = blockDim.x / WARP;
   for (int m = WARP / 2; m; m /= 2) x = combine(x, __shfl_xor_sync(ALL, x, m));
   if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
@@ -109,8 +111,97 @@ static __device__ __forceinline__ float block_reduce(float x, float* partial, Co
 }
 
 struct Sum {
-  __device__ float operator()(float a, float b) const { return a + b; }
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
+
+// A word of each lane of a warp.
+#ifdef HOST
+using Lanes = host::Lanes;
+#else
+struct Lanes {
+  uint32_t own;
+  __device__ explicit Lanes(uint32_t word) : own(word) {}
+  __device__ uint32_t operator[](int lane) const { return __shfl_sync(ALL, own, lane); }
+};
+#endif
+
+// Tensor cores: a warp adds a b to c, where a is 16 rows, b 8 columns, and a word is four int8 or
+// two float16 of a row or column. With g = lane / 4 and t = lane % 4 a lane holds
+//   of c: columns 2t and 2t + 1 of row g, then of row g + 8;
+//   of a: word t of row g, then of row g + 8; if there are eight words, also word t + 4 of both;
+//   of b: word t of column g; if there are eight words, also word t + 4.
+#if defined(HOST) || __CUDA_ARCH__ < 800
+template <int HALVES, class T, class Dot>
+static __device__ __forceinline__ void mma_plain(T (&c)[4], const uint32_t* a, const uint32_t* b,
+                                                 Dot dot) {
+  const int lane = threadIdx.x % WARP, row = lane / 4 * 4, column = lane % 4 * 8;
+#pragma unroll
+  for (int h = 0; h < HALVES; ++h) {
+    const Lanes upper(a[2 * h]), lower(a[2 * h + 1]), columns(b[h]);
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const uint32_t left = columns[column + t], right = columns[column + 4 + t];
+      c[0] = dot(upper[row + t], left, c[0]);
+      c[1] = dot(upper[row + t], right, c[1]);
+      c[2] = dot(lower[row + t], left, c[2]);
+      c[3] = dot(lower[row + t], right, c[3]);
+    }
+  }
+}
+
+struct DotOfBytes {
+  __device__ int operator()(uint32_t a, uint32_t b, int c) const { return dot4(a, b, c); }
+};
+struct DotOfHalves {
+  __device__ float operator()(uint32_t a, uint32_t b, float c) const {
+    c = fmaf(to_float(half_t{static_cast<uint16_t>(a)}),
+             to_float(half_t{static_cast<uint16_t>(b)}), c);
+    return fmaf(to_float(half_t{static_cast<uint16_t>(a >> 16)}),
+                to_float(half_t{static_cast<uint16_t>(b >> 16)}), c);
+  }
+};
+#endif
+
+// Of int8, 16 along a row.
+static __device__ __forceinline__ void mma_m16n8k16(int (&c)[4], const uint32_t (&a)[2],
+                                                    const uint32_t (&b)[1]) {
+#if defined(HOST) || __CUDA_ARCH__ < 800
+  mma_plain<1>(c, a, b, DotOfBytes());
+#else
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+#endif
+}
+
+// Of int8, 32 along a row.
+static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t (&a)[4],
+                                                    const uint32_t (&b)[2]) {
+#if defined(HOST) || __CUDA_ARCH__ < 800
+  mma_plain<2>(c, a, b, DotOfBytes());
+#else
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// Of float16, 16 along a row, added in float32.
+static __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4],
+                                                    const uint32_t (&b)[2]) {
+#if defined(HOST) || __CUDA_ARCH__ < 800
+  mma_plain<2>(c, a, b, DotOfHalves());
+#else
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}

@@ -1,0 +1,157 @@
+"""How much faster a model writes with drafts than without, beside what the formula allows.
+
+`python -m bench.speculation_speed TARGET [--draft MODEL] [-o PAGE.md]` measures what a step of
+several tokens costs, what a synthetic drafter of known acceptance and cost gains, a draft model,
+prompt lookup where a passage is copied and, of a target with predictors, drafts and skipped neurons
+beside each other. Ways take turns; a text with drafts that is not the plain one is an error.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.program import Face, Tell, add_options, report
+from bench.speculation import page
+from bench.speculation.contest import Synthetic
+from bench.speculation.lookup import LOOKUP, lookup
+from bench.speculation.page import Part
+from bench.speculation.pair import PAIR, pair
+from bench.speculation.sparse import SPARSE, sparse, unions
+from bench.speculation.synthetic import (
+    ALPHAS,
+    COSTS,
+    CURVE,
+    CURVE_ALPHAS,
+    CURVE_GAMMA,
+    FORMULA,
+    GAMMAS,
+    drafts,
+    synthetic,
+)
+from bench.speculation.texts import opening
+from bench.speculation.verifying import MOST, VERIFY, verifying
+from bench.timing import Rule
+from engine import Engine, Options
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+from kernels.cpu.cores import physical_cores
+
+PARTS = (VERIFY, FORMULA, PAIR, LOOKUP, SPARSE)
+CONTEXT = 1024
+DEPTH = 32  # tokens of a prompt
+SPARSE_DRAFTS = Synthetic(0.8, 4, 0.0, float("nan"))
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """`rule` says how many samples; a sample is a stretch of `length` tokens, behind one of so many
+    `prompts` where a draft model guesses; steps of `counts` tokens are verified; `alphas`, `costs`
+    and `gammas` are a synthetic drafter's, `curve` the alphas of the curve; so many tokens are
+    `read` to count neurons."""
+
+    rule: Rule
+    length: int
+    prompts: int
+    counts: Sequence[int]
+    alphas: Sequence[float]
+    costs: Sequence[float]
+    gammas: Sequence[int]
+    curve: Sequence[float]
+    read: int
+
+
+FULL = Effort(
+    Rule(least=5, most=400, error=0.005, cap_seconds=120), 64, 8, range(1, MOST + 1), ALPHAS, COSTS,
+    GAMMAS, CURVE_ALPHAS, 360,
+)  # fmt: skip
+QUICK = Effort(
+    Rule(least=3, most=3), 12, 2, (1, 3, 5), ALPHAS[-1:], COSTS, GAMMAS[:1], (0.0, 0.5, 1.0), 18
+)
+
+
+def measured(
+    path: Path, draft: Path | None, threads: int, wanted: Sequence[str], effort: Effort, tell: Tell
+) -> Iterator[Part]:
+    """One part after the other; `tell` is told which, and how many rounds are done."""
+    options = Options(context=CONTEXT, threads=threads)
+
+    def watch(kind: str) -> Callable[[int], None]:
+        tell(f"{path.stem}, {kind}: opening")
+        return lambda rounds: tell(f"{path.stem}, {kind}: round {rounds}")
+
+    if set(wanted) - {SPARSE}:
+        with Engine.load(path, options) as engine:
+            yield from _of_engine(engine, draft, wanted, effort, watch)
+    if SPARSE in wanted:
+        rule, length = effort.rule, effort.length
+        yield sparse(path, options, DEPTH, length, SPARSE_DRAFTS, rule, watch(SPARSE))
+        tell(f"{path.stem}, {SPARSE}: counting neurons")
+        yield unions(path, options, effort.read)
+
+
+def _of_engine(
+    engine: Engine,
+    draft: Path | None,
+    wanted: Sequence[str],
+    effort: Effort,
+    watch: Callable[[str], Callable[[int], None]],
+) -> Iterator[Part]:
+    rule, length = effort.rule, effort.length
+    if VERIFY in wanted or FORMULA in wanted:
+        text = opening(engine, DEPTH + max(effort.counts))
+        cost = verifying(engine, text, DEPTH, effort.counts, rule, watch(VERIFY))
+        yield cost
+    if FORMULA in wanted:
+        prompt = text[:DEPTH]
+        every = drafts(effort.alphas, effort.gammas, effort.costs, cost)
+        yield synthetic(FORMULA, engine, prompt, length, every, rule, watch(FORMULA))
+        along = drafts(effort.curve, [CURVE_GAMMA], [0.0], cost)
+        yield synthetic(CURVE, engine, prompt, length, along, rule, watch(CURVE))
+    if PAIR in wanted and draft:
+        options = replace(engine.model.options.of_a_draft(), batch=MOST)
+        with Engine.load(draft, options) as small:
+            prompts = [opening(engine, DEPTH // 2, i) for i in range(effort.prompts)]
+            yield pair(engine, small, prompts, length, rule, watch(PAIR))
+    if LOOKUP in wanted:
+        passage = opening(engine, 2 * length + DEPTH)
+        yield lookup(engine, passage, length, rule, watch(LOOKUP))
+
+
+def chosen(path: Path, draft: Path | None, asked: Sequence[str]) -> Sequence[str]:
+    """The parts that were asked for, or all that this target and draft model have."""
+    if PAIR in asked and not draft:
+        raise ValueError(f"the part {PAIR} wants a draft model: --draft MODEL")
+    with GGUFFile(path) as file:
+        predictors = "blk.0.fc1.weight" in file.tensors
+    missing = {PAIR: not draft, SPARSE: not predictors}
+    return asked or [part for part in PARTS if not missing.get(part)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.speculation_speed", description=__doc__)
+    parser.add_argument("target", metavar="TARGET", help="a GGUF file, or an embedded model")
+    parser.add_argument("--draft", metavar="MODEL", help="a draft model for it")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, default=[],
+        help=f"this part alone, may repeat (all; {FORMULA} has {VERIFY} with it)",
+    )  # fmt: skip
+    add_options(parser, FULL.rule.cap_seconds)
+    options = parser.parse_args()
+    rule = replace(FULL.rule, cap_seconds=options.seconds)
+    effort = QUICK if options.quick else replace(FULL, rule=rule)
+
+    def parts(tell: Tell) -> Generator[Part, None, None]:
+        path = resolve(options.target)
+        draft = resolve(options.draft) if options.draft else None
+        wanted = chosen(path, draft, options.part)
+        threads = options.threads or physical_cores()
+        yield from measured(path, draft, threads, wanted, effort, tell)
+
+    face = Face(page.title, page.table, page.remarks, page.as_dict, page.write)
+    return report(options, face, parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

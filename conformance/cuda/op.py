@@ -1,0 +1,66 @@
+"""One case of an op on its CUDA kernels: `python -m conformance.cuda.op OP --shape tokens=1`.
+
+They run on the GPU if there is one, else on the emulator. The exit status is 1 if one is wrong.
+"""
+
+import argparse
+import sys
+from contextlib import nullcontext
+
+from rich.console import Console
+from rich.table import Table
+
+from conformance.cuda.emulator import Emulator
+from kernels.cuda.current import current, taking_the_place
+from kernels.cuda.device import DeviceError
+from kernels.cuda.table import CUDA_KERNELS
+from kernels.judge import Candidate, judge
+from reference.table import OPS
+
+
+def gpu() -> bool:
+    try:
+        return bool(current().name)
+    except DeviceError:
+        return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("op", choices=sorted({kernel.op for kernel in CUDA_KERNELS}), metavar="OP")
+    parser.add_argument("--variant")
+    parser.add_argument("--format")
+    parser.add_argument("--shape", default="", help="sizes, e.g. tokens=1,hidden=2048")
+    parser.add_argument("--values", default="normal")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    op = OPS[given.op]
+    words = [word.partition("=") for word in given.shape.split(",") if word]
+    try:
+        sizes = {axis: int(size) for axis, _, size in words}
+        first = op.formats[0] if op.formats else None
+        case = op.case(sizes, given.values, given.seed, given.format or first)
+    except ValueError as error:
+        parser.error(str(error))
+    chosen = [
+        kernel
+        for kernel in CUDA_KERNELS
+        if (kernel.op, kernel.format) == (op.name, case.format)
+        and given.variant in (None, kernel.variant)
+        and kernel.takes(case.shape)
+    ]
+    table = Table("kernel", "device", "error / bound", "NMSE", "outcome")
+    wrong = not chosen
+    with nullcontext() if gpu() else taking_the_place(Emulator()):
+        for kernel in chosen:
+            verdict = judge(Candidate.of(kernel), case)
+            outcome = verdict.failure or "right"
+            figures = f"{verdict.worst:.3f}", f"{verdict.nmse:.1e}"
+            table.add_row(kernel.name, current().name, *figures, outcome)
+            wrong |= not verdict.passed
+    Console().print(table if chosen else f"no CUDA kernel of {op.name} takes {dict(case.shape)}")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
