@@ -10,6 +10,7 @@ from kernels.cuda import (
     gated_activations,
     kv_write,
     layer_norm,
+    linear,
     neuron_masks,
     rms_norm,
     rope,
@@ -32,6 +33,11 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
     CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
     CudaKernel("quantise_activations", "generic", (rounding.generic,)),
+    *(CudaKernel("linear", "generic", launches, f) for f, launches in linear.floats.items()),
+    *(
+        CudaKernel("linear", "generic", launches, f, pack=linear.PACKS[f], activations="int8")
+        for f, launches in linear.blocks.items()
+    ),
     CudaKernel("rotation", "generic", (rope.rotation,)),
     CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
     CudaKernel("rope_neox", "generic", (rope.rope_neox,)),
