@@ -69,8 +69,8 @@ def _built(name: str, source: str, options: Sequence[str], files: Mapping[str, s
             for file, content in {**files, text.name: source}.items():
                 (Path(aside) / file).write_text(content)
             _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", made, text)
-            # linked apart, since what the sanitizers call is in host.cpp; a kernel may have the name
-            # of a function of the C library
+            # linked apart, since what the sanitizers call is in host.cpp; a kernel may be called
+            # as a function of the C library is
             link = ("-shared", "-Wl,-Bsymbolic")
             _run(name, *link, "-o", made.with_suffix(".so"), made)
             made.with_suffix(".so").replace(path)
