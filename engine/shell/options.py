@@ -30,7 +30,10 @@ Device = Annotated[
 GpuLayers = Annotated[
     int,
     typer.Option(
-        "-ngl", "--gpu-layers", metavar="N", help="Blocks on the GPU; one more: the output; -1: all."
+        "-ngl",
+        "--gpu-layers",
+        metavar="N",
+        help="Blocks on the GPU, the last ones; -1: all.",
     ),
 ]
 Variant = Annotated[str | None, typer.Option(help="This variant alone, where an op has it.")]
