@@ -44,10 +44,11 @@ class Key:
     @classmethod
     def of(cls, kernel: AnyKernel) -> "Key":
         if isinstance(kernel, CudaKernel):
+            packed = [kernel.pack.fingerprint] if kernel.pack else []
             return cls(
                 kernel=kernel.name,
                 row=kernel.conditions(),
-                source=_digest(*(launch.digest for launch in launches(kernel))),
+                source=_digest(*(launch.digest for launch in launches(kernel)), *packed),
                 reference=fingerprint(kernel.spec.reference.__module__),
                 judge=digest_of(*JUDGE, "kernels.cuda.call"),
                 tools=json.dumps(tools() | nvrtc.tools()),

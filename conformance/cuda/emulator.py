@@ -29,9 +29,11 @@ from kernels.provenance import cache_folder
 from reference.op import Array
 
 HERE = Path(__file__).parent
+HOST = ("host.h", "host.cpp", "fibers.h", "accesses.h")
 ALIGNED = 256
+WARP, MOST_THREADS, MOST_SHARED = 32, 1024, 227 << 10  # the last of sm_90
 SAID = 1000  # characters
-COMMON = ("-std=c++20", "-fPIC", "-g")
+COMMON = ("-std=c++20", "-fPIC", "-gdwarf-4", "-U_FORTIFY_SOURCE")  # it takes exception to fibers
 KERNEL = ("-O1", "-fsanitize=thread,undefined", "-fno-sanitize=vptr", "-ffp-contract=off")
 _SITE = re.compile(r" at (0x[0-9a-f]+)$")
 
@@ -56,7 +58,7 @@ def _built(name: str, source: str, options: Sequence[str], files: Mapping[str, s
     """The shared object of a C++ source that includes these files, from the cache folder if it was
     made before."""
     words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
-    words += [(HERE / file).read_text() for file in ("host.h", "host.cpp")]
+    words += [(HERE / file).read_text() for file in HOST]
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
     folder = cache_folder() / "emulated"
     path = folder / f"{name}-{digest}.so"
@@ -67,8 +69,10 @@ def _built(name: str, source: str, options: Sequence[str], files: Mapping[str, s
             for file, content in {**files, text.name: source}.items():
                 (Path(aside) / file).write_text(content)
             _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", made, text)
-            # linked apart, since what the thread sanitizer calls is in host.cpp
-            _run(name, "-shared", "-fsanitize=undefined", "-o", made.with_suffix(".so"), made)
+            # linked apart, since what the sanitizers call is in host.cpp; a kernel may have the name
+            # of a function of the C library
+            link = ("-shared", "-Wl,-Bsymbolic")
+            _run(name, *link, "-o", made.with_suffix(".so"), made)
             made.with_suffix(".so").replace(path)
     return path
 
@@ -100,6 +104,17 @@ __attribute__((no_sanitize("thread"))) void invoke(void** p) {{ {launch.function
     _runtime()
     options = (*KERNEL, *launch.defines)
     return ctypes.CDLL(str(_built(launch.function, source, options, launch.files)))
+
+
+def _limits(grid: Grid) -> dict[str, bool]:
+    """What no GPU launches, and whether a grid keeps from it."""
+    x, y, z = grid.blocks
+    return {
+        "blocks of no whole warps": grid.threads > 0 and grid.threads % WARP == 0,
+        f"more than {MOST_THREADS} threads in a block": grid.threads <= MOST_THREADS,
+        "so many blocks": x < 2**31 and y < 2**16 and z < 2**16,
+        f"more than {MOST_SHARED:,} bytes of shared memory": grid.shared <= MOST_SHARED,
+    }
 
 
 class _Memory:
@@ -178,6 +193,8 @@ class Emulator:
     def _run(self, launch: Launch, grid: Grid, values: Sequence[Any], backwards: bool) -> None:
         if grid.empty:
             return
+        if broken := [name for name, kept in _limits(grid).items() if not kept]:
+            raise KernelError(f"{launch.name}: no GPU has {broken[0]}: {grid}")
         kernel, said = _loaded(launch), ctypes.create_string_buffer(SAID)
         begin, end = ctypes.c_void_p(), ctypes.c_void_p()
         kernel.shared_memory(ctypes.byref(begin), ctypes.byref(end))

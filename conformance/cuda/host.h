@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #define HOST 1
 #define __global__
@@ -22,26 +23,36 @@
 struct dim3 {
   unsigned x, y, z;
 };
-struct uint2 {
+struct alignas(8) uint2 {
   unsigned x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
-struct int2 {
+struct alignas(8) int2 {
   int x, y;
 };
-struct int4 {
+struct alignas(16) int4 {
   int x, y, z, w;
 };
-struct float2 {
+struct alignas(8) float2 {
   float x, y;
 };
-struct float4 {
+struct alignas(16) float4 {
   float x, y, z, w;
 };
 
 namespace host {
+// A line of the source.
+struct Site {
+  const char* file;
+  int line;
+  bool operator==(const Site& other) const {
+    return line == other.line && !strcmp(file, other.file);
+  }
+};
+#define SITE (host::Site{__FILE_NAME__, __LINE__})
+
 // Of the thread that runs.
 dim3 thread_index();
 dim3 block_index();
@@ -49,33 +60,33 @@ dim3 block_dim();
 dim3 grid_dim();
 void* dynamic_shared();
 
-void barrier(int line);
-void warp_barrier(uint32_t lanes, int line);
+void barrier(Site site);
 
-// Leave a value and wait until every lane of `lanes` has; then `left_by` gives theirs.
-void leave(uint32_t lanes, uint64_t value, int line);
+// Leave a value and wait until every lane of `lanes` has; then `left_by` gives theirs. Where it also
+// `joins` them, what they did to memory before is done.
+void leave(uint32_t lanes, uint64_t value, Site site, bool joins = false);
 uint64_t left_by(unsigned lane);
 unsigned lane();
 
-// An access that is allowed to meet others.
-void* atomic(void* address, size_t size);
+// An access that is allowed to meet others of its kind.
+void* atomic(void* address, size_t size, Site site);
 
 float half_to_float(uint16_t bits);
 uint16_t float_to_half(float x);
 
 template <class T>
-HIDDEN T shuffle(uint32_t lanes, T value, unsigned source, int line) {
+HIDDEN T shuffle(uint32_t lanes, T value, unsigned source, Site site) {
   static_assert(sizeof(T) <= 8);
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof(T));
-  leave(lanes, bits, line);
+  leave(lanes, bits, site);
   bits = left_by(source);
   memcpy(&value, &bits, sizeof(T));
   return value;
 }
 
-HIDDEN unsigned ballot(uint32_t lanes, bool vote, int line) {
-  leave(lanes, vote, line);
+HIDDEN unsigned ballot(uint32_t lanes, bool vote, Site site) {
+  leave(lanes, vote, site);
   unsigned found = 0;
   for (unsigned i = 0; i < 32; ++i)
     if (lanes >> i & 1) found |= static_cast<unsigned>(left_by(i) != 0) << i;
@@ -83,11 +94,11 @@ HIDDEN unsigned ballot(uint32_t lanes, bool vote, int line) {
 }
 
 template <class T>
-HIDDEN unsigned match(uint32_t lanes, T value, int line) {
+HIDDEN unsigned match(uint32_t lanes, T value, Site site) {
   static_assert(sizeof(T) <= 8);
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof(T));
-  leave(lanes, bits, line);
+  leave(lanes, bits, site);
   unsigned found = 0;
   for (unsigned i = 0; i < 32; ++i)
     if (lanes >> i & 1) found |= static_cast<unsigned>(left_by(i) == bits) << i;
@@ -98,18 +109,39 @@ HIDDEN unsigned match(uint32_t lanes, T value, int line) {
 struct Lanes {
   uint32_t words[32];
   HIDDEN explicit Lanes(uint32_t word) {
-    leave(0xffffffffu, word, __LINE__);
+    leave(0xffffffffu, word, SITE);
     for (unsigned i = 0; i < 32; ++i) words[i] = static_cast<uint32_t>(left_by(i));
   }
   HIDDEN uint32_t operator[](int lane) const { return words[lane]; }
 };
 
 template <class T, class Change>
-HIDDEN T changed(T* address, Change change) {
-  T* const memory = static_cast<T*>(atomic(address, sizeof(T)));
+HIDDEN T changed(T* address, Site site, Change change) {
+  T* const memory = static_cast<T*>(atomic(address, sizeof(T), site));
   const T before = *memory;
   *memory = change(before);
   return before;
+}
+
+template <class T>
+HIDDEN T add(T* address, std::type_identity_t<T> value, Site site) {
+  return changed(address, site, [=](T before) { return before + value; });
+}
+
+template <class T>
+HIDDEN T maximum(T* address, std::type_identity_t<T> value, Site site) {
+  return changed(address, site, [=](T before) { return before < value ? value : before; });
+}
+
+template <class T>
+HIDDEN T minimum(T* address, std::type_identity_t<T> value, Site site) {
+  return changed(address, site, [=](T before) { return value < before ? value : before; });
+}
+
+template <class T>
+HIDDEN T exchange(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value,
+                  Site site) {
+  return changed(address, site, [=](T before) { return before == expected ? value : before; });
 }
 }  // namespace host
 
@@ -119,36 +151,24 @@ HIDDEN T changed(T* address, Change change) {
 #define gridDim (host::grid_dim())
 #define DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(host::dynamic_shared())
 
-#define __syncthreads() host::barrier(__LINE__)
-#define __syncwarp(...) host::warp_barrier(0xffffffffu __VA_OPT__(&(__VA_ARGS__)), __LINE__)
-#define __shfl_sync(lanes, value, from) host::shuffle(lanes, value, (from) & 31, __LINE__)
+#define __syncthreads() host::barrier(SITE)
+#define __syncwarp(...) host::leave(0xffffffffu __VA_OPT__(&(__VA_ARGS__)), 0, SITE, true)
+#define __shfl_sync(lanes, value, from) host::shuffle(lanes, value, (from) & 31, SITE)
 #define __shfl_xor_sync(lanes, value, with) \
-  host::shuffle(lanes, value, host::lane() ^ (with), __LINE__)
+  host::shuffle(lanes, value, host::lane() ^ (with), SITE)
 #define __shfl_down_sync(lanes, value, by) \
-  host::shuffle(lanes, value, host::lane() + (by) > 31 ? host::lane() : host::lane() + (by), __LINE__)
+  host::shuffle(lanes, value, host::lane() + (by) > 31 ? host::lane() : host::lane() + (by), SITE)
 #define __shfl_up_sync(lanes, value, by) \
-  host::shuffle(lanes, value, host::lane() < (by) ? host::lane() : host::lane() - (by), __LINE__)
-#define __ballot_sync(lanes, vote) host::ballot(lanes, vote, __LINE__)
-#define __any_sync(lanes, vote) (host::ballot(lanes, vote, __LINE__) != 0)
-#define __all_sync(lanes, vote) (host::ballot(lanes, !(vote), __LINE__) == 0)
-#define __match_any_sync(lanes, value) host::match(lanes, value, __LINE__)
+  host::shuffle(lanes, value, host::lane() < (by) ? host::lane() : host::lane() - (by), SITE)
+#define __ballot_sync(lanes, vote) host::ballot(lanes, vote, SITE)
+#define __any_sync(lanes, vote) (host::ballot(lanes, vote, SITE) != 0)
+#define __all_sync(lanes, vote) (host::ballot(lanes, !(vote), SITE) == 0)
+#define __match_any_sync(lanes, value) host::match(lanes, value, SITE)
 
-template <class T>
-HIDDEN T atomicAdd(T* address, T value) {
-  return host::changed(address, [=](T before) { return before + value; });
-}
-template <class T>
-HIDDEN T atomicMax(T* address, T value) {
-  return host::changed(address, [=](T before) { return before < value ? value : before; });
-}
-template <class T>
-HIDDEN T atomicMin(T* address, T value) {
-  return host::changed(address, [=](T before) { return value < before ? value : before; });
-}
-template <class T>
-HIDDEN T atomicCAS(T* address, T expected, T value) {
-  return host::changed(address, [=](T before) { return before == expected ? value : before; });
-}
+#define atomicAdd(address, value) host::add(address, value, SITE)
+#define atomicMax(address, value) host::maximum(address, value, SITE)
+#define atomicMin(address, value) host::minimum(address, value, SITE)
+#define atomicCAS(address, expected, value) host::exchange(address, expected, value, SITE)
 
 template <class T>
 inline T __ldg(const T* address) {

@@ -15,8 +15,7 @@ from conformance.kernel.here import (
     resident,
     run,
 )
-from kernels.call import call
-from kernels.kernel import Kernel
+from kernels.call import AnyKernel, call
 from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.formats import FORMATS
@@ -33,8 +32,11 @@ def masked(inputs: Arguments, mask: Array) -> Arguments:
     return {**inputs, "mask": np.ascontiguousarray(mask), "rows": rows, "count": count}
 
 
-def dense(kernel: Kernel, inputs: Arguments) -> Array:
-    """What linear's kernel of the same variant and format gives; every neuron has a row."""
+def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
+    """What linear's kernel of the same variant and format gives; every neuron has a row. A GPU's
+    gives it with every neuron active: rows that are not packed are added up in another order."""
+    if kernel.target == "cuda":
+        return run(kernel, **masked(inputs, np.ones_like(inputs["mask"])))
     linear = find(kernel.name.replace("sparse_linear", "linear"))
     assert linear.activations == kernel.activations
     return run(linear, x=inputs["x"], weight=inputs["weight"])[:, inputs["slots"]]

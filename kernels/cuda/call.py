@@ -4,12 +4,13 @@ Device memory of outputs begins as NaN between canaries.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kernels.cuda.current import current
-from kernels.cuda.device import Device, upload
+from kernels.cuda.device import Buffer, Device, upload
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 from kernels.errors import KernelError
@@ -56,11 +57,20 @@ class _Output:
             raise KernelError(f"{self._name} was written outside its bounds")
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A weight's rows where they lie on the device already, so many bytes apart."""
+
+    buffer: Buffer
+    stride: int
+
+
 def bind(
-    kernel: CudaKernel, inputs: Arguments, outputs: Mapping[str, Array]
+    kernel: CudaKernel, inputs: Arguments, outputs: Mapping[str, Array], rows: Rows | None = None
 ) -> Callable[[int, Sequence[int]], None]:
-    """The kernel over these arrays, on the current device; a run raises KernelError for what the
-    device finds wrong, and for writes beyond an output."""
+    """The kernel over these arrays, on the current device, the weight's `rows` instead of the
+    array if given; a run raises KernelError for what the device finds wrong, and for writes beyond
+    an output."""
     device = current()
     for output, source in kernel.in_place:
         outputs[output][...] = inputs[source]
@@ -71,6 +81,8 @@ def bind(
     shape = device_sizes(kernel, shapes) | sizes(kernel.spec, inputs, kernel.format)
     arrays = {name: value for name, value in host.items() if isinstance(value, np.ndarray)}
     buffers = {name: upload(device, np.ascontiguousarray(a)) for name, a in arrays.items()}
+    if rows:
+        buffers["weight"], shape["stride"] = rows.buffer, rows.stride
     results = [_Output(device, name, array) for name, array in outputs.items()]
     buffers |= {name: result.buffer for name, result in zip(outputs, results, strict=True)}
     buffers |= {n: device.empty(size) for n, size in _between(kernel, shape).items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kernels.cuda.current import current
 from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch
-from kernels.cuda.packing import Planes
+from kernels.cuda.packing import Codes, Planes
 from kernels.kernel import any_shape
 from reference.op import Op, Shape
 from reference.table import OPS
@@ -29,7 +29,7 @@ class CudaKernel:
     launches: tuple[Launch, ...]
     format: str | None = None
     takes: Callable[[Shape], bool] = any_shape
-    pack: Planes | None = None
+    pack: Planes | Codes | None = None
     activations: str = "float32"
     numerics: str = "exact"
     in_place: tuple[tuple[str, str], ...] = ()

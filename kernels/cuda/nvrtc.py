@@ -6,9 +6,10 @@ CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel 
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from kernels.cuda.device import DeviceError
-from kernels.cuda.launch import Launch
+from kernels.cuda.launch import Launch, sources
 
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -48,27 +49,32 @@ def tools() -> dict[str, str]:
     return {"cupy": cupy.__version__, "nvrtc": ".".join(map(str, nvrtc.getVersion()))}
 
 
-@cache
 def compiled(launch: Launch, capability: int) -> Compiled:
     """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
+    cubin, log = _program(launch.source, launch.folder, launch.defines, capability)
+    return Compiled(cubin, *_resources(launch, log))
+
+
+@cache
+def _program(
+    source: str, folder: Path, defines: tuple[str, ...], capability: int
+) -> tuple[bytes, str]:
+    """Machine code of all functions of a source, and what the compiler says of them."""
     from cupy_backends.cuda.libs import nvrtc
 
-    files = launch.files
-    text = files.pop(launch.source)
+    files = dict(sources(source, folder))
+    text = files.pop(source)
     headers = [word.encode() for word in files.values()], [name.encode() for name in files]
-    program = nvrtc.createProgram(text, launch.source, *headers)
+    program = nvrtc.createProgram(text, source, *headers)
     try:
-        options = (*OPTIONS, f"-arch=sm_{capability}", *launch.defines)
-        nvrtc.compileProgram(program, options)
-        log, cubin = nvrtc.getProgramLog(program), nvrtc.getCUBIN(program)
+        nvrtc.compileProgram(program, (*OPTIONS, f"-arch=sm_{capability}", *defines))
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program)
-        raise DeviceError(
-            f"{launch.name} does not compile for sm_{capability}: {log.strip() or error}"
-        ) from None
+        log = nvrtc.getProgramLog(program).strip() or error
+        named = " ".join((source, *defines))
+        raise DeviceError(f"{named} does not compile for sm_{capability}: {log}") from None
     finally:
         nvrtc.destroyProgram(program)
-    return Compiled(cubin, *_resources(launch, log))
 
 
 def _resources(launch: Launch, log: str) -> tuple[int, int, int]:

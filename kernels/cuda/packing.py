@@ -1,42 +1,95 @@
-"""Weights as CUDA kernels read them: the blocks of a row taken apart, so that each of their parts
-lies in a plane of its own and a thread loads 16 bytes of it at once."""
+"""Weights as CUDA kernels read them: what blocks have of each kind lies in a plane of its own, so
+that a thread loads 16 bytes of it at once, and its neighbours the bytes beside.
 
+Planes begin at multiples of 16 bytes. Block formats have these, of blocks of 32 elements
+(codes.cuh):
+
+- the bits of codes, lowest first. A plane of k bits has k words of four bytes for each block;
+  elements 4c to 4c + 3 have theirs in word c % k, at bit k * (c // k) of the bytes. Codes of eight
+  bits are int8; others are not negative: integers raised, or names of a table's values;
+- where parts of a block have them, the integers that multiply d, a byte each. What multiplies m is
+  their upper half, or a byte beside;
+- d, and m beside it, of each block of the file's format.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from kernels.cpu.code_planes import SIGNATURE, packer, sizes
+from kernels.cpu.share import pack_words
+from kernels.provenance import fingerprint
 from reference.formats import FORMATS
 from reference.op import Array
 
 ALIGNED = 16  # bytes
 
 
+def begins_of(sizes: Iterable[int], blocks: int) -> list[int]:
+    """Where planes of so many bytes a block begin, and the end of the last."""
+    found = [0]
+    for size in sizes:
+        found.append(found[-1] + -(-blocks * size // ALIGNED) * ALIGNED)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """`parts` are (begin, size) in bytes of a block; those of all blocks of all rows lie together,
-    in this order, each plane from a multiple of 16 bytes on."""
+    """Of a format whose blocks have the planes as they are: `parts` are (begin, size) in bytes of a
+    block."""
 
     format: str
     parts: tuple[tuple[int, int], ...]
 
     def begins(self, blocks: int) -> list[int]:
         """Where the planes of so many blocks begin, and the end of the last."""
-        found = [0]
-        for _, size in self.parts:
-            found.append(found[-1] + -(-blocks * size // ALIGNED) * ALIGNED)
-        return found
+        return begins_of((size for _, size in self.parts), blocks)
 
     def bytes(self, rows: int, row_bytes: int) -> int:
         """Of the packed weight."""
         return self.begins(rows * row_bytes // FORMATS[self.format].block_bytes)[-1]
 
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of what packs."""
+        return fingerprint(__name__, repr(self))
+
     def __call__(self, weight: Array) -> Array:
         """uint8 [rows, row_bytes] -> uint8 [packed]"""
-        size = FORMATS[self.format].block_bytes
-        blocks = weight.reshape(-1, size)
+        blocks = weight.reshape(-1, FORMATS[self.format].block_bytes)
         begins = self.begins(len(blocks))
         packed = np.zeros(begins[-1], np.uint8)
         for begin, (first, count) in zip(begins, self.parts, strict=False):
             plane = blocks[:, first : first + count]
             packed[begin : begin + plane.size] = plane.reshape(-1)
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Of a format whose blocks have to be taken apart bit by bit."""
+
+    format: str
+
+    def begins(self, blocks: int) -> list[int]:
+        """Where the planes of so many blocks begin, and the end of the last."""
+        return begins_of(sizes(self.format), blocks)
+
+    def bytes(self, rows: int, row_bytes: int) -> int:
+        """Of the packed weight."""
+        return self.begins(rows * row_bytes // FORMATS[self.format].block_bytes)[-1]
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of what packs."""
+        return fingerprint(__name__, packer(self.format).fingerprint)
+
+    def __call__(self, weight: Array) -> Array:
+        """uint8 [rows, row_bytes] -> uint8 [packed]"""
+        blocks = np.ascontiguousarray(weight).reshape(-1, FORMATS[self.format].block_bytes)
+        begins = np.array(self.begins(len(blocks)))
+        packed = np.zeros(begins[-1], np.uint8)
+        values = {"weight": blocks, "begins": begins, "out": packed}
+        packer(self.format)(pack_words(SIGNATURE, values))
         return packed

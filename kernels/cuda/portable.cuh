@@ -68,6 +68,24 @@ static __device__ __forceinline__ bfloat_t to_bfloat(float x) {
   return y;
 }
 
+// N words at once, from a multiple of as many bytes on.
+template <int N>
+static __device__ __forceinline__ void load_words(const uint32_t* __restrict__ from,
+                                                  uint32_t* to) {
+  if constexpr (N == 8) {
+    load_words<4>(from, to);
+    load_words<4>(from + 4, to + 4);
+  } else if constexpr (N == 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (N == 2) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  } else if constexpr (N == 1) {
+    to[0] = *from;
+  }
+}
+
 // c plus the dot product of four signed bytes of each.
 static __device__ __forceinline__ int dot4(int a, int b, int c) {
 #ifdef HOST
@@ -144,7 +162,7 @@ static __device__ __forceinline__ void mma_plain(T (&c)[4], const uint32_t* a, c
 #pragma unroll
   for (int h = 0; h < HALVES; ++h) {
     const Lanes upper(a[2 * h]), lower(a[2 * h + 1]), columns(b[h]);
-#pragma unroll
+#pragma unroll 1
     for (int t = 0; t < 4; ++t) {
       const uint32_t left = columns[column + t], right = columns[column + 4 + t];
       c[0] = dot(upper[row + t], left, c[0]);

@@ -27,13 +27,14 @@ struct Plain {
   static __device__ __forceinline__ int column(int lane, int k) { return lane * COLUMNS + k; }
 
   __device__ __forceinline__ void load(const uint8_t* row, int begin, int hidden, int lane) {
-    const int first = begin + column(lane, 0);
+    constexpr int BLOCKS = FORMAT::BLOCK < COLUMNS ? COLUMNS : 1;  // a float is one
+    const int first = begin + column(lane, 0), place = first % FORMAT::BLOCK;
+    const uint8_t* const block = row + static_cast<size_t>(first / FORMAT::BLOCK) * FORMAT::BYTES;
 #pragma unroll
-    for (int k = 0; k < COLUMNS; ++k) {
-      const int c = first + k;
-      const uint8_t* const block = row + static_cast<size_t>(c / FORMAT::BLOCK) * FORMAT::BYTES;
-      values[k] = c < hidden ? FORMAT::element(block, c % FORMAT::BLOCK) : 0.f;
-    }
+    for (int k = 0; k < COLUMNS; ++k)
+      values[k] = first + k >= hidden ? 0.f
+                  : BLOCKS > 1        ? FORMAT::element(block + k * FORMAT::BYTES, 0)
+                                      : FORMAT::element(block, place + k);
   }
 
   __device__ __forceinline__ void decode(float (&w)[COLUMNS]) const {
@@ -158,8 +159,11 @@ static __device__ __forceinline__ void multiply(Rows s, int all_tokens, float (*
     if (t < s.tokens) sums[static_cast<size_t>(s.first + t) * s.hidden + column] = totals[t];
 }
 
+// Registers are short where eight columns are decoded element by element.
+constexpr int RESIDENT = Pieces<FORMAT>::ALIGNED ? 2 : 1;
+
 #define SPARSE_AXPY(TOKENS)                                                                       \
-  extern "C" __global__ void __launch_bounds__(WIDTH, TOKENS == 1 ? 3 : 2) sparse_axpy_##TOKENS(  \
+  extern "C" __global__ void __launch_bounds__(WIDTH, RESIDENT) sparse_axpy_##TOKENS(             \
       const float* __restrict__ a, const uint8_t* __restrict__ weight,                            \
       const int* __restrict__ rows, const int* __restrict__ count, const int* __restrict__ slots, \
       float* __restrict__ scratch, float* __restrict__ out, int tokens, int neurons, int held,    \
@@ -171,4 +175,4 @@ static __device__ __forceinline__ void multiply(Rows s, int all_tokens, float (*
   }
 
 SPARSE_AXPY(1)
-SPARSE_AXPY(8)
+SPARSE_AXPY(4)

@@ -44,14 +44,14 @@ def one(shape: Shape) -> Grid:
     return _grid(shape, 1 if shape["tokens"] == 1 else 0)
 
 
-def eight(shape: Shape) -> Grid:
-    """For eight at a time, if there are several."""
-    return _grid(shape, -(-shape["tokens"] // 8) if shape["tokens"] > 1 else 0)
+def four(shape: Shape) -> Grid:
+    """For four at a time, if there are several."""
+    return _grid(shape, -(-shape["tokens"] // 4) if shape["tokens"] > 1 else 0)
 
 
-def any_eight(shape: Shape) -> Grid:
-    """For eight at a time, or a single one."""
-    return _grid(shape, -(-shape["tokens"] // 8))
+def any_four(shape: Shape) -> Grid:
+    """For four at a time, or a single one."""
+    return _grid(shape, -(-shape["tokens"] // 4))
 
 
 def each_output(shape: Shape) -> Grid:
@@ -60,11 +60,11 @@ def each_output(shape: Shape) -> Grid:
 
 
 def _launches(format: str) -> tuple[Launch, ...]:
-    wanted = ((1, one), (8, eight)) if format in OWN else ((8, any_eight),)
+    wanted = ((1, one), (4, four)) if format in OWN else ((4, any_four),)
     return (
         *(Launch("sparse_axpy.cu", f"sparse_axpy_{n}", SIGNATURE, g, format) for n, g in wanted),
         Launch("sparse_axpy_merge.cu", "sparse_axpy_merge", MERGE, each_output),
     )
 
 
-LAUNCHES = {format: _launches(format) for format in FORMATS}
+LAUNCHES = {name: _launches(name) for name in FORMATS}

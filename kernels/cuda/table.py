@@ -10,6 +10,7 @@ from kernels.cuda import (
     gated_activations,
     kv_write,
     layer_norm,
+    linear,
     neuron_masks,
     rms_norm,
     rope,
@@ -17,6 +18,8 @@ from kernels.cuda import (
     sparse_axpy,
     sparse_linear,
     top_k,
+    verification,
+    weight_formats,
 )
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
@@ -30,6 +33,11 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
     CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
     CudaKernel("quantise_activations", "generic", (rounding.generic,)),
+    *(CudaKernel("linear", "generic", launches, f) for f, launches in linear.floats.items()),
+    *(
+        CudaKernel("linear", "generic", launches, f, pack=linear.PACKS[f], activations="int8")
+        for f, launches in linear.blocks.items()
+    ),
     CudaKernel("rotation", "generic", (rope.rotation,)),
     CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
     CudaKernel("rope_neox", "generic", (rope.rope_neox,)),
@@ -68,6 +76,8 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("top_k", "generic", (top_k.generic,)),
     CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
     CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
+    *(CudaKernel("dequantise", "generic", (x,), f) for f, x in weight_formats.DEQUANTISE.items()),
+    *(CudaKernel(op, "generic", (x,)) for op, x in verification.LAUNCHES.items()),
 )
 
 

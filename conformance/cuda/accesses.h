@@ -1,0 +1,132 @@
+// What a launch's threads did to memory, byte by byte. Wrong are: accesses outside of buffers or at
+// addresses that are no multiples of their size, reads of shared memory that nobody wrote, and two
+// accesses to a byte, one of them writing, that no barrier puts in order.
+#pragma once
+#include <algorithm>
+#include <memory>
+
+#include "fibers.h"
+
+namespace host {
+
+// A thread's number in the grid + 1 (0 is nobody), the barriers of its block, and its own time.
+struct Access {
+  uint64_t thread = 0;
+  unsigned epoch = 0, time = 0;
+};
+
+struct Shadow {
+  Access write, read, other_read;
+  bool atomically = false;  // the write
+};
+
+constexpr size_t PAGE = 256;
+
+struct Memory {
+  char *begin, *end;
+  bool shared;
+  std::vector<std::unique_ptr<Shadow[]>> pages;  // those that were touched
+
+  Memory(char* begin, size_t size, bool shared)
+      : begin(begin), end(begin + size), shared(shared), pages((size + PAGE - 1) / PAGE) {}
+
+  Shadow& shadow(const char* address) {
+    const size_t i = address - begin;
+    std::unique_ptr<Shadow[]>& page = pages[i / PAGE];
+    if (!page) page = std::make_unique<Shadow[]>(PAGE);
+    return page[i % PAGE];
+  }
+};
+
+inline std::vector<Memory> memories;  // of this launch, by address
+inline size_t last_used;
+inline bool running;
+
+inline unsigned threads() { return launch.block.x; }
+
+inline uint64_t block_of(const Access& access) { return (access.thread - 1) / threads(); }
+
+inline unsigned index_of(const Access& access) { return (access.thread - 1) % threads(); }
+
+inline Access now() {
+  const uint64_t block =
+      block_at.x + launch.grid.x * (block_at.y + uint64_t{launch.grid.y} * block_at.z);
+  return {block * threads() + current + 1, block_epoch, fibers[current].time};
+}
+
+// Whether what was done before cannot meet what the current thread does now. Each block has shared
+// memory of its own: what others did to it before is nothing.
+inline bool ordered(const Access& before, const Access& own, bool shared) {
+  if (!before.thread || before.thread == own.thread) return true;
+  if (block_of(before) != block_of(own)) return shared;
+  if (before.epoch != own.epoch) return true;
+  const unsigned other = index_of(before);
+  return other / WARP == current / WARP && fibers[current].seen[other % WARP] > before.time;
+}
+
+inline Memory* memory_of(const char* address) {
+  if (last_used < memories.size() && address >= memories[last_used].begin &&
+      address < memories[last_used].end)
+    return &memories[last_used];
+  const auto behind = std::upper_bound(
+      memories.begin(), memories.end(), address,
+      [](const char* at, const Memory& memory) { return at < memory.begin; });
+  if (behind == memories.begin() || address >= behind[-1].end) return nullptr;
+  last_used = behind - 1 - memories.begin();
+  return &*(behind - 1);
+}
+
+// Where in the source an access stands: a return address, or a line.
+struct Place {
+  const void* address = nullptr;
+  Site site = {};
+};
+
+inline void look_at(const void* where, size_t size, bool writes, bool atomically, Place place) {
+  if (!running || failed) return;
+  const char* const address = static_cast<const char*>(where);
+  const char* const stack = fibers[current].stack;
+  if (address >= stack && address + size <= stack + STACK) return;
+
+  const auto wrong = [&](const char* what, unsigned other = 0) {
+    char at[100], said[100];
+    if (place.address)
+      snprintf(at, sizeof(at), " at %p", place.address);
+    else
+      snprintf(at, sizeof(at), " (%s:%d)", place.site.file, place.site.line);
+    snprintf(said, sizeof(said), what, other);
+    fail("%s %zu bytes %s%s", writes ? "writes" : "reads", size, said, at);
+    to_scheduler();
+  };
+  Memory* const memory = memory_of(address);
+  if (!memory || address + size > memory->end) wrong("outside of every buffer");
+  if (reinterpret_cast<uintptr_t>(address) % size) wrong("at an address that is no multiple of it");
+
+  const bool shared = memory->shared;
+  const Access own = now();
+  for (const char* byte = address; byte < address + size; ++byte) {
+    Shadow& shadow = memory->shadow(byte);
+    const bool both = atomically && shadow.atomically;
+    if (!both && !ordered(shadow.write, own, shared))
+      wrong(shared ? "of shared memory that thread %u wrote, with no barrier between"
+                   : "that thread %u wrote, with no barrier between",
+            index_of(shadow.write));
+    const bool written = shadow.write.thread && block_of(shadow.write) == block_of(own);
+    if (shared && !written && (!writes || atomically))
+      wrong("of shared memory that nobody has written");
+    if (!writes) {
+      if (shadow.read.thread != own.thread) shadow.other_read = shadow.read;
+      shadow.read = own;
+      continue;
+    }
+    for (const Access& read : {shadow.read, shadow.other_read})
+      if (!ordered(read, own, shared))
+        wrong(shared ? "of shared memory that thread %u read, with no barrier between"
+                     : "that thread %u read, with no barrier between",
+              index_of(read));
+    shadow.write = own;
+    shadow.atomically = atomically;
+  }
+}
+
+}  // namespace host
