@@ -112,7 +112,7 @@ def _limits(grid: Grid) -> dict[str, bool]:
     return {
         "blocks of no whole warps": grid.threads > 0 and grid.threads % WARP == 0,
         f"more than {MOST_THREADS} threads in a block": grid.threads <= MOST_THREADS,
-        "so many blocks": x < 2**31 and y < 2**16 and z < 2**16,
+        "so many blocks": x < 2**31 and y < 2**16 and z < 2**16 and x * y * z < 2**32,
         f"more than {MOST_SHARED:,} bytes of shared memory": grid.shared <= MOST_SHARED,
     }
 
