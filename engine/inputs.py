@@ -49,10 +49,11 @@ def step_inputs(cells: Cells) -> StepInputs:
 def weights_of(
     file: GGUFFile, family: Family, config: ModelConfig, arrays: dict[str, Array]
 ) -> dict[str, Value]:
-    """The weights and constants of a model; their memory is put into `arrays`."""
+    """The weights and constants of a model; their memory is put into `arrays`, except of rows that
+    are picked from tensors."""
     weights: dict[str, Value] = {}
     known = [family.expected_tensors(config), family.optional_tensors(config)]
-    for name in chain(*known, family.parts(config)):
+    for name in chain(*known, family.parts(config), feed_forward.picked(config)):
         if name not in file.tensors:
             continue
         info = file.tensors[name]
@@ -60,7 +61,8 @@ def weights_of(
             arrays[name] = FORMATS[info.type_name].dequantise(file.tensor(name))
             weights[name] = Value(name, "weight", "f32", info.dims)
         else:
-            arrays[name] = file.tensor(name)
+            if not info.picked:
+                arrays[name] = file.tensor(name)
             weights[name] = Value(name, "weight", "u8", info.dims, info.type_name)
     constants = family.constants(config, arrays.get("rope_freqs.weight"))
     for name, array in (constants | feed_forward.constants(config)).items():

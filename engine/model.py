@@ -15,12 +15,14 @@ from engine.checks import check_memory, check_step, check_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.gpu.build import joined, load
-from engine.gpu.division import divide
+from engine.gpu.division import Whole, divide
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import DeviceStep
 from engine.gpu.upload import DeviceRows
+from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
 from engine.inputs import caches_of, inputs_of, step_inputs, weights_of
+from engine.models import feed_forward
 from engine.models.table import FAMILIES
 from engine.observed import counting, counting_predicted, observing
 from engine.offload.bundle import bundles, unbundled
@@ -106,9 +108,10 @@ class Model:
         self._left: tuple[str, ...] = ()
         if options.vram_budget:
             self._split_neurons(context)
-        if self.config.sparsity and options.sparse == "auto" and not options.ram_budget:
+        apart = self.config.sparsity and self.config.sparsity.apart
+        if self.config.sparsity and options.sparse == "auto" and not (options.ram_budget or apart):
             self._run_dense_where_faster(dict.fromkeys(self.config.sparsity.ranks, 0.0))
-            if self.config.sparsity and not self.device:  # whose speeds are not known
+            if self.config.sparsity and not self.device:  # whose speeds are not known here
                 self._run_dense_where_faster(self._try_predictors(context))
         self._prepare(context)
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
@@ -168,16 +171,18 @@ class Model:
         logits: Value,
     ) -> Hybrid:
         """The plan with its last blocks on a device, as many as were asked for and can be."""
-        options, progress = self.options, self.options.progress
+        options, progress, sparsity = self.options, self.options.progress, self.config.sparsity
+        apart = sparsity is not None and sparsity.apart
+        whole = Whole(graph, logits, self.config.blocks, self.limits, apart)
+        weights = Weights(arrays, self.file)
         division = divide(
-            graph, logits, self.config.blocks, options.gpu_layers, device, self.chooser,
-            progress.certified, arrays, self.file, self.limits,
-        )  # fmt: skip
+            whole, options.gpu_layers, device, self.chooser, progress.certified, weights
+        )
         self._left = division.notes
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [with_kernels(part, chosen) for part in rest]
-        loaded = load(division, arrays, inputs, self.file, progress.packed)
+        loaded = load(division, weights, inputs, progress.packed)
         self.caches |= loaded.caches
         self._pack(list(chain(*steps)), arrays, trial=False)
         return joined(division, loaded, steps, arrays)
@@ -217,16 +222,26 @@ class Model:
         found = find(
             self.file,
             statistics.read(options.activation) if options.activation else None,
-            budget_bytes(options.vram_budget),
+            budget_bytes(options.vram_budget, self.device),
             context=context,
             kv_format=options.kv_format,
             reset=options.reset_gpu_index,
             disable=options.disable_gpu_index,
         )
         places = {i: found.placement.gpu_idx[i] for i in self.config.sparsity.ranks}
-        self.config = replace(self.config, sparsity=replace(self.config.sparsity, places=places))
-        no_gpu = "no kernels for a GPU: the CPU computes its part"
-        self._of_sparsity += [*found.placement.notes, no_gpu]
+        sparsity = replace(self.config.sparsity, places=places, apart=self.device is not None)
+        self.config = replace(self.config, sparsity=sparsity)
+        self._of_sparsity += found.placement.notes
+        if self.device and len(found.placement.cache) < len("KV"):
+            raise ModelError(
+                f"{self.file.path}: a vram_budget of {options.vram_budget:g} GiB is too small for"
+                f" attention and its cache: {'; '.join(found.placement.notes)}"
+            )
+        if not self.device:
+            self._of_sparsity += ["the device is the CPU: it computes the GPU's part too"]
+        tensors = self.file.tensors
+        for name, (tensor, numbers) in feed_forward.picked(self.config).items():
+            tensors[name] = tensors[tensor].only(name, numbers)
 
     def _run_dense_where_faster(self, shares: Mapping[int, float]) -> None:
         """Given the share of neurons that predictors name, by block."""

@@ -54,8 +54,9 @@ class Options:
       in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
       of a step needs serves them all, so that what a token gives depends on its company.
     - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
-      none; `activation`: statistics that say which neurons go there; `reset_gpu_index` places them
-      anew, `disable_gpu_index` leaves all of them with the CPU.
+      none; without a GPU as the `device` the CPU computes them too; `activation`: statistics that
+      say which neurons go there; `reset_gpu_index` places them anew, `disable_gpu_index` leaves all
+      of them with the CPU.
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
       from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
       sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
@@ -108,6 +109,9 @@ class Options:
         if self.device == "cpu" and self.gpu_layers > 0:
             raise ModelError(f"gpu_layers is {self.gpu_layers}, but the device is the CPU")
         if self.device != "cpu":
+            if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
+                name = "keep_packed" if self.keep_packed else "gpu_layers"
+                raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
             for name in ("ram_budget", "count_neurons", "observe"):
                 if getattr(self, name):
                     raise ModelError(f"device {self.device} and {name} exclude each other")

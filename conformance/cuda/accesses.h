@@ -9,10 +9,11 @@
 
 namespace host {
 
-// A thread's number in the grid + 1 (0 is nobody), the barriers of its block, and its own time.
+// A block's number in the grid + 1 (0 is nobody), a thread of it, how many of the block's barriers
+// came before, and the thread's own time.
 struct Access {
-  uint64_t thread = 0;
-  unsigned epoch = 0, time = 0;
+  unsigned block = 0, thread = 0, epoch = 0, time = 0;
+  bool by(const Access& other) const { return block == other.block && thread == other.thread; }
 };
 
 struct Shadow {
@@ -30,11 +31,12 @@ struct Memory {
   Memory(char* begin, size_t size, bool shared)
       : begin(begin), end(begin + size), shared(shared), pages((size + PAGE - 1) / PAGE) {}
 
-  Shadow& shadow(const char* address) {
+  // Of this byte and all to the end of its page, which no access passes that is aligned.
+  Shadow* shadow(const char* address) {
     const size_t i = address - begin;
     std::unique_ptr<Shadow[]>& page = pages[i / PAGE];
     if (!page) page = std::make_unique<Shadow[]>(PAGE);
-    return page[i % PAGE];
+    return &page[i % PAGE];
   }
 };
 
@@ -42,26 +44,19 @@ inline std::vector<Memory> memories;  // of this launch, by address
 inline size_t last_used;
 inline bool running;
 
-inline unsigned threads() { return launch.block.x; }
-
-inline uint64_t block_of(const Access& access) { return (access.thread - 1) / threads(); }
-
-inline unsigned index_of(const Access& access) { return (access.thread - 1) % threads(); }
-
 inline Access now() {
-  const uint64_t block =
-      block_at.x + launch.grid.x * (block_at.y + uint64_t{launch.grid.y} * block_at.z);
-  return {block * threads() + current + 1, block_epoch, fibers[current].time};
+  const unsigned block = block_at.x + launch.grid.x * (block_at.y + launch.grid.y * block_at.z);
+  return {block + 1, current, block_epoch, fibers[current].time};
 }
 
 // Whether what was done before cannot meet what the current thread does now. Each block has shared
 // memory of its own: what others did to it before is nothing.
 inline bool ordered(const Access& before, const Access& own, bool shared) {
-  if (!before.thread || before.thread == own.thread) return true;
-  if (block_of(before) != block_of(own)) return shared;
+  if (!before.block || before.by(own)) return true;
+  if (before.block != own.block) return shared;
   if (before.epoch != own.epoch) return true;
-  const unsigned other = index_of(before);
-  return other / WARP == current / WARP && fibers[current].seen[other % WARP] > before.time;
+  return before.thread / WARP == current / WARP &&
+         fibers[current].seen[before.thread % WARP] > before.time;
 }
 
 inline Memory* memory_of(const char* address) {
@@ -104,18 +99,18 @@ inline void look_at(const void* where, size_t size, bool writes, bool atomically
 
   const bool shared = memory->shared;
   const Access own = now();
-  for (const char* byte = address; byte < address + size; ++byte) {
-    Shadow& shadow = memory->shadow(byte);
+  Shadow* const first = memory->shadow(address);
+  for (size_t i = 0; i < size; ++i) {
+    Shadow& shadow = first[i];
     const bool both = atomically && shadow.atomically;
     if (!both && !ordered(shadow.write, own, shared))
       wrong(shared ? "of shared memory that thread %u wrote, with no barrier between"
                    : "that thread %u wrote, with no barrier between",
-            index_of(shadow.write));
-    const bool written = shadow.write.thread && block_of(shadow.write) == block_of(own);
-    if (shared && !written && (!writes || atomically))
+            shadow.write.thread);
+    if (shared && shadow.write.block != own.block && (!writes || atomically))
       wrong("of shared memory that nobody has written");
     if (!writes) {
-      if (shadow.read.thread != own.thread) shadow.other_read = shadow.read;
+      if (!shadow.read.by(own)) shadow.other_read = shadow.read;
       shadow.read = own;
       continue;
     }
@@ -123,7 +118,7 @@ inline void look_at(const void* where, size_t size, bool writes, bool atomically
       if (!ordered(read, own, shared))
         wrong(shared ? "of shared memory that thread %u read, with no barrier between"
                      : "that thread %u read, with no barrier between",
-              index_of(read));
+              read.thread);
     shadow.write = own;
     shadow.atomically = atomically;
   }

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -54,34 +54,45 @@ def _run(name: str, *options: str | Path) -> None:
         raise KernelError(f"{name} does not compile as C++:\n{done.stderr}")
 
 
-def _built(name: str, source: str, options: Sequence[str], files: Mapping[str, str]) -> Path:
-    """The shared object of a C++ source that includes these files, from the cache folder if it was
-    made before."""
-    words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
-    words += [(HERE / file).read_text() for file in HOST]
+def _kept(name: str, words: Iterable[str], make: Callable[[Path], None]) -> Path:
+    """A file of the cache folder that these words determine, made if it was not before."""
+    stem, _, kind = name.partition(".")
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
     folder = cache_folder() / "emulated"
-    path = folder / f"{name}-{digest}.so"
+    path = folder / f"{stem}-{digest}.{kind}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as aside:
-            text, made = Path(aside) / f"{name}.cpp", Path(aside) / f"{name}.o"
-            for file, content in {**files, text.name: source}.items():
-                (Path(aside) / file).write_text(content)
-            _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", made, text)
-            # linked apart, since what the sanitizers call is in host.cpp; a kernel may be called
-            # as a function of the C library is
-            link = ("-shared", "-Wl,-Bsymbolic")
-            _run(name, *link, "-o", made.with_suffix(".so"), made)
-            made.with_suffix(".so").replace(path)
+            make(Path(aside) / name)
+            (Path(aside) / name).replace(path)
     return path
+
+
+def _compiled(name: str, source: str, options: Sequence[str], files: Mapping[str, str]) -> Path:
+    """The object of a C++ source that includes these files."""
+
+    def make(path: Path) -> None:
+        for file, content in {**files, f"{name}.cpp": source}.items():
+            path.with_name(file).write_text(content)
+        text = path.with_name(f"{name}.cpp")
+        _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", path, text)
+
+    words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
+    return _kept(f"{name}.o", [*words, *((HERE / file).read_text() for file in HOST)], make)
+
+
+def _linked(name: str, *objects: Path) -> Path:
+    """The shared object of them: without what the sanitizers call, which is in host.cpp. A kernel
+    may have the name of a function of the C library."""
+    link = ("-shared", "-Wl,-Bsymbolic")
+    words = [*link, *(path.name for path in objects)]
+    return _kept(f"{name}.so", words, lambda path: _run(name, *link, "-o", path, *objects))
 
 
 @cache
 def _runtime() -> ctypes.CDLL:
-    source = (HERE / "host.cpp").read_text()
-    path = _built("host", source, ("-O2",), {})
-    runtime = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2",), {})
+    runtime = ctypes.CDLL(str(_linked("host", host)), ctypes.RTLD_GLOBAL)
     runtime.run_grid.restype = ctypes.c_bool
     return runtime
 
@@ -89,8 +100,7 @@ def _runtime() -> ctypes.CDLL:
 @cache
 def _loaded(launch: Launch) -> ctypes.CDLL:
     """The kernel, callable with an array of the addresses of its parameters."""
-    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
-    source = f"""#include "host.h"
+    all_functions = f"""#include "host.h"
 #include "{launch.source}"
 extern "C" {{
 __attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
@@ -98,12 +108,20 @@ void shared_memory(char** begin, char** end) {{
   *begin = &__start_kernel_shared;
   *end = &__stop_kernel_shared;
 }}
-__attribute__((no_sanitize("thread"))) void invoke(void** p) {{ {launch.function}({given}); }}
+}}
+"""
+    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
+    this_one = f"""#include <cstdint>
+extern "C" {{
+void {launch.function}({", ".join(launch.parameters)});
+void invoke(void** p) {{ {launch.function}({given}); }}
 }}
 """
     _runtime()
-    options = (*KERNEL, *launch.defines)
-    return ctypes.CDLL(str(_built(launch.function, source, options, launch.files)))
+    stem = Path(launch.source).stem
+    kernels = _compiled(stem, all_functions, (*KERNEL, *launch.defines), launch.files)
+    entry = _compiled(launch.function, this_one, ("-O1",), {})
+    return ctypes.CDLL(str(_linked(launch.function, kernels, entry)))
 
 
 def _limits(grid: Grid) -> dict[str, bool]:
@@ -112,7 +130,7 @@ def _limits(grid: Grid) -> dict[str, bool]:
     return {
         "blocks of no whole warps": grid.threads > 0 and grid.threads % WARP == 0,
         f"more than {MOST_THREADS} threads in a block": grid.threads <= MOST_THREADS,
-        "so many blocks": x < 2**31 and y < 2**16 and z < 2**16,
+        "so many blocks": x < 2**31 and y < 2**16 and z < 2**16 and x * y * z < 2**32,
         f"more than {MOST_SHARED:,} bytes of shared memory": grid.shared <= MOST_SHARED,
     }
 

@@ -9,8 +9,8 @@ namespace {
 
 std::vector<char> dynamic;
 
-dim3 unflatten(uint64_t i, dim3 size) {
-  return {unsigned(i % size.x), unsigned(i / size.x % size.y), unsigned(i / size.x / size.y)};
+dim3 unflatten(unsigned i, dim3 size) {
+  return {i % size.x, i / size.x % size.y, i / size.x / size.y};
 }
 
 }  // namespace
@@ -88,8 +88,8 @@ bool run_grid(void (*kernel)(void**), void** parameters, const unsigned* grid, u
   std::sort(memories.begin(), memories.end(),
             [](const Memory& a, const Memory& b) { return a.begin < b.begin; });
   running = true;
-  const uint64_t blocks = uint64_t{grid[0]} * grid[1] * grid[2];
-  for (uint64_t k = 0; k < blocks && !failed; ++k) {
+  const unsigned blocks = grid[0] * grid[1] * grid[2];
+  for (unsigned k = 0; k < blocks && !failed; ++k) {
     block_at = unflatten(backwards ? blocks - 1 - k : k, launch.grid);
     memset(declared.begin, 0xFF, declared.size);
     memset(dynamic.data(), 0xFF, shared);

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.gpu.upload import DeviceRows, caches, uploaded
+from engine.gpu.weights import Weights
 from engine.plan import Plan, Step
 from engine.watch import Watch
 from kernels.cpu.team import Program
@@ -33,15 +33,14 @@ class Loaded:
 
 def load(
     division: Division,
-    weights: Mapping[str, Array],
+    weights: Weights,
     inputs: Mapping[str, Array],
-    file: GGUFFile,
     watch: Watch | None,
 ) -> Loaded:
     """Put the device's part of a division there; `inputs` are the step's."""
     device, layout = division.device, division.layout
     sent, rows = Inputs(device, inputs), caches(device, layout)
-    there = uploaded(device, layout, weights, file, watch)
+    there = uploaded(device, layout, weights, watch)
     return Loaded(DevicePlan(device, layout, there, rows, sent.buffers), sent, rows)
 
 

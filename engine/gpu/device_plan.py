@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.gpu.layout import DeviceStep, Layout
-from engine.gpu.upload import DeviceRows, Weight
+from engine.gpu.upload import DeviceRows, Uploaded
 from engine.graph import Value
 from engine.plan import shape_of
 from kernels.cuda.call import device_sizes
@@ -35,7 +35,7 @@ class DevicePlan:
         self,
         device: Device,
         layout: Layout,
-        weights: Mapping[str, Weight],
+        weights: Mapping[str, Uploaded],
         caches: Mapping[str, DeviceRows],
         inputs: Mapping[str, Buffer],
     ) -> None:

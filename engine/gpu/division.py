@@ -1,16 +1,14 @@
-"""A model's nodes divided between a GPU and the CPU, with kernels for the GPU's and places in its
-memory."""
+"""A model's step divided between a GPU and the CPU, the GPU's parts with kernels and with places in
+its memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-
-from engine.gguf_file import GGUFFile
+from engine.config import ModelError
 from engine.gpu.layout import Layout, laid_out
-from engine.gpu.memory import demand_room, footprint
-from engine.gpu.parts import ALL, Part, divided, layers_of, placed, wanted_there
+from engine.gpu.memory import footprint, gb
+from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
+from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
 from engine.plan import need
 from kernels.certify import Certified
@@ -18,7 +16,17 @@ from kernels.choose import Chooser, Need
 from kernels.cuda.device import Device
 from kernels.cuda.kernel import CudaKernel
 
-Array = np.ndarray[Any, np.dtype[Any]]
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The step of a model of so many blocks, at most as large as `limits`, and its `result`.
+    Neurons are `apart` if the CPU has some for good."""
+
+    graph: Graph
+    result: Value
+    blocks: int
+    limits: Mapping[str, int]
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,52 +48,50 @@ class Division:
 
 
 def divide(
-    graph: Graph,
-    result: Value,
-    blocks: int,
+    whole: Whole,
     gpu_layers: int,
     device: Device,
     chooser: Chooser,
     certified: Certified | None,
-    arrays: Mapping[str, Array],
-    file: GGUFFile,
-    limits: Mapping[str, int],
+    weights: Weights,
 ) -> Division:
-    """The last `gpu_layers` blocks, as parts.py counts them, for the device.
+    """The last `gpu_layers` blocks, as parts.py counts them, for the device; what comes before all
+    blocks stays on the CPU if neurons are apart.
 
-    `arrays` are weights by name, in the file or beside it. Raises `ModelError` where the device has
-    not enough memory, before anything is put there.
+    Raises `ModelError` where the device has not enough memory, before anything is put there.
     """
-    layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
-    meant = wanted_there(layers_of(graph.nodes, blocks), blocks, layers)
-    needs = dict.fromkeys(need(n) for n, on in zip(graph.nodes, meant, strict=True) if on)
+    if whole.apart:
+        whole = replace(whole, graph=Graph(input_on_cpu(whole.graph.nodes, whole.blocks)))
+    layers = whole.blocks + 1 if gpu_layers == ALL else min(gpu_layers, whole.blocks + 1)
+    nodes = whole.graph.nodes
+    wanted = zip(nodes, meant(nodes, whole.blocks, layers), strict=True)
+    needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
     chosen = chooser.choose_on(device, list(needs), certified)
+    found = _divide(whole, layers, device, chosen)
+    free, _ = device.memory()
+    needed = footprint(found.layout, weights)
+    if found.layout.parts and needed.total > free:
 
-    def of(layers: int) -> Division:
-        return _divide(graph, result, blocks, layers, device, chosen, limits)
+        def fits(fewer: int) -> bool:
+            return footprint(_divide(whole, fewer, device, chosen).layout, weights).total <= free
 
-    found = of(layers)
-    demand_room(
-        device,
-        footprint(found.layout, arrays, file),
-        layers,
-        lambda fewer: footprint(of(fewer).layout, arrays, file),
-    )
+        fitting = 0 if whole.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
+        advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
+        raise ModelError(
+            f"{device.name}: the model needs {needed} of its memory, {gb(free)} GB are free:"
+            f" {'a smaller vram_budget is wanted' if whole.apart else advice}"
+        )
     return found
 
 
 def _divide(
-    graph: Graph,
-    result: Value,
-    blocks: int,
-    layers: int,
-    device: Device,
-    chosen: Mapping[Need, CudaKernel],
-    limits: Mapping[str, int],
+    whole: Whole, layers: int, device: Device, chosen: Mapping[Need, CudaKernel]
 ) -> Division:
-    there, notes = placed(graph.nodes, blocks, layers, lambda node: need(node) in chosen)
-    parts = divided(graph.nodes, there, result)
-    return Division(device, tuple(parts), laid_out(parts, chosen, limits), result, tuple(notes))
+    nodes = whole.graph.nodes
+    there, notes = placed(nodes, whole.blocks, layers, lambda node: need(node) in chosen)
+    parts = divided(nodes, there, whole.result)
+    layout = laid_out(parts, chosen, whole.limits)
+    return Division(device, tuple(parts), layout, whole.result, tuple(notes))
 
 
 def _crossed(node: Node, crossing: set[str]) -> Node:

@@ -8,8 +8,8 @@ import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division
-from engine.gpu.mirror import Inputs
 from engine.gpu.layout import DeviceStep
+from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.plan import Plan, Step
 from kernels.cpu.team import Program, Team

@@ -5,7 +5,7 @@ Blocks are counted as llama.cpp's `-ngl` does: the last N, and with N beyond the
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from engine.graph import Node, Value
@@ -45,11 +45,20 @@ def layers_of(nodes: Sequence[Node], blocks: int) -> list[int]:
     return layers
 
 
-def wanted_there(layers: Sequence[int], blocks: int, gpu_layers: int) -> list[bool]:
+def input_on_cpu(nodes: Sequence[Node], blocks: int) -> list[Node]:
+    """The nodes, those that come before all blocks for the CPU."""
+    layers = layers_of(nodes, blocks)
+    return [
+        replace(node, target="cpu") if layer < 0 else node
+        for node, layer in zip(nodes, layers, strict=True)
+    ]
+
+
+def meant(nodes: Sequence[Node], blocks: int, gpu_layers: int) -> list[bool]:
     """Whether each node is meant for the GPU."""
-    if gpu_layers > blocks:
-        return [True] * len(layers)
-    return [blocks - gpu_layers <= layer < blocks for layer in layers]
+    layers = layers_of(nodes, blocks)
+    wanted = [gpu_layers > blocks or blocks - gpu_layers <= i < blocks for i in layers]
+    return [want and node.target != "cpu" for want, node in zip(wanted, nodes, strict=True)]
 
 
 def placed(
@@ -60,7 +69,7 @@ def placed(
     A block of which the GPU `can` not run every node stays on the CPU.
     """
     layers = layers_of(nodes, blocks)
-    wanted = wanted_there(layers, blocks, gpu_layers)
+    wanted = meant(nodes, blocks, gpu_layers)
     stay: dict[int, str] = {}
     for node, layer, want in zip(nodes, layers, wanted, strict=True):
         if want and not can(node):

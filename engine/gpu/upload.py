@@ -1,14 +1,12 @@
 """Weights and caches in a device's memory."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
 from engine.gpu.layout import Layout
-from engine.gpu.memory import is_packed
+from engine.gpu.weights import Weights, weights_in
 from engine.watch import Watch
 from kernels.cuda.device import Buffer, Device, upload
 
@@ -18,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class Uploaded:
     """An array in a device's memory, and its shape there."""
 
     buffer: Buffer
@@ -26,35 +24,20 @@ class Weight:
 
 
 def uploaded(
-    device: Device,
-    layout: Layout,
-    arrays: Mapping[str, Array],
-    file: GGUFFile,
-    watch: Watch | None,
-) -> dict[str, Weight]:
-    """The weights of the steps, each as its kernel reads it, by name: packed one by one, so that
-    no more than one of them is in memory here."""
-    wanted = {
-        value.name: (step, value)
-        for step in layout.steps()
-        for value in step.values().values()
-        if value.kind == "weight"
-    }
-    tensors = {name: step.weight or name for name, (step, _) in wanted.items()}
-    sizes = {n: file.tensors[t].n_bytes for n, t in tensors.items() if t in file.tensors}
-    done, found = 0, dict[str, Weight]()
-    for name, (step, value) in wanted.items():
-        if is_packed(step, value):
-            assert step.kernel.pack is not None
-            array = step.kernel.pack(file.tensor(step.weight))
-        else:
-            array = np.ascontiguousarray(arrays[name])
-        found[name] = Weight(upload(device, array), array.shape)
-        if name in sizes:
-            file.release(tensors[name])
-            done += sizes[name]
-            if watch:
-                watch(done, sum(sizes.values()))
+    device: Device, layout: Layout, weights: Weights, watch: Watch | None
+) -> dict[str, Uploaded]:
+    """The weights of the steps, by name: one by one, so that no more than one of them is in memory
+    here as its kernel wants it."""
+    wanted = weights_in(layout)
+    done, total = 0, sum(map(weights.stored, wanted.values()))
+    found = {}
+    for name, weight in wanted.items():
+        array = weights.array(weight)
+        found[name] = Uploaded(upload(device, array), array.shape)
+        weights.release(weight)
+        done += weights.stored(weight)
+        if watch:
+            watch(done, total)
     return found
 
 
@@ -77,7 +60,7 @@ class DeviceRows:
         return rows
 
     def __getitem__(self, numbers: Array) -> Array:
-        return self._all()[numbers]
+        return np.asarray(self._all()[numbers])
 
     def __setitem__(self, numbers: Array, rows: Array) -> None:
         own = self._all()

@@ -33,7 +33,7 @@ GpuLayers = Annotated[
         "-ngl",
         "--gpu-layers",
         metavar="N",
-        help="Blocks on the GPU; one more: the output; -1: all.",
+        help="Blocks on the GPU, the last ones; -1: all.",
     ),
 ]
 Variant = Annotated[str | None, typer.Option(help="This variant alone, where an op has it.")]

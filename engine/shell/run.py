@@ -102,8 +102,8 @@ def run(
         check(session)
     with loaded(
         model, threads=threads, context=context, batch=batch, kv_format=kv, numerics=numerics,
-        pinned=pinned, device=device, gpu_layers=gpu_layers, variant=variant, strict=strict, keep_packed=keep_packed,
-        sparse=sparse, threshold=sparse_threshold, union=union,
+        pinned=pinned, device=device, gpu_layers=gpu_layers, variant=variant, strict=strict,
+        keep_packed=keep_packed, sparse=sparse, threshold=sparse_threshold, union=union,
         vram_budget=vram_budget, activation=activation,
         reset_gpu_index=reset_gpu_index, disable_gpu_index=disable_gpu_index,
         ram_budget=ram_budget, draft=draft or None, speculation=speculation,
