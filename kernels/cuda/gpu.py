@@ -15,8 +15,8 @@ PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so bef
 
 
 class Gpu:
-    """A Device; `stream` is CuPy's, on which it does everything. DeviceError where there is none, or
-    one that is too old."""
+    """A Device; `stream` is CuPy's, on which it does everything. DeviceError where there is none,
+    or one that is too old."""
 
     bounded = emulated = False
 
