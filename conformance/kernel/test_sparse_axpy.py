@@ -47,11 +47,12 @@ def bound(inputs: Arguments) -> Array:
     return op.bound(inputs, op.expected(inputs))["out"]
 
 
-@each("sparse_axpy", formats=FLOATS)
+@each("sparse_axpy", formats=FLOATS, target="cpu")
 @given(data=st.data())
 @FEWER
 def test_all_rows_are_linear(kernel, data):
-    """Over all neurons it is linear on the transposed weight, bit for bit."""
+    """Over all neurons it is linear on the transposed weight, bit for bit. On a GPU neurons are
+    divided, and elements of a row: orders differ."""
     inputs = resident(data.draw(arguments(kernel)))
     kind = np.dtype(np.uint32 if kernel.format == "F32" else np.uint16)
     weight = inputs["weight"][inputs["slots"]]

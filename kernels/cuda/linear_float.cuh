@@ -103,13 +103,13 @@ static __device__ __forceinline__ void few(const float* __restrict__ x,
     }
   };
   for_chain<TOKENS <= 2 ? 2 : 1>(items_of(hidden), load, add);
-  add_chains(sums, partial + warp * ROWS * TOKENS * (WARP + 1), out, tokens, rows, row);
+  add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
 }
 
 #define FEW(name, ROUNDS, TOKENS, ROWS)                                                            \
   extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                   \
       name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) {  \
-    __shared__ float partial[FEW_WARPS * ROWS * TOKENS * (WARP + 1)];                              \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
     const T* const w = reinterpret_cast<const T*>(weight);                                         \
     if (hidden % EIGHT)                                                                            \
       few<false, ROUNDS, TOKENS, ROWS>(x, w, out, tokens, hidden, rows, partial);                  \

@@ -4,20 +4,27 @@ from kernels.cuda import (
     activations,
     add_squares,
     arithmetic,
+    attention,
     choice,
     embedding,
     gated_activations,
     kv_write,
     layer_norm,
     linear,
+    neuron_masks,
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
+    sparse_linear,
     top_k,
+    verification,
+    weight_formats,
 )
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
+from reference.kv_write import FORMATS_OF_CACHE
 
 ONTO = (("out", "before"),)  # what was there before
 
@@ -42,16 +49,39 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
         for f, x in kv_write.LAUNCHES.items()
     ),
+    *(
+        CudaKernel(
+            "attention",
+            "generic",
+            attention.generic(f),
+            f,
+            takes=attention.TAKES[f],
+            scratch=attention.partials,
+        )
+        for f in FORMATS_OF_CACHE
+    ),
     CudaKernel("softmax", "generic", (softmax.generic,)),
     *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
     *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),
     CudaKernel("add", "generic", (arithmetic.add,)),
     CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
     CudaKernel("scale", "generic", (arithmetic.scale,)),
+    *(CudaKernel(op, "generic", (x,)) for op, x in neuron_masks.LAUNCHES.items()),
+    *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
+    *(
+        CudaKernel("sparse_linear", "generic", x, f, activations="int8")
+        for f, x in sparse_linear.BLOCKS.items()
+    ),
+    *(
+        CudaKernel("sparse_axpy", "generic", x, f, scratch=sparse_axpy.partials)
+        for f, x in sparse_axpy.LAUNCHES.items()
+    ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
     CudaKernel("top_k", "generic", (top_k.generic,)),
     CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
     CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
+    *(CudaKernel("dequantise", "generic", (x,), f) for f, x in weight_formats.DEQUANTISE.items()),
+    *(CudaKernel(op, "generic", (x,)) for op, x in verification.LAUNCHES.items()),
 )
 
 

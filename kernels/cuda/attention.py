@@ -1,0 +1,112 @@
+"""attention on the GPU: flash attention in chunks of cells, as the CPU's (docs/decisions/008).
+
+- With up to FEW tokens a block of threads does one chunk of a tile of rows, and a second launch
+  merges what the chunks of all the capacity gave.
+- With more tokens a block goes through all chunks of a tile.
+
+What is not of use for the number of tokens is launched with no block.
+"""
+
+from kernels.cuda.launch import Grid, Launch
+from reference.attention import OP
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Shape
+
+# As attention.cuh, attention_tile.cuh and attention.cu have them.
+CHUNK = 128
+FEW = 8  # tokens
+WIDEST = 256  # head_dim
+WIDE = 128
+THREADS = 128
+FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
+ROW_WORDS = 9  # of shared memory beside a row's query and weights
+
+# The bytes of a cell's row are those of its heads.
+SIGNATURE = (
+    OP.signature.replace("[capacity kv_heads*head_dim]", "[capacity kv_heads head_dim]")
+    # as large as `partials` says
+    .replace(" -> ", ", scratch: f32[tokens heads] -> ")
+)
+MERGE_SIGNATURE = (
+    "spans: i32[tokens 3], scratch: f32[tokens heads head_dim capacity]"
+    " -> out: f32[tokens heads head_dim]"
+)
+
+
+def whole_vectors(shape: Shape) -> bool:
+    """What `generic` takes of float caches: a head_dim of whole 16 elements, up to the widest."""
+    return shape["head_dim"] % 16 == 0 and shape["head_dim"] <= WIDEST
+
+
+def whole_blocks(shape: Shape) -> bool:
+    """And of quantised ones: no block holds elements of two heads."""
+    return whole_vectors(shape) and shape["head_dim"] % 32 == 0
+
+
+def chunks(shape: Shape) -> int:
+    return -(-shape["capacity"] // CHUNK)
+
+
+def partials(shape: Shape) -> int:
+    """Floats of scratch: of each chunk the sums, the highest score and the sum of weights."""
+    return min(shape["tokens"], FEW) * shape["heads"] * chunks(shape) * (shape["head_dim"] + 2)
+
+
+def tiling(shape: Shape, rows: int) -> tuple[int, int, int]:
+    """(heads and tokens of a tile of so many rows, slices of a group)."""
+    group = shape["heads"] // shape["kv_heads"]
+    slices = -(-group // rows)
+    width = -(-group // slices)
+    return width, rows // width, slices
+
+
+def stride(shape: Shape, format: str) -> int:
+    """Bytes from cell to cell in shared memory."""
+    size = FORMATS[format].row_bytes(shape["head_dim"])
+    return size + 16 if FORMATS[format].block == 1 else (-(-size // 4) | 1) * 4
+
+
+def shared(shape: Shape, format: str, rows: int, most: int, budget: int) -> int:
+    """Bytes of shared memory for so many rows, and for as many cells as the budget has room for."""
+    staged = most
+    while staged * stride(shape, format) > budget:
+        staged //= 2
+    words = 2 * CHUNK + rows * (shape["head_dim"] + CHUNK + ROW_WORDS)
+    return staged * stride(shape, format) + 4 * words
+
+
+def few(format: str) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        width, height, slices = tiling(shape, FEW_ROWS)
+        tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
+        rows = min(height, shape["tokens"]) * width
+        memory = shared(shape, format, rows, 128, 34816)
+        return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
+
+    return Launch("attention.cu", "attention_few", SIGNATURE, grid, format)
+
+
+def many(format: str) -> Launch:
+    def grid(shape: Shape) -> Grid:
+        wide = shape["head_dim"] > WIDE
+        rows = MANY_ROWS_OF_WIDE if wide else MANY_ROWS
+        _, height, slices = tiling(shape, rows)
+        tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
+        memory = shared(shape, format, rows, 64, 34816 if wide else 30720)
+        return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
+
+    return Launch("attention.cu", "attention_many", SIGNATURE, grid, format)
+
+
+def merging(shape: Shape) -> Grid:
+    items = shape["tokens"] * shape["heads"] if shape["tokens"] <= FEW else 0
+    return Grid((items, 1, 1), THREADS)
+
+
+def generic(format: str) -> tuple[Launch, ...]:
+    merge = Launch("attention.cu", "attention_merge", MERGE_SIGNATURE, merging, format)
+    return few(format), merge, many(format)
+
+
+TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}

@@ -1,0 +1,177 @@
+// Rows of a KV cache: how elements are read back, by format. All of these are exact in float32.
+//
+// `one` is element e; `eight` and `some` are the elements from e on, which is a multiple of how many
+// they are. Those need rows at whole 16 bytes (floats) or 4 bytes (blocks), as in shared memory.
+#pragma once
+#include "portable.cuh"
+
+template <class T>
+static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
+  return reinterpret_cast<const T*>(row)[index];
+}
+
+struct f32 {
+  static constexpr int BLOCK = 1, BYTES = 4;
+
+  static __device__ __forceinline__ float one(const uint8_t* row, int e) { return at<float>(row, e); }
+
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[2]) {
+    const float2 two = at<float2>(row, e / 2);
+    x[0] = two.x, x[1] = two.y;
+  }
+
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[4]) {
+    const float4 four = at<float4>(row, e / 4);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+  }
+
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[8]) {
+    const float4 low = at<float4>(row, e / 4), high = at<float4>(row, e / 4 + 1);
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+  }
+};
+
+struct f16 {
+  static constexpr int BLOCK = 1, BYTES = 2;
+
+  static __device__ __forceinline__ float one(const uint8_t* row, int e) {
+    return to_float(at<half_t>(row, e));
+  }
+
+  static __device__ __forceinline__ void unpack(unsigned both, float* x) {
+    x[0] = to_float(half_t{static_cast<uint16_t>(both)});
+    x[1] = to_float(half_t{static_cast<uint16_t>(both >> 16)});
+  }
+
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[2]) {
+    unpack(at<unsigned>(row, e / 2), x);
+  }
+
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[4]) {
+    const uint2 words = at<uint2>(row, e / 4);
+    unpack(words.x, x), unpack(words.y, x + 2);
+  }
+
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[8]) {
+    const uint4 words = at<uint4>(row, e / 8);
+    unpack(words.x, x), unpack(words.y, x + 2), unpack(words.z, x + 4), unpack(words.w, x + 6);
+  }
+};
+
+// Blocks of 32: a float16 scale, then int8 steps.
+struct q8_0 {
+  static constexpr int BLOCK = 32, BYTES = 34;
+
+  static __device__ __forceinline__ float one(const uint8_t* row, int e) {
+    const uint8_t* const block = row + e / BLOCK * BYTES;
+    return to_float(at<half_t>(block, 0)) * at<int8_t>(block + 2, e % BLOCK);
+  }
+
+  template <int N>
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[N]) {
+    const uint8_t* const block = row + e / BLOCK * BYTES;
+    const float scale = to_float(at<half_t>(block, 0));
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const uint16_t steps = at<uint16_t>(block + 2, (e % BLOCK + i) / 2);
+      x[i] = scale * static_cast<int8_t>(steps);
+      x[i + 1] = scale * static_cast<int8_t>(steps >> 8);
+    }
+  }
+};
+
+// Blocks of 32: a float16 scale, then 4-bit steps around 8, the second 16 above the first.
+struct q4_0 {
+  static constexpr int BLOCK = 32, BYTES = 18;
+
+  static __device__ __forceinline__ float one(const uint8_t* row, int e) {
+    const uint8_t* const block = row + e / BLOCK * BYTES;
+    return to_float(at<half_t>(block, 0)) * step(block[2 + e % 16], e);
+  }
+
+  static __device__ __forceinline__ int step(unsigned bytes, int e) {
+    return static_cast<int>(bytes >> e % BLOCK / 16 * 4 & 15) - 8;
+  }
+
+  template <int N>
+  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[N]) {
+    const uint8_t* const block = row + e / BLOCK * BYTES;
+    const float scale = to_float(at<half_t>(block, 0));
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const unsigned steps = at<uint16_t>(block + 2, (e % 16 + i) / 2);
+      x[i] = scale * step(steps, e);
+      x[i + 1] = scale * step(steps >> 8, e);
+    }
+  }
+};
+
+// Bytes of a head in a cell's row, and from row to row in shared memory: lanes that read the same
+// element of neighbouring rows meet different banks.
+template <class Cache>
+static __device__ __forceinline__ int head_bytes(int head_dim) {
+  return head_dim / Cache::BLOCK * Cache::BYTES;
+}
+
+template <class Cache>
+static __device__ __forceinline__ int stride_of(int head_dim) {
+  const int bytes = head_bytes<Cache>(head_dim);
+  return Cache::BLOCK == 1 ? bytes + 16 : ((bytes + 3) / 4 | 1) * 4;
+}
+
+// Copies to shared memory that a thread need not wait for before `await_copies`.
+template <class Word>
+static __device__ __forceinline__ void copy_ahead(Word* to, const Word* from) {
+#if !defined(HOST) && __CUDA_ARCH__ >= 800
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (sizeof(Word) == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  else if constexpr (sizeof(Word) == 4)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+  else
+    *to = *from;
+#else
+  *to = *from;
+#endif
+}
+
+static __device__ __forceinline__ void end_of_group() {
+#if !defined(HOST) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all of this thread's copies are done but those of the last LATER groups.
+template <int LATER>
+static __device__ __forceinline__ void await_copies() {
+#if !defined(HOST) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+#endif
+}
+
+template <class Word>
+static __device__ __forceinline__ void bring_words(uint8_t* stage, int stride, const uint8_t* from,
+                                                   size_t row_bytes, const int* cells, int count,
+                                                   int bytes) {
+  const int warps = blockDim.x / WARP, words = bytes / static_cast<int>(sizeof(Word));
+  for (int c = threadIdx.x / WARP; c < count; c += warps) {
+    const Word* const row = reinterpret_cast<const Word*>(from + cells[c] * row_bytes);
+    Word* const to = reinterpret_cast<Word*>(stage + c * stride);
+    for (int w = threadIdx.x % WARP; w < words; w += WARP) copy_ahead(to + w, row + w);
+  }
+  end_of_group();
+}
+
+// Rows of `count` cells on their way to shared memory, of each the head that `from` points to.
+template <class Cache>
+static __device__ __forceinline__ void bring(uint8_t* stage, const uint8_t* from, size_t row_bytes,
+                                             const int* cells, int count, int head_dim) {
+  const int bytes = head_bytes<Cache>(head_dim), stride = stride_of<Cache>(head_dim);
+  if constexpr (Cache::BLOCK == 1)
+    bring_words<uint4>(stage, stride, from, row_bytes, cells, count, bytes);
+  else if (bytes % 4 == 0)
+    bring_words<unsigned>(stage, stride, from, row_bytes, cells, count, bytes);
+  else
+    bring_words<uint16_t>(stage, stride, from, row_bytes, cells, count, bytes);
+}
