@@ -54,8 +54,8 @@ class Options:
       in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
       of a step needs serves them all, so that what a token gives depends on its company.
     - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
-      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places neurons
-      anew, `disable_gpu_index` leaves all with the CPU.
+      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places
+      neurons anew, `disable_gpu_index` leaves all with the CPU.
     - `activation`: statistics that say which neurons go there or, with a `ram_budget`, which stay
       in memory for good.
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read

@@ -60,6 +60,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         )
         for f in FORMATS_OF_CACHE
     ),
+    *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
     CudaKernel("softmax", "generic", (softmax.generic,)),
     *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
     *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),
