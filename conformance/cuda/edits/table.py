@@ -1,6 +1,6 @@
 """Every edit, one row each in the file of its kind."""
 
-from conformance.cuda.edits import choices, coding, elements, products, rows
+from conformance.cuda.edits import choices, coding, elements, neurons, products, rows
 from conformance.cuda.edits.edit import Edit
 
 EDITS: tuple[Edit, ...] = (
@@ -9,4 +9,5 @@ EDITS: tuple[Edit, ...] = (
     *coding.EDITS,
     *choices.EDITS,
     *products.EDITS,
+    *neurons.EDITS,
 )
