@@ -5,13 +5,13 @@ from conformance.cuda.edits.edit import of
 EDITS = (
     *of("linear", "codes.cuh", (
         ("raised-by-seven", "int raised = 8;", "int raised = 7;"),
-        ("planes-where-they-end", "(bytes + 15) / 16 * 16", "bytes / 16 * 16"),
         ("borrows", "(codes[c] | 0x80808080u) - F::raised * 0x01010101u) ^ 0x80808080u",
          "codes[c] - F::raised * 0x01010101u)"),
         ("another-scale", "unit = block / F::blocks", "unit = block / F::blocks / 2"),
         ("lower-for-upper-nibbles", ">> F::low * (c / F::low)", ">> F::low"),
     ), "Q4_0"),
     *of("linear", "codes.cuh", (
+        ("planes-where-they-end", "(bytes + 15) / 16 * 16", "bytes / 16 * 16"),
         ("fifth-bits-of-the-first-four", " >> F::high * (c / F::high)", ""),
         ("fifth-bits-lowest", "each) << F::low", "each)"),
         ("raised-by-fifteen", "high = 1, raised = 16", "high = 1, raised = 15"),
@@ -140,9 +140,11 @@ EDITS = (
         ("stored-beyond", "if (row < rows && token < tokens)\n", "if (token < tokens)\n"),
     ), "F16", "bf16"),
     *of("linear", "portable.cuh", (
-        ("two-exchanged", "to_bfloat(low).bits | static_cast<uint32_t>(to_bfloat(high).bits)",
-         "to_bfloat(high).bits | static_cast<uint32_t>(to_bfloat(low).bits)"),
         ("a-half-twice", "columns[column + 4 + t]", "columns[column + t]"),
         ("truncated", "0x7fffu + ((bits >> 16) & 1u)", "0u"),
     ), "F16", "bf16"),
+    *of("linear", "portable.cuh", (
+        ("two-exchanged", "to_bfloat(low).bits | static_cast<uint32_t>(to_bfloat(high).bits)",
+         "to_bfloat(high).bits | static_cast<uint32_t>(to_bfloat(low).bits)"),
+    ), "BF16", "bf16"),
 )  # fmt: skip
