@@ -102,7 +102,7 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
   extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                   \
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,       \
            float* out, int tokens, int hidden, int packed, int rows) {                             \
-    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                              \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
     few<TOKENS, ROWS>(q, scale, total, weight, out, tokens, hidden, rows, partial);                \
   }
 FEW(linear_1, 1, 2)

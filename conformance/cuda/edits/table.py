@@ -1,0 +1,12 @@
+"""Every edit, one row each in the file of its kind."""
+
+from conformance.cuda.edits import choices, coding, elements, products, rows
+from conformance.cuda.edits.edit import Edit
+
+EDITS: tuple[Edit, ...] = (
+    *rows.EDITS,
+    *elements.EDITS,
+    *coding.EDITS,
+    *choices.EDITS,
+    *products.EDITS,
+)
