@@ -34,7 +34,7 @@ class Bound:
         arrays = {n: np.ascontiguousarray(a) for n, a in host.items() if isinstance(a, np.ndarray)}
         shape = device_sizes(kernel, {n: a.shape for n, a in arrays.items()})
         shape |= sizes(kernel.spec, inputs, kernel.format)
-        self._device = device
+        self._device, self.cold = device, tuple(cold)
         self._outputs = empty_outputs(kernel.spec, shape, kernel.format)
         self.buffers = {n: [upload(device, a)] for n, a in arrays.items() if n not in cold}
         self.buffers |= {n: [upload(device, arrays[n]) for _ in range(copies)] for n in cold}

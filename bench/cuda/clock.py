@@ -7,6 +7,8 @@ it before the first begins: the host's own time is not in it.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from kernels.cuda.device import DeviceError
 from kernels.cuda.gpu import Gpu
 
@@ -38,7 +40,7 @@ class Clock:
         begin, end = (self._events.Event() for _ in range(2))
         while True:
             with self._gpu.stream:
-                self._wait((1,), (1,), (self._cycles,))
+                self._wait((1,), (1,), (np.int64(self._cycles),))
             begin.record(self._gpu.stream)
             for i in range(repeats):
                 enqueue(i)

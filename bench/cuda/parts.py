@@ -109,7 +109,7 @@ def measure_all(check: Check, models: Mapping[str, Path]) -> None:
         f"copies at {ceilings.bandwidth / 1e9:,.0f} GB/s, multiplies at"
         f" {ceilings.peak / 1e12:,.0f} TFLOP/s, launches in {ceilings.launch * 1e6:.2f} us"
     )
-    results = Results(check.folder, conditions(), {"gpu": ceilings.to_json()})
+    results = Results(check.folder / "results", conditions(), {"gpu": ceilings.to_json()})
     for rows in measured(check, clock, ceilings, models):
         check.rows += rows
         results.add(*rows)

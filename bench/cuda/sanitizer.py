@@ -64,8 +64,9 @@ def watched(path: str, tool: str, seconds: float) -> Finding:
         return Finding(f"not done within {seconds:.0f} s")
     if not done.returncode:
         return Finding("nothing found")
-    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip("= ")]
-    return Finding(f"status {done.returncode}: " + " | ".join(said[:SAID]), fault=True)
+    said = [line.strip("= ") for line in (done.stdout + done.stderr).splitlines()]
+    words = " | ".join([line for line in said if line][:SAID])
+    return Finding(f"status {done.returncode}: {words}", fault=True)
 
 
 def main() -> int:
