@@ -46,7 +46,7 @@ EDITS = (
     *of("sparse_linear", "sparse_linear_float.cu", (
         ("one-less", "k < size; ++k)", "k < size - 1; ++k)"),
         ("same-token", "x[static_cast<size_t>(t) * hidden + k]", "x[k]"),
-        ("anywhere-aligned", "hidden % 4 == 0;", "true;"),
+        ("words-anywhere", "hidden % 4 == 0;", "true;"),
         ("same-item", "+ lane * EIGHT;\n    const float", "+ 0 * EIGHT;\n    const float"),
         ("tile-of-the-first", "own + r * TILE)", "own)"),
     ), "F32"),
@@ -92,12 +92,6 @@ EDITS = (
         ("upper-bits-of-the-minimum", "six[p + 4] >> 4 | six[p] >> 6 << 4",
          "six[p + 4] >> 4 | six[p - 4] >> 6 << 4"),
     ), "Q4_K"),
-    *of("sparse_linear", "chains.cuh", (
-        ("first-chain-left-out", "for (int c = 0; c < CHAINS; ++c) sum",
-         "for (int c = 1; c < CHAINS; ++c) sum"),
-        ("chains-of-the-first-sum", "partial[lane * (WARP + 1) + c]", "partial[c]"),
-        ("no-barrier", "= sums[r][t];\n  __syncwarp();", "= sums[r][t];"),
-    ), "F32"),
     *of("sparse_axpy", "sparse_axpy.cu", (
         ("search-too-far", "end = min(end, begin + step - 1);", "end = begin + step;"),
         ("last-of-the-below", "rows[probe] < value", "rows[probe] <= value"),
