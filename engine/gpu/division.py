@@ -94,10 +94,15 @@ def _divide(
     return Division(device, tuple(parts), layout, whole.result, tuple(notes))
 
 
+def crossed(value: Value) -> Value:
+    """What the CPU's plan has for a value that crosses."""
+    return replace(value, name=f"{value.name}@crossing", kind="input")
+
+
 def _crossed(node: Node, crossing: set[str]) -> Node:
     def seen(value: Value | float) -> Value | float:
         if isinstance(value, Value) and value.name in crossing and value.kind == "activation":
-            return replace(value, kind="input")
+            return crossed(value)
         return value
 
     return replace(node, arguments={n: seen(value) for n, value in node.arguments.items()})

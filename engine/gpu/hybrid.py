@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
-from engine.gpu.division import Division
+from engine.gpu.division import Division, crossed
 from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
@@ -21,9 +21,9 @@ class Hybrid:
     """The parts of a step in order.
 
     `crossing` is the host's memory, at its largest size, of values that one side makes and the
-    other reads, by name, the step's `result` among them. The CPU's parts are `programs` of `plan`,
-    which there is if they have any node; `steps` are those of all parts, in order. `inputs` are
-    written to before a step.
+    other reads, by their names there, the step's result among them. The CPU's parts are `programs`
+    of `plan`, which there is if they have any node; `steps` are those of all parts, in order.
+    `inputs` are written to before a step.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Hybrid:
         self._plan, self._programs = plan, programs
         self._sizes: dict[str, int] = {}
         self.inputs = inputs.host
-        self.logits = crossing[division.result.name]
+        self.logits = crossing[crossed(division.result).name]
 
     def resize(self, **sizes: int) -> None:
         """Set the named sizes of the next step."""
@@ -76,4 +76,4 @@ class Hybrid:
     def _held(self, value: Value) -> Array:
         """What a step of these sizes has of a value that crosses."""
         count = math.prod(value.sizes(self._sizes))
-        return self._crossing[value.name].reshape(-1)[:count]
+        return self._crossing[crossed(value).name].reshape(-1)[:count]
