@@ -10,7 +10,7 @@ TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
-.PHONY: bench bench-quick card report browser
+.PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types check goldens mutants clean
 
 demo: $(VENV)/.installed
@@ -52,6 +52,12 @@ bench-quick: $(VENV)/.installed-dev
 
 report: $(VENV)/.installed-dev
 	$(BIN)/assay report
+
+# On a machine with a GPU: kernels judged, measured, peers (docs: python -m bench.gpu_check --help).
+# Nothing is installed; without the environment above it takes what Python there is.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+gpu-check:
+	$(GPU_PYTHON) -m bench.gpu_check $(foreach m,$(MODELS),--model $(m))
 
 # The report's tests look at it in Chromium; where there is none and none can be had, they skip.
 browser:

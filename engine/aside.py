@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from engine.faults import unwritable
+
 UNFINISHED = ".part"
 
 
@@ -31,8 +33,7 @@ def written_aside(out: Path, *, reads: Path | None = None) -> Iterator[BinaryIO]
     except OSError as error:
         if error.filename not in (None, str(part)):
             raise
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"{out}: cannot be written: {reason}") from None
+        raise OutputError(unwritable(out, error)) from None
     finally:
         part.unlink(missing_ok=True)
 

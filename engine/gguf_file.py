@@ -34,6 +34,7 @@ from gguf.constants import (
     GGUFValueType,
 )
 
+from engine.faults import shown_path, unreadable
 from engine.gguf_cursor import STRING_BYTES, Cursor, GGUFError, ValueType, shown
 
 __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "ValueType"]
@@ -222,8 +223,7 @@ def map_file(path: Path) -> tuple[mmap.mmap, tuple[int, ...]]:
                 raise GGUFError(f"{shown_path(path)}: the file is empty")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), stamp
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise GGUFError(f"{shown_path(path)}: cannot be read: {reason}") from None
+        raise GGUFError(unreadable(path, error)) from None
 
 
 def stamp_of(file: IO[bytes]) -> tuple[int, ...]:
@@ -238,11 +238,6 @@ def is_unchanged(file: IO[bytes], stamp: tuple[int, ...]) -> bool:
     if not os.fstat(file.fileno()).st_nlink:
         changed = stamp[2]
     return (size, written, changed, inode) == stamp
-
-
-def shown_path(path: Path) -> str:
-    """The path as it is, or quoted if it would not stay on one line."""
-    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def read_magic(cursor: Cursor) -> str:

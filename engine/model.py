@@ -26,7 +26,7 @@ from engine.models import feed_forward
 from engine.models.table import FAMILIES
 from engine.observed import counting, counting_predicted, observing
 from engine.offload.bundle import bundles, unbundled
-from engine.offload.offload import Offload
+from engine.offload.offload import Computed, Offload, Opened
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.placement import budget_bytes, find, statistics
@@ -190,14 +190,10 @@ class Model:
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
         """The plan with weights in memory as far as the budget goes."""
         cache_bytes = sum(cache.nbytes for cache in self.caches.values())
-        self.offload = self._resources.enter_context(
-            closing(
-                Offload(
-                    steps, self.file, self.bundles, self.config, self.team, self.options,
-                    self.limits, logits, cache_bytes,
-                )
-            )
-        )  # fmt: skip
+        opened = Opened(self.file, self.bundles, self.config)
+        computed = Computed(steps, self.limits, logits)
+        offload = Offload(opened, computed, self.team, self.options, cache_bytes)
+        self.offload = self._resources.enter_context(closing(offload))
         arrays |= self.offload.arrays
         inputs = inputs_of(self.limits, self.cells)
         _drop_unused(arrays, self.offload.steps)

@@ -54,9 +54,10 @@ class Options:
       in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
       of a step needs serves them all, so that what a token gives depends on its company.
     - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
-      none; without a GPU as the `device` the CPU computes them too; `activation`: statistics that
-      say which neurons go there; `reset_gpu_index` places them anew, `disable_gpu_index` leaves all
-      of them with the CPU.
+      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places
+      neurons anew, `disable_gpu_index` leaves all with the CPU.
+    - `activation`: statistics that say which neurons go there or, with a `ram_budget`, which stay
+      in memory for good.
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
       from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
       sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
@@ -124,6 +125,10 @@ class Options:
             for name in ("vram_budget", "count_neurons", "observe"):
                 if getattr(self, name):
                     raise ModelError(f"ram_budget and {name} exclude each other")
+        if self.activation and not (self.ram_budget or self.vram_budget):
+            raise ModelError(
+                "activation says which neurons a ram_budget or vram_budget keeps: set one"
+            )
         if self.neuron_window is not None and self.neuron_window < 0:
             raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
         if self.numerics not in NUMERICS:

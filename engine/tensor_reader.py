@@ -8,7 +8,8 @@ from typing import Self
 
 import numpy as np
 
-from engine.gguf_file import Bytes, GGUFError, GGUFFile, TensorInfo, is_unchanged, shown_path
+from engine.faults import reason, shown_path, unreadable
+from engine.gguf_file import Bytes, GGUFError, GGUFFile, TensorInfo, is_unchanged
 
 PIECE = 2**26  # bytes read at a time
 
@@ -24,7 +25,7 @@ class TensorReader:
         try:
             self._source = file.path.open("rb")
         except OSError as error:
-            raise GGUFError(f"{shown_path(file.path)}: cannot be read: {_reason(error)}") from None
+            raise GGUFError(unreadable(file.path, error)) from None
 
     def check(self) -> None:
         """Raise if the file has changed since it was opened."""
@@ -40,7 +41,7 @@ class TensorReader:
                 count = os.preadv(self._source.fileno(), [data[done:].data], offset + done)
             except OSError as error:
                 where = f"{shown_path(self.file.path)}: cannot be read at byte {offset + done}"
-                raise GGUFError(f"{where}: {_reason(error)}") from None
+                raise GGUFError(f"{where}: {reason(error)}") from None
             if not count:
                 raise GGUFError(f"{shown_path(self.file.path)}: it was cut short while it was read")
             done += count
@@ -70,7 +71,3 @@ class TensorReader:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from engine.gguf_file import shown_path
+from engine.faults import shown_path, unreadable
 from reference.formats import FORMATS
 from reference.formats.format import Floats
 
@@ -120,7 +120,7 @@ def load(path: Path) -> Any:
                 if name.startswith(f"{home}data/")
             }
     except OSError as error:
-        raise _error(path, f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise TorchFileError(unreadable(path, error)) from None
     except (zipfile.BadZipFile, struct.error, EOFError, RuntimeError, NotImplementedError):
         raise _error(
             path, "not a whole file of PyTorch's; what a version before 1.6 wrote, save it anew"

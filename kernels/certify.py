@@ -30,11 +30,13 @@ def certify(
     store: Store,
     progress: Certified | None = None,
     patience: float = PATIENCE,
+    program: Sequence[str] = ("kernels.trial",),
 ) -> None:
     """Try the kernels on their ops' seeded cases and keep their certificates.
 
     A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
-    with the rest. `progress` is told of each certificate as it comes.
+    with the rest. `progress` is told of each certificate as it comes; `program` is the module that
+    the child runs, with its arguments.
     """
 
     def keep(certificate: Certificate) -> None:
@@ -46,7 +48,7 @@ def certify(
         keep(replace(quick(kernel), level="emulated"))
     waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]
     while waiting:
-        for certificate in _trials(waiting, patience):
+        for certificate in _trials(waiting, patience, program):
             keep(certificate)
             waiting.remove(certificate.kernel)
 
@@ -55,11 +57,11 @@ def _emulated(kernel: AnyKernel) -> bool:
     return isinstance(kernel, CudaKernel) and current().emulated
 
 
-def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
+def _trials(names: Sequence[str], patience: float, program: Sequence[str]) -> Iterator[Certificate]:
     """The certificates of one child, until it is done, dies or hangs; at least one."""
     paths = os.pathsep.join(p for p in sys.path if p)
     child = subprocess.Popen(
-        [sys.executable, "-m", "kernels.trial"],
+        [sys.executable, "-m", *program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -55,5 +55,6 @@ OP = Op(
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
+    corners=({"tokens": 2, "vocab": 5, "hidden": 768},),
     complaint=complaint,
 )

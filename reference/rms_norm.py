@@ -44,5 +44,6 @@ OP = Op(
     make=make,
     bound=bound,
     cost=cost,
+    corners=({"tokens": 2, "hidden": 2048},),
     nan="token",
 )

@@ -41,7 +41,8 @@ class Setup:
     def settings(self) -> str:
         """What all contenders do in another way than usual, e.g. kv_format=Q8_0."""
         usual = Setup(self.threads, self.context)
-        changed = [n for n in ("batch", "kv_format") if getattr(self, n) != getattr(usual, n)]
+        names = ("batch", "kv_format", "ram_budget")
+        changed = [name for name in names if getattr(self, name) != getattr(usual, name)]
         return ",".join(f"{name}={getattr(self, name)}" for name in changed)
 
 

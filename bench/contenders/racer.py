@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.child import Child, ChildError
-from bench.contenders.contender import CONTENDERS, OURS, Absent, Check, Sample, Setup, present
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Check, Sample, Setup, present
 from bench.engine_tests import EngineTest
 
 
@@ -62,10 +62,13 @@ class Racer:
 
 
 def enter(name: str, model: Path, setup: Setup, patience: float = 600.0) -> Racer | Absent:
-    """A racer, or why this peer cannot take part: not installed, does not take the file, crashed.
+    """A racer, or why this peer cannot take part: not installed, keeps to no budget of memory, does
+    not take the file, crashed.
 
     Our own engine is never absent: what it cannot open is an error.
     """
+    if setup.ram_budget and name not in (OURS, FAST):
+        return Absent(name, "it keeps to no ram_budget; bench.offload_speed limits its memory")
     try:
         return Racer(name, model, setup, patience)
     except ChildError as error:

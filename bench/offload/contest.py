@@ -68,10 +68,11 @@ class Contest:
 
     def measurements(self) -> Iterator[Measurement]:
         """A row for each way; of a disk bytes and seconds of a reading."""
+        known = self.find(IN_A_ROW) is not None
         for o in self.outcomes:
             process, n_bytes = o.way.process, o.median("bytes")
             disk = process.who == DISK
-            limited = not disk and o.samples and n_bytes > 0
+            limited = known and not disk and o.samples and n_bytes > 0
             yield Measurement(
                 BENCH,
                 o.way.name,

@@ -11,13 +11,14 @@ from engine.offload.offload import Offload
 class Block:
     """Of a block, or of a weight outside of all blocks: seconds that steps waited for the disk,
     bytes of weights that always stream, neurons that were in memory and neurons that were read,
-    and the bytes of these."""
+    and the bytes of these; and the neurons that are in memory for good."""
 
     waited: float = 0.0
     weights: float = 0.0
     hits: float = 0.0
     misses: float = 0.0
     neurons: float = 0.0
+    pinned: int = 0
 
     @property
     def bytes(self) -> float:
@@ -63,14 +64,16 @@ class Meter:
     def read(self, steps: int) -> Reading:
         """Of these steps, which were all since the meter was made."""
         (bytes_before, busy_before, before), (n_bytes, busy, after) = self._before, self._now()
-        stream = self._offload.stream
+        stream, pool = self._offload.stream, self._offload.neurons
+        pinned = pool.pinned if pool else {}
         sizes: dict[str, int] = {}
         for name, weight in stream.weights.items():
             sizes[block_of(name)] = sizes.get(block_of(name), 0) + weight.nbytes
         blocks = {}
         for name, now in after.items():
             waited, hits, misses, neurons = (b - a for a, b in zip(before[name], now, strict=True))
-            blocks[name] = Block(waited, steps * sizes.get(name, 0), hits, misses, neurons)
+            weights = steps * sizes.get(name, 0)
+            blocks[name] = Block(waited, weights, hits, misses, neurons, pinned.get(name, 0))
         return Reading(steps, n_bytes - bytes_before, busy - busy_before, blocks)
 
     def _now(self) -> tuple[int, float, dict[str, tuple[float, ...]]]:

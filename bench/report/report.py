@@ -2,7 +2,19 @@
 
 from collections.abc import Callable, Sequence
 
-from bench.report import about, card, certified, history, ops, peers, quality, sparsity, steps
+from bench.report import (
+    about,
+    card,
+    certified,
+    history,
+    offload,
+    ops,
+    peers,
+    quality,
+    sparsity,
+    speculation,
+    steps,
+)
 from bench.report.certified import Standings
 from bench.report.lookup import possible
 from bench.report.table import Report, Section
@@ -33,6 +45,8 @@ def report(
         lambda: ops.costs_section(run),
         lambda: quality.section(run),
         lambda: sparsity.section(run),
+        lambda: offload.section(run),
+        lambda: speculation.section(run),
         lambda: history.section(run, runs),
         lambda: certified.section(known, run.conditions.machine),
         lambda: about.conditions(full),

@@ -44,6 +44,7 @@ def bench(
     sparse: o.Sparse = "auto",
     sparse_threshold: o.SparseThreshold = None,
     union: o.Union = False,
+    ram_budget: o.RamBudget = "",
     peers: Annotated[
         str, typer.Option(help="Who else runs, where installed: names with commas, or none.")
     ] = "llama.cpp,transformers",
@@ -53,7 +54,8 @@ def bench(
     """Time a model: prompts (pp) and generation (tg) in tokens/s, with peers in turns.
 
     Tokens are random and nothing is sampled, as in llama-bench. What is measured is also kept as a
-    run (see `assay report`).
+    run (see `assay report`). Within a --ram-budget Assay runs alone: `python -m
+    bench.offload_speed` has peers under the same limit of memory.
     """
     from bench.conditions import conditions
     from bench.contenders.contender import CONTENDERS, Setup
@@ -97,6 +99,7 @@ def bench(
                 sparse=sparse,
                 threshold=sparse_threshold,
                 union=union,
+                ram_budget=ram_budget or 0,
             )
             with field_of(path, setup, ("assay", *others)) as field:
                 kept = kept or Results(results or results_folder(), before)

@@ -47,6 +47,7 @@ def profile(
     sparse_threshold: o.SparseThreshold = None,
     union: o.Union = False,
     ram_budget: o.RamBudget = "",
+    activation: o.Activation = None,
     as_json: o.Json = False,
 ) -> None:
     """Print where the time of a step goes: a decode of one token, or a prompt.
@@ -55,7 +56,8 @@ def profile(
     those that fire were predicted (recall), and how many of the predicted fire (precision). Tokens
     are random: of a text that the model knows, its predictors know more.
 
-    With --ram-budget it is what a step reads from disk and waits for, block by block.
+    With --ram-budget it is what a step reads from disk and waits for, block by block; with
+    --activation, too, how many neurons are pinned.
     """
     from bench.conditions import conditions
     from bench.neurons import neurons
@@ -70,10 +72,12 @@ def profile(
         "numerics": numerics, "variant": variant, "strict": strict,
         "sparse": sparse, "threshold": sparse_threshold, "union": union,
     }  # fmt: skip
+    if activation and not ram_budget:
+        raise typer.BadParameter("--activation says which neurons stay within a --ram-budget")
     if ram_budget:
         if nodes:
             raise typer.BadParameter("--nodes and --ram-budget exclude each other")
-        budgeted = options | {"ram_budget": ram_budget}
+        budgeted = options | {"ram_budget": ram_budget, "activation": activation}
         profile_streamed(model, prompt or 1, before, budgeted, as_json)
         return
     with loaded(model, count_neurons=True, **options) as engine:

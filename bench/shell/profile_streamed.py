@@ -47,6 +47,7 @@ def as_dict(found: "StreamedStep") -> dict[str, Any]:
             "bytes": block.bytes / steps,
             "waited_seconds": block.waited / steps,
             "neurons_found": None if math.isnan(block.hit_rate) else block.hit_rate,
+            "neurons_pinned": block.pinned,
         }
 
     return {
@@ -71,16 +72,18 @@ def table(found: "StreamedStep") -> "Table":
 
     reading, steps = found.reading, found.reading.steps
     sparse = any(block.hits + block.misses for block in reading.blocks.values())
+    pinned = any(block.pinned for block in reading.blocks.values())
     result = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     result.add_column("a step on average", no_wrap=True)
-    for name in ("MB read", *(["% neurons found"] if sparse else []), "ms waited"):
+    of_neurons = ["% neurons found"] * sparse + ["pinned"] * pinned
+    for name in ("MB read", *of_neurons, "ms waited"):
         result.add_column(name, justify="right", no_wrap=True)
     for name, block in {**reading.blocks, "all": reading.whole}.items():
         share = "" if math.isnan(block.hit_rate) else f"{100 * block.hit_rate:.1f}"
         result.add_row(
             name,
             f"{block.bytes / steps / 1e6:.2f}",
-            *([share] if sparse else []),
+            *([share] * sparse + [f"{block.pinned:,}"] * pinned),
             f"{1e3 * block.waited / steps:.2f}",
         )
     return result

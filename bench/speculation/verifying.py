@@ -43,8 +43,9 @@ class Verifying:
 
     def measurements(self) -> Iterator[Measurement]:
         for tokens, samples in self.samples.items():
+            test = f"{tokens} token{'s' * (tokens > 1)}"
             yield Measurement(
-                BENCH, f"{tokens} tokens", shape=f"{VERIFY} behind {self.depth}", model=self.model,
+                BENCH, test, shape=f"{VERIFY} behind {self.depth}", model=self.model,
                 threads=self.threads, samples=tuple(samples), tokens=tokens, rivals=self.rivals,
             )  # fmt: skip
 

@@ -303,6 +303,26 @@ def sparsities() -> Iterator[Measurement]:
         ).measurements(THREADS)
 
 
+def offloads(maker: Maker) -> Iterator[Measurement]:
+    """A race of three ways, of which one is absent, and the disk's 2.4 GB/s."""
+    race: dict[str, Any] = {
+        "bench": "offload", "shape": "dense", "model": "tinyllama-f16.gguf", "threads": THREADS,
+        "rivals": "dense",
+    }  # fmt: skip
+    within = "budget=1100.0MB,resident=1000.0MB,streamed=1200.0MB"
+    for way, settings, seconds, n_bytes in (
+        ("naive", "", 1.1, 2.2e9),
+        ("streamed", within, 0.55, 1.2e9),
+    ):
+        limit = {"bytes": n_bytes, "limit": "disk", "limit_seconds": n_bytes / 2.4e9}
+        samples = maker.samples(seconds, 15)
+        yield Measurement(test=way, **race, settings=settings, samples=samples, tokens=1, **limit)
+    killed = "killed by the system: more than 1100 MB of memory"
+    yield Measurement(test="llama.cpp", **race, contender="llama.cpp", note=killed)
+    samples = maker.samples(0.2)
+    yield Measurement(test="disk, in a row", **race, samples=samples, bytes=4.8e8)
+
+
 def write_run(
     folder: Path,
     when: str = "2026-11-21T10:00:00+00:00",
@@ -317,6 +337,7 @@ def write_run(
     results = Results(folder, replace(CONDITIONS, commit=commit, **conditions), LIMITS.to_json())
     card = beside_the_races(maker, "tinyllama-q4_0")
     results.add(*ops(maker), *engine(maker), *nodes(), *card, *qualities(), *sparsities())
+    results.add(*offloads(maker))
     first, rest = results.path.read_text().split("\n", 1)
     results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
     return results.path

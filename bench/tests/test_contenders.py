@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,14 @@ def test_what_is_not_installed_is_absent(monkeypatch: pytest.MonkeyPatch) -> Non
     reason = "no-such is not installed: docs/peers.md says how"
     assert present("nobody") == reason
     assert enter("nobody", MODEL, SETUP) == Absent("nobody", reason)
+
+
+def test_peers_are_absent_within_a_budget() -> None:
+    """Which they would not keep: their figures beside ours would say nothing."""
+    setup = replace(SETUP, ram_budget="600MiB")
+    for name in ("llama.cpp", "transformers"):
+        reason = "it keeps to no ram_budget; bench.offload_speed limits its memory"
+        assert enter(name, MODEL, setup) == Absent(name, reason)
 
 
 def test_a_peer_that_crashes_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from bench.offload import contests, page
 from bench.offload.contest import Contest, settings
 from bench.offload.race import Field, Folders, Outcome, Subject, folders
 from bench.offload.way import DISK, LLAMA_CPP, NO_WINDOW, About, Process, Sample, Way
+from bench.report.offload import section
 from bench.results import Measurement, Results, read
 from bench.tests.synthetic import CONDITIONS
 from bench.timing import Rule
@@ -185,6 +186,30 @@ def test_rows_for_the_results(contest: Contest, tmp_path: Path) -> None:
     assert rows[LLAMA_CPP].note.startswith("killed")
     assert rows[contests.IN_A_ROW].bytes / rows[contests.IN_A_ROW].median == pytest.approx(2e9)
     assert len({row.rivals for row in rows.values()}) == 1
+
+
+def test_the_reports_section(contest: Contest, tmp_path: Path) -> None:
+    """A table for each race, its budgets, ratios and shares beside its ways; below it the disk, and
+    who is absent. A race without a disk or naive loading is compared with neither."""
+    kept = Results(tmp_path, CONDITIONS)
+    curve = Contest("curve dense", SUBJECT, contest.outcomes[1:3])
+    kept.add(*contest.measurements(), *curve.measurements())
+    found = section(read(kept.path))
+    dense, other = found.tables
+    assert (dense.caption, other.caption) == (
+        "some: dense, on 2 threads", "some: curve dense, on 2 threads"
+    )  # fmt: skip
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in dense.rows}
+    assert rows == {
+        contests.NAIVE: ["—", "600", "—", "1,000", "83%"],
+        contests.IN_MEMORY: ["—", "100", "6.00 [6.00, 6.00]", "—", "—"],
+        contests.STREAMED: ["600.0MB", "300", "2.00 [2.00, 2.00]", "500", "83%"],
+    }
+    assert [(row[3].text, row[5].text) for row in other.rows] == [("—", "—")] * 2
+    assert found.notes == (
+        "some: dense: the disk reads in a row at 2.00 GB/s.",
+        "some: dense: llama.cpp is absent: killed by the system: more than 600 MiB of memory.",
+    )
 
 
 def test_a_row_faster_than_the_disk_is_impossible(contest: Contest) -> None:

@@ -17,9 +17,11 @@ from bench.offload.step import StreamedStep, streamed_step
 from bench.profile import ProfileError
 from bench.shell.profile import profile as command
 from bench.shell.profile_streamed import as_dict, notes, table
+from bench.tests.small_sparse import FFN
 from bench.timing import Rule
 from engine import Engine
 from engine.offload.budget import Budget
+from engine.placement.statistics import Activations, write
 
 STEPS = 4
 RULE = Rule(least=STEPS, most=STEPS)
@@ -169,7 +171,34 @@ def test_json(shell: Callable[..., tuple[int, str]]) -> None:
     assert (told["tokens"], told["depth"], told["threads"]) == (1, 3, 1)
     assert all(block["neurons_found"] is None for block in told["blocks"])
     assert sum(block["bytes"] for block in told["blocks"]) > 0
-    assert told["waited_seconds"] < told["step_seconds"]
+    assert told["waited_seconds"] < np.mean(told["samples"])
+
+
+def test_pinned_neurons_are_told(
+    shell: Callable[..., tuple[int, str]], sparse_model: Path, tmp_path: Path
+) -> None:
+    """How many of each block and of all, in the table and for programs."""
+    counts = np.where(np.arange(FFN) % 8, 1, 900)
+    statistics = tmp_path / "counts.npz"
+    write(statistics, Activations((counts, counts), 1000))
+    words = ("--ram-budget", str(ROOM["on"]), "--sparse", "on", "--activation", str(statistics))
+    code, out = shell(*words, "--json")
+    assert code == 0
+    blocks = json.loads(out[out.index("{") :])["blocks"]
+    pinned = {b["block"]: b["neurons_pinned"] for b in blocks if b["neurons_found"] is not None}
+    assert sum(pinned.values()) > 0
+    code, out = shell(*words)
+    assert code == 0
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    told = {name: int(rows[name][3]) for name in ("blk.0", "blk.1", "all")}
+    assert told == {**pinned, "all": sum(pinned.values())}
+    assert f"of which the {told['all']} most active are pinned" in " ".join(out.split())
+
+
+def test_statistics_want_a_budget(shell: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    code, out = shell("--activation", str(tmp_path / "counts.npz"))
+    assert code == 2
+    assert "--ram-budget" in out
 
 
 def test_nodes_have_no_times_of_their_own(shell: Callable[..., tuple[int, str]]) -> None:

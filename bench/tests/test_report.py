@@ -295,7 +295,7 @@ def test_nothing_measured_is_said(folder: Path, known: Standings) -> None:
     """A run without measurements and limits still makes a page, which says what is not there."""
     run = find("latest", folder)
     empty = replace(run, measurements=(), limits={})
-    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 11
+    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 13
 
 
 def test_no_limits_no_ceilings(folder: Path) -> None:

@@ -27,6 +27,7 @@ def test_only_what_is_unusual_is_told() -> None:
     assert Setup(2, context=64, sequences=4).settings == ""
     told = Setup(2, context=64, batch=8, kv_format="Q8_0").settings
     assert told == "batch=8,kv_format=Q8_0"
+    assert Setup(2, context=64, ram_budget="600MiB").settings == "ram_budget=600MiB"
 
 
 @pytest.mark.parametrize(

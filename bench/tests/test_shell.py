@@ -97,6 +97,26 @@ def test_bench_shows_a_table_and_who_is_absent(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_bench_within_a_budget(tmp_path):
+    """Assay alone, and every row says so; a budget too small is one line, and nothing is kept."""
+    done = assay(tmp_path, *SHORT, "--ram-budget", "900MiB", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    ours = [row for row in rows if row["contender"] == "assay"]
+    assert {row["settings"] for row in ours} == {"ram_budget=900MiB"}
+    others = [row for row in rows if row["contender"] != "assay"]
+    assert {row["contender"] for row in others} == {"llama.cpp", "transformers"}
+    assert all(not row["samples"] and "ram_budget" in row["note"] for row in others)
+    (run,), _ = read_folder(tmp_path)
+    assert {m.settings for m in run.measurements if m.samples} == {"ram_budget=900MiB"}
+    done = assay(tmp_path / "none", *SHORT, "--ram-budget", "1MiB")
+    assert done.returncode == 1
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("assay: a ram_budget of 1 MiB is too small for this model")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
 # assay compare, of stored runs
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import bench.speculation_speed as speculation_speed
+from bench.report.speculation import section
 from bench.results import Results, read
 from bench.speculation import drawing, goals, page
 from bench.speculation.contest import A_STEP, Contest, Outcome, Synthetic
@@ -275,6 +276,24 @@ def test_rows_for_the_results(tmp_path: Path) -> None:
     assert (rows[f"two{A_STEP}"].unit, rows[f"two{A_STEP}"].median) == ("tokens", 2.4)
     assert (rows["5 tokens"].tokens, rows["5 tokens"].shape) == (5, "verify behind 32")
     assert len({rows[name].rivals for name in (PLAIN, "two", "four")}) == 1
+
+
+def test_the_reports_section(sparse_model: Path, tmp_path: Path) -> None:
+    """A table for each race, beside its first row; one for neurons, which nothing is raced with."""
+    kept = Results(tmp_path, CONDITIONS)
+    found = unions(sparse_model, OPTIONS, 18)
+    for part in (COST, KNOWN, found):
+        kept.add(*part.measurements())
+    steps, ways, together = section(read(kept.path)).tables
+    assert ways.caption == f"t: {FORMULA}, on 2 threads"
+    assert [[cell.text for cell in row] for row in ways.rows] == [
+        [PLAIN, "400", "—", "1.00"],
+        ["two", "200", "2.00 [2.00, 2.00]", "2.40"],
+        ["four", "150", "2.67 [2.67, 2.67]", "3.30"],
+    ]
+    assert [row[0].text for row in steps.rows] == ["1 token", "3 tokens", "5 tokens"]
+    assert {row[3].text for row in steps.rows} == {"—"}
+    assert [row[1].value for row in together.rows] == [u.share for u in found.found]
 
 
 def parts(sparse_model: Path) -> list[page.Part]:

@@ -17,7 +17,7 @@ from conformance.kernel.here import (
 )
 from kernels.call import AnyKernel, call
 from kernels.shapes import ShapeError
-from kernels.table import find
+from kernels.table import find_any
 from reference.formats import FORMATS
 from reference.neuron_masks import active_rows, neuron_split, union_mask
 from reference.op import Arguments, Array
@@ -33,11 +33,8 @@ def masked(inputs: Arguments, mask: Array) -> Arguments:
 
 
 def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
-    """What linear's kernel of the same variant and format gives; every neuron has a row. A GPU's
-    gives it with every neuron active: rows that are not packed are added up in another order."""
-    if kernel.target == "cuda":
-        return run(kernel, **masked(inputs, np.ones_like(inputs["mask"])))
-    linear = find(kernel.name.replace("sparse_linear", "linear"))
+    """What linear's kernel of the same variant and format gives; every neuron has a row."""
+    linear = find_any(kernel.name.replace("sparse_linear", "linear"))
     assert linear.activations == kernel.activations
     return run(linear, x=inputs["x"], weight=inputs["weight"])[:, inputs["slots"]]
 

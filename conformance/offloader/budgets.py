@@ -4,13 +4,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from conformance.llama.test_bit_identity import ROOM, Subject, subject_of
 from engine import packed_weights
 from engine.model import Model
 from engine.offload import neurons, offload, residency
@@ -70,6 +71,23 @@ def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
         yield model
     finally:
         model.close()
+
+
+@contextmanager
+def streamed_subject(path: Path, share: float, **options: Any) -> Iterator[Subject]:
+    """A subject of the laws of bits (test_bit_identity.py) whose truth is the resident model's, and
+    which has the least memory and so much of what all its weights take more."""
+    found = subject_of(path, {**ROOM, **options})
+    found.model.close()
+    wants = wanted(path, **options)
+    budget = int(wants.least + share * (wants.all - wants.least))
+    with to_the_byte():
+        found = replace(found, options={**found.options, "ram_budget": budget})
+        found = replace(found, model=found.with_options())
+        try:
+            yield found
+        finally:
+            found.model.close()
 
 
 def bits(model: Model, threshold: float | None = None) -> list[bytes]:

@@ -23,10 +23,7 @@ from engine.offload.bundle import (
     PAGE,
     PARTS,
     SECTOR,
-    Bundle,
     bundles,
-    laid_out,
-    rows_of,
     stride_of,
 )
 from engine.offload.bundling import bundle, unbundle
@@ -182,49 +179,3 @@ def test_strides(n_bytes: int) -> None:
     sectors, rest = divmod(stride_of(n_bytes), SECTOR)
     assert (rest, sectors % 2) == (0, 1)
     assert (sectors - 2) * SECTOR < n_bytes <= sectors * SECTOR
-
-
-# Rows in memory
-
-FORMATS = st.sampled_from(["F32", "F16", "Q8_0", "Q4_0", "Q4_K"])
-
-
-@given(
-    st.booleans().flatmap(
-        lambda gated: st.fixed_dictionaries(dict.fromkeys(PARTS[not gated :], FORMATS))
-    ),
-    st.sampled_from([256, 768]),
-    st.integers(0, 5),
-    st.integers(0, 3),
-)
-def test_views_of_parts(formats: dict[str, str], hidden: int, held: int, wider: int) -> None:
-    """Each begins with its part of every row, is C-contiguous, and stays within memory."""
-    found, stride = laid_out(formats, hidden)
-    one = Bundle(0, 0, 10, hidden, stride, found)
-    rng = np.random.default_rng(held)
-    memory = rng.integers(0, 256, (held + 1, stride + 1024 * wider), np.uint8)
-    for part, row in found.items():
-        view = rows_of(one, part, memory)
-        assert view.shape == (held, memory.shape[1])
-        assert view.flags.c_contiguous
-        assert view.base is not None
-        assert np.array_equal(view[:, : row.n_bytes], memory[:-1, row.begin :][:, : row.n_bytes])
-        low, high = np.lib.array_utils.byte_bounds(memory)
-        first = np.lib.array_utils.byte_bounds(view)
-        assert low <= first[0] <= first[1] <= high
-
-
-@pytest.mark.parametrize(
-    "memory",
-    [
-        np.zeros((3, 512), np.uint8),
-        np.zeros((0, 1536), np.uint8),
-        np.zeros((3, 3072), np.uint8)[:, ::2],
-    ],
-)
-def test_other_memory(memory: Array) -> None:
-    """Rows that are too short, no rows, and rows that are not contiguous."""
-    found, stride = laid_out(dict.fromkeys(PARTS, "F16"), 256)
-    assert stride == 1536
-    with pytest.raises(ValueError, match=r"no memory for rows of 1536 bytes"):
-        rows_of(Bundle(0, 0, 10, 256, stride, found), "up", memory)

@@ -10,10 +10,8 @@ import pytest
 from conformance.families.small import SmallFalcon, SmallOPT
 from conformance.families.test_sparse import sparse
 from conformance.llama.small_models import Small
-from conformance.llama.test_bit_identity import (
-    ROOM,
+from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
     Subject,
-    subject_of,
     test_batch_limit,
     test_batched_or_alone,
     test_chunks,
@@ -22,7 +20,7 @@ from conformance.llama.test_bit_identity import (
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, to_the_byte, wanted
+from conformance.offloader.budgets import bits, budgeted, streamed_subject, wanted
 from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
 from engine.gguf_file import GGUFFile
 from engine.model import Model
@@ -31,15 +29,6 @@ from reference.formats import FORMATS
 from reference.op import Array
 from reference.transformer import Weight
 
-__all__ = [
-    "test_batch_limit",
-    "test_batched_or_alone",
-    "test_chunks",
-    "test_copied_prefix",
-    "test_removed_and_evaluated_anew",
-    "test_threads",
-    "test_tree_of_tokens",
-]
 pytestmark = pytest.mark.usefixtures("in_time")
 
 EVERY, NONE = -1e30, 1e30
@@ -66,18 +55,12 @@ each_model = pytest.mark.parametrize("write", MODELS.values(), ids=MODELS)
 
 @pytest.fixture(params=["Q4_0", "bamboo"], scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model with the least memory for the laws; the truth is the resident one's."""
+    """With the least memory."""
     path = MODELS[request.param](tmp_path_factory.mktemp("neurons") / "small.gguf")
-    found: Subject = subject_of(path, {**ROOM, "sparse": "on"})
-    found.model.close()
-    options = {**ROOM, "ram_budget": wanted(path).least}
-    with to_the_byte():
-        found = replace(found, options=options)
-        found = replace(found, model=found.with_options())
+    with streamed_subject(path, 0, sparse="on") as found:
         assert found.model.offload
         assert found.model.offload.neurons
         yield found
-        found.model.close()
 
 
 def misses(model: Model) -> int:

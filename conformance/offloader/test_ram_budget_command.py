@@ -3,13 +3,14 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.disk import small_disk
 from conformance.llama.small_models import Small
 from conformance.llama.test_bad_input import Assay, assay, fault
-from conformance.offloader.budgets import bits, budgeted, packed_of, wanted
+from conformance.offloader.budgets import bits, budgeted, packed_of, to_the_byte, wanted
 from conformance.offloader.test_direct_file import pages_kept
 from engine import packed_weights
 from engine.config import ModelError
@@ -49,6 +50,24 @@ def test_the_least_that_a_refusal_names_will_do(path: Path) -> None:
     assert any(note.startswith("ram_budget: ") for note in found["notes"])
 
 
+def test_a_perplexity_is_the_same(inside: Assay, path: Path, tmp_path: Path) -> None:
+    """Of the resident run, where weights stream."""
+    text, words = tmp_path / "text.txt", ("--json", "-c", "32", "-t", "1")
+    text.write_text("5 6 7 8 9 " * 40)
+
+    def told(*more: str) -> dict[str, Any]:
+        code, out, error = inside("perplexity", path, text, *words, *more)
+        assert code == 0, error
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    whole = told()
+    with to_the_byte():
+        streamed = told("--ram-budget", str(wanted(path).least))
+    assert streamed["perplexity"] == whole["perplexity"]
+    assert any("MB are read for each step" in note for note in streamed["notes"])
+
+
 NONSENSE = ("much", "-5MiB", "5 miles", "MiB", "0x10", "1e9", "nan", "inf", "5MiBMiB", "5,5GB", " ")
 
 
@@ -83,6 +102,12 @@ def test_what_excludes_a_budget(inside: Assay, path: Path) -> None:
             Options(ram_budget="1GB", **{name: True})  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=r"^neuron_window must be at least 0, got -1$"):
         Options(ram_budget="1GB", neuron_window=-1)
+
+
+def test_statistics_without_a_budget(inside: Assay, path: Path) -> None:
+    """They would be of no use, and nobody would notice."""
+    line = fault(inside("run", path, "-p", "a", "--activation", "counts.npz"))
+    assert line == "activation says which neurons a ram_budget or vram_budget keeps: set one"
 
 
 def test_a_full_disk(inside: Assay, path: Path, cache: Path) -> None:

@@ -12,10 +12,8 @@ import pytest
 
 from conformance.families.small import SmallFalcon, SmallOPT
 from conformance.llama.small_models import Small
-from conformance.llama.test_bit_identity import (
-    ROOM,
+from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
     Subject,
-    subject_of,
     test_batch_limit,
     test_batched_or_alone,
     test_chunks,
@@ -26,20 +24,9 @@ from conformance.llama.test_bit_identity import (
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, packed_of, to_the_byte, wanted
+from conformance.offloader.budgets import bits, budgeted, packed_of, streamed_subject, wanted
 from engine.plan import turns
 
-__all__ = [
-    "test_batch_limit",
-    "test_batched_or_alone",
-    "test_chunks",
-    "test_copied_prefix",
-    "test_fragmented_cache",
-    "test_removed_and_evaluated_anew",
-    "test_steps_repeat",
-    "test_threads",
-    "test_tree_of_tokens",
-]
 pytestmark = pytest.mark.usefixtures("in_time")
 
 K_QUANTS = Small(format="Q4_K", finer="Q6_K", hidden=256, heads=8, head_dim=32, ffn=256)
@@ -62,20 +49,12 @@ each_model = pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
 def subject(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Subject]:
-    """A streamed model for the laws; the truth is the resident one's."""
     name, share = request.param
     path = MODELS[name].write(tmp_path_factory.mktemp("streamed") / "small.gguf")
-    found = subject_of(path, ROOM)
-    found.model.close()
-    wants = wanted(path)
-    options = {**ROOM, "ram_budget": int(wants.least + share * (wants.all - wants.least))}
-    with to_the_byte():
-        found = replace(found, options=options)
-        found = replace(found, model=found.with_options())
+    with streamed_subject(path, share) as found:
         assert found.model.offload
         assert found.model.offload.stream.names
         yield found
-        found.model.close()
 
 
 @each_model

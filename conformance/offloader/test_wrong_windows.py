@@ -4,7 +4,7 @@ Here the source runs as plain Python, so that each takes a moment and no compile
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +19,8 @@ from conformance.offloader.test_neuron_window import AgainstDicts
 from kernels.cpu import neuron_window
 
 SOURCE = Path(neuron_window.__file__).read_text()
-PATIENCE = (
-    2.0  # seconds of the processor for a call that takes a thousandth; a broken ring has no end
-)
+# seconds of the processor for a call that takes less than a thousandth; a broken ring has no end
+PATIENCE = 0.2
 
 PLANTED = {
     "most recently used goes first": [
@@ -74,17 +73,31 @@ PLANTED = {
 
 
 def interpreted(source: str) -> SimpleNamespace:
-    """The module as plain Python: calls take the window itself instead of its address."""
+    """The module as plain Python: calls take the window itself instead of its address, and give up
+    in the end."""
     names: dict[str, Any] = {"__name__": "interpreted_window"}
     exec(compile(source, "interpreted_window", "exec"), names)
     names |= {name: f.py_func for name, f in names.items() if hasattr(f, "py_func")}
     names["arguments"] = lambda window, _: window.state
-    return SimpleNamespace(**names)
+    return SimpleNamespace(**names | {name: patient(names[name]) for name in ("want", "forget")})
+
+
+def patient(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, ended by SIGPROF if it takes too long."""
+
+    def timed(*arguments: Any) -> Any:
+        signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+        try:
+            return call(*arguments)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    return timed
 
 
 @contextmanager
-def patience() -> Iterator[None]:
-    """A call gives up that takes too long after `setitimer`."""
+def giving_up() -> Iterator[None]:
+    """SIGPROF is an error."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError("this window goes round in circles")
@@ -93,7 +106,6 @@ def patience() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 
 
@@ -104,7 +116,6 @@ def failure(source: str) -> Exception | None:
         tried = interpreted(source)
 
         def handle(self) -> Any:
-            signal.setitimer(signal.ITIMER_PROF, PATIENCE, PATIENCE)
             return self.window
 
     quick = settings(
@@ -117,7 +128,7 @@ def failure(source: str) -> Exception | None:
         suppress_health_check=list(HealthCheck),
     )
     try:
-        with patience():
+        with giving_up():
             run_state_machine_as_test(Interpreted, settings=quick)
     except Exception as error:
         return error

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.llama.test_bit_identity import (
+from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     Subject,
     subject_of,
@@ -17,16 +17,6 @@ from conformance.llama.test_bit_identity import (
     test_tree_of_tokens,
 )
 from conformance.powerinfer.sparse_files import SMALL_MODELS
-
-__all__ = [
-    "test_batch_limit",
-    "test_batched_or_alone",
-    "test_chunks",
-    "test_copied_prefix",
-    "test_removed_and_evaluated_anew",
-    "test_threads",
-    "test_tree_of_tokens",
-]
 
 
 @pytest.fixture(params=SMALL_MODELS, scope="module")

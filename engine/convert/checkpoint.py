@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from engine.faults import unreadable
 from reference.formats import FORMATS
 from reference.formats.format import Floats
 
@@ -132,8 +133,7 @@ def json_value(path: Path) -> Any:
         data = path.read_bytes()
         return json.loads(data)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise CheckpointError(f"{path}: cannot be read: {reason}") from None
+        raise CheckpointError(unreadable(path, error)) from None
     except (ValueError, RecursionError) as error:
         if data.startswith(_LFS):
             raise CheckpointError(_pointer(path)) from None

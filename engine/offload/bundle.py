@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
+from engine.faults import shown_path
 from engine.gguf_cursor import shown
-from engine.gguf_file import Bytes, GGUFFile, TensorInfo, ValueType, shown_path
+from engine.gguf_file import GGUFFile, TensorInfo, ValueType
 from engine.gguf_writer import NewTensor
 
 PARTS = ("gate", "up", "down_t")  # in the order of a row
@@ -153,21 +154,6 @@ def laid_out(formats: Mapping[str, str], hidden: int) -> tuple[dict[str, Part], 
 def stride_of(n_bytes: int) -> int:
     """The next odd number of sectors, in bytes."""
     return SECTOR * (-(-n_bytes // SECTOR) | 1)
-
-
-def rows_of(bundle: Bundle, part: str, memory: Bytes) -> Bytes:
-    """A part of the neurons that memory holds, for kernels that take rows a stride apart.
-
-    memory uint8 [held + 1, stride], C-contiguous, -> uint8 [held, stride], a view of it that is
-    C-contiguous too: row n begins with the part of memory's row n; what follows there is not the
-    part's. The last row of memory is no neuron's: the view ends within it. The stride is the
-    bundle's or more, so that blocks of several formats may share a memory. Raises `ValueError`.
-    """
-    rows, stride = memory.shape
-    if not memory.flags.c_contiguous or not rows or stride < bundle.stride:
-        raise ValueError(f"{list(memory.shape)} is no memory for rows of {bundle.stride} bytes")
-    begin = bundle.parts[part].begin
-    return memory.reshape(-1)[begin : begin + (rows - 1) * stride].reshape(rows - 1, stride)
 
 
 def _bundle(file: GGUFFile, block: int, text: str) -> Bundle:

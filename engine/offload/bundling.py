@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUFValueType
 
+from engine.faults import shown_path
 from engine.gguf_edit import copied, keys_of, write_from
-from engine.gguf_file import ALIGNMENT, Bytes, GGUFFile, TensorInfo, shown_path
+from engine.gguf_file import ALIGNMENT, Bytes, GGUFFile, TensorInfo
 from engine.gguf_writer import Keys, NewTensor, texts, u32
 from engine.offload.bundle import (
     ALIGNMENT_BEFORE,

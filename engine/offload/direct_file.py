@@ -7,7 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine.gguf_file import is_unchanged, shown_path, stamp_of
+from engine.faults import shown_path, unreadable
+from engine.gguf_file import is_unchanged, stamp_of
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import File
 
@@ -33,8 +34,7 @@ class DirectFile:
         try:
             self._source, alignment = _open(self.path)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise OSError(f"{name}: cannot be read: {reason}") from None
+            raise OSError(unreadable(self.path, error)) from None
         if not alignment:
             self.note = f"{name}: its file system reads through the page cache only"
         self.file = File(name, self._source.fileno(), alignment or 1, dropped=not alignment)

@@ -10,12 +10,13 @@ import numpy as np
 from engine.gguf_file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
+from engine.offload.pinning import Ints, hottest
 from engine.packed_weights import PAGE, Packer
 from engine.plan import Service
 from kernels.cpu.neuron_window import FOREVER, NeuronWindow, slots_needed
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
-from kernels.cpu.streaming import READS, arrive, fetch
+from kernels.cpu.streaming import READS, TOGETHER, arrive, fetch
 
 # Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
 # more is begun: what a disk brings in the time that each read costs.
@@ -124,8 +125,9 @@ class Neurons:
 
     There is always room for all of any one block, and each of the others is sure to keep an equal
     share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused
-    neuron may stay; None: as long as there is room. `counter` is the first of the readers' counters
-    for the blocks.
+    neuron may stay; None: as long as there is room. With `counts` by block, int64 [neurons], of
+    how often each fires, the most active are pinned (engine/offload/pinning.py). `counter` is the
+    first of the readers' counters for the blocks.
     """
 
     def __init__(
@@ -134,15 +136,18 @@ class Neurons:
         room: int,
         counter: int,
         steps: int | None = None,
+        counts: Mapping[int, Ints] | None = None,
     ) -> None:
         self.blocks = tuple(sources)
         self.sources = sources
         stride = max(source.slot for source in sources.values())
         sizes = [source.neurons for source in sources.values()]
         capacity = min(room // stride - 1, sum(sizes))
-        quota = _quota(sizes, capacity)
+        rows = hottest([counts[i] for i in self.blocks], capacity) if counts else [[]] * len(sizes)
+        quota = _quota(sizes, [len(several) for several in rows], capacity)
         window = FOREVER if steps is None else steps
         self.window = NeuronWindow(sizes, [quota] * len(sizes), capacity, window)
+        self._loads = [self.window.pin(n, several) for n, several in enumerate(rows)]
         # one row more, for views that begin within a row
         self.pool = aligned((capacity + 1) * stride, PAGE).reshape(capacity + 1, stride)
         most = max(0, READ_THROUGH // stride)
@@ -165,8 +170,7 @@ class Neurons:
                 f"blk.{i}.stall": self._stalls[n],
             }
             for name, begin in sources[i].begins.items():
-                view = self.pool.reshape(-1)[begin : begin + capacity * stride]
-                self.arrays[pooled(name)] = view.reshape(capacity, stride)
+                self.arrays[pooled(name)] = rows_from(self.pool, begin)
 
     @property
     def kept_share(self) -> float:
@@ -174,9 +178,34 @@ class Neurons:
         return float(self.window.capacity / self.window.neurons.sum())
 
     @property
+    def pinned(self) -> dict[str, int]:
+        """How many neurons of each block are in memory for good."""
+        counts = self.window.state.pinned.tolist()
+        return {f"blk.{i}": count for i, count in zip(self.blocks, counts, strict=True)}
+
+    @property
     def reads(self) -> int:
         """How many reads may be under way."""
         return max(s.neurons * len(s.sections) for s in self.sources.values())
+
+    def read_pinned(self, readers: Readers) -> None:
+        """Bring them, with what lies between two that are not far apart, before any step."""
+        for source, loads in zip(self.sources.values(), self._loads, strict=True):
+            for first in range(0, source.neurons, TOGETHER):
+                near = loads[loads[:, 0] // TOGETHER == first // TOGETHER]
+                if len(near):
+                    self._read(source, dict(near.tolist()), readers)
+
+    def _read(self, source: Source, slots: Mapping[int, int], readers: Readers) -> None:
+        """From the first of these neurons to the last, each of them to its slot."""
+        stretch, gap = range(min(slots), max(slots) + 1), self.arrays["neurons.gap"]
+        for section in source.sections:
+            begin, end = section.at, section.at + section.size
+            buffers = [
+                self.pool[slots[row], begin:end] if row in slots else gap[: section.size]
+                for row in stretch
+            ]
+            readers.read(section.file, section.offset + stretch[0] * section.size, buffers)
 
     def slots(self, i: int) -> Value:
         return self._value(f"blk.{i}.slots")
@@ -201,7 +230,8 @@ class Neurons:
         return Value(name, "cache", WORDS[array.dtype.name], array.shape)
 
     def restart(self) -> None:
-        """What was being fetched is not to be trusted; readers are idle."""
+        """What was being fetched is not to be trusted; readers are idle. Nothing was fetched into
+        the slots of pinned neurons."""
         self.window.forget()
         self._asked[:, READS] = 0
 
@@ -222,8 +252,18 @@ def pooled(tensor: str) -> str:
     return f"{tensor}@pool"
 
 
-def _quota(sizes: Sequence[int], capacity: int) -> int:
-    """The most neurons that each block can be sure to keep."""
+def rows_from(pool: Array, begin: int) -> Array:
+    """What slots hold from byte `begin` on, for kernels that take rows a stride apart.
+
+    pool uint8 [slots + 1, stride], C-contiguous, -> uint8 [slots, stride], a view of it that is
+    C-contiguous too, and ends within the pool's last row, which is no slot.
+    """
+    rows, stride = pool.shape
+    return pool.reshape(-1)[begin : begin + (rows - 1) * stride].reshape(rows - 1, stride)
+
+
+def _quota(sizes: Sequence[int], pinned: Sequence[int], capacity: int) -> int:
+    """The most neurons that each block can be sure to keep beside those that are pinned."""
     zeros = np.zeros(len(sizes), np.int32)
     counts = range(max(sizes) + 1)
-    return bisect_right(counts, capacity, key=lambda q: slots_needed(sizes, zeros + q, zeros)) - 1
+    return bisect_right(counts, capacity, key=lambda q: slots_needed(sizes, zeros + q, pinned)) - 1

@@ -3,7 +3,7 @@ as they meet them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from engine.offload.budget import Budget, parse_bytes
 from engine.offload.bundle import Bundle
 from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors, tensor_of
 from engine.offload.neurons import Neurons, Source
+from engine.offload.pinning import activations
 from engine.offload.residency import Division
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
@@ -37,8 +38,27 @@ REQUESTS = 2**10  # in the readers' ring, at least
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model's file, the bundles of neurons in it by block, and its config."""
+
+    file: GGUFFile
+    bundles: Mapping[int, Bundle]
+    config: ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step of the model does: its nodes with kernels, the largest `tokens` and `outputs`,
+    and the value that it ends with."""
+
+    steps: Sequence[Step]
+    limits: Mapping[str, int]
+    logits: Value
+
+
 class Offload:
-    """The weights of `steps` within `options.ram_budget`, beside a cache of `cache_bytes`.
+    """A model's weights within `options.ram_budget`, beside a cache of `cache_bytes`.
 
     steps      as they meet their weights: in memory, in the ring, in the pool of neurons
     arrays     of their values, by name
@@ -52,65 +72,63 @@ class Offload:
     """
 
     def __init__(
-        self,
-        steps: Sequence[Step],
-        file: GGUFFile,
-        bundles: Mapping[int, Bundle],
-        config: ModelConfig,
-        team: Team,
-        options: Options,
-        limits: Mapping[str, int],
-        logits: Value,
-        cache_bytes: int,
+        self, model: Opened, computed: Computed, team: Team, options: Options, cache_bytes: int
     ) -> None:
+        file, limits = model.file, computed.limits
         self._resources = ExitStack()
         try:
-            self.rows = self._resources.enter_context(closing(Rows(steps, file, limits["tokens"])))
-            self.steps = [with_scratch(step, limits) for step in self.rows.steps]
-            sparse = sparse_tensors(self.steps, config)
+            rows = Rows(computed.steps, file, limits["tokens"])
+            self.rows = self._resources.enter_context(closing(rows))
+            self.steps = [with_scratch(step, limits) for step in rows.steps]
+            counts = None
+            if options.activation:
+                counts = activations(options.activation, file, model.config)
+            sparse = sparse_tensors(self.steps, model.config)
             jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
-            disk = Disk(jobs, sparse, file, bundles, options.neuron_bundles)
+            disk = Disk(jobs, sparse, file, model.bundles, options.neuron_bundles)
             self._disk = self._resources.enter_context(closing(disk))
             stages = stages_of(self.steps)
             for call in (call for stage in stages for call in stage):
                 call.share.compile()  # what that takes is not left for weights
             order = in_order(stages, disk.stored)
-            _, arena = place(touched(stages), limits, [logits])
-            step = arena + INPUTS + sum(array.nbytes for array in self.rows.arrays.values())
+            _, arena = place(touched(stages), limits, [computed.logits])
+            step = arena + INPUTS + sum(array.nbytes for array in rows.arrays.values())
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack
             disk.open(team, options.progress.packed)
-            division, pool = shared(Budget.now(total, cache_bytes, step), order, disk.sources)
-            self._fill(division, pool, team.n_threads, options.neuron_window)
+            division, room = shared(Budget.now(total, cache_bytes, step), order, disk.sources)
+            self.stream = Stream(division.ring, disk.stored, team.n_threads)
+            self.neurons = None
+            if disk.sources:
+                counter = len(division.ring.names)
+                self.neurons = Neurons(disk.sources, room, counter, options.neuron_window, counts)
+            self._fill(division.resident, team.n_threads)
             self._void = False  # whether what was read may be no good
-            self.notes = [*disk.notes, self._division()]
+            self.notes = [*disk.notes, self._division(pins=counts is not None)]
         except BaseException:
             self._resources.close()
             raise
 
-    def _fill(self, division: Division, pool: int, threads: int, window: int | None) -> None:
-        """Memory for all weights, what is resident read into it."""
-        disk = self._disk
-        self.stream = Stream(division.ring, disk.stored, threads)
-        self.neurons = None
-        counters, requests = len(division.ring.names), max(REQUESTS, self.stream.reads)
-        if disk.sources:
-            self.neurons = Neurons(disk.sources, pool, counters, window)
-            counters += len(disk.sources)
-            requests = max(requests, self.neurons.reads)
+    def _fill(self, resident: Sequence[str], threads: int) -> None:
+        """Readers, and what stays in memory read by them."""
+        disk, stream, neurons = self._disk, self.stream, self.neurons
+        counters = len(stream.names) + (len(neurons.blocks) if neurons else 0)
+        requests = max(REQUESTS, stream.reads, neurons.reads if neurons else 0)
         files = [file.file for file in disk.files]
         capacity = 1 << requests.bit_length()
         self.readers = self._resources.enter_context(
             Readers(files, READERS, threads, max(1, counters), capacity)
         )
-        self.stream.read_by(self.readers)
-        resident = self._read(division.resident, disk.stored)
+        stream.read_by(self.readers)
+        weights = self._read(resident, disk.stored)
+        if neurons:
+            neurons.read_pinned(self.readers)
         disk.check()
-        self.resident = sum(array.nbytes for array in resident.values())
-        self.arrays = {**self.rows.arrays, **disk.shaped(resident | self.stream.weights)}
-        if self.neurons:
-            self.arrays |= self.neurons.arrays
-            self.steps = with_neurons(self.steps, self.neurons, self.readers)
+        self.resident = sum(array.nbytes for array in weights.values())
+        self.arrays = {**self.rows.arrays, **disk.shaped(weights | stream.weights)}
+        if neurons:
+            self.arrays |= neurons.arrays
+            self.steps = with_neurons(self.steps, neurons, self.readers)
 
     def _read(self, names: Sequence[str], stored: Mapping[str, Stored]) -> dict[str, Array]:
         """Weights that stay in memory."""
@@ -124,13 +142,16 @@ class Offload:
             begin += size
         return found
 
-    def _division(self) -> str:
+    def _division(self, *, pins: bool) -> str:
         text = f"ram_budget: {self.resident / 1e6:.0f} MB of weights stay in memory"
         if self.stream.names:
             text += f", {self.stream.bytes / 1e6:.0f} MB are read for each step"
         if self.neurons:
             share = self.neurons.kept_share
             text += f", and there is room for {share:.0%} of the sparse blocks' neurons"
+            if pins:
+                pinned = sum(self.neurons.pinned.values())
+                text += f", of which the {pinned:,} most active are pinned"
         return text
 
     def begin(self, tokens: Sequence[int], positions: Sequence[int]) -> None:

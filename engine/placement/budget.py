@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from engine.gguf_file import GGUFFile, TensorInfo, shown_path
+from engine.faults import shown_path
+from engine.gguf_file import GGUFFile, TensorInfo
 from engine.offload.bundle import UNDO_FIRST, is_bundled
 from kernels.cuda.device import Device
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile, shown_path
+from engine.faults import shown_path
+from engine.gguf_file import GGUFFile
 from engine.gguf_writer import NewTensor, text, u32, u64, write_gguf
 
 SUFFIX = ".generated.gpuidx"

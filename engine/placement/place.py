@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from engine.aside import OutputError
-from engine.gguf_file import GGUFError, GGUFFile, shown_path
+from engine.faults import shown_path
+from engine.gguf_file import GGUFError, GGUFFile
 from engine.placement import gpu_index
 from engine.placement.budget import PlacementError, Room, parts, room
 from engine.placement.gpu_index import GpuIndex, GpuIndexError, path_of

@@ -22,7 +22,8 @@ import numpy as np
 
 from engine import torch_file
 from engine.aside import OutputError, check, written_aside
-from engine.gguf_file import GGUFFile, shown_path
+from engine.faults import shown_path, unreadable, unwritable
+from engine.gguf_file import GGUFFile
 
 MAX_COUNT = 2**40  # so that a sum over any model's neurons stays exact in int64
 MAX_FFN = 2**24
@@ -96,8 +97,7 @@ def read(path: Path) -> Activations:
         with zipfile.ZipFile(path) as archive:
             return _read_npz(path, archive)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StatisticsError(f"{shown_path(path)}: cannot be read: {reason}") from None
+        raise StatisticsError(unreadable(path, error)) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         raise StatisticsError(
             f"{shown_path(path)}: this is neither a folder of activation_{{i}}.pt nor a .npz"
@@ -136,8 +136,7 @@ def _write_folder(path: Path, activations: Activations) -> None:
             for new in Path(aside).iterdir():
                 shutil.move(new, path / new.name)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"{shown_path(path)}: cannot be written: {reason}") from None
+        raise OutputError(unwritable(path, error)) from None
 
 
 def _read_folder(path: Path) -> Activations:

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from engine.faults import shown_path, unreadable
 from engine.gguf_cursor import ValueType
-from engine.gguf_file import GGUFFile, shown_path
+from engine.gguf_file import GGUFFile
 from engine.gguf_writer import NewTensor, i32, text, texts, u32, write_gguf
 
 SUMS, COUNTS = ".in_sum2", ".counts"
@@ -99,8 +100,7 @@ def read(path: Path) -> Importance:
         with path.open("rb") as file:
             is_gguf = file.read(4) == b"GGUF"
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ImportanceError(f"{shown_path(path)}: cannot be read: {reason}") from None
+        raise ImportanceError(unreadable(path, error)) from None
     found = _read_gguf(path) if is_gguf else _read_legacy(path)
     if not found.columns:
         raise ImportanceError(f"{shown_path(path)}: there is nothing in this importance matrix")

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from gguf import GGML_QUANT_VERSION
 
+from engine.faults import shown_path
 from engine.gguf_cursor import shown
 from engine.gguf_edit import keys_of
-from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
+from engine.gguf_file import Bytes, GGUFFile, TensorInfo
 from engine.gguf_writer import NewTensor, u32, write_gguf
 from engine.offload.bundle import UNDO_FIRST, is_bundled
 from engine.quantise.importance import Importance

@@ -43,6 +43,7 @@ def perplexity(
     sparse: o.Sparse = "auto",
     sparse_threshold: o.SparseThreshold = None,
     union: o.Union = False,
+    ram_budget: o.RamBudget = "",
     as_json: o.Json = False,
 ) -> None:
     """Measure a model's perplexity on a text, by llama.cpp's method.
@@ -71,8 +72,8 @@ def perplexity(
                 model, threads=threads, context=text.context, batch=batch, sequences=1,
                 outputs=min(text.scored, MOST_OUTPUTS), kv_format=kv, numerics=numerics,
                 pinned=pinned, device=device, gpu_layers=gpu_layers, variant=variant,
-                strict=strict, keep_packed=keep_packed,
-                sparse=sparse, threshold=sparse_threshold, union=union,
+                strict=strict, keep_packed=keep_packed, sparse=sparse, threshold=sparse_threshold,
+                union=union, ram_budget=ram_budget,
             )
         )  # fmt: skip
         scorer, tally = Scorer(engine), Tally()

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.faults import shown_path
 from engine.gguf_cursor import shown
 from engine.gguf_edit import keys_of, write_from
-from engine.gguf_file import Bytes, GGUFFile, TensorInfo, shown_path
+from engine.gguf_file import Bytes, GGUFFile, TensorInfo
 from engine.gguf_writer import Keys, NewTensor, f32
 from engine.quantise.mixes import fitting
 from engine.quantise.values import misfit, run

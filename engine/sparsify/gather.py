@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.aside import OutputError
 from engine.config import ModelConfig
+from engine.faults import unwritable
 from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options
@@ -163,8 +164,7 @@ def gather(
                 try:
                     found.add(kept, len(passage), is_held_out(i, len(passages)))
                 except OSError as error:
-                    reason = (error.strerror or str(error)).lower()
-                    raise OutputError(f"{folder}: cannot be written: {reason}") from None
+                    raise OutputError(unwritable(folder, error)) from None
                 if watch:
                     watch(i + 1, len(passages))
         yield found

@@ -10,11 +10,9 @@
 constexpr int CHUNK = 128;  // cells
 constexpr int FEW = 8;      // tokens, with up to which chunks are dealt out to blocks
 
-static __device__ __forceinline__ float lowest() { return __uint_as_float(0xff800000u); }
-
 // A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN.
 static __device__ __forceinline__ float finite(float highest) {
-  return highest > lowest() ? highest : 0.f;
+  return highest > -INFINITY ? highest : 0.f;
 }
 
 static __device__ __forceinline__ int chunks_of(int cells) { return (cells + CHUNK - 1) / CHUNK; }
@@ -37,25 +35,6 @@ static __device__ __forceinline__ Factors factors(float before, float highest, f
 
 static __device__ __forceinline__ float merged(float before, float chunk, Factors by) {
   return fmaf(before, by.before, __fmul_rn(chunk, by.chunk));
-}
-
-// How the rows of a cache's heads are dealt out: `width` heads of one KV head, which is a slice of
-// its group, for each of `height` tokens.
-struct Tiling {
-  int width, height, slices;
-
-  __device__ Tiling(int group, int rows)
-      : width((group + (group + rows - 1) / rows - 1) / ((group + rows - 1) / rows)),
-        height(rows / width),
-        slices((group + rows - 1) / rows) {}
-};
-
-// The end of the tokens from `first` on whose cells begin alike.
-static __device__ __forceinline__ int end_of_run(const int* spans, int first, int last) {
-  int t = first + 1;
-  while (t < last && spans[3 * t] == spans[3 * first] && spans[3 * t + 1] == spans[3 * first + 1])
-    ++t;
-  return t;
 }
 
 // Partial results of few tokens: [tokens, heads, chunks, head_dim] sums, then the highest scores

@@ -13,21 +13,20 @@ from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
-# As attention.cuh, attention_tile.cuh and attention.cu have them.
+# As attention.cuh, attention_tile.cuh, attention_few.cu and attention_many.cu have them.
 CHUNK = 128
 FEW = 8  # tokens
 WIDEST = 256  # head_dim
 WIDE = 128
 THREADS = 128
 FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
+FEW_BUDGET = 34816  # bytes of staged cells
 ROW_WORDS = 9  # of shared memory beside a row's query and weights
 
 # The bytes of a cell's row are those of its heads.
-SIGNATURE = (
-    OP.signature.replace("[capacity kv_heads*head_dim]", "[capacity kv_heads head_dim]")
-    # as large as `partials` says
-    .replace(" -> ", ", scratch: f32[tokens heads] -> ")
-)
+PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
+# `scratch` is as large as `partials` says.
+SIGNATURE = PLAIN_SIGNATURE.replace(" -> ", ", scratch: f32[tokens heads] -> ")
 MERGE_SIGNATURE = (
     "spans: i32[tokens 3], scratch: f32[tokens heads head_dim capacity]"
     " -> out: f32[tokens heads head_dim]"
@@ -67,11 +66,8 @@ def stride(shape: Shape, format: str) -> int:
     return size + 16 if FORMATS[format].block == 1 else (-(-size // 4) | 1) * 4
 
 
-def shared(shape: Shape, format: str, rows: int, most: int, budget: int) -> int:
-    """Bytes of shared memory for so many rows, and for as many cells as the budget has room for."""
-    staged = most
-    while staged * stride(shape, format) > budget:
-        staged //= 2
+def shared(shape: Shape, format: str, rows: int, staged: int) -> int:
+    """Bytes of shared memory for so many rows and staged cells."""
     words = 2 * CHUNK + rows * (shape["head_dim"] + CHUNK + ROW_WORDS)
     return staged * stride(shape, format) + 4 * words
 
@@ -80,33 +76,44 @@ def few(format: str) -> Launch:
     def grid(shape: Shape) -> Grid:
         width, height, slices = tiling(shape, FEW_ROWS)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
-        rows = min(height, shape["tokens"]) * width
-        memory = shared(shape, format, rows, 128, 34816)
+        rows, staged = 1, CHUNK
+        while rows < min(height, shape["tokens"]) * width:
+            rows *= 2
+        while staged * stride(shape, format) > FEW_BUDGET:
+            staged //= 2
+        memory = shared(shape, format, rows, staged)
         return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
 
-    return Launch("attention.cu", "attention_few", SIGNATURE, grid, format)
+    return Launch("attention_few.cu", "attention_few", SIGNATURE, grid, format)
 
 
 def many(format: str) -> Launch:
     def grid(shape: Shape) -> Grid:
-        wide = shape["head_dim"] > WIDE
-        rows = MANY_ROWS_OF_WIDE if wide else MANY_ROWS
+        rows = MANY_ROWS_OF_WIDE if shape["head_dim"] > WIDE else MANY_ROWS
         _, height, slices = tiling(shape, rows)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
-        memory = shared(shape, format, rows, 64, 34816 if wide else 30720)
+        memory = shared(shape, format, rows, 32 if format == "F32" else 64)
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return Launch("attention.cu", "attention_many", SIGNATURE, grid, format)
+    return Launch("attention_many.cu", "attention_many", SIGNATURE, grid, format)
+
+
+def items(shape: Shape) -> Grid:
+    return Grid((shape["tokens"] * shape["heads"], 1, 1), THREADS)
 
 
 def merging(shape: Shape) -> Grid:
-    items = shape["tokens"] * shape["heads"] if shape["tokens"] <= FEW else 0
-    return Grid((items, 1, 1), THREADS)
+    return items(shape) if shape["tokens"] <= FEW else Grid((0, 1, 1), THREADS)
 
 
 def generic(format: str) -> tuple[Launch, ...]:
-    merge = Launch("attention.cu", "attention_merge", MERGE_SIGNATURE, merging, format)
+    merge = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
     return few(format), merge, many(format)
+
+
+def scalar(format: str) -> tuple[Launch, ...]:
+    """For any head_dim."""
+    return (Launch("attention_scalar.cu", "attention_scalar", PLAIN_SIGNATURE, items, format),)
 
 
 TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}

@@ -3,94 +3,66 @@
 // row's sums are chains in a fixed order, over head_dim for scores and over the cells for values, and
 // so the same in any company.
 #pragma once
-#include "attention.cuh"
-#include "cache.cuh"
+#include "attention_run.cuh"
 
-constexpr int THREADS = 128;
-constexpr int WARPS = THREADS / WARP;
 constexpr int PER_LANE = CHUNK / WARP;
+constexpr int EIGHT = 8;  // rows of small tiles
 
-struct Inputs {
-  const float* q;
-  const uint8_t *k, *v;
-  const int *lists, *spans, *positions, *cell_positions;
-  const float* slopes;
-  float scale, softcap;
-  float *scratch, *out;
-  int tokens, heads, head_dim, capacity, kv_heads;
+// What a block knows of a row: of all chunks before, and of one chunk.
+struct Row {
+  float slope, highest, total, chunk_highest, chunk_total;
+  Factors by;
+  int position, seen;  // cells of the chunk
 };
 
-// Shared memory, in this order. `staged` is how many cells' keys or values it holds at a time: as
-// many as a budget has room for.
+// Shared memory, in this order. `staged` is how many cells' keys or values it holds at a time.
 struct Desk {
   uint8_t* stage;
-  float *q, *weights;                            // [rows, head_dim], [rows, CHUNK]
-  int *cells, *where;                            // [CHUNK]: cells and their positions
-  int *seen, *position;                          // [rows]: cells of the chunk, the token's position
-  float *slope, *highest, *total;                // [rows]: `highest` and `total` of all chunks
-  float *chunk_highest, *chunk_total;            // [rows]
-  Factors* by;                                   // [rows]
-  int staged;
+  float *q, *weights;   // [rows, head_dim], [rows, CHUNK]
+  int *cells, *places;  // [CHUNK]: cells and their positions
+  Row* row;             // [rows]
+  int rows, staged;
 };
 
-// Of a row: what Desk holds beside q and weights.
-constexpr int ROW_WORDS = 9;
-
 template <class Cache>
-static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int head_dim, int most,
-                                               int budget) {
-  const int stride = stride_of<Cache>(head_dim);
+static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int head_dim,
+                                               int staged) {
   Desk desk;
-  desk.staged = most;
-  while (desk.staged * stride > budget) desk.staged /= 2;
+  desk.rows = rows;
+  desk.staged = staged;
   desk.stage = memory;
-  desk.q = reinterpret_cast<float*>(memory + desk.staged * stride);
+  desk.q = reinterpret_cast<float*>(memory + staged * stride_of<Cache>(head_dim));
   desk.weights = desk.q + rows * head_dim;
   desk.cells = reinterpret_cast<int*>(desk.weights + rows * CHUNK);
-  desk.where = desk.cells + CHUNK;
-  desk.by = reinterpret_cast<Factors*>(desk.where + CHUNK);
-  desk.slope = reinterpret_cast<float*>(desk.by + rows);
-  desk.highest = desk.slope + rows;
-  desk.total = desk.highest + rows;
-  desk.chunk_highest = desk.total + rows;
-  desk.chunk_total = desk.chunk_highest + rows;
-  desk.seen = reinterpret_cast<int*>(desk.chunk_total + rows);
-  desk.position = desk.seen + rows;
+  desk.places = desk.cells + CHUNK;
+  desk.row = reinterpret_cast<Row*>(desk.places + CHUNK);
   return desk;
 }
 
-// Tokens t0 to t1, whose cells begin alike, and `width` heads from h0 on.
-struct Run {
-  int t0, t1, h0, width, rows, sequence, begin, most;
-
-  __device__ int token(int row) const { return t0 + row / width; }
-  __device__ int head(int row) const { return h0 + row % width; }
-};
-
-static __device__ __forceinline__ int cells_of(const Inputs& in, int t) {
-  return in.spans[3 * t + 2] - in.spans[3 * t + 1];
+// Rows of a run in shared memory: those beyond see no cell, and spare a thread, which has some, from
+// leaving any out.
+static __device__ __forceinline__ int padded(const Desk& desk, const Run& run) {
+  return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
 }
 
-// Of the tokens from t0 on up to `last`; -> Desk.q and what it holds of each row.
-static __device__ __forceinline__ Run bring_run(const Inputs& in, const Desk& desk, int t0, int last,
-                                                int h0, int width) {
-  Run run = {t0, end_of_run(in.spans, t0, last), h0, width, 0, in.spans[3 * t0],
-             in.spans[3 * t0 + 1], 0};
-  run.rows = (run.t1 - t0) * width;
-  for (int t = t0; t < run.t1; ++t) run.most = max(run.most, cells_of(in, t));
+// A run's queries, and what the desk holds of each row.
+static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& desk,
+                                                  const Run& run) {
+  const int rows = padded(desk, run);
   __syncthreads();  // all are done with the run before
-  for (int row = threadIdx.x / WARP; row < run.rows; row += WARPS) {
-    const size_t from = (static_cast<size_t>(run.token(row)) * in.heads + run.head(row)) * in.head_dim;
+  for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
+    const float* const query = in.q + run.item(in, row) * in.head_dim;
     for (int d = threadIdx.x % WARP; d < in.head_dim; d += WARP)
-      desk.q[row * in.head_dim + d] = in.q[from + d];
+      desk.q[row * in.head_dim + d] = row < run.rows ? query[d] : 0.f;
   }
-  for (int row = threadIdx.x; row < run.rows; row += THREADS) {
-    desk.slope[row] = in.slopes[run.head(row)];
-    desk.position[row] = in.positions[run.token(row)];
-    desk.highest[row] = lowest();
-    desk.total[row] = 0.f;
+  for (int row = threadIdx.x; row < rows; row += THREADS) {
+    if (row < run.rows) {
+      desk.row[row].slope = in.slopes[run.head(row)];
+      desk.row[row].position = in.positions[run.token(row)];
+    }
+    desk.row[row].highest = -INFINITY;
+    desk.row[row].total = 0.f;
   }
-  return run;
 }
 
 // Scores of ROWS rows a thread with CELLS cells each of those that are staged, chains over head_dim.
@@ -101,20 +73,19 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
   const int first = static_cast<int>(threadIdx.x) / lanes * ROWS, lane = threadIdx.x % lanes;
   if (first >= run.rows) return;
   const uint8_t* keys[CELLS];
-  const float* queries[ROWS];
+  const float* const queries = desk.q + first * in.head_dim;
 #pragma unroll
   for (int j = 0; j < CELLS; ++j) keys[j] = desk.stage + min(lane + j * lanes, count - 1) * stride;
-#pragma unroll
-  for (int i = 0; i < ROWS; ++i) queries[i] = desk.q + min(first + i, run.rows - 1) * in.head_dim;
   float sums[ROWS][CELLS] = {};
+#pragma unroll 2  // more would not stay in registers
   for (int d = 0; d < in.head_dim; d += 8) {
     float key[CELLS][8];
 #pragma unroll
-    for (int j = 0; j < CELLS; ++j) Cache::some(keys[j], d, key[j]);
+    for (int j = 0; j < CELLS; ++j) decode(Cache(), keys[j], d, key[j]);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      const float4 low = reinterpret_cast<const float4*>(queries[i] + d)[0];
-      const float4 high = reinterpret_cast<const float4*>(queries[i] + d)[1];
+      const float4* const query = reinterpret_cast<const float4*>(queries + i * in.head_dim + d);
+      const float4 low = query[0], high = query[1];
 #pragma unroll
       for (int j = 0; j < CELLS; ++j) {
         float sum = sums[i][j];
@@ -132,8 +103,8 @@ static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk
     for (int j = 0; j < CELLS; ++j) {
       const int row = first + i, cell = begin + lane + j * lanes;
       if (row < run.rows && cell < begin + count)
-        desk.weights[row * CHUNK + cell] = score_of(sums[i][j], in.scale, in.softcap, desk.slope[row],
-                                                    desk.position[row] - desk.where[cell]);
+        desk.weights[row * CHUNK + cell] = score_of(sums[i][j], in.scale, in.softcap, desk.row[row].slope,
+                                                    desk.row[row].position - desk.places[cell]);
     }
 }
 
@@ -142,11 +113,11 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
   const int lane = threadIdx.x % WARP;
   for (int row = threadIdx.x / WARP; row < rows; row += WARPS) {
     float* const weights = desk.weights + row * CHUNK + lane;
-    const int seen = desk.seen[row];
-    float own[PER_LANE], highest = lowest(), total = 0.f;
+    const int seen = desk.row[row].seen;
+    float own[PER_LANE], highest = -INFINITY, total = 0.f;
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
-      own[i] = lane + i * WARP < seen ? weights[i * WARP] : lowest();
+      own[i] = lane + i * WARP < seen ? weights[i * WARP] : -INFINITY;
       highest = fmaxf(highest, own[i]);
     }
     highest = warp_max(highest);
@@ -158,14 +129,14 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
     }
     total = warp_sum(total);
     if (lane == 0) {
-      const float now = fmaxf(desk.highest[row], highest);
-      const Factors by = factors(desk.highest[row], highest, now);
-      desk.chunk_highest[row] = highest;
-      desk.chunk_total[row] = total;
-      desk.by[row] = by;
+      Row& own_row = desk.row[row];
+      own_row.chunk_highest = highest;
+      own_row.chunk_total = total;
+      const float now = fmaxf(own_row.highest, highest);
+      own_row.by = factors(own_row.highest, highest, now);
       if (seen > 0) {
-        desk.highest[row] = now;
-        desk.total[row] = merged(desk.total[row], total, by);
+        own_row.total = merged(own_row.total, total, own_row.by);
+        own_row.highest = now;
       }
     }
   }
@@ -176,20 +147,18 @@ static __device__ __forceinline__ void weigh(const Desk& desk, int rows) {
 // see each, and what the others do not see may be NaN.
 template <class Cache, int ROWS, int DIMS>
 static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const Inputs& in,
-                                              const Desk& desk, const Run& run, int first, int d,
-                                              int begin, int count, int common) {
+                                              const Desk& desk, int first, int d, int begin,
+                                              int count, int common) {
   const int stride = stride_of<Cache>(in.head_dim);
-  const float* weights[ROWS];
-#pragma unroll
-  for (int i = 0; i < ROWS; ++i) weights[i] = desk.weights + min(first + i, run.rows - 1) * CHUNK + begin;
+  const float* const weights = desk.weights + first * CHUNK + begin;
   int c = 0;
   for (; c + 4 <= common; c += 4) {
     float value[4][DIMS];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) Cache::some(desk.stage + (c + j) * stride, d, value[j]);
+    for (int j = 0; j < 4; ++j) decode(Cache(), desk.stage + (c + j) * stride, d, value[j]);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      const float4 weight = *reinterpret_cast<const float4*>(weights[i] + c);
+      const float4 weight = *reinterpret_cast<const float4*>(weights + i * CHUNK + c);
 #pragma unroll
       for (int e = 0; e < DIMS; ++e) {
         float sum = sums[i][e];
@@ -199,14 +168,15 @@ static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const I
       }
     }
   }
+#pragma unroll 1
   for (; c < count; ++c) {
     float value[DIMS];
-    Cache::some(desk.stage + c * stride, d, value);
+    decode(Cache(), desk.stage + c * stride, d, value);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      if (begin + c >= desk.seen[min(first + i, run.rows - 1)]) continue;
+      if (begin + c >= desk.row[first + i].seen) continue;
 #pragma unroll
-      for (int e = 0; e < DIMS; ++e) sums[i][e] = fmaf(weights[i][c], value[e], sums[i][e]);
+      for (int e = 0; e < DIMS; ++e) sums[i][e] = fmaf(weights[i * CHUNK + c], value[e], sums[i][e]);
     }
   }
 }
@@ -220,20 +190,19 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
   const size_t row_bytes = static_cast<size_t>(bytes) * in.kv_heads;
   const uint8_t* const keys = in.k + static_cast<size_t>(kv_head) * bytes;
   const uint8_t* const all_values = in.v + static_cast<size_t>(kv_head) * bytes;
-  const int* const list = in.lists + static_cast<size_t>(run.sequence) * in.capacity + run.begin;
+  const int rows = padded(desk, run);
   const int first = static_cast<int>(threadIdx.x) / pieces * ROWS, d = threadIdx.x % pieces * DIMS;
   float means[ROWS][DIMS] = {};
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     const int begin = chunk * CHUNK, most = min(run.most - begin, CHUNK);
-    int fewest = most;
-    for (int t = run.t0; t < run.t1; ++t) fewest = min(fewest, cells_of(in, t) - begin);
+    const int fewest = run.fewest(in, begin);
     __syncthreads();
     for (int c = threadIdx.x; c < most; c += THREADS) {
-      desk.cells[c] = list[begin + c];
-      desk.where[c] = in.cell_positions[desk.cells[c]];
+      desk.cells[c] = run.list[begin + c];
+      desk.places[c] = in.cell_positions[desk.cells[c]];
     }
-    for (int row = threadIdx.x; row < run.rows; row += THREADS)
-      desk.seen[row] = min(max(cells_of(in, run.token(row)) - begin, 0), CHUNK);
+    for (int row = threadIdx.x; row < rows; row += THREADS)
+      desk.row[row].seen = row < run.rows ? min(max(cells_of(in, run.token(row)) - begin, 0), CHUNK) : 0;
     __syncthreads();
     for (int c = 0; c < most; c += desk.staged) {
       const int count = min(desk.staged, most - c);
@@ -247,43 +216,54 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
     for (int c = 0; c < most; c += desk.staged) {
       const int count = min(desk.staged, most - c), common = min(max(fewest - c, 0), count);
       bring<Cache>(desk.stage, all_values, row_bytes, desk.cells + c, count, in.head_dim);
-      if (c == 0) weigh(desk, run.rows);
+      if (c == 0) weigh(desk, rows);
       await_copies<0>();
       __syncthreads();
       if (first < run.rows)
-        values<Cache, ROWS, DIMS>(sums, in, desk, run, first, d, c, count, common);
+        values<Cache, ROWS, DIMS>(sums, in, desk, first, d, c, count, common);
       if (c + desk.staged < most) __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const int row = first + i;
-      if (row >= run.rows || desk.seen[row] == 0) continue;
+      if (row >= run.rows || desk.row[row].seen == 0) continue;
       if (FEW_TOKENS) {
         const Partials to(in.scratch, in.tokens, in.heads, in.head_dim, in.capacity);
-        const size_t at_head = static_cast<size_t>(run.token(row)) * in.heads + run.head(row);
-        const size_t slot = at_head * chunks_of(in.capacity) + chunk;
+        const size_t slot = run.item(in, row) * chunks_of(in.capacity) + chunk;
 #pragma unroll
         for (int e = 0; e < DIMS; ++e) to.sums[slot * in.head_dim + d + e] = sums[i][e];
         if (d == 0) {
-          to.highest[slot] = desk.chunk_highest[row];
-          to.totals[slot] = desk.chunk_total[row];
+          to.highest[slot] = desk.row[row].chunk_highest;
+          to.totals[slot] = desk.row[row].chunk_total;
         }
       } else {
-        const Factors by = desk.by[row];
+        const Factors by = desk.row[row].by;
 #pragma unroll
         for (int e = 0; e < DIMS; ++e) means[i][e] = merged(means[i][e], sums[i][e], by);
       }
     }
   }
-  if (FEW_TOKENS) return;
+  if constexpr (!FEW_TOKENS) {
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) {
-    const int row = first + i;
-    if (row >= run.rows) continue;
-    const size_t to = (static_cast<size_t>(run.token(row)) * in.heads + run.head(row)) * in.head_dim;
-    const bool some = cells_of(in, run.token(row)) > 0;
-    const float inverse = some ? 1.f / desk.total[row] : 0.f;
+    for (int i = 0; i < ROWS; ++i) {
+      const int row = first + i;
+      if (row >= run.rows) continue;
+      const size_t to = run.item(in, row) * in.head_dim;
+      const bool some = cells_of(in, run.token(row)) > 0;
+      const float inverse = some ? 1.f / desk.row[row].total : 0.f;
 #pragma unroll
-    for (int e = 0; e < DIMS; ++e) in.out[to + d + e] = some ? means[i][e] * inverse : 0.f;
+      for (int e = 0; e < DIMS; ++e) in.out[to + d + e] = some ? means[i][e] * inverse : 0.f;
+    }
   }
+}
+
+// Up to N rows a thread, of those up to EIGHT that a run has.
+template <class Cache, bool FEW_TOKENS, int N>
+static __device__ __forceinline__ void attend_up_to(const Inputs& in, const Desk& desk,
+                                                    const Run& run, int kv_head, int first,
+                                                    int last) {
+  if constexpr (N < EIGHT)
+    if (THREADS / desk.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
+      return attend_up_to<Cache, FEW_TOKENS, 2 * N>(in, desk, run, kv_head, first, last);
+  attend<Cache, FEW_TOKENS, N, 1, N, 2>(in, desk, run, kv_head, first, last);
 }

@@ -1,111 +1,81 @@
-// Rows of a KV cache: how elements are read back, by format. All of these are exact in float32.
-//
-// `one` is element e; `eight` and `some` are the elements from e on, which is a multiple of how many
-// they are. Those need rows at whole 16 bytes (floats) or 4 bytes (blocks), as in shared memory.
+// Rows of a KV cache: how elements are read back, and how rows come to shared memory.
 #pragma once
-#include "portable.cuh"
+#include "formats.cuh"
+
+// Element e of a row that may lie anywhere.
+template <class Cache>
+static __device__ __forceinline__ float element_of(const uint8_t* row, int e) {
+  return Cache::element(row + e / Cache::BLOCK * Cache::BYTES, e % Cache::BLOCK);
+}
 
 template <class T>
 static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
   return reinterpret_cast<const T*>(row)[index];
 }
 
-struct f32 {
-  static constexpr int BLOCK = 1, BYTES = 4;
+// Elements of a row from e on, which is a multiple of how many they are: 2, 4 or 8. The row lies at a
+// multiple of 16 bytes (floats) or 4 (blocks). What they become is exact.
+static __device__ __forceinline__ void decode(f32, const uint8_t* row, int e, float (&x)[2]) {
+  const float2 two = at<float2>(row, e / 2);
+  x[0] = two.x, x[1] = two.y;
+}
 
-  static __device__ __forceinline__ float one(const uint8_t* row, int e) { return at<float>(row, e); }
+static __device__ __forceinline__ void decode(f32, const uint8_t* row, int e, float (&x)[4]) {
+  const float4 four = at<float4>(row, e / 4);
+  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
 
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[2]) {
-    const float2 two = at<float2>(row, e / 2);
-    x[0] = two.x, x[1] = two.y;
-  }
+static __device__ __forceinline__ void decode(f32, const uint8_t* row, int e, float (&x)[8]) {
+  const float4 low = at<float4>(row, e / 4), high = at<float4>(row, e / 4 + 1);
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
 
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[4]) {
-    const float4 four = at<float4>(row, e / 4);
-    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-  }
+static __device__ __forceinline__ void unpack(unsigned both, float* x) {
+  x[0] = to_float(half_t{static_cast<uint16_t>(both)});
+  x[1] = to_float(half_t{static_cast<uint16_t>(both >> 16)});
+}
 
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[8]) {
-    const float4 low = at<float4>(row, e / 4), high = at<float4>(row, e / 4 + 1);
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-  }
-};
+static __device__ __forceinline__ void decode(f16, const uint8_t* row, int e, float (&x)[2]) {
+  unpack(at<unsigned>(row, e / 2), x);
+}
 
-struct f16 {
-  static constexpr int BLOCK = 1, BYTES = 2;
+static __device__ __forceinline__ void decode(f16, const uint8_t* row, int e, float (&x)[4]) {
+  const uint2 words = at<uint2>(row, e / 4);
+  unpack(words.x, x), unpack(words.y, x + 2);
+}
 
-  static __device__ __forceinline__ float one(const uint8_t* row, int e) {
-    return to_float(at<half_t>(row, e));
-  }
+static __device__ __forceinline__ void decode(f16, const uint8_t* row, int e, float (&x)[8]) {
+  const uint4 words = at<uint4>(row, e / 8);
+  unpack(words.x, x), unpack(words.y, x + 2), unpack(words.z, x + 4), unpack(words.w, x + 6);
+}
 
-  static __device__ __forceinline__ void unpack(unsigned both, float* x) {
-    x[0] = to_float(half_t{static_cast<uint16_t>(both)});
-    x[1] = to_float(half_t{static_cast<uint16_t>(both >> 16)});
-  }
-
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[2]) {
-    unpack(at<unsigned>(row, e / 2), x);
-  }
-
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[4]) {
-    const uint2 words = at<uint2>(row, e / 4);
-    unpack(words.x, x), unpack(words.y, x + 2);
-  }
-
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[8]) {
-    const uint4 words = at<uint4>(row, e / 8);
-    unpack(words.x, x), unpack(words.y, x + 2), unpack(words.z, x + 4), unpack(words.w, x + 6);
-  }
-};
-
-// Blocks of 32: a float16 scale, then int8 steps.
-struct q8_0 {
-  static constexpr int BLOCK = 32, BYTES = 34;
-
-  static __device__ __forceinline__ float one(const uint8_t* row, int e) {
-    const uint8_t* const block = row + e / BLOCK * BYTES;
-    return to_float(at<half_t>(block, 0)) * at<int8_t>(block + 2, e % BLOCK);
-  }
-
-  template <int N>
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[N]) {
-    const uint8_t* const block = row + e / BLOCK * BYTES;
-    const float scale = to_float(at<half_t>(block, 0));
+// Blocks of a float16 scale, then int8 steps.
+template <int N>
+static __device__ __forceinline__ void decode(q8_0, const uint8_t* row, int e, float (&x)[N]) {
+  const uint8_t* const block = row + e / 32 * q8_0::BYTES;
+  const float scale = to_float(at<half_t>(block, 0));
 #pragma unroll
-    for (int i = 0; i < N; i += 2) {
-      const uint16_t steps = at<uint16_t>(block + 2, (e % BLOCK + i) / 2);
-      x[i] = scale * static_cast<int8_t>(steps);
-      x[i + 1] = scale * static_cast<int8_t>(steps >> 8);
-    }
+  for (int i = 0; i < N; i += 2) {
+    const uint16_t steps = at<uint16_t>(block + 2, (e % 32 + i) / 2);
+    x[i] = scale * static_cast<int8_t>(steps);
+    x[i + 1] = scale * static_cast<int8_t>(steps >> 8);
   }
-};
+}
 
-// Blocks of 32: a float16 scale, then 4-bit steps around 8, the second 16 above the first.
-struct q4_0 {
-  static constexpr int BLOCK = 32, BYTES = 18;
-
-  static __device__ __forceinline__ float one(const uint8_t* row, int e) {
-    const uint8_t* const block = row + e / BLOCK * BYTES;
-    return to_float(at<half_t>(block, 0)) * step(block[2 + e % 16], e);
-  }
-
-  static __device__ __forceinline__ int step(unsigned bytes, int e) {
-    return static_cast<int>(bytes >> e % BLOCK / 16 * 4 & 15) - 8;
-  }
-
-  template <int N>
-  static __device__ __forceinline__ void some(const uint8_t* row, int e, float (&x)[N]) {
-    const uint8_t* const block = row + e / BLOCK * BYTES;
-    const float scale = to_float(at<half_t>(block, 0));
+// Blocks of a float16 scale, then 4-bit steps around 8, the second 16 above the first.
+template <int N>
+static __device__ __forceinline__ void decode(q4_0, const uint8_t* row, int e, float (&x)[N]) {
+  const uint8_t* const block = row + e / 32 * q4_0::BYTES;
+  const float scale = to_float(at<half_t>(block, 0));
+  const int shift = e % 32 / 16 * 4;
 #pragma unroll
-    for (int i = 0; i < N; i += 2) {
-      const unsigned steps = at<uint16_t>(block + 2, (e % 16 + i) / 2);
-      x[i] = scale * step(steps, e);
-      x[i + 1] = scale * step(steps >> 8, e);
-    }
+  for (int i = 0; i < N; i += 2) {
+    const int steps = at<uint16_t>(block + 2, (e % 16 + i) / 2) >> shift;
+    x[i] = scale * ((steps & 15) - 8);
+    x[i + 1] = scale * ((steps >> 8 & 15) - 8);
   }
-};
+}
 
 // Bytes of a head in a cell's row, and from row to row in shared memory: lanes that read the same
 // element of neighbouring rows meet different banks.

@@ -85,7 +85,7 @@ def bind(
         buffers["weight"], shape["stride"] = rows.buffer, rows.stride
     results = [_Output(device, name, array) for name, array in outputs.items()]
     buffers |= {name: result.buffer for name, result in zip(outputs, results, strict=True)}
-    buffers |= {n: device.empty(size) for n, size in _between(kernel, shape).items()}
+    buffers |= {n: device.empty(size) for n, size in between(kernel, shape).items()}
     scalars = {name: value for name, value in host.items() if name not in arrays}
 
     def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
@@ -109,7 +109,7 @@ def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> d
     return found
 
 
-def _between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
+def between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
     """Bytes of what launches hand on to one another."""
     found = {}
     if kernel.activations == "int8":

@@ -26,8 +26,8 @@ extern "C" __global__ void quantise_activations(const float* __restrict__ x, int
   const bool finite = bits < 0x7f800000;
 
   const float d = finite ? __int_as_float(bits) / 127.f : __int_as_float(0x7fc00000);
-  const float inverse = finite && d > 0.f ? 1.f / d : 0.f;
-  const bool zeros = !finite || __float_as_int(inverse) >= 0x7f800000;  // or d too small
+  const float inverse = 1.f / d;
+  const bool zeros = !(inverse < INFINITY);  // where d is 0, NaN, or too small
   uint32_t bytes = 0;
   int sum = 0;
   const float four[4] = {v.x, v.y, v.z, v.w};

@@ -28,12 +28,12 @@ def _grid(shape: Shape, times: int) -> Grid:
     return Grid((-(-shape["neurons"] // (WARPS * ROWS)), times, 1), 32 * WARPS)
 
 
-def _launches(name: str, signature: str, format: str) -> tuple[Launch, ...]:
+def _launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
     return tuple(
-        Launch(f"{name}.cu", f"{name}_{tokens}", signature, grid, format)
+        Launch(source, f"sparse_linear_{tokens}", signature, grid, format)
         for tokens, grid in ((1, one), (8, eight))
     )
 
 
-FLOATS = {f: _launches("sparse_linear", FLOAT, f) for f in ("F32", "F16", "BF16")}
-BLOCKS = {f: _launches("sparse_linear_int8", INT8, f) for f in ("Q8_0", "Q4_0", "Q4_K")}
+FLOATS = {f: _launches("sparse_linear_float.cu", FLOAT, f) for f in ("F32", "F16", "BF16")}
+BLOCKS = {f: _launches("sparse_linear_blocks.cu", INT8, f) for f in ("Q8_0", "Q4_0", "Q4_K")}

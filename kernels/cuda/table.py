@@ -33,10 +33,14 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
     CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
     CudaKernel("quantise_activations", "generic", (rounding.generic,)),
-    *(CudaKernel("linear", "generic", launches, f) for f, launches in linear.floats.items()),
     *(
-        CudaKernel("linear", "generic", launches, f, pack=linear.PACKS[f], activations="int8")
-        for f, launches in linear.blocks.items()
+        CudaKernel("linear", "bf16", x, f, activations="bf16", numerics="fast", capability=80)
+        for f, x in linear.BF16_LAUNCHES.items()
+    ),
+    *(CudaKernel("linear", "generic", x, f) for f, x in linear.FLOAT_LAUNCHES.items()),
+    *(
+        CudaKernel("linear", "generic", x, f, pack=linear.PACKS[f], activations="int8")
+        for f, x in linear.BLOCK_LAUNCHES.items()
     ),
     CudaKernel("rotation", "generic", (rope.rotation,)),
     CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
@@ -56,6 +60,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         )
         for f in FORMATS_OF_CACHE
     ),
+    *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
     CudaKernel("softmax", "generic", (softmax.generic,)),
     *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
     *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),

@@ -1,5 +1,5 @@
-// Active neurons' rows of quantised blocks and x in blocks of 8 bits: a warp for ROWS rows, a lane
-// for a part, 32 elements that share a scale, of every 32nd. Dots of parts are whole numbers.
+// Active neurons' rows of block formats on activations in blocks of int8. An item is a part, 32
+// elements that share a scale, whose dots are exact integers.
 #include "rows.cuh"
 
 constexpr int PART = 32;        // elements
@@ -87,17 +87,17 @@ struct Rounded {
   int parts;  // of a token
 };
 
-// One part of ROWS rows and the same of some tokens.
+// A part of each row with the same of some tokens.
 template <int TOKENS>
-static __device__ __forceinline__ void meet(const Part (&rows)[ROWS], const Rounded& x, int first,
-                                            int tokens, int part, float (&sums)[TOKENS][ROWS]) {
+static __device__ __forceinline__ void meet_part(const Part (&rows)[ROWS], const Rounded& x,
+                                                 int first, int tokens, int part,
+                                                 float (&sums)[ROWS][TOKENS]) {
 #pragma unroll
   for (int t = 0; t < TOKENS; ++t) {
     if (t >= tokens) break;
     const size_t at = static_cast<size_t>(first + t) * x.parts + part;
-    const uint4* const q = reinterpret_cast<const uint4*>(x.q + at * PART);
-    const uint4 low = q[0], high = q[1];
-    const uint32_t words[] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    uint32_t words[WORDS];
+    load_words<WORDS>(reinterpret_cast<const uint32_t*>(x.q + at * PART), words);
     const float scale = x.scale[at];
     const int total = FORMAT::RAISED || FORMAT::FLOORS ? x.total[at] : 0;
 #pragma unroll
@@ -105,9 +105,9 @@ static __device__ __forceinline__ void meet(const Part (&rows)[ROWS], const Roun
       int dot = -FORMAT::RAISED * total;
 #pragma unroll
       for (int i = 0; i < WORDS; ++i) dot = dot4(rows[r].words[i], words[i], dot);
-      sums[t][r] = fmaf(rows[r].factor * scale, static_cast<float>(dot), sums[t][r]);
+      sums[r][t] = fmaf(rows[r].factor * scale, static_cast<float>(dot), sums[r][t]);
       if (FORMAT::FLOORS)
-        sums[t][r] = fmaf(-(rows[r].floor * scale), static_cast<float>(total), sums[t][r]);
+        sums[r][t] = fmaf(-rows[r].floor, scale * static_cast<float>(total), sums[r][t]);
     }
   }
 }
@@ -116,35 +116,31 @@ constexpr int TILE = WARP / FORMAT::PARTS * FORMAT::BYTES;  // a part for each l
 
 template <int TOKENS>
 static __device__ __forceinline__ void multiply(const Rounded& x, const Weight& weight,
-                                                const Active& active, uint4* shared, int tokens,
-                                                float* __restrict__ out) {
-  const int lane = threadIdx.x % WARP;
-  const int block = lane / FORMAT::PARTS * FORMAT::BYTES;
-  meet_rows<TOKENS, TILE>(
-      weight, x.parts / FORMAT::PARTS * FORMAT::BYTES, active, reinterpret_cast<uint8_t*>(shared),
-      tokens, out, [&](const uint8_t* tiles, int tile, int first, int some, auto& sums) {
-        const int part = tile * WARP + lane;
-        if (part >= x.parts) return;
-        Part parts[ROWS];
+                                                const Active& active, uint4* tiles, float* partial,
+                                                int tokens, float* __restrict__ out) {
+  const auto meet = [&](const uint8_t* own, int tile, int first, int some, auto& sums) {
+    const int lane = threadIdx.x % WARP, part = tile * WARP + lane;
+    if (part >= x.parts) return;
+    Part parts[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-          parts[r] = FORMAT::part(tiles + r * TILE + block, lane % FORMAT::PARTS);
-        meet<TOKENS>(parts, x, first, some, part, sums);
-      });
+    for (int r = 0; r < ROWS; ++r)
+      parts[r] = FORMAT::part(own + r * TILE + lane / FORMAT::PARTS * FORMAT::BYTES,
+                              lane % FORMAT::PARTS);
+    meet_part<TOKENS>(parts, x, first, some, part, sums);
+  };
+  const int row_bytes = x.parts / FORMAT::PARTS * FORMAT::BYTES;
+  meet_rows<TOKENS, TILE>(weight, row_bytes, active, tiles, partial, tokens, out, meet);
 }
 
-#define SPARSE_LINEAR(TOKENS)                                                                    \
-  extern "C" __global__ void __launch_bounds__(WARPS* WARP, TOKENS == 1 ? 3 : 2) sparse_linear_int8_##TOKENS(         \
-      const int8_t* __restrict__ q, const float* __restrict__ scale,                             \
-      const int* __restrict__ total, const uint8_t* __restrict__ weight,                         \
-      const uint8_t* __restrict__ mask, const int* __restrict__ rows,                            \
-      const int* __restrict__ count, const int* __restrict__ slots, float* __restrict__ out,     \
-      int tokens, int hidden, int held, int stride, int neurons) {                               \
-    __shared__ uint4 shared[WARPS * ROWS * TILE / sizeof(uint4)];                                \
-    multiply<TOKENS>({q, scale, total, hidden / PART},                                           \
-                     {weight, slots, static_cast<size_t>(stride)}, {mask, rows, *count, neurons}, \
-                     shared, tokens, out);                                                       \
+#define SPARSE_LINEAR(name, TOKENS, BLOCKS)                                                       \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                              \
+      name(const int8_t* q, const float* scale, const int* total, const uint8_t* weight,          \
+           const uint8_t* mask, const int* rows, const int* count, const int* slots, float* out,  \
+           int tokens, int hidden, int held, int stride, int neurons) {                           \
+    __shared__ uint4 tiles[TILES<TILE>];                                                          \
+    __shared__ float partial[PARTIALS<TOKENS>];                                                   \
+    multiply<TOKENS>({q, scale, total, hidden / PART}, {weight, slots, stride},                   \
+                     {mask, rows, *count, neurons}, tiles, partial, tokens, out);                 \
   }
-
-SPARSE_LINEAR(1)
-SPARSE_LINEAR(8)
+SPARSE_LINEAR(sparse_linear_1, 1, 3)
+SPARSE_LINEAR(sparse_linear_8, 8, 2)

@@ -1,0 +1,1 @@
+"""Small changes of CUDA sources, each of which makes a kernel wrong."""

@@ -1,0 +1,314 @@
+"""Neurons that stay in memory for good: which ones, that no bit differs, and what they save."""
+
+import errno
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from conformance.llama.small_models import Small
+from conformance.llama.test_bad_input import Assay, fault
+from conformance.offloader.budgets import bits, budgeted, wanted
+from conformance.offloader.disks import Disk, after, healthy
+from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse
+from engine import Engine, SamplingParams
+from engine.config import ModelError
+from engine.embedded import resolve
+from engine.gguf_file import GGUFFile
+from engine.model import Model
+from engine.offload import offload
+from engine.offload.bundling import bundle
+from engine.offload.disk import OffloadError
+from engine.offload.neurons import rows_from
+from engine.offload.pinning import hottest
+from engine.placement.statistics import Activations, StatisticsError, identity, write
+from kernels.cpu.neuron_window import NOWHERE, slots_needed
+from kernels.cpu.packing import aligned
+from kernels.cpu.readers import Readers
+from reference.op import Array
+
+pytestmark = pytest.mark.usefixtures("in_time")
+
+SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64), shares=(0.3,) * 3)
+
+# Which ones
+
+counted = st.lists(
+    arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 9)), min_size=1, max_size=4
+)
+
+
+@given(counts=counted, spare=st.integers(0, 30))
+def test_those_that_beat_a_slot_of_the_window(counts: list[Array], spare: int) -> None:
+    """One after the other, the most active first: each is more active than the rest of the slots
+    can be worth on average, and the rest can hold any one block; the next one is or cannot be."""
+    sizes = [len(block) for block in counts]
+    capacity = max(sizes) + spare
+    expected: list[list[int]] = [[] for _ in counts]
+    ranked = sorted((-n, b, i) for b, block in enumerate(counts) for i, n in enumerate(block))
+    for many, (count, block, neuron) in enumerate(ranked):
+        rest = -sum(n for n, *_ in ranked[many:])
+        left = capacity - many
+        added = [len(e) + (b == block) for b, e in enumerate(expected)]
+        fits = sum(added) + max(n - p for n, p in zip(sizes, added, strict=True)) <= capacity
+        if -count * left <= rest or not fits:
+            break
+        expected[block].append(neuron)
+    assert hottest(counts, capacity) == [sorted(block) for block in expected]
+
+
+@pytest.mark.parametrize("count", [0, 1, 10**12])
+@pytest.mark.parametrize("capacity", [10, 15, 29, 30])
+def test_none_of_those_that_are_all_as_active(count: int, capacity: int) -> None:
+    assert hottest([np.full(10, count)] * 3, capacity) == [[], [], []]
+
+
+def test_none_where_more_are_needed_than_there_are_slots() -> None:
+    """However hot: what a slot of the window can bring is one neuron a step, and so can pinning."""
+    always, never = np.full(20, 1000), np.zeros(20, np.int64)
+    assert hottest([always, always, never], 39) == [[], [], []]
+    some = np.where(np.arange(20) < 5, 1000, 0)
+    assert hottest([some, some, some], 36) == [[*range(5)]] * 3
+
+
+def test_how_many_tokens_were_counted_does_not_matter() -> None:
+    counts = [np.random.default_rng(b).integers(0, 99, 50) for b in range(3)]
+    found = hottest(counts, 90)
+    assert 0 < sum(map(len, found)) < 90
+    assert hottest([block * 1000 for block in counts], 90) == found
+
+
+# No bit differs
+
+
+def statistics_of(path: Path, out: Path) -> Path:
+    """Few neurons that fire often, of this model."""
+    rng = np.random.default_rng(0)
+    with GGUFFile(path) as file:
+        ups = [t for name, t in file.tensors.items() if name.endswith("ffn_up.weight")]
+        counts = tuple(rng.binomial(1000, rng.beta(0.3, 3, up.dims[0])) for up in ups)
+        write(out, Activations(counts, 1000, identity(file)))
+    return out
+
+
+def pinned(model: Model) -> list[list[int]]:
+    """The slots of each block's neurons that are in no ring."""
+    assert model.offload
+    assert model.offload.neurons
+    window = model.offload.neurons.window
+    return [
+        [slot for slot in window.slots_of(b) if slot != NOWHERE and window.state.after[slot] == -1]
+        for b in range(len(window.neurons))
+    ]
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "F16": SMALL.write,
+    "Q4_0": SmallSparse(format="Q4_0", seed=4, ffn=224).write,
+    "Q4_K": replace(SMALL_MODELS["Q4_K"], blocks=2, ranks=(64, 64)).write,
+}
+
+
+@pytest.mark.parametrize("write", MODELS.values(), ids=MODELS)
+def test_every_budget_gives_the_bits_of_no_budget(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """As many are pinned as may be, and they stay where they are."""
+    path = write(tmp_path / "small.gguf")
+    statistics = statistics_of(path, tmp_path / "counts.npz")
+    with budgeted(path, 0, sparse="on") as model:
+        truth = bits(model)
+    several = []
+    for i, budget in enumerate(wanted(path).budgets(5)):
+        with budgeted(path, budget, activation=statistics, threads=1 + i % 3) as model:
+            before = pinned(model)
+            assert bits(model) == truth
+            assert pinned(model) == before
+            neurons = model.offload.neurons if model.offload else None
+            assert neurons
+            s = neurons.window.state
+            assert s.pinned.tolist() == [len(slots) for slots in before]
+            assert slots_needed(neurons.window.neurons, s.quota, s.pinned) <= len(s.owner)
+            several.append(sum(neurons.pinned.values()))
+            assert any(f"the {several[-1]:,} most active are pinned" in n for n in model.notes)
+    assert several[-1] > several[0]
+
+
+def test_however_neurons_lie_on_disk(tmp_path: Path) -> None:
+    """Side by side, each matrix by itself, and bundled in the model's own file; what statistics
+    say of a model holds for its bundled file."""
+    path, bundled = SMALL.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
+    statistics = statistics_of(path, tmp_path / "counts.npz")
+    with GGUFFile(path) as file:
+        bundle(file, bundled)
+    with budgeted(path, 0, sparse="on") as model:
+        truth = bits(model)
+    for source, together in ((path, True), (path, False), (bundled, True)):
+        options = {"neuron_bundles": together, "activation": statistics}
+        wants = wanted(source, neuron_bundles=together)
+        with budgeted(source, (wants.least + wants.all) // 2, **options) as model:
+            assert sum(map(len, pinned(model))) > 20
+            assert bits(model) == truth
+
+
+def test_after_a_fault_they_are_there_still(tmp_path: Path) -> None:
+    """What a failed read has left is let go; pinned neurons were read before, and nothing is read
+    to where they are."""
+    path = SMALL.write(tmp_path / "small.gguf")
+    statistics = statistics_of(path, tmp_path / "counts.npz")
+    with budgeted(path, 0, sparse="on") as model:
+        truth = bits(model)
+    wants, disk = wanted(path), Disk(healthy)
+    readers = functools.partial(Readers, preadv=disk.address)
+    with (
+        patch.object(offload, "Readers", readers),
+        budgeted(path, (wants.least + wants.all) // 2, activation=statistics) as model,
+    ):
+        before = pinned(model)
+        assert sum(map(len, before)) > 20
+        disk.answer = after(5, -errno.EIO)
+        with pytest.raises(OffloadError):
+            bits(model)
+        disk.answer = healthy
+        assert bits(model) == truth
+        assert pinned(model) == before
+
+
+def test_a_fault_while_they_are_read(tmp_path: Path) -> None:
+    """At load, behind all other reads: one line."""
+    path = SMALL.write(tmp_path / "small.gguf")
+    statistics = statistics_of(path, tmp_path / "counts.npz")
+    room, disk = wanted(path).all, Disk(healthy)
+    readers = functools.partial(Readers, preadv=disk.address)
+    with patch.object(offload, "Readers", readers):
+        with budgeted(path, room):
+            calls = len(disk.calls)
+        disk.answer = after(calls, -errno.EIO)
+        with (
+            pytest.raises(OSError, match=r"cannot be read at byte \d+: input/output error"),
+            budgeted(path, room, activation=statistics),
+        ):
+            pass
+
+
+# What they save
+
+
+def counts_of(path: Path, tokens: list[int], out: Path) -> Path:
+    """How often each neuron fires in this text."""
+    with budgeted(path, 0, sparse="on", count_neurons=True, context=256) as model:
+        model.evaluate(tokens, 0)
+        counts = tuple(model.counted[f"blk.{i}"].fired.copy() for i in range(model.config.blocks))
+        write(out, Activations(counts, len(tokens), identity(model.file)))
+    return out
+
+
+def text_of(path: Path, count: int) -> list[int]:
+    """What the model tells."""
+    params = SamplingParams(seed=1, max_tokens=count, ignore_eos=True)
+    with Engine.load(path, threads=1, context=256) as engine:
+        return [piece.token for piece in engine.generate("Once upon a time", params)]
+
+
+def test_no_more_is_read_of_a_text_that_they_fit(tmp_path: Path) -> None:
+    """Of story-relu, token by token, once the window has had its first ones."""
+    path = resolve("story-relu")
+    tokens = text_of(path, 160)
+    statistics = counts_of(path, tokens, tmp_path / "counts.npz")
+    wants = wanted(path, context=256)
+
+    def misses(budget: int, **options: Any) -> tuple[int, int]:
+        with budgeted(path, budget, context=256, **options) as model:
+            assert model.offload
+            neurons = model.offload.neurons
+            assert neurons
+            for i, token in enumerate(tokens):
+                if i == 40:
+                    before = int(neurons.window.state.misses.sum())
+                model.evaluate([token], i)
+            read = int(neurons.window.state.misses.sum()) - before
+            return read, sum(neurons.pinned.values())
+
+    saved = []
+    for share in (0.2, 0.4, 0.7):
+        budget = int(wants.least + share * (wants.all - wants.least))
+        with_them, many = misses(budget, activation=statistics)
+        without, none = misses(budget)
+        assert none == 0 < many
+        assert with_them <= without
+        saved.append(without - with_them)
+    assert max(saved) > 0
+
+
+# What is refused
+
+
+def test_statistics_of_another_model(tmp_path: Path) -> None:
+    """Other blocks, other neurons, other norms: one line, as for a GPU's budget."""
+    path, out = SMALL.write(tmp_path / "small.gguf"), tmp_path / "counts.npz"
+    with GGUFFile(path) as file:
+        mine = identity(file)
+    one = np.ones(SMALL.ffn, np.int64)
+    for counts, model, told in (
+        ((one,) * 2, mine, "they have 2 blocks, .*small.gguf has 3"),
+        ((one, one, one[:-1]), mine, "block 2 has 255 neurons there, 256 in .*small.gguf"),
+        ((one,) * 3, "another", "its norms are not those of .*small.gguf"),
+    ):
+        write(out, Activations(counts, 1, model))
+        with (
+            pytest.raises(StatisticsError, match=f"^the statistics are of another model: {told}$"),
+            budgeted(path, 10**9, activation=out),
+        ):
+            pass
+
+
+def test_where_no_block_skips_neurons(tmp_path: Path) -> None:
+    """A dense model, and a sparse one that runs dense."""
+    told = r"^.*small.gguf: no block skips neurons, so none can be pinned$"
+    statistics = statistics_of(SMALL.write(tmp_path / "small.gguf"), tmp_path / "counts.npz")
+    with (
+        pytest.raises(ModelError, match=told),
+        budgeted(tmp_path / "small.gguf", 10**9, activation=statistics, sparse="off"),
+    ):
+        pass
+    dense = Small().write(tmp_path / "dense-small.gguf")
+    with pytest.raises(ModelError, match=told), budgeted(dense, 10**9, activation=statistics):
+        pass
+
+
+def test_the_command_says_how_many(inside: Assay, tmp_path: Path) -> None:
+    path = SMALL.write(tmp_path / "small.gguf")
+    statistics = statistics_of(path, tmp_path / "counts.npz")
+    words = ("run", path, "-p", "", "-n", "2", "-c", "64", "--ram-budget", "1000GB", "--json")
+    code, told, error = inside(*words, "--activation", statistics)
+    assert code == 0, error
+    assert any("most active are pinned" in note for note in json.loads(told)["notes"])
+    line = fault(inside(*words, "--activation", tmp_path / "none.npz"))
+    assert line == f"{tmp_path}/none.npz: cannot be read: no such file or directory"
+
+
+# Rows in the pool
+
+
+@given(slots=st.integers(0, 5), stride=st.integers(1, 40), data=st.data())
+def test_views_of_rows(slots: int, stride: int, data: st.DataObject) -> None:
+    """Each begins with its part of every slot, is C-contiguous, and stays within the pool."""
+    begin = data.draw(st.integers(0, stride - 1))
+    pool = aligned((slots + 1) * stride).reshape(slots + 1, stride)
+    pool[:] = np.arange(pool.size, dtype=np.uint8).reshape(pool.shape)
+    view = rows_from(pool, begin)
+    assert view.shape == (slots, stride)
+    assert view.flags.c_contiguous
+    assert np.array_equal(view[:, : stride - begin], pool[:-1, begin:])
+    low, high = np.lib.array_utils.byte_bounds(pool)
+    first, last = np.lib.array_utils.byte_bounds(view)
+    assert low <= first <= last <= high

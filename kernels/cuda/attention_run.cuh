@@ -1,0 +1,97 @@
+// What a block of threads does of attention: a tile of the heads that share a KV head, of a few
+// neighbouring tokens, which are its rows; and in it the runs of tokens that share cells.
+#pragma once
+#include "attention.cuh"
+#include "cache.cuh"
+
+constexpr int THREADS = 128;
+constexpr int WARPS = THREADS / WARP;
+
+struct Inputs {
+  const float* q;
+  const uint8_t *k, *v;
+  const int *lists, *spans, *positions, *cell_positions;
+  const float* slopes;
+  float scale, softcap;
+  float *scratch, *out;
+  int tokens, heads, head_dim, capacity, kv_heads;
+};
+
+// How the rows of a cache's heads are dealt out: `width` heads of one KV head, which is a slice of
+// its group, for each of `height` tokens.
+struct Tiling {
+  int width, height, slices;
+
+  __device__ Tiling(int group, int rows)
+      : width((group + (group + rows - 1) / rows - 1) / ((group + rows - 1) / rows)),
+        height(rows / width),
+        slices((group + rows - 1) / rows) {}
+};
+
+// The end of the tokens from `first` on whose cells begin alike.
+static __device__ __forceinline__ int end_of_run(const int* spans, int first, int last) {
+  int t = first + 1;
+  while (t < last && spans[3 * t] == spans[3 * first] && spans[3 * t + 1] == spans[3 * first + 1])
+    ++t;
+  return t;
+}
+
+// What a block does: `width` heads from h0 on, of one KV head, for tokens first to last.
+struct Tile {
+  int kv_head, h0, width, first, last;
+
+  __device__ Tile(const Inputs& in, const Tiling& tiling, int unit, int number) {
+    const int group = in.heads / in.kv_heads;
+    kv_head = unit / tiling.slices;
+    h0 = kv_head * group + unit % tiling.slices * tiling.width;
+    width = min(tiling.width, (kv_head + 1) * group - h0);
+    first = number * tiling.height;
+    last = min(first + tiling.height, in.tokens);
+  }
+};
+
+static __device__ __forceinline__ int cells_of(const Inputs& in, int t) {
+  return in.spans[3 * t + 2] - in.spans[3 * t + 1];
+}
+
+// Tokens t0 to t1, whose cells begin alike: those of a list, of which one sees `most`.
+struct Run {
+  int t0, t1, h0, width, rows, most;
+  const int* list;
+
+  __device__ Run(const Inputs& in, const Tile& tile, int first)
+      : t0(first), t1(end_of_run(in.spans, first, tile.last)), h0(tile.h0), width(tile.width),
+        rows((t1 - t0) * width), most(0) {
+    const int sequence = in.spans[3 * t0];
+    list = in.lists + static_cast<size_t>(sequence) * in.capacity + in.spans[3 * t0 + 1];
+    for (int t = t0; t < t1; ++t) most = max(most, cells_of(in, t));
+  }
+
+  __device__ int token(int row) const { return t0 + row / width; }
+  __device__ int head(int row) const { return h0 + row % width; }
+
+  // Rows of q and out as [tokens * heads, head_dim].
+  __device__ size_t item(const Inputs& in, int row) const {
+    return static_cast<size_t>(token(row)) * in.heads + head(row);
+  }
+
+  // Of the cells from `begin` on, how many every token sees.
+  __device__ int fewest(const Inputs& in, int begin) const {
+    int found = most;
+    for (int t = t0; t < t1; ++t) found = min(found, cells_of(in, t));
+    return max(found - begin, 0);
+  }
+};
+
+#define INPUTS                                                                                     \
+  const float *__restrict__ q, const uint8_t *__restrict__ k, const uint8_t *__restrict__ v,       \
+      const int *__restrict__ lists, const int *__restrict__ spans,                                \
+      const int *__restrict__ positions, const int *__restrict__ cell_positions,                   \
+      const float *__restrict__ slopes, double scale, double softcap, float *__restrict__ scratch, \
+      float *__restrict__ out, int tokens, int heads, int head_dim, int capacity, int kv_heads,    \
+      int sequences
+#define GIVEN                                                                                   \
+  {                                                                                             \
+    q, k, v, lists, spans, positions, cell_positions, slopes, static_cast<float>(scale),        \
+        static_cast<float>(softcap), scratch, out, tokens, heads, head_dim, capacity, kv_heads, \
+  }
