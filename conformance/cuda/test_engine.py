@@ -98,7 +98,6 @@ def test_logits_are_the_reference_s(small: Small, tmp_path: Path) -> None:
     assert nmse <= most_nmse
 
 
-
 FAMILIES: dict[str, SmallFalcon | SmallOPT] = {
     **SUBJECTS,
     **dict(zip(("Falcon, Q8_0", "OPT, Q8_0"), QUANTISED["Q8_0"], strict=True)),

@@ -87,8 +87,9 @@ class DevicePlan:
         for bound in self._parts[part]:
             shape = {**bound.sizes, **shape_of(bound.step.node, sizes)}
             for launch in bound.step.kernel.launches:
-                values = launch.values(bound.arguments, shape)
-                self._device.launch(launch, launch.grid(shape), values)
+                if not (grid := launch.grid(shape)).empty:
+                    values = launch.values(bound.arguments, shape)
+                    self._device.launch(launch, grid, values)
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
