@@ -9,6 +9,9 @@ BIN     = $(VENV)/bin
 TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
+# Of tests at a time, each of some 1.5 GB.
+PROCESSES ?= 2
+
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types check goldens mutants clean
@@ -16,9 +19,11 @@ TRANSFORMERS ?= transformers>=4.50,<6
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
 
+# The first line probes the machine's limits: what a busy one gives would not be kept.
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest conformance/
-	$(BIN)/pytest bench/ --quick
+	$(BIN)/assay op rms_norm >/dev/null
+	$(BIN)/pytest conformance/ -n $(PROCESSES)
+	$(BIN)/pytest bench/ --quick -n $(PROCESSES)
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/

@@ -122,6 +122,17 @@ def test_a_token_does_not_see_the_others(kernel, data):
 
 
 @EACH
+def test_where_a_kernel_cuts_changes_no_bit(kernel):
+    """More tokens than it holds at once, and so many neurons that they are divided: few tokens get
+    the bits that they get among many."""
+    sizes = {"tokens": 70, "neurons": 1600, "hidden": 256, "active": 90, "held": 90}
+    inputs = inputs_of(kernel, **sizes)
+    together = run(kernel, **inputs)
+    for some in (slice(1), slice(1, 5), slice(5, 70)):
+        assert_array_equal(run(kernel, **{**inputs, "a": inputs["a"][some]}), together[some])
+
+
+@EACH
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @FEWER
 def test_the_neurons_order_matters_to_rounding_alone(kernel, data, seed):
