@@ -205,14 +205,14 @@ def test_chunks_do_not_matter(told: Told, cuts: set[int]) -> None:
 
 def test_recorded_steps_are_launched_ones(told: Told) -> None:
     """Sizes that come again are recorded once, and give the bits that launches give."""
-    plan = told.model._ready._device_plan
-    plan._recorded.clear()
+    plan = told.model.ready.device_plan
+    plan.recorded.clear()
     with patch.object(device_plan, "MOST_RECORDED", 0):
         assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
-        assert not plan._recorded
+        assert not plan.recorded
     for _ in range(2):
         assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
-    assert {key[1:] for key in plan._recorded} >= {(3, 3), (1, 1)}
+    assert {key[1:] for key in plan.recorded} >= {(3, 3), (1, 1)}
 
 
 def test_company_does_not_matter(told: Told) -> None:
@@ -229,12 +229,12 @@ def test_company_does_not_matter(told: Told) -> None:
 
 def test_what_memory_held_does_not_matter(told: Told) -> None:
     """NaN in all activations of the step before changes no bit."""
-    plan = told.model._ready._device_plan
-    whole = np.full(plan._arena.bytes, 0xFF, np.uint8)
+    plan = told.model.ready.device_plan
+    whole = np.full(plan.arena.bytes, 0xFF, np.uint8)
     told.model.cells.clear()
     found = []
     for position, token in enumerate(told.text):
-        plan._device.write(plan._arena, whole)
+        told.model.device.write(plan.arena, whole)
         found.append(told.model.step([token], [position], [(0,)], [0]).copy())
     assert np.array_equal(np.concatenate(found), told.truth)
 
@@ -288,7 +288,7 @@ def test_neurons_run_side_by_side(tmp_path: Path) -> None:
     small = SMALL_MODELS["F32"]
     path, budget = split(small, tmp_path, {0: 0.5, 1: 0.5})
     with on_gpu(path, vram_budget=budget) as model:
-        division = model._ready.division
+        division = model.ready.division
         for i in range(small.blocks):
             labels = [[n.label for n in part.nodes] for part in division.parts]
             hot = next(k for k, own in enumerate(labels) if f"blk.{i}.ffn_up.gpu" in own)

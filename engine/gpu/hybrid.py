@@ -37,7 +37,7 @@ class Hybrid:
         programs: Sequence[Program],
     ) -> None:
         self.division, self.steps = division, steps
-        self._device, self._device_plan = division.device, device_plan
+        self._device, self.device_plan = division.device, device_plan
         self._inputs, self._crossing = inputs, crossing
         self._plan, self._programs = plan, programs
         self._sizes: dict[str, int] = {}
@@ -55,7 +55,7 @@ class Hybrid:
         if self._plan and any(step.node.label == label for step in self._plan.steps):
             self._plan.set(label, name, value)
         else:
-            self._device_plan.set(label, name, value)
+            self.device_plan.set(label, name, value)
 
     def run(self, team: Team) -> None:
         """One step, of the sizes and inputs as they are; the result is there at the end."""
@@ -66,11 +66,11 @@ class Hybrid:
                 team.run(next(programs))
                 continue
             for value in part.takes:
-                self._device.write(self._device_plan.buffer(value), self._held(value))
-            self._device_plan.run(number, self._sizes)
+                self._device.write(self.device_plan.buffer(value), self._held(value))
+            self.device_plan.run(number, self._sizes)
             for value in part.gives:
                 if (held := self._held(value)).size:
-                    self._device.read(self._device_plan.buffer(value), held)
+                    self._device.read(self.device_plan.buffer(value), held)
             number += 1
 
     def _held(self, value: Value) -> Array:
