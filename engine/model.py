@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ from engine.gpu.upload import DeviceRows
 from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
 from engine.inputs import caches_of, inputs_of, step_inputs, weights_of
-from engine.models import feed_forward
 from engine.models.table import FAMILIES
 from engine.observed import counting, counting_predicted, observing
 from engine.offload.bundle import bundles, unbundled
 from engine.offload.offload import Computed, Offload, Opened
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
-from engine.placement import budget_bytes, find, statistics
+from engine.placement.applied import placed
 from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
 from engine.sparsity import dense_where_faster, with_sparsity
 from kernels.certificates import Store
@@ -57,7 +55,7 @@ class Model:
         self.options = options or Options()
         self._resources = ExitStack()
         self._stepping = threading.Lock()
-        self._ready: Plan | Hybrid | None = None
+        self.ready: Plan | Hybrid | None = None
         try:
             opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
             self.file = self._resources.enter_context(opened)
@@ -107,7 +105,8 @@ class Model:
         self._not_kept: list[str] = []
         self._left: tuple[str, ...] = ()
         if options.vram_budget:
-            self._split_neurons(context)
+            self.config, notes = placed(self.config, self.file, options, context, self.device)
+            self._of_sparsity += notes
         apart = self.config.sparsity and self.config.sparsity.apart
         if self.config.sparsity and options.sparse == "auto" and not (options.ram_budget or apart):
             self._run_dense_where_faster(dict.fromkeys(self.config.sparsity.ranks, 0.0))
@@ -145,14 +144,14 @@ class Model:
             graph, memory = options.rewrite(graph, self.limits)
             arrays |= memory
         if self.device and not trial:
-            self._ready = self._with_gpu(self.device, graph, arrays, inputs, logits)
+            self.ready = self._with_gpu(self.device, graph, arrays, inputs, logits)
             return
         steps = with_kernels(graph, self._kernels_for(graph.nodes))
         if options.ram_budget:
-            self._ready = self._offloaded(steps, arrays, logits)
+            self.ready = self._offloaded(steps, arrays, logits)
             return
         self._pack(steps, arrays, trial)
-        self._ready = Plan(steps, arrays, self.limits, logits)
+        self.ready = Plan(steps, arrays, self.limits, logits)
 
     def _kernels_for(self, nodes: Iterable[Node]) -> dict[Need, Kernel]:
         """The CPU's."""
@@ -205,39 +204,10 @@ class Model:
             raise ModelError(f"{self.file.path}: no block runs sparse, so there is no threshold")
         if np.isnan(threshold):
             raise ModelError("the sparse threshold is nan, not a number")
-        assert self._ready
+        assert self.ready
         for i in self.config.sparsity.ranks:
-            self._ready.set(f"blk.{i}.mask", "threshold", threshold)
+            self.ready.set(f"blk.{i}.mask", "threshold", threshold)
         self.threshold = float(threshold)
-
-    def _split_neurons(self, context: int) -> None:
-        """Put neurons on either side of the budget, as the index beside the model has them."""
-        options = self.options
-        if not self.config.sparsity:
-            raise ModelError(f"{self.file.path}: no predictors, so no neurons to split by a budget")
-        found = find(
-            self.file,
-            statistics.read(options.activation) if options.activation else None,
-            budget_bytes(options.vram_budget, self.device),
-            context=context,
-            kv_format=options.kv_format,
-            reset=options.reset_gpu_index,
-            disable=options.disable_gpu_index,
-        )
-        places = {i: found.placement.gpu_idx[i] for i in self.config.sparsity.ranks}
-        sparsity = replace(self.config.sparsity, places=places, apart=self.device is not None)
-        self.config = replace(self.config, sparsity=sparsity)
-        self._of_sparsity += found.placement.notes
-        if self.device and len(found.placement.cache) < len("KV"):
-            raise ModelError(
-                f"{self.file.path}: a vram_budget of {options.vram_budget:g} GiB is too small for"
-                f" attention and its cache: {'; '.join(found.placement.notes)}"
-            )
-        if not self.device:
-            self._of_sparsity += ["the device is the CPU: it computes the GPU's part too"]
-        tensors = self.file.tensors
-        for name, (tensor, numbers) in feed_forward.picked(self.config).items():
-            tensors[name] = tensors[tensor].only(name, numbers)
 
     def _run_dense_where_faster(self, shares: Mapping[int, float]) -> None:
         """Given the share of neurons that predictors name, by block."""
@@ -258,21 +228,21 @@ class Model:
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
         self._resources.close()
-        self._ready = None
+        self.ready = None
         for name in ("caches", "_packed"):
             self.__dict__.pop(name, None)
 
     @property
     def plan(self) -> Plan:
         """What a step runs, of a model that is the CPU's alone."""
-        if not isinstance(self._ready, Plan):
+        if not isinstance(self.ready, Plan):
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
-        return self._ready
+        return self.ready
 
     @property
     def steps(self) -> Sequence[Step | DeviceStep]:
         """The nodes of a step with their kernels, in the order in which they run."""
-        return self._ready.steps if self._ready else []
+        return self.ready.steps if self.ready else []
 
     @property
     def notes(self) -> list[str]:
@@ -316,12 +286,12 @@ class Model:
         Each token has a position and belongs to one or more sequences; it sees the cells of its
         first sequence up to its own position. The logits are valid until the next step.
         """
-        if self._ready is None:
+        if self.ready is None:
             raise ModelError(f"{self.file.path}: the model was closed")
         if not self._stepping.acquire(blocking=False):
             raise RuntimeError("this engine is running a step in another thread: one at a time")
         try:
-            return self._step(self._ready, tokens, positions, sequences, wanted)
+            return self._step(self.ready, tokens, positions, sequences, wanted)
         finally:
             self._stepping.release()
 

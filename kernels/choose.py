@@ -94,7 +94,7 @@ class Chooser:
         return {
             need: kernel
             for need, kernel in chosen.items()
-            if kernel.activations == "float32" or rounding in chosen
+            if kernel.activations != "int8" or rounding in chosen
         }
 
     def _check(self) -> None:

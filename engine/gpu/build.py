@@ -1,14 +1,14 @@
 """A divided model's weights, caches and launches put on the device, and joined with the CPU's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
-from engine.gpu.division import Division
+from engine.gpu.division import Division, crossed
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
@@ -53,7 +53,7 @@ def joined(
     """The step of both sides, of the CPU's parts with kernels, their weights and caches."""
     limits = division.layout.limits
     crossing: dict[str, Array] = {
-        value.name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
+        crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
         for part in division.parts
         for value in part.gives
     }
@@ -62,7 +62,7 @@ def joined(
         every, ends = list(chain(*steps)), list(accumulate(map(len, steps)))
         last = next(part.gives[-1] for part in reversed(division.parts) if not part.on_gpu)
         memory = {**arrays, **loaded.inputs.host, **crossing}
-        plan = Plan(every, memory, limits, replace(last, kind="input"), pauses=ends[:-1])
+        plan = Plan(every, memory, limits, crossed(last), pauses=ends[:-1])
         programs = [plan.between(first, end) for first, end in pairwise([0, *ends])]
     own, others = iter(steps), iter(division.layout.parts)
     in_order: list[Sequence[Step | DeviceStep]] = [

@@ -29,7 +29,10 @@ class _Bound:
 
 class DevicePlan:
     """The parts of a layout, over `weights`, caches and a step's `inputs` by name. Everything is
-    compiled by the time it is made."""
+    compiled by the time it is made.
+
+    `arena` is the activations' memory, `recorded` the parts that were, by number and sizes.
+    """
 
     def __init__(
         self,
@@ -45,10 +48,10 @@ class DevicePlan:
             **{name: cache.buffer for name, cache in caches.items()},
             **inputs,
         }
-        self._arena = device.empty(layout.arena_bytes)
+        self.arena = device.empty(layout.arena_bytes)
         self._parts = [[self._bound(step) for step in part.steps] for part in layout.parts]
         self._seen: set[tuple[int, ...]] = set()
-        self._recorded: dict[tuple[int, ...], Callable[[], None]] = {}
+        self.recorded: dict[tuple[int, ...], Callable[[], None]] = {}
         for step in layout.steps():
             for launch in step.kernel.launches:
                 device.prepare(launch)
@@ -67,17 +70,17 @@ class DevicePlan:
         if value.kind != "activation":
             return self._buffers[value.name]
         limits = self._layout.limits
-        return self._arena.at(self._layout.offsets[value.name], value.bytes(limits))
+        return self.arena.at(self._layout.offsets[value.name], value.bytes(limits))
 
     def run(self, part: int, sizes: Sizes) -> None:
         """Have a part done; this does not wait for it."""
         key = (part, *sizes.values())
-        if key in self._recorded:
-            self._recorded[key]()
-        elif key in self._seen and len(self._recorded) < MOST_RECORDED:
+        if key in self.recorded:
+            self.recorded[key]()
+        elif key in self._seen and len(self.recorded) < MOST_RECORDED:
             with self._device.capture() as recorded:
                 self._launch(part, sizes)
-            self._recorded[key] = recorded
+            self.recorded[key] = recorded
             recorded()
         else:
             self._launch(part, sizes)
@@ -87,8 +90,9 @@ class DevicePlan:
         for bound in self._parts[part]:
             shape = {**bound.sizes, **shape_of(bound.step.node, sizes)}
             for launch in bound.step.kernel.launches:
-                values = launch.values(bound.arguments, shape)
-                self._device.launch(launch, launch.grid(shape), values)
+                if not (grid := launch.grid(shape)).empty:
+                    values = launch.values(bound.arguments, shape)
+                    self._device.launch(launch, grid, values)
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
@@ -96,4 +100,4 @@ class DevicePlan:
             if bound.step.node.label == label:
                 bound.arguments[name] = value
         self._seen.clear()
-        self._recorded.clear()
+        self.recorded.clear()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from engine.config import ModelError
 from engine.gpu.layout import Layout, laid_out
-from engine.gpu.memory import footprint, gb
+from engine.gpu.memory import Footprint, footprint, gb
 from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
 from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
@@ -31,12 +31,13 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A step's `parts` on both sides, and the GPU's laid out; `notes` say what stays on the CPU
-    although it was meant for the GPU."""
+    """A step's `parts` on both sides, the GPU's laid out and what they need; `notes` say what stays
+    on the CPU although it was meant for the GPU."""
 
     device: Device
     parts: tuple[Part, ...]
     layout: Layout
+    needed: Footprint
     result: Value
     notes: tuple[str, ...]
 
@@ -67,37 +68,46 @@ def divide(
     wanted = zip(nodes, meant(nodes, whole.blocks, layers), strict=True)
     needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
     chosen = chooser.choose_on(device, list(needs), certified)
-    found = _divide(whole, layers, device, chosen)
+    found = _divide(whole, layers, device, chosen, weights)
     free, _ = device.memory()
-    needed = footprint(found.layout, weights)
-    if found.layout.parts and needed.total > free:
+    if found.layout.parts and found.needed.total > free:
 
         def fits(fewer: int) -> bool:
-            return footprint(_divide(whole, fewer, device, chosen).layout, weights).total <= free
+            return _divide(whole, fewer, device, chosen, weights).needed.total <= free
 
         fitting = 0 if whole.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
         raise ModelError(
-            f"{device.name}: the model needs {needed} of its memory, {gb(free)} GB are free:"
+            f"{device.name}: the model needs {found.needed} of its memory, {gb(free)} GB are free:"
             f" {'a smaller vram_budget is wanted' if whole.apart else advice}"
         )
     return found
 
 
 def _divide(
-    whole: Whole, layers: int, device: Device, chosen: Mapping[Need, CudaKernel]
+    whole: Whole,
+    layers: int,
+    device: Device,
+    chosen: Mapping[Need, CudaKernel],
+    weights: Weights,
 ) -> Division:
     nodes = whole.graph.nodes
     there, notes = placed(nodes, whole.blocks, layers, lambda node: need(node) in chosen)
     parts = divided(nodes, there, whole.result)
     layout = laid_out(parts, chosen, whole.limits)
-    return Division(device, tuple(parts), layout, whole.result, tuple(notes))
+    needed = footprint(layout, weights)
+    return Division(device, tuple(parts), layout, needed, whole.result, tuple(notes))
+
+
+def crossed(value: Value) -> Value:
+    """What the CPU's plan has for a value that crosses."""
+    return replace(value, name=f"{value.name}@crossing", kind="input")
 
 
 def _crossed(node: Node, crossing: set[str]) -> Node:
     def seen(value: Value | float) -> Value | float:
         if isinstance(value, Value) and value.name in crossing and value.kind == "activation":
-            return replace(value, kind="input")
+            return crossed(value)
         return value
 
     return replace(node, arguments={n: seen(value) for n, value in node.arguments.items()})

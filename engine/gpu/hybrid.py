@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
-from engine.gpu.division import Division
+from engine.gpu.division import Division, crossed
 from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
@@ -21,9 +21,9 @@ class Hybrid:
     """The parts of a step in order.
 
     `crossing` is the host's memory, at its largest size, of values that one side makes and the
-    other reads, by name, the step's `result` among them. The CPU's parts are `programs` of `plan`,
-    which there is if they have any node; `steps` are those of all parts, in order. `inputs` are
-    written to before a step.
+    other reads, by their names there, the step's result among them. The CPU's parts are `programs`
+    of `plan`, which there is if they have any node; `steps` are those of all parts, in order.
+    `inputs` are written to before a step.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Hybrid:
         programs: Sequence[Program],
     ) -> None:
         self.division, self.steps = division, steps
-        self._device, self._device_plan = division.device, device_plan
+        self._device, self.device_plan = division.device, device_plan
         self._inputs, self._crossing = inputs, crossing
         self._plan, self._programs = plan, programs
         self._sizes: dict[str, int] = {}
         self.inputs = inputs.host
-        self.logits = crossing[division.result.name]
+        self.logits = crossing[crossed(division.result).name]
 
     def resize(self, **sizes: int) -> None:
         """Set the named sizes of the next step."""
@@ -55,7 +55,7 @@ class Hybrid:
         if self._plan and any(step.node.label == label for step in self._plan.steps):
             self._plan.set(label, name, value)
         else:
-            self._device_plan.set(label, name, value)
+            self.device_plan.set(label, name, value)
 
     def run(self, team: Team) -> None:
         """One step, of the sizes and inputs as they are; the result is there at the end."""
@@ -66,14 +66,14 @@ class Hybrid:
                 team.run(next(programs))
                 continue
             for value in part.takes:
-                self._device.write(self._device_plan.buffer(value), self._held(value))
-            self._device_plan.run(number, self._sizes)
+                self._device.write(self.device_plan.buffer(value), self._held(value))
+            self.device_plan.run(number, self._sizes)
             for value in part.gives:
                 if (held := self._held(value)).size:
-                    self._device.read(self._device_plan.buffer(value), held)
+                    self._device.read(self.device_plan.buffer(value), held)
             number += 1
 
     def _held(self, value: Value) -> Array:
         """What a step of these sizes has of a value that crosses."""
         count = math.prod(value.sizes(self._sizes))
-        return self._crossing[value.name].reshape(-1)[:count]
+        return self._crossing[crossed(value).name].reshape(-1)[:count]
