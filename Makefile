@@ -9,16 +9,21 @@ BIN     = $(VENV)/bin
 TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
+# Of tests at a time, each of some 1.5 GB.
+PROCESSES ?= 2
+
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
-.PHONY: bench bench-quick card report browser
+.PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types check goldens mutants clean
 
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
 
+# The first line probes the machine's limits: what a busy one gives would not be kept.
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest conformance/
-	$(BIN)/pytest bench/ --quick
+	$(BIN)/assay op rms_norm >/dev/null
+	$(BIN)/pytest conformance/ -n $(PROCESSES)
+	$(BIN)/pytest bench/ --quick -n $(PROCESSES)
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
@@ -52,6 +57,12 @@ bench-quick: $(VENV)/.installed-dev
 
 report: $(VENV)/.installed-dev
 	$(BIN)/assay report
+
+# On a machine with a GPU: kernels judged, measured, peers (docs: python -m bench.gpu_check --help).
+# Nothing is installed; without the environment above it takes what Python there is.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+gpu-check:
+	$(GPU_PYTHON) -m bench.gpu_check $(foreach m,$(MODELS),--model $(m))
 
 # The report's tests look at it in Chromium; where there is none and none can be had, they skip.
 browser:

@@ -8,8 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from kernels.provenance import machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,22 +54,38 @@ class Conditions:
 
 def conditions() -> Conditions:
     """Those of here and now."""
-    times = psutil.cpu_times()
-    total = sum(times)
     return Conditions(
         commit=git("rev-parse", "HEAD"),
         dirty=bool(git("status", "--porcelain", "--untracked-files=no")),
         device=cpu_name(),
         machine=machine(),
-        cores=int(psutil.cpu_count(logical=False) or os.cpu_count() or 1),
+        cores=_physical_cores(),
         affinity=affinity(),
         governor=GOVERNOR.read_text().strip() if GOVERNOR.exists() else "unknown",
-        load=psutil.getloadavg()[0],
-        steal=getattr(times, "steal", 0.0) / total if total else 0.0,
-        memory=psutil.virtual_memory().total,
+        load=os.getloadavg()[0],
+        steal=_steal(),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         versions=versions(),
     )
+
+
+def _physical_cores() -> int:
+    """Hyper-threads are counted where nobody tells them apart."""
+    try:
+        import psutil  # a bare machine whose GPU is checked may have none
+    except ImportError:
+        return os.cpu_count() or 1
+    return int(psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+
+
+def _steal() -> float:
+    """The share of time that the host took from this machine; 0 where it does not say."""
+    try:
+        _, *times = Path("/proc/stat").read_text().splitlines()[0].split()
+    except OSError:
+        return 0.0
+    return int(times[7]) / max(1, sum(map(int, times[:8])))
 
 
 def affinity() -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 import numpy as np
-import platformdirs
 
 from bench.conditions import Conditions
 from bench.timing import relative_error
@@ -32,8 +31,9 @@ class Measurement:
 
     - `bench`: "op", "engine", "start" or "node"; of the speed card (bench/figures.py) "stream",
       "scaling", "memory", "gap" or "empty step"; "quality" (bench/quality.py), "sparsity"
-      (bench/sparsity.py), "offload" (bench/offload_speed.py) and "speculation"
-      (bench/speculation_speed.py). `test`: the op's name, or e.g. "pp512".
+      (bench/sparsity.py), "offload" (bench/offload_speed.py), "speculation"
+      (bench/speculation_speed.py) and "gpu" (bench/gpu_check.py). `test`: the op's name, or e.g.
+      "pp512".
     - `phase`: "run", or one of "compile", "certify", "pack", "load"; of a node's step "prompt".
     - `cache`: "hot", "cold" (buffers beyond the last-level cache) or "" where it does not apply.
     - `tokens`: how many a sample of an engine's test gets through; 0 for ops.
@@ -115,7 +115,7 @@ class Measurement:
         phase = "" if self.phase == "run" else self.phase
         who = "" if self.contender == "assay" else f"({self.contender})"
         words = [name, where, self.settings, self.cache, phase, who]
-        if self.bench not in ("op", "engine", "node"):
+        if self.bench not in ("op", "engine", "node", "gpu"):
             words += [self.model if self.shape else "", self.bench, f"threads={self.threads}"]
         return " ".join(filter(None, words))
 
@@ -137,9 +137,11 @@ class Run:
 
 def results_folder() -> Path:
     """Where runs are kept; ASSAY_RESULTS overrides it."""
-    chosen = os.environ.get("ASSAY_RESULTS")
-    data = platformdirs.user_data_path("assay", appauthor=False)
-    return Path(chosen) if chosen else data / "results"
+    if chosen := os.environ.get("ASSAY_RESULTS"):
+        return Path(chosen)
+    import platformdirs  # a bare machine whose GPU is checked may have none
+
+    return platformdirs.user_data_path("assay", appauthor=False) / "results"
 
 
 class Results:

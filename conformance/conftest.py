@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,7 +25,8 @@ settings.register_profile("quick", _COMMON, derandomize=True, max_examples=40, d
 settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("deep" if DEEP else "quick")
 
-MANY = 1000  # tests: then a second process compiles while the first ones run
+MANY = 1000  # tests: then a second process compiles while the first ones run, if they run in one
+KERNELS = Path(__file__).with_name("kernel")
 COMPILE = """
 from kernels.table import KERNELS
 for kernel in reversed([k for k in KERNELS if not k.missing()]):
@@ -33,10 +35,17 @@ for kernel in reversed([k for k in KERNELS if not k.missing()]):
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Kernels first: several processes compile them, each its own, and the engine's tests find
+    them on disk."""
+    items.sort(key=lambda item: KERNELS not in item.path.parents)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
     """Kernels come from disk that another core compiled, from the table's other end."""
-    if request.session.testscollected < MANY or (os.cpu_count() or 1) < 2:
+    alone = "PYTEST_XDIST_WORKER" not in os.environ and (os.cpu_count() or 1) > 1
+    if request.session.testscollected < MANY or not alone:
         yield
         return
     root = request.config.rootpath

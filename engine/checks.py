@@ -51,7 +51,8 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
             " a cell holds of this model are no whole number of them"
         )
     row = layout.row_bytes(width)
-    wanted = 2 * config.blocks * context * row + 4 * options.sequences * context
+    blocks = options.cpu_blocks(config.blocks)
+    wanted = 2 * blocks * context * row + 4 * options.sequences * context
     free = psutil.virtual_memory().available
     if wanted > free:
         raise ModelError(

@@ -66,12 +66,14 @@ class Sparsity:
     - `union`: a neuron that one token of a step needs serves them all; else each its own.
     - `places`: by block, int32 [ffn]: 1 where a neuron lives on a GPU, 0 on the CPU; none: they are
       not split.
+    - `apart`: each neuron is computed where it lives; else the CPU computes either part.
     """
 
     ranks: Mapping[int, int]
     threshold: float = 0.0
     union: bool = False
     places: Mapping[int, np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=dict)
+    apart: bool = False
 
     def without(self, blocks: set[int]) -> "Sparsity":
         """The same, these blocks run dense."""

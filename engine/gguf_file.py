@@ -17,6 +17,7 @@ import hashlib
 import math
 import mmap
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -69,7 +70,8 @@ class TensorInfo:
 
     `type_name` is the `gguf` package's, such as "Q4_0". `dims` counts elements in NumPy's order,
     (rows, elements), the reverse of ggml's `ne`. `offset` is in bytes from the file's beginning.
-    Rows are `stride` bytes apart, or follow one another where it is 0.
+    Rows are `stride` bytes apart, or follow one another where it is 0. Where rows are `picked`, it
+    is of these alone, counted from the offset on.
     """
 
     name: str
@@ -78,6 +80,7 @@ class TensorInfo:
     offset: int
     n_bytes: int
     stride: int = 0
+    picked: tuple[int, ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -95,6 +98,20 @@ class TensorInfo:
             count * self.row_bytes,
             self.stride,
         )
+
+    def only(self, name: str, numbers: Iterable[int]) -> "TensorInfo":
+        """Some rows of a matrix, at least one, wherever they are, as a tensor of its own."""
+        picked = tuple(map(int, numbers))
+        dims, size = (len(picked), *self.dims[1:]), len(picked) * self.row_bytes
+        return replace(self, name=name, dims=dims, n_bytes=size, picked=picked)
+
+    @property
+    def span(self) -> int:
+        """Bytes from its begin to its end, in the file."""
+        if not (self.picked or self.stride):
+            return self.n_bytes
+        rows = max(self.picked) + 1 if self.picked else self.dims[0]
+        return rows * (self.stride or self.row_bytes)
 
 
 class GGUFFile:
@@ -137,7 +154,8 @@ class GGUFFile:
             raise
 
     def tensor(self, name: str) -> Bytes:
-        """The stored bytes, uint8 [..., row_bytes], as a read-only view of the file: no copy.
+        """The stored bytes, uint8 [..., row_bytes], as a read-only view of the file; where rows are
+        picked, a copy.
 
         Raises `GGUFError` if the file has no such tensor or was closed.
         """
@@ -146,6 +164,11 @@ class GGUFFile:
         info = self.tensors.get(name)
         if info is None:
             raise GGUFError(f"{shown_path(self.path)}: there is no tensor {shown(name)}")
+        if info.picked:
+            stride = info.stride or info.row_bytes
+            shape, strides = (max(info.picked) + 1, info.row_bytes), (stride, 1)
+            every = np.ndarray(shape, np.uint8, self._mapping, info.offset, strides)
+            return every[list(info.picked)]
         if info.stride:
             shape, strides = (info.dims[0], info.row_bytes), (info.stride, 1)
             return np.ndarray(shape, np.uint8, self._mapping, info.offset, strides)
@@ -158,9 +181,8 @@ class GGUFFile:
         if self._mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         info = self.tensors[name]
-        size = info.dims[0] * info.stride or info.n_bytes
         first = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # pages it has for itself
-        last = min(info.offset + size, self.size) // mmap.PAGESIZE * mmap.PAGESIZE
+        last = min(info.offset + info.span, self.size) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 

@@ -5,7 +5,8 @@ Values are arrays whose sizes are numbers, or the names of what changes from ste
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -53,12 +54,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op applied: `arguments` by the op's parameter names, outputs included."""
+    """One op applied: `arguments` by the op's parameter names, outputs included. `target` is the
+    one that has to run it, if that is given."""
 
     op: str
     arguments: Mapping[str, Value | float]
     format: str | None = None
     label: str = ""
+    target: str = ""
 
     def shape(self) -> dict[str, Dim]:
         """The op's named sizes as this node has them."""
@@ -81,9 +84,10 @@ def _axes(op: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in the order in which they run."""
+    """Nodes in the order in which they run; those that are appended are for `target`."""
 
     nodes: list[Node] = field(default_factory=list)
+    target: str = ""
 
     def __call__(
         self, op: str, label: str, out: Value | None = None, **arguments: Value | float
@@ -106,10 +110,19 @@ class Graph:
         self._append(op, label, {**arguments, **made})
         return tuple(made.values())
 
+    @contextmanager
+    def on(self, target: str) -> Iterator[None]:
+        """What is appended meanwhile has to run there."""
+        before, self.target = self.target, target
+        try:
+            yield
+        finally:
+            self.target = before
+
     def _append(self, op: str, label: str, arguments: dict[str, Value | float]) -> None:
         formats = [v.format for v in arguments.values() if isinstance(v, Value) and v.format]
         chosen = formats[0] if OPS[op].formats and formats else None
-        self.nodes.append(Node(op, arguments, chosen, label))
+        self.nodes.append(Node(op, arguments, chosen, label, self.target))
 
 
 def _made(output: Argument, label: str, axes: Mapping[str, Dim]) -> Value:

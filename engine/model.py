@@ -1,9 +1,8 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,30 @@ from engine.cells import Cells
 from engine.checks import check_memory, check_step, check_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
-from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.layers import StepInputs
+from engine.gpu.build import joined, load
+from engine.gpu.division import Whole, divide
+from engine.gpu.hybrid import Hybrid
+from engine.gpu.layout import DeviceStep
+from engine.gpu.upload import DeviceRows
+from engine.gpu.weights import Weights
+from engine.graph import Graph, Node, Value
+from engine.inputs import caches_of, inputs_of, step_inputs, weights_of
 from engine.models.table import FAMILIES
 from engine.observed import counting, counting_predicted, observing
 from engine.offload.bundle import bundles, unbundled
 from engine.offload.offload import Computed, Offload, Opened
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
-from engine.placement import budget_bytes, find, statistics
+from engine.placement.applied import placed
 from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
 from engine.sparsity import dense_where_faster, with_sparsity
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
-from reference.formats import FORMATS
+from kernels.cuda.current import current
+from kernels.cuda.device import Device
+from kernels.kernel import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,6 +55,7 @@ class Model:
         self.options = options or Options()
         self._resources = ExitStack()
         self._stepping = threading.Lock()
+        self.ready: Plan | Hybrid | None = None
         try:
             opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
             self.file = self._resources.enter_context(opened)
@@ -59,6 +66,7 @@ class Model:
 
     def _load(self, path: Path) -> None:
         options = self.options
+        self.device = current() if options.device == "cuda" else None
         self.metadata = self.file.metadata
         embedding = self.file.tensors.get("token_embd.weight")
         if not self.file.tensors:
@@ -91,15 +99,18 @@ class Model:
         self.team = self._resources.enter_context(
             Team(options.threads or physical_cores(), options.pinned)
         )
-        self.caches: dict[str, Array] = {}
+        self.caches: dict[str, Array | DeviceRows] = {}
         self.offload: Offload | None = None
         self._packed: dict[str, Array] = {}
         self._not_kept: list[str] = []
+        self._left: tuple[str, ...] = ()
         if options.vram_budget:
-            self._split_neurons(context)
-        if self.config.sparsity and options.sparse == "auto" and not options.ram_budget:
+            self.config, notes = placed(self.config, self.file, options, context, self.device)
+            self._of_sparsity += notes
+        apart = self.config.sparsity and self.config.sparsity.apart
+        if self.config.sparsity and options.sparse == "auto" and not (options.ram_budget or apart):
             self._run_dense_where_faster(dict.fromkeys(self.config.sparsity.ranks, 0.0))
-            if self.config.sparsity:
+            if self.config.sparsity and not self.device:  # whose speeds are not known here
                 self._run_dense_where_faster(self._try_predictors(context))
         self._prepare(context)
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
@@ -107,10 +118,16 @@ class Model:
     def _prepare(self, context: int, trial: bool = False) -> None:
         """Kernels, packed weights and the plan for the model as its config has it now; for a trial
         with counts of what predictors name."""
-        options = self.options
-        arrays = self._inputs()
+        options, inputs = self.options, inputs_of(self.limits, self.cells)
+        arrays = dict(inputs)
+        weights = weights_of(self.file, self.family, self.config, arrays)
+        caches = caches_of(self.config, options.kv_format, context)
+        for name, cache in caches.items():
+            # zeroed, so that untouched cells cost no memory until they are used
+            arrays[name] = np.zeros(cache.sizes({}), np.uint8)
+        self.caches = {name: arrays[name] for name in caches}
         try:
-            graph, logits = self._graph(arrays, context)
+            graph, logits = self.family.build(self.config, weights, step_inputs(self.cells), caches)
         except ModelError as error:
             raise ModelError(f"{self.file.path}: {error}") from None
         if options.observe:
@@ -126,21 +143,48 @@ class Model:
         if options.rewrite:
             graph, memory = options.rewrite(graph, self.limits)
             arrays |= memory
-        needs = dict.fromkeys(need(node) for node in graph.nodes)
-        chosen = self.chooser.choose(list(needs), options.progress.certified)
-        if any(kernel.activations == "int8" for kernel in chosen.values()):
-            quantise = [Need("quantise_activations")]
-            chosen |= self.chooser.choose(quantise, options.progress.certified)
-        steps = with_kernels(graph, chosen)
+        if self.device and not trial:
+            self.ready = self._with_gpu(self.device, graph, arrays, inputs, logits)
+            return
+        steps = with_kernels(graph, self._kernels_for(graph.nodes))
         if options.ram_budget:
-            self.plan = self._offloaded(steps, arrays, logits)
+            self.ready = self._offloaded(steps, arrays, logits)
             return
         self._pack(steps, arrays, trial)
-        _drop_unused(arrays, steps)
-        arrays |= {
-            n: np.ascontiguousarray(a) for n, a in arrays.items() if not a.flags.c_contiguous
-        }
-        self.plan = Plan(steps, arrays, self.limits, logits)
+        self.ready = Plan(steps, arrays, self.limits, logits)
+
+    def _kernels_for(self, nodes: Iterable[Node]) -> dict[Need, Kernel]:
+        """The CPU's."""
+        certified = self.options.progress.certified
+        chosen = self.chooser.choose(list(dict.fromkeys(map(need, nodes))), certified)
+        if any(kernel.activations == "int8" for kernel in chosen.values()):
+            chosen |= self.chooser.choose([Need("quantise_activations")], certified)
+        return chosen
+
+    def _with_gpu(
+        self,
+        device: Device,
+        graph: Graph,
+        arrays: dict[str, Array],
+        inputs: Mapping[str, Array],
+        logits: Value,
+    ) -> Hybrid:
+        """The plan with its last blocks on a device, as many as were asked for and can be."""
+        options, progress, sparsity = self.options, self.options.progress, self.config.sparsity
+        apart = sparsity is not None and sparsity.apart
+        whole = Whole(graph, logits, self.config.blocks, self.limits, apart)
+        weights = Weights(arrays, self.file)
+        division = divide(
+            whole, options.gpu_layers, device, self.chooser, progress.certified, weights
+        )
+        self._left = division.notes
+        rest = division.on_cpu()
+        chosen = self._kernels_for(node for part in rest for node in part.nodes)
+        steps = [with_kernels(part, chosen) for part in rest]
+        loaded = load(division, weights, inputs, progress.packed)
+        self.caches |= loaded.caches
+        self._pack(list(chain(*steps)), arrays, trial=False)
+        return joined(division, loaded, steps, arrays)
 
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
         """The plan with weights in memory as far as the budget goes."""
@@ -150,7 +194,7 @@ class Model:
         offload = Offload(opened, computed, self.team, self.options, cache_bytes)
         self.offload = self._resources.enter_context(closing(offload))
         arrays |= self.offload.arrays
-        inputs = self._inputs()
+        inputs = inputs_of(self.limits, self.cells)
         _drop_unused(arrays, self.offload.steps)
         return Plan(self.offload.steps, inputs | arrays, self.limits, logits, self.offload.stream)
 
@@ -160,28 +204,10 @@ class Model:
             raise ModelError(f"{self.file.path}: no block runs sparse, so there is no threshold")
         if np.isnan(threshold):
             raise ModelError("the sparse threshold is nan, not a number")
+        assert self.ready
         for i in self.config.sparsity.ranks:
-            self.plan.set(f"blk.{i}.mask", "threshold", threshold)
+            self.ready.set(f"blk.{i}.mask", "threshold", threshold)
         self.threshold = float(threshold)
-
-    def _split_neurons(self, context: int) -> None:
-        """Put neurons on either side of the budget, as the index beside the model has them."""
-        options = self.options
-        if not self.config.sparsity:
-            raise ModelError(f"{self.file.path}: no predictors, so no neurons to split by a budget")
-        found = find(
-            self.file,
-            statistics.read(options.activation) if options.activation else None,
-            budget_bytes(options.vram_budget),
-            context=context,
-            kv_format=options.kv_format,
-            reset=options.reset_gpu_index,
-            disable=options.disable_gpu_index,
-        )
-        places = {i: found.placement.gpu_idx[i] for i in self.config.sparsity.ranks}
-        self.config = replace(self.config, sparsity=replace(self.config.sparsity, places=places))
-        no_gpu = "no kernels for a GPU: the CPU computes its part"
-        self._of_sparsity += [*found.placement.notes, no_gpu]
 
     def _run_dense_where_faster(self, shares: Mapping[int, float]) -> None:
         """Given the share of neurons that predictors name, by block."""
@@ -202,78 +228,32 @@ class Model:
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
         self._resources.close()
-        for name in ("plan", "caches", "_packed"):
+        self.ready = None
+        for name in ("caches", "_packed"):
             self.__dict__.pop(name, None)
+
+    @property
+    def plan(self) -> Plan:
+        """What a step runs, of a model that is the CPU's alone."""
+        if not isinstance(self.ready, Plan):
+            raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
+        return self.ready
+
+    @property
+    def steps(self) -> Sequence[Step | DeviceStep]:
+        """The nodes of a step with their kernels, in the order in which they run."""
+        return self.ready.steps if self.ready else []
 
     @property
     def notes(self) -> list[str]:
         """What is not as one would think: kernels that were refused, weights that were not kept,
         blocks that run dense, neurons that a budget would have elsewhere."""
         offload = self.offload.notes if self.offload else []
-        return self.chooser.notes + self._not_kept + self._of_sparsity + offload
-
-    def _inputs(self) -> dict[str, Array]:
-        tokens, outputs = self.limits["tokens"], self.limits["outputs"]
-        return {
-            "tokens": np.zeros(tokens, np.int32),
-            "positions": np.zeros(tokens, np.int32),
-            "cells": np.zeros(tokens, np.int32),
-            "spans": np.zeros((tokens, 3), np.int32),
-            "rows": np.zeros(outputs, np.int32),
-            "lists": self.cells.lists,
-            "cell_positions": self.cells.positions,
-        }
-
-    def _graph(self, arrays: dict[str, Array], context: int) -> tuple[Graph, Value]:
-        """The model's nodes; small constants are put into `arrays` on the way."""
-        weights: dict[str, Value] = {}
-        family, config = self.family, self.config
-        known = [family.expected_tensors(config), family.optional_tensors(config)]
-        for name in chain(*known, family.parts(config)):
-            if name not in self.file.tensors:
-                continue
-            info = self.file.tensors[name]
-            dims = info.dims
-            if len(dims) == 1:
-                arrays[name] = FORMATS[info.type_name].dequantise(self.file.tensor(name))
-                weights[name] = Value(name, "weight", "f32", dims)
-            else:
-                arrays[name] = self.file.tensor(name)
-                weights[name] = Value(name, "weight", "u8", dims, info.type_name)
-        constants = family.constants(config, arrays.get("rope_freqs.weight"))
-        for name, array in (constants | feed_forward.constants(config)).items():
-            arrays[name] = array
-            weights[name] = Value(name, "weight", _word(array), array.shape)
-        width = config.kv_heads * config.head_dim
-        layout = FORMATS[self.options.kv_format]
-        caches = {}
-        for i in range(config.blocks):
-            for part in "kv":
-                name = f"blk.{i}.{part}_cache"
-                caches[name] = Value(name, "cache", "u8", (context, width), layout.name)
-                if name not in self.caches:
-                    # zeroed, so that untouched cells cost no memory until they are used
-                    self.caches[name] = np.zeros((context, layout.row_bytes(width)), np.uint8)
-        arrays |= self.caches
-        graph_inputs = StepInputs(
-            **{
-                name: Value(name, "input", "i32", dims)
-                for name, dims in {
-                    "tokens": ("tokens",),
-                    "positions": ("tokens",),
-                    "cells": ("tokens",),
-                    "spans": ("tokens", 3),
-                    "lists": (self.options.sequences, context),
-                    "cell_positions": (context,),
-                    "rows": ("outputs",),
-                }.items()
-            }
-        )
-        return family.build(config, weights, graph_inputs, caches)
+        return [*self.chooser.notes, *self._left, *self._not_kept, *self._of_sparsity, *offload]
 
     def _pack(self, steps: Sequence[Step], arrays: dict[str, Array], trial: bool) -> None:
-        """Weights as the kernels stream them. Rows that are only to be apart stay where they are
-        until a trial has told which blocks they are read in."""
+        """The arrays of these steps, weights as the kernels stream them. Rows that are only to be
+        apart stay where they are until a trial has told which blocks they are read in."""
         jobs = {
             packed_name(s.weight, s.kernel): Packed(s.weight, how)
             for s in steps
@@ -290,6 +270,9 @@ class Model:
             jobs, self.file, self.team, watch, keep, ready=self._packed
         )
         arrays |= self._packed
+        _drop_unused(arrays, steps)
+        for name, array in arrays.items():
+            arrays[name] = np.ascontiguousarray(array)
 
     def step(
         self,
@@ -303,17 +286,18 @@ class Model:
         Each token has a position and belongs to one or more sequences; it sees the cells of its
         first sequence up to its own position. The logits are valid until the next step.
         """
-        if "plan" not in self.__dict__:
+        if self.ready is None:
             raise ModelError(f"{self.file.path}: the model was closed")
         if not self._stepping.acquire(blocking=False):
             raise RuntimeError("this engine is running a step in another thread: one at a time")
         try:
-            return self._step(tokens, positions, sequences, wanted)
+            return self._step(self.ready, tokens, positions, sequences, wanted)
         finally:
             self._stepping.release()
 
     def _step(
         self,
+        ready: Plan | Hybrid,
         tokens: Sequence[int],
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
@@ -323,19 +307,19 @@ class Model:
         count, outputs = len(tokens), len(wanted)
         cells = self.cells.place(positions, sequences)
         try:
-            arrays = self.plan.inputs
+            arrays = ready.inputs
             arrays["tokens"][:count] = tokens
             arrays["positions"][:count] = positions
             arrays["cells"][:count] = cells
             arrays["spans"][:count] = self.cells.spans(positions, sequences)
             arrays["rows"][:outputs] = wanted
-            self.plan.resize(tokens=count, outputs=outputs)
+            ready.resize(tokens=count, outputs=outputs)
             if self.offload:
                 self.offload.begin(tokens, positions)
-            self.team.run(self.plan.program)
+            ready.run(self.team)
             while self.offload and not self.offload.came():
-                self.team.run(self.plan.program)
-            return self._finite(self.plan.logits[:outputs], positions, wanted)
+                ready.run(self.team)
+            return self._finite(ready.logits[:outputs], positions, wanted)
         except BaseException:  # Ctrl-C too: what was not computed to its end is not held
             self.cells.take_back(positions, sequences)
             raise
@@ -382,7 +366,3 @@ def _drop_unused(arrays: dict[str, Array], steps: Sequence[Step]) -> None:
     used = set[str]().union(*map(names_in, steps))
     for name in [name for name in arrays if name not in used]:
         del arrays[name]
-
-
-def _word(array: Array) -> str:
-    return {"float32": "f32", "float64": "f64", "int32": "i32"}[array.dtype.name]

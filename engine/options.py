@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelError
+from engine.gpu.parts import ALL
 from engine.graph import Graph
 from engine.offload.budget import parse_bytes
 from engine.sparsity import MODES
@@ -19,6 +20,7 @@ from reference.kv_write import FORMATS_OF_CACHE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_SEQUENCES = 2**10
+DEVICES = ("cpu", "cuda")
 # From a graph and the limits of its sizes, such as "tokens".
 Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
@@ -39,6 +41,8 @@ class Options:
     - `batch`: most tokens of one step; longer prompts go in chunks.
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
     - `threads` 0 means one per physical core; `pinned`: each keeps to a core of its own.
+    - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
+      too, and -1 means that; what it does not run is left to the threads.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
     - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
       "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
@@ -50,7 +54,8 @@ class Options:
       in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
       of a step needs serves them all, so that what a token gives depends on its company.
     - `vram_budget`: GiB of a GPU's memory for parts of such a model, -1 for what is free, 0 for
-      none; `reset_gpu_index` places neurons anew, `disable_gpu_index` leaves all with the CPU.
+      none; without a GPU as the `device` the CPU computes them too; `reset_gpu_index` places
+      neurons anew, `disable_gpu_index` leaves all with the CPU.
     - `activation`: statistics that say which neurons go there or, with a `ram_budget`, which stay
       in memory for good.
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
@@ -67,6 +72,8 @@ class Options:
     outputs: int = 32
     threads: int = 0
     pinned: bool = False
+    device: str = "cpu"
+    gpu_layers: int = ALL
     kv_format: str = "F16"
     numerics: str = "exact"
     strict: bool = False
@@ -96,6 +103,19 @@ class Options:
                 raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
         if not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
+        if self.device not in DEVICES:
+            raise ModelError(f"device is {self.device!r}: want {' or '.join(DEVICES)}")
+        if self.gpu_layers < ALL:
+            raise ModelError(f"gpu_layers must be at least {ALL}, got {self.gpu_layers}")
+        if self.device == "cpu" and self.gpu_layers > 0:
+            raise ModelError(f"gpu_layers is {self.gpu_layers}, but the device is the CPU")
+        if self.device != "cpu":
+            if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
+                name = "keep_packed" if self.keep_packed else "gpu_layers"
+                raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
+            for name in ("ram_budget", "count_neurons", "observe"):
+                if getattr(self, name):
+                    raise ModelError(f"device {self.device} and {name} exclude each other")
         if self.kv_format not in FORMATS_OF_CACHE:
             raise ModelError(f"kv_format is {self.kv_format!r}: want {', '.join(FORMATS_OF_CACHE)}")
         if self.sparse not in MODES:
@@ -114,10 +134,16 @@ class Options:
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
 
+    def cpu_blocks(self, blocks: int) -> int:
+        """How many of a model's blocks are the CPU's, if the GPU has kernels for the others."""
+        if self.device == "cpu":
+            return blocks
+        return 0 if self.gpu_layers == ALL else max(0, blocks - self.gpu_layers)
+
     def of_a_draft(self) -> "Options":
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
         return replace(
-            self, ram_budget=0, sparse="auto", threshold=None, vram_budget=0, activation=None,
-            rewrite=None,
+            self, ram_budget=0, gpu_layers=ALL, sparse="auto", threshold=None, vram_budget=0,
+            activation=None, rewrite=None,
         )  # fmt: skip

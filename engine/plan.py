@@ -4,21 +4,22 @@ blocks laid.
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
+from engine.arena import place
 from engine.graph import Graph, Node, Value
-from engine.stages import Call, apart, memory, stages
-from kernels.choose import Need
-from kernels.cpu.packing import aligned
+from engine.stages import Call, apart, memory, stages, touched
+from kernels.call import AnyKernel
+from kernels.choose import K, Need
+from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
 from kernels.cpu.share import Share, Words, all_arguments, scalar_word
-from kernels.cpu.simd import CACHE_LINE
-from kernels.cpu.team import Program
+from kernels.cpu.team import Program, Team
 from kernels.kernel import Kernel
 from reference.op import DTYPES
 from reference.quantise_activations import BLOCK
@@ -71,11 +72,16 @@ class Step:
 
 
 def with_kernels(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[Step]:
-    """The graph's nodes with kernels; activations are quantised once for all that read them."""
+    """The graph's nodes with kernels."""
+    return [Step(*found) for found in arranged(graph.nodes, chosen)]
+
+
+def arranged(nodes: Iterable[Node], chosen: Mapping[Need, K]) -> Iterator[tuple[Node, K, str]]:
+    """The nodes as their kernels want them, with these; and the tensor that the kernel streams in
+    a packed layout, if it does. Activations are quantised once for all that read them."""
     quantise = chosen.get(Need("quantise_activations"))
-    steps: list[Step] = []
     quantised: dict[str, dict[str, Value]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         kernel = chosen[need(node)]
         arguments, packed = dict(node.arguments), ""
         if kernel.activations == "int8":
@@ -85,21 +91,21 @@ def with_kernels(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[Step]:
             if x.name not in quantised:
                 quantised[x.name] = parts = _quantised(x)
                 inner = Node("quantise_activations", {"x": x, **parts}, None, f"{x.name}.int8")
-                steps.append(Step(inner, quantise))
+                yield inner, quantise, ""
             arguments |= quantised[x.name]
         if kernel.pack:
             weight = arguments["weight"]
             assert isinstance(weight, Value)
             packed = weight.name
             arguments["weight"] = replace(weight, name=packed_name(packed, kernel))
-        steps.append(Step(replace(node, arguments=arguments), kernel, packed))
-    return steps
+        yield replace(node, arguments=arguments), kernel, packed
 
 
-def packed_name(weight: str, kernel: Kernel) -> str:
+def packed_name(weight: str, kernel: AnyKernel) -> str:
     """What a tensor is called in the layout that a kernel streams."""
-    assert kernel.pack is not None
-    return f"{weight}@{kernel.pack.share.name}"
+    pack = kernel.pack
+    assert pack is not None
+    return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'planes'}"
 
 
 def _quantised(x: Value) -> dict[str, Value]:
@@ -152,12 +158,16 @@ def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def with_scratch(step: Step, limits: Mapping[str, int]) -> Step:
     """The step with the memory that its kernel wants for itself, enough for the largest sizes."""
-    if step.kernel.scratch is None:
-        return step
-    size = step.kernel.scratch(shape_of(step.node, limits))
-    scratch = Value(f"{step.node.label}.{SCRATCH}", "activation", "f32", (size,))
-    arguments = {**step.node.arguments, SCRATCH: scratch}
-    return replace(step, node=replace(step.node, arguments=arguments))
+    return replace(step, node=having_scratch(step.node, step.kernel, limits))
+
+
+def having_scratch(node: Node, kernel: AnyKernel, limits: Mapping[str, int]) -> Node:
+    """The same of a node alone."""
+    if kernel.scratch is None:
+        return node
+    size = kernel.scratch(shape_of(node, limits))
+    scratch = Value(f"{node.label}.{SCRATCH}", "activation", "f32", (size,))
+    return replace(node, arguments={**node.arguments, SCRATCH: scratch})
 
 
 def calls_of(steps: Sequence[Step]) -> list[Call]:
@@ -180,37 +190,6 @@ def calls_of(steps: Sequence[Step]) -> list[Call]:
     return found
 
 
-def place(
-    stages: Sequence[Sequence[Call]], limits: Mapping[str, int], keep: Value
-) -> tuple[dict[str, int], int]:
-    """Offsets of the activations in the arena, and its size in bytes.
-
-    First fit by lifetime: memory is reused as soon as the last reader has run. Barriers stand
-    between stages only, so a value that stage i touches frees its place for values of stage i + 1.
-    `keep` lives to the end.
-    """
-    last = {value.name: i for i, s in enumerate(stages) for call in s for value in call.values()}
-    last[keep.name] = len(stages)
-    offsets: dict[str, int] = {}
-    live: list[tuple[int, int, int]] = []  # (begin, end, last stage), sorted
-    size = 0
-    for i, stage in enumerate(stages):
-        live = [block for block in live if block[2] >= i]
-        for value in (value for call in stage for value in call.values()):
-            if value.kind != "activation" or value.name in offsets:
-                continue
-            wanted = -(-value.bytes(limits) // CACHE_LINE) * CACHE_LINE
-            begin = 0
-            for other_begin, other_end, _ in live:
-                if begin + wanted <= other_begin:
-                    break
-                begin = max(begin, other_end)
-            live = sorted([*live, (begin, begin + wanted, last[value.name])])
-            offsets[value.name] = begin
-            size = max(size, begin + wanted)
-    return offsets, size
-
-
 class Stream(Protocol):
     """Weights that come from disk while steps run (engine/offload/stream.py)."""
 
@@ -222,9 +201,14 @@ class Stream(Protocol):
         """Of a step's weights, so many were used; wait until so many have come."""
 
 
-def stages_of(steps: Sequence[Step], streamed: Sequence[str] = ()) -> list[list[Call]]:
-    """The calls of steps with barriers between; a stage uses at most one streamed weight."""
-    return apart(stages(calls_of(steps)), streamed)
+def stages_of(
+    steps: Sequence[Step], streamed: Sequence[str] = (), pauses: Sequence[int] = ()
+) -> list[list[Call]]:
+    """The calls of steps with barriers between; a stage uses at most one streamed weight, and the
+    steps that `pauses` number begin stages of their own."""
+    calls, bounds = calls_of(steps), pairwise([0, *pauses, len(steps)])
+    parts = [stages(c for c in calls if first <= c.step < end) for first, end in bounds]
+    return apart(chain(*parts), streamed)
 
 
 def turns(
@@ -242,13 +226,29 @@ def turns(
     return found, [stream.turn(used, used)]
 
 
+def _in_stages(
+    stages: Sequence[Sequence[Call]], entries: Iterable[Entry], stream: Stream | None
+) -> Program:
+    """One entry for each stage, of one for each call and what waits for its weight."""
+    waiting, found, tables = iter(entries), list[Entry](), list[Words]()
+    before, end = turns(stages, stream)
+    for stage, turn in zip(stages, before, strict=True):
+        several = [*turn, *islice(waiting, len(stage))]
+        if len(several) > 1:
+            entry, calls = sequence(several)
+            tables.append(calls)
+            several = [entry]
+        found += several
+    return Program([*found, *end], tables)
+
+
 class Plan:
     """Steps laid out in memory, ready to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
     are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
-    needs them.
+    needs them. What runs from one of the `pauses` (places in `steps`) to another, `between` gives.
     """
 
     def __init__(
@@ -258,12 +258,13 @@ class Plan:
         limits: Mapping[str, int],
         logits: Value,
         stream: Stream | None = None,
+        pauses: Sequence[int] = (),
     ) -> None:
         self.steps, self.limits = [with_scratch(step, limits) for step in steps], dict(limits)
         self.stream = stream
-        self.stages = stages_of(self.steps, stream.names if stream else ())
+        self.stages = stages_of(self.steps, stream.names if stream else (), pauses)
         self.calls = [call for stage in self.stages for call in stage]
-        self.offsets, self.arena_bytes = place(self.stages, limits, logits)
+        self.offsets, self.arena_bytes = place(touched(self.stages), limits, [logits])
         self.arena = aligned(self.arena_bytes)
         self._arrays = dict(arrays)
         self.inputs = arrays
@@ -271,25 +272,23 @@ class Plan:
         self._words, self._slots, starts = self._blocks()
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
-        self.program = self._in_stages(self.entries, stream)
+        self.program = _in_stages(self.stages, self.entries, stream)
         self.logits = self.array(logits)
 
     def idle(self) -> Program:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
-        return self._in_stages(((nothing, block) for _, block in self.entries), None)
+        return _in_stages(self.stages, ((nothing, block) for _, block in self.entries), None)
 
-    def _in_stages(self, entries: Iterable[Entry], stream: Stream | None) -> Program:
-        """One entry for each stage, of one for each call and what waits for its weight."""
-        waiting, found, tables = iter(entries), list[Entry](), list[Words]()
-        before, end = turns(self.stages, stream)
-        for stage, turn in zip(self.stages, before, strict=True):
-            several = [*turn, *islice(waiting, len(stage))]
-            if len(several) > 1:
-                entry, calls = sequence(several)
-                tables.append(calls)
-                several = [entry]
-            found += several
-        return Program([*found, *end], tables)
+    def between(self, first: int, end: int) -> Program:
+        """The program of the steps from one pause to another."""
+        own = range(first, end)
+        calls = zip(self.calls, self.entries, strict=True)
+        entries = [entry for call, entry in calls if call.step in own]
+        return _in_stages([s for s in self.stages if s[0].step in own], entries, None)
+
+    def run(self, team: Team) -> None:
+        """One step, of the sizes and inputs as they are."""
+        team.run(self.program)
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""

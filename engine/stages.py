@@ -81,6 +81,11 @@ def stages(calls: Iterable[Call]) -> list[list[Call]]:
     return found
 
 
+def touched(stages: Iterable[Iterable[Call]]) -> list[list[Value]]:
+    """The arrays of each stage."""
+    return [[value for call in stage for value in call.values()] for stage in stages]
+
+
 def apart(stages: Iterable[list[Call]], names: Collection[str]) -> list[list[Call]]:
     """The stages, cut so that none touches two values of these names."""
     found: list[list[Call]] = []

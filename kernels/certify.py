@@ -1,4 +1,7 @@
-"""Certify kernels in a child process, so that one which crashes or hangs is found, not suffered."""
+"""Certify kernels in a child process, so that one which crashes or hangs is found, not suffered.
+
+What takes the place of a GPU is this process's own, so what runs on it is tried here.
+"""
 
 import json
 import os
@@ -8,11 +11,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
+from kernels.cuda.current import current
+from kernels.cuda.kernel import CudaKernel
 from kernels.table import find_any
+from kernels.trial import quick
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
@@ -23,26 +30,38 @@ def certify(
     store: Store,
     progress: Certified | None = None,
     patience: float = PATIENCE,
+    program: Sequence[str] = ("kernels.trial",),
 ) -> None:
-    """Try the kernels at level quick in a child process and keep their certificates.
+    """Try the kernels on their ops' seeded cases and keep their certificates.
 
     A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
-    with the rest. `progress` is told of each certificate as it comes.
+    with the rest. `progress` is told of each certificate as it comes; `program` is the module that
+    the child runs, with its arguments.
     """
-    waiting = [kernel.name for kernel in kernels]
+
+    def keep(certificate: Certificate) -> None:
+        store.add([certificate])
+        if progress:
+            progress(len(kernels), certificate)
+
+    for kernel in filter(_emulated, kernels):
+        keep(replace(quick(kernel), level="emulated"))
+    waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]
     while waiting:
-        for certificate in _trials(waiting, patience):
-            store.add([certificate])
+        for certificate in _trials(waiting, patience, program):
+            keep(certificate)
             waiting.remove(certificate.kernel)
-            if progress:
-                progress(len(kernels), certificate)
 
 
-def _trials(names: Sequence[str], patience: float) -> Iterator[Certificate]:
+def _emulated(kernel: AnyKernel) -> bool:
+    return isinstance(kernel, CudaKernel) and current().emulated
+
+
+def _trials(names: Sequence[str], patience: float, program: Sequence[str]) -> Iterator[Certificate]:
     """The certificates of one child, until it is done, dies or hangs; at least one."""
     paths = os.pathsep.join(p for p in sys.path if p)
     child = subprocess.Popen(
-        [sys.executable, "-m", "kernels.trial"],
+        [sys.executable, "-m", *program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,13 +1,20 @@
 """Choose the kernels that the engine may use: the best variant with a certificate."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Certified, certify
+from kernels.cuda.device import Device
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.table import CUDA_KERNELS
 from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, variants
 from reference.op import Shape
+
+K = TypeVar("K", Kernel, CudaKernel)
 
 
 class UncertifiedError(RuntimeError):
@@ -28,16 +35,21 @@ class Need:
     def candidates(self, variant: str | None = None, numerics: str = "exact") -> list[Kernel]:
         """Kernels that could serve on this machine, best first; `variant` forces the choice where
         the op has it, `numerics` "fast" admits kernels that round more."""
+        known = [k for k in variants(self.op, self.format) if not k.missing()]
+        return self._admitted(known, variant, numerics)
+
+    def candidates_on(
+        self, device: Device, variant: str | None = None, numerics: str = "exact"
+    ) -> list[CudaKernel]:
+        """The same for a device."""
+        own = [k for k in CUDA_KERNELS if (k.op, k.format) == (self.op, self.format)]
+        known = [k for k in own if k.capability <= device.capability]
+        return self._admitted(known, variant, numerics)
+
+    def _admitted(self, kernels: list[K], variant: str | None, numerics: str) -> list[K]:
         shape: Shape = dict(self.shape)
-        fits = [
-            kernel
-            for kernel in variants(self.op, self.format)
-            if kernel.numerics in ("exact", numerics)
-            and not kernel.missing()
-            and kernel.takes(shape)
-        ]
-        forced = [k for k in fits if k.variant == variant]
-        return forced or fits
+        fits = [k for k in kernels if k.numerics in ("exact", numerics) and k.takes(shape)]
+        return [k for k in fits if k.variant == variant] or fits
 
 
 @dataclass(slots=True)
@@ -58,19 +70,50 @@ class Chooser:
         self, needs: Sequence[Need], progress: Certified | None = None
     ) -> dict[Need, Kernel]:
         """A kernel for each need, or UncertifiedError."""
-        known_variants = sorted({kernel.variant for kernel in KERNELS})
+        self._check()
+        options = {need: need.candidates(self.variant, self.numerics) for need in needs}
+        if bare := [need for need in needs if not options[need]]:
+            raise UncertifiedError(self._nothing_for(bare[0]))
+        chosen = self._certified(options, progress)
+        if bare := [need for need in needs if need not in chosen]:
+            raise UncertifiedError(self._nothing_for(bare[0]))
+        return chosen
+
+    def choose_on(
+        self, device: Device, needs: Sequence[Need], progress: Certified | None = None
+    ) -> dict[Need, CudaKernel]:
+        """A kernel of the device for each need that has one; where the kernel reads rounded
+        activations, only if what rounds them is there too."""
+        self._check()
+        rounding = Need("quantise_activations")
+        options = {
+            need: need.candidates_on(device, self.variant, self.numerics)
+            for need in dict.fromkeys([*needs, rounding])
+        }
+        chosen = self._certified(options, progress)
+        return {
+            need: kernel
+            for need, kernel in chosen.items()
+            if kernel.activations != "int8" or rounding in chosen
+        }
+
+    def _check(self) -> None:
+        known_variants = sorted({k.variant for k in KERNELS} | {k.variant for k in CUDA_KERNELS})
         if self.variant and self.variant not in known_variants:
             raise UncertifiedError(
                 f"no kernel is a variant {self.variant!r}: {', '.join(known_variants)}"
             )
         if self.numerics not in NUMERICS:
             raise UncertifiedError(f"no numerics are {self.numerics!r}: {', '.join(NUMERICS)}")
-        chosen: dict[Need, Kernel] = {}
-        options = {need: need.candidates(self.variant, self.numerics) for need in needs}
-        while missing := [need for need in options if need not in chosen]:
-            for need in missing:
-                if not options[need]:
-                    raise UncertifiedError(self._nothing_for(need))
+
+    def _certified(
+        self, candidates: Mapping[Need, Sequence[K]], progress: Certified | None
+    ) -> dict[Need, K]:
+        """The first of each need's candidates that passes; needs of which none does are left
+        out."""
+        options = {need: list(kernels) for need, kernels in candidates.items() if kernels}
+        chosen: dict[Need, K] = {}
+        while missing := [n for n, left in options.items() if left and n not in chosen]:
             known = self.store.load()
             untried = _distinct(
                 options[n][0] for n in missing if Key.of(options[n][0]).digest not in known
@@ -90,7 +133,7 @@ class Chooser:
                     options[need].pop(0)
         return chosen
 
-    def _refuse(self, kernel: Kernel, certificate: Certificate) -> None:
+    def _refuse(self, kernel: AnyKernel, certificate: Certificate) -> None:
         note = f"{kernel.name} failed its trial and is not used: {certificate.failure}"
         if self.strict:
             raise UncertifiedError(f"{note}; strict mode takes no other variant")
@@ -102,5 +145,5 @@ class Chooser:
         return f"no certified kernel for {need}" + (f": {reasons[-1]}" if reasons else " here")
 
 
-def _distinct(kernels: Iterable[Kernel]) -> list[Kernel]:
+def _distinct(kernels: Iterable[K]) -> list[K]:
     return list({kernel.name: kernel for kernel in kernels}.values())

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import llvmlite.binding as llvm
-import platformdirs
 from numba import config
 
 ROOMS = ("reference", "kernels")
@@ -20,8 +19,11 @@ SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "USING_SVML"
 
 def cache_folder() -> Path:
     """Where certificates and compiled kernels are kept; ASSAY_CACHE overrides it."""
-    chosen = os.environ.get("ASSAY_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("assay", appauthor=False))
+    if chosen := os.environ.get("ASSAY_CACHE"):
+        return Path(chosen)
+    import platformdirs  # a bare machine whose GPU is checked may have none
+
+    return Path(platformdirs.user_cache_dir("assay", appauthor=False))
 
 
 @cache

@@ -143,7 +143,12 @@ OP = Op(
     formats=tuple(FORMATS),
     fit=whole_blocks,
     # more tokens than a kernel holds at once, and a hidden that it has to cut
-    corners=({"tokens": 67, "hidden": 2112, "out": 33}, {"tokens": 273, "hidden": 1056, "out": 17}),
+    corners=(
+        {"tokens": 2, "hidden": 2112, "out": 9},
+        {"tokens": 7, "hidden": 2112, "out": 9},
+        {"tokens": 67, "hidden": 2112, "out": 33},
+        {"tokens": 273, "hidden": 1056, "out": 17},
+    ),
     rounded={"int8": as_int8, "bf16": as_bf16},
     nan="token",
 )

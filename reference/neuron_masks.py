@@ -159,11 +159,14 @@ OPS = (
         _make_split,
         2,
     ),
-    _row(
-        active_rows,
-        "mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]",
-        _make_mask,
-        5,
+    replace(
+        _row(
+            active_rows,
+            "mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]",
+            _make_mask,
+            5,
+        ),
+        corners=({"tokens": 3, "neurons": 352}, {"tokens": 2, "neurons": 18_000}),
     ),
     _row(
         add_counts,

@@ -83,6 +83,10 @@ OP = Op(
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
-    corners=({"tokens": 67, "neurons": 300, "hidden": 2112, "active": 170, "held": 200},),
+    corners=(
+        {"tokens": 67, "neurons": 300, "hidden": 2112, "active": 170, "held": 200},
+        {"tokens": 3, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
+        {"tokens": 67, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
+    ),
     complaint=complaint,
 )

@@ -59,7 +59,7 @@ class Assay:
 
     @property
     def about(self) -> dict[str, str]:
-        kernels = sorted({step.kernel.name for step in self.engine.model.plan.steps})
+        kernels = sorted({step.kernel.name for step in self.engine.model.steps})
         found = {"assay": version("assay"), "kernels": ", ".join(kernels)}
         model = self.engine.model
         told = {

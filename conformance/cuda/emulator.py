@@ -82,9 +82,11 @@ def _compiled(name: str, source: str, options: Sequence[str], files: Mapping[str
 
 
 def _linked(name: str, *objects: Path) -> Path:
-    """The shared object of them: without what the sanitizers call, which is in host.cpp."""
-    words = [path.name for path in objects]
-    return _kept(f"{name}.so", words, lambda path: _run(name, "-shared", "-o", path, *objects))
+    """The shared object of them: without what the sanitizers call, which is in host.cpp. A kernel
+    may have the name of a function of the C library."""
+    link = ("-shared", "-Wl,-Bsymbolic")
+    words = [*link, *(path.name for path in objects)]
+    return _kept(f"{name}.so", words, lambda path: _run(name, *link, "-o", path, *objects))
 
 
 @cache
@@ -148,7 +150,7 @@ class Emulator:
 
     name = identity = "emulated"
     capability = 90
-    bounded = True
+    bounded = emulated = True
 
     def __init__(self, total: int = 2**32) -> None:
         self.total = total

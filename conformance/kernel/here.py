@@ -11,6 +11,10 @@ from numpy.testing import assert_array_equal
 
 from conformance.cuda.emulator import compiler
 from kernels.call import AnyKernel, bind, call, stages
+from kernels.cuda import call as cuda
+from kernels.cuda.current import current
+from kernels.cuda.device import upload
+from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.guard import at_page_end
 from kernels.shapes import empty_outputs, sizes
@@ -26,9 +30,14 @@ HERE: list[AnyKernel] = [
 ]
 
 
-def each(*ops: str, formats: tuple[str | None, ...] = ()) -> pytest.MarkDecorator:
-    """Run a test with every kernel of these ops (and formats) that this machine has."""
-    chosen = [k for k in HERE if k.op in ops and (not formats or k.format in formats)]
+def each(*ops: str, formats: tuple[str | None, ...] = (), target: str = "") -> pytest.MarkDecorator:
+    """Run a test with every kernel of these ops (and formats) that this machine has, of one target
+    if need be."""
+    chosen = [
+        k
+        for k in HERE
+        if k.op in ops and k.format in (formats or (k.format,)) and target in ("", k.target)
+    ]
     return pytest.mark.parametrize("kernel", chosen, ids=[k.name for k in chosen])
 
 
@@ -42,10 +51,23 @@ def run_packed(kernel: AnyKernel, packed: Array, **inputs: Any) -> Array:
     """The kernel's only output over a weight that lies as `packed` has it."""
     shape = sizes(kernel.spec, inputs, kernel.format)
     outputs = empty_outputs(kernel.spec, shape, kernel.format)
-    for share, block, _ in stages(kernel, inputs, outputs, packed):
-        share(block)
+    if isinstance(kernel, CudaKernel):
+        cuda.bind(kernel, inputs, outputs, uploaded(packed, inputs["weight"]))(1, (0,))
+    else:
+        for share, block, _ in stages(kernel, inputs, outputs, packed):
+            share(block)
     (out,) = outputs.values()
     return out
+
+
+def uploaded(packed: Array, weight: Array) -> cuda.Rows:
+    """A device's copy of what a view of a weight spans, as far from a multiple of 16 as here."""
+    (held, row_bytes), (stride, _) = weight.shape, packed.strides
+    reach = (held - 1) * stride + row_bytes
+    begin = packed.ctypes.data % 16
+    memory = np.full(begin + reach, 0xFF, np.uint8)
+    memory[begin:] = as_strided(packed, (reach,), (1,))
+    return cuda.Rows(upload(current(), memory).at(begin, reach), stride)
 
 
 def bundled(*weights: Array) -> list[Array]:

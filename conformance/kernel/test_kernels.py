@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 
 from conformance.conftest import DEEP
-from conformance.cuda.emulator import Emulator
 from conformance.kernel.here import HERE, cases, inputs_of, run
 from kernels.call import bind
 from kernels.certificates import Store
@@ -45,7 +44,7 @@ def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
     def finish() -> None:  # not when interrupted: a trial cut short proves nothing
         record_property("judged", (kernel.name, len(verdicts)))
         if DEEP:
-            emulated = kernel.target == "cuda" and current().name == Emulator.name
+            emulated = kernel.target == "cuda" and current().emulated
             level = "emulated" if emulated else "deep"
             Store().add([certificate_of(kernel, verdicts, level, started)])
 

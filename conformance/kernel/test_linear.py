@@ -13,7 +13,13 @@ from reference.formats import FORMATS
 from reference.table import OPS
 
 HIDDEN, OUT = 256, 65
-CUTTING = [k for k in HERE if k.op == "linear" and k.variant != "scalar"]  # scalar cuts nothing
+APART = [k for k in HERE if (k.op, k.target, k.numerics) == ("linear", "cuda", "fast")]
+ONE_ORDER = [k for k in HERE if k.op == "linear" and k not in APART]
+CUTTING = [k for k in ONE_ORDER if k.variant != "scalar"]  # scalar cuts nothing
+
+
+def each_of(kernels: list[AnyKernel]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("kernel", kernels, ids=[kernel.name for kernel in kernels])
 
 
 def whole(
@@ -56,7 +62,7 @@ def test_scaling_by_a_power_of_two_is_exact(kernel, factor):
     assert_array_equal(run(kernel, **scaled), run(kernel, **inputs) * np.float32(factor))
 
 
-@each("linear")
+@each_of(ONE_ORDER)
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 8, 33])
 def test_a_batch_is_its_tokens_one_by_one(kernel, tokens):
     """However many tokens come together, each gets the same bits."""
@@ -66,6 +72,17 @@ def test_a_batch_is_its_tokens_one_by_one(kernel, tokens):
         assert_array_equal(
             run(kernel, **{**inputs, "x": inputs["x"][t : t + 1]}), together[t : t + 1]
         )
+
+
+@each_of(APART)
+@pytest.mark.parametrize(("most", "least"), [(8, 1), (65, 9)])
+def test_few_tokens_are_of_one_order_and_many_of_another(kernel, most, least):
+    """Tensor cores add in an order of their own; on either side of it no bit changes."""
+    inputs = inputs_of(kernel, tokens=most, hidden=HIDDEN, out=OUT)
+    together = run(kernel, **inputs)
+    for first in range(0, most - least + 1, least):
+        own = slice(first, first + least)
+        assert_array_equal(run(kernel, **{**inputs, "x": inputs["x"][own]}), together[own])
 
 
 @each("linear")
@@ -100,7 +117,7 @@ def test_each_weight_meets_its_own_activation(kernel):
     np.testing.assert_allclose(out, 127 * columns, rtol=1e-6, atol=127 * cancelled)
 
 
-@pytest.mark.parametrize("kernel", CUTTING, ids=[kernel.name for kernel in CUTTING])
+@each_of(CUTTING)
 @pytest.mark.parametrize("tokens", [47, 48, 49, 64, 65, 113])
 def test_where_a_kernel_cuts_changes_no_bit(kernel, tokens):
     """More tokens than fit a panel, and a hidden longer than one, are what single tokens are."""

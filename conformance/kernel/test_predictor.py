@@ -1,5 +1,7 @@
 """Laws of the predictor of active neurons, as the three kernels that the engine runs."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,24 +9,29 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.kernel.here import HERE, run
-from kernels.kernel import Kernel
-from kernels.table import find
+from kernels.call import AnyKernel
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
 from reference.predictor import predictor
 from reference.table import OPS
 
 PAIRS = (("F32", "F32"), ("F16", "F16"), ("Q8_0", "Q8_0"), ("F16", "Q4_0"))
-every_pair = pytest.mark.parametrize("formats", PAIRS, ids="-".join)
+TARGETS = sorted({kernel.target for kernel in HERE if kernel.op == "linear"})
 
 
-def linear_in(format: str) -> Kernel:
-    """The kernel that serves by default."""
-    chosen = ("linear", format, "exact")
-    return next(k for k in HERE if (k.op, k.format, k.numerics) == chosen)
+def every_pair(test: Callable[..., None]) -> pytest.MarkDecorator:
+    """Run a test with both matrices in these formats, on every target."""
+    with_pairs = pytest.mark.parametrize("formats", PAIRS, ids="-".join)
+    return with_pairs(pytest.mark.parametrize("target", TARGETS)(test))
 
 
-def off(kernel: Kernel, inputs: Arguments) -> Array:
+def serving(op: str, target: str, format: str | None = None) -> AnyKernel:
+    """The kernel that does by default."""
+    chosen = (op, target, format, "exact")
+    return next(k for k in HERE if (k.op, k.target, k.format, k.numerics) == chosen)
+
+
+def off(kernel: AnyKernel, inputs: Arguments) -> Array:
     """How far the kernel may be from the product of these very inputs. -> [tokens, out]"""
     op = OPS["linear"]
     if kernel.activations == "float32":
@@ -45,13 +52,13 @@ def some(formats: tuple[str, str], seed: int, tokens: int, neurons: int) -> Argu
     return {"p": p, "fc1": fc1, "fc2": fc2, "formats": formats}
 
 
-def by_kernels(inputs: Arguments) -> tuple[Array, Array]:
+def by_kernels(target: str, inputs: Arguments) -> tuple[Array, Array]:
     """The logits, and how far they may be off: relu is exact and moves nothing farther apart, so
     what fc1's product is off by passes through it and through fc2's magnitudes, and fc2's own
     product adds what it may be off by for what it was given."""
-    one, two = map(linear_in, inputs["formats"])
+    one, two = (serving("linear", target, kind) for kind in inputs["formats"])
     of_fc1 = {"x": inputs["p"], "weight": inputs["fc1"], "format": inputs["formats"][0]}
-    hidden = run(find("relu/cpu/generic"), x=run(one, **of_fc1))
+    hidden = run(serving("relu", target), x=run(one, **of_fc1))
     of_fc2 = {"x": hidden, "weight": inputs["fc2"], "format": inputs["formats"][1]}
     size = np.abs(FORMATS[inputs["formats"][1]].dequantise(inputs["fc2"])).astype(np.float64)
     return run(two, **of_fc2), off(one, of_fc1) @ size.T + off(two, of_fc2)
@@ -59,40 +66,40 @@ def by_kernels(inputs: Arguments) -> tuple[Array, Array]:
 
 @every_pair
 @given(seed=st.integers(0, 2**32 - 1), tokens=st.integers(0, 9), neurons=st.integers(1, 70))
-def test_three_kernels_are_the_predictor(formats, seed, tokens, neurons):
+def test_three_kernels_are_the_predictor(formats, target, seed, tokens, neurons):
     """Within what the two products' bounds allow."""
     inputs = some(formats, seed, tokens, neurons)
-    logits, limit = by_kernels(inputs)
+    logits, limit = by_kernels(target, inputs)
     assert (np.abs(logits - predictor(**inputs)) <= limit).all()
 
 
 @every_pair
-def test_only_close_decisions_may_differ(formats):
+def test_only_close_decisions_may_differ(formats, target):
     """Neurons whose logit is farther from the threshold than rounding can tell are decided as the
     formula decides them, and there are such."""
     inputs = some(formats, 7, 9, 300)
-    logits, limit = by_kernels(inputs)
+    logits, limit = by_kernels(target, inputs)
     exact = predictor(**inputs)
     threshold = float(np.median(exact))
-    mask = run(find("threshold_mask/cpu/generic"), logits=logits, threshold=threshold)
+    mask = run(serving("threshold_mask", target), logits=logits, threshold=threshold)
     far = np.abs(exact - threshold) > limit
     assert far.any()
     assert_array_equal(mask[far], exact[far] >= threshold)
 
 
 @every_pair
-def test_nothing_in_gives_nothing_out(formats):
+def test_nothing_in_gives_nothing_out(formats, target):
     """There are no biases: zeros give logits of zero, which a threshold of zero leaves active."""
     inputs = some(formats, 3, 2, 33)
-    logits, _ = by_kernels({**inputs, "p": np.zeros_like(inputs["p"])})
+    logits, _ = by_kernels(target, {**inputs, "p": np.zeros_like(inputs["p"])})
     assert_array_equal(logits, 0)
-    assert run(find("threshold_mask/cpu/generic"), logits=logits, threshold=0.0).all()
+    assert run(serving("threshold_mask", target), logits=logits, threshold=0.0).all()
 
 
 @every_pair
-def test_hidden_units_below_zero_say_nothing(formats):
+def test_hidden_units_below_zero_say_nothing(formats, target):
     """Rows of fc2 meet relu's output: where fc1 gives nothing above zero, all logits are zero."""
     inputs = some(formats, 3, 2, 33)
     ones, signs = np.ones((2, 96), np.float32), np.full((64, 96), -1.0, np.float32)
     silent = {**inputs, "p": ones, "fc1": FORMATS[formats[0]].quantise(signs)}
-    assert_array_equal(by_kernels(silent)[0], 0)
+    assert_array_equal(by_kernels(target, silent)[0], 0)

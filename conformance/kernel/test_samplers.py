@@ -203,6 +203,13 @@ def test_greedy_takes_the_lowest_id_of_the_largest(kernel, logits):
     assert run(kernel, logits=logits).tolist() == [int(np.argmax(logits))]
 
 
+@each("greedy")
+def test_both_zeros_are_equal(kernel):
+    """A negative zero that comes first is the largest."""
+    logits = np.array([-1.0, -0.0, 0.0, -2.0], np.float32)
+    assert run(kernel, logits=logits).tolist() == [1]
+
+
 @each("draw")
 def test_draws_follow_the_probabilities(kernel):
     """Pearson's chi-square over 20,000 draws is below its 99.9% point (five degrees: 20.5)."""
@@ -250,6 +257,16 @@ def test_log_sum_exp_normalises(kernel, logits):
     """exp(logit - log_sum_exp) sums to one."""
     total = float(run(kernel, logits=logits)[0])
     assert_allclose(np.exp(logits.astype(np.float64) - total).sum(), 1, rtol=1e-6)
+
+
+@each("log_sum_exp")
+def test_removed_tokens_weigh_nothing(kernel):
+    """However many there are, and wherever."""
+    logits = np.full(9000, GONE, np.float32)
+    for place in (0, 300, 8999):
+        logits[place] = 2.5
+        some = np.isfinite(logits).sum()
+        assert run(kernel, logits=logits)[0] == pytest.approx(2.5 + math.log(some), rel=1e-14)
 
 
 def last_of_ties(logits: Array, k: int) -> Array:

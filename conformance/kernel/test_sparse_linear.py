@@ -15,10 +15,9 @@ from conformance.kernel.here import (
     resident,
     run,
 )
-from kernels.call import call
-from kernels.kernel import Kernel
+from kernels.call import AnyKernel, call
 from kernels.shapes import ShapeError
-from kernels.table import find
+from kernels.table import find_any
 from reference.formats import FORMATS
 from reference.neuron_masks import active_rows, neuron_split, union_mask
 from reference.op import Arguments, Array
@@ -33,9 +32,9 @@ def masked(inputs: Arguments, mask: Array) -> Arguments:
     return {**inputs, "mask": np.ascontiguousarray(mask), "rows": rows, "count": count}
 
 
-def dense(kernel: Kernel, inputs: Arguments) -> Array:
+def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
     """What linear's kernel of the same variant and format gives; every neuron has a row."""
-    linear = find(kernel.name.replace("sparse_linear", "linear"))
+    linear = find_any(kernel.name.replace("sparse_linear", "linear"))
     assert linear.activations == kernel.activations
     return run(linear, x=inputs["x"], weight=inputs["weight"])[:, inputs["slots"]]
 

@@ -381,7 +381,7 @@ def test_split_is_whole(mode: str, tmp_path: Path) -> None:
         assert {0, 1} == set(np.concatenate([*places.values()]).tolist())
         assert bits(model, tokens) == whole
         assert {block: found.hits.tolist() for block, found in model.counted.items()} == counted
-        assert "no kernels for a GPU: the CPU computes its part" in model.notes
+        assert "the device is the CPU: it computes the GPU's part too" in model.notes
 
 
 # Neurons counted

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance.llama.small_models import Small
+from engine.arena import place
 from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options
-from engine.plan import Step, calls_of, need, place, values_of, with_kernels
+from engine.plan import Step, calls_of, need, values_of, with_kernels
 from engine.shell.program import app
 from kernels.choose import Need
 from kernels.cpu.share import all_arguments
@@ -108,8 +109,8 @@ def silu_chain(length: int) -> tuple[Graph, list[Value]]:
 def placed(graph: Graph, keep: Value) -> tuple[dict[str, int], int]:
     """Offsets and size with a barrier after every node."""
     chosen = {need(node): variants(node.op, node.format)[0] for node in graph.nodes}
-    stages = [[call] for call in calls_of(with_kernels(graph, chosen))]
-    return place(stages, {"tokens": 4}, keep)
+    moments = [call.values() for call in calls_of(with_kernels(graph, chosen))]
+    return place(moments, {"tokens": 4}, [keep])
 
 
 def test_first_fit_takes_turns() -> None:

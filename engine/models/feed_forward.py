@@ -1,7 +1,7 @@
 """The feed-forward network of a block, whatever the family: what it does with its input is one
 function here, dense or sparse, and which tensors it needs is another."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models.layers import biased, project
 
+PLACES = (".cpu", ".gpu")  # of neurons, by what gpu_idx has of them
+TARGETS = ("cpu", "cuda")
 GATED = ("swiglu", "reglu", "squared_reglu", "drelu")
 LEAST = float(np.finfo(np.float32).smallest_subnormal)  # of the numbers that relu leaves
 
@@ -41,6 +43,35 @@ def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
         "ffn.rows": np.arange(config.ffn, dtype=np.int32),
         "ffn.count": np.array([config.ffn], np.int32),
         **{f"blk.{i}.gpu_idx": idx for i, idx in places.items()},
+        **{f"blk.{i}.slots{part}": s for i, part, s in _slots(config)},
+    }
+
+
+def _slots(config: ModelConfig) -> Iterator[tuple[int, str, np.ndarray[Any, Any]]]:
+    """For each block and place of neurons that are apart, which of its rows is which neuron's."""
+    for i, part, numbers in _apart(config):
+        slots = np.zeros(config.ffn, np.int32)
+        slots[numbers] = np.arange(len(numbers), dtype=np.int32)
+        yield i, part, slots
+
+
+def _apart(config: ModelConfig) -> Iterator[tuple[int, str, np.ndarray[Any, Any]]]:
+    """The neurons of each block and place, if they are apart and there are any."""
+    if config.sparsity and config.sparsity.apart:
+        for i in config.sparsity.ranks:
+            for place, part in enumerate(PLACES):
+                numbers = np.flatnonzero(config.sparsity.places[i] == place)
+                if len(numbers):
+                    yield i, part, numbers
+
+
+def picked(config: ModelConfig) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
+    """Weights of the graph that are some neurons' rows of a tensor of the file."""
+    gates = ("ffn_gate",) if config.activation in GATED else ()
+    return {
+        f"blk.{i}.{name}.weight{part}": (f"blk.{i}.{name}.weight", numbers)
+        for i, part, numbers in _apart(config)
+        for name in (*gates, "ffn_up", "ffn_down_t")
     }
 
 
@@ -98,20 +129,54 @@ def _sparse(
     mask = graph("threshold_mask", f"{block}.mask", logits=logits, threshold=sparsity.threshold)
     if sparsity.union:
         mask = graph("union_mask", f"{block}.union", mask=mask)
-    active = _active(graph, f"{block}.active", mask)
     places = weights.get(f"{block}.gpu_idx")
+    if sparsity.apart:
+        return _side_by_side(graph, block, x, mask, weights, config)
+    active = _active(graph, f"{block}.active", mask)
     if places is None:
         fired = _fired(graph, block, "", x, active, weights, config)
         return _down(graph, block, fired, active, weights)
     parts = []
-    for place, name in enumerate((".cpu", ".gpu")):
-        part = graph(
-            "neuron_split", f"{block}.mask{name}", mask=mask, places=places, place=float(place)
-        )
-        of_part = _active(graph, f"{block}.active{name}", part)
-        parts.append(_fired(graph, block, name, x, of_part, weights, config))
+    for part in PLACES:
+        of_part = _living(graph, block, part, mask, weights)
+        parts.append(_fired(graph, block, part, x, of_part, weights, config))
     fired = graph("add", f"{block}.fired", x=parts[0], y=parts[1])  # one of them is zero
     return _down(graph, block, fired, active, weights)
+
+
+def _side_by_side(
+    graph: Graph,
+    block: str,
+    x: Value,
+    mask: Value,
+    weights: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """Neurons of each place computed there, down included, the GPU's first, so that it is at work
+    while the CPU is."""
+    sums = []
+    for part, target in reversed(list(zip(PLACES, TARGETS, strict=True))):
+        if f"{block}.slots{part}" not in weights:
+            continue
+        own = dict(weights) | {"ffn.rows": weights[f"{block}.slots{part}"]}
+        for name in ("ffn_gate", "ffn_up", "ffn_down_t"):
+            if f"{block}.{name}.weight{part}" in weights:
+                own[f"{block}.{name}.weight"] = weights[f"{block}.{name}.weight{part}"]
+        with graph.on(target):
+            of_part = _living(graph, block, part, mask, weights)
+            fired = _fired(graph, block, part, x, of_part, own, config)
+            sums.append(_axpy(graph, block, part, fired, of_part, own))
+    whole = graph("add", f"{block}.sides", x=sums[0], y=sums[1]) if len(sums) > 1 else sums[0]
+    return biased(graph, weights, f"{block}.ffn_down_t", whole)
+
+
+def _living(
+    graph: Graph, block: str, part: str, mask: Value, weights: Mapping[str, Value]
+) -> dict[str, Value]:
+    """The active neurons that live at a place."""
+    places, place = weights[f"{block}.gpu_idx"], float(PLACES.index(part))
+    own = graph("neuron_split", f"{block}.mask{part}", mask=mask, places=places, place=place)
+    return _active(graph, f"{block}.active{part}", own)
 
 
 def _fired(
@@ -165,14 +230,26 @@ def _down(
     active: Mapping[str, Value],
     weights: Mapping[str, Value],
 ) -> Value:
+    out = _axpy(graph, block, "", fired, active, weights)
+    return biased(graph, weights, f"{block}.ffn_down_t", out)
+
+
+def _axpy(
+    graph: Graph,
+    block: str,
+    part: str,
+    fired: Value,
+    active: Mapping[str, Value],
+    weights: Mapping[str, Value],
+) -> Value:
+    """The active neurons' sum."""
     name = f"{block}.ffn_down_t"
-    out = graph(
+    return graph(
         "sparse_axpy",
-        name,
+        f"{name}{part}",
         a=fired,
         weight=weights[f"{name}.weight"],
         rows=active["rows"],
         count=active["count"],
         slots=weights["ffn.rows"],
     )
-    return biased(graph, weights, name, out)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.arena import place
 from engine.config import ModelConfig
 from engine.gguf_file import GGUFFile
 from engine.graph import Value
@@ -23,8 +24,8 @@ from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
 from engine.packed_weights import PAGE, paged
-from engine.plan import Step, place, stages_of, with_scratch
-from engine.stages import Call
+from engine.plan import Step, stages_of, with_scratch
+from engine.stages import Call, touched
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
 from kernels.cpu.team import Team
@@ -90,7 +91,7 @@ class Offload:
             for call in (call for stage in stages for call in stage):
                 call.share.compile()  # what that takes is not left for weights
             order = in_order(stages, disk.stored)
-            _, arena = place(stages, limits, computed.logits)
+            _, arena = place(touched(stages), limits, [computed.logits])
             step = arena + INPUTS + sum(array.nbytes for array in rows.arrays.values())
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack

@@ -7,6 +7,7 @@ The room, in reading order:
 - `solver`: how many neurons of each layer then save most
 - `gpu_index`: the file beside the model that keeps the answer, in PowerInfer's format
 - `place`: the parts put together
+- `applied`: the answer taken up by a model that is being loaded
 
 >>> with GGUFFile("model.powerinfer.gguf") as model:
 ...     find(model, statistics.read(Path("activation")), budget_bytes(4)).placement.needed

@@ -21,6 +21,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from engine.faults import shown_path
 from engine.gguf_file import GGUFFile, TensorInfo
 from engine.offload.bundle import UNDO_FIRST, is_bundled
+from kernels.cuda.device import Device
 
 GIB = 2**30
 FREE = -1.0  # a budget of what is free
@@ -66,10 +67,13 @@ class Room:
     notes: tuple[str, ...]
 
 
-def budget_bytes(gib: float) -> int:
-    """A budget in bytes; -1 is what the GPU has free, but for 256 MiB. Raises `PlacementError`."""
+def budget_bytes(gib: float, device: Device | None = None) -> int:
+    """A budget in bytes; -1 is what the GPU, or the `device`, has free, but for 256 MiB.
+
+    Raises `PlacementError`.
+    """
     if gib == FREE:
-        free = free_memory()
+        free = device.memory()[0] if device else free_memory()
         if free is None:
             raise PlacementError("there is no GPU whose free memory could be the budget: name one")
         return max(0, free - RESERVE)

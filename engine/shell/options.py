@@ -24,6 +24,18 @@ Numerics = Annotated[
     str, typer.Option(help="exact, or fast: float weights may be rounded to bfloat16.")
 ]
 Pinned = Annotated[bool, typer.Option("--pinned", help="Keep each thread to a core of its own.")]
+Device = Annotated[
+    str, typer.Option(help="cpu, or cuda: a GPU runs the last of the model's blocks, or all.")
+]
+GpuLayers = Annotated[
+    int,
+    typer.Option(
+        "-ngl",
+        "--gpu-layers",
+        metavar="N",
+        help="Blocks on the GPU, the last ones; -1: all.",
+    ),
+]
 Variant = Annotated[str | None, typer.Option(help="This variant alone, where an op has it.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop where a kernel fails its trial.")]
 KeepPacked = Annotated[

@@ -35,6 +35,8 @@ def perplexity(
     kv: o.KvFormat = "F16",
     numerics: o.Numerics = "exact",
     pinned: o.Pinned = False,
+    device: o.Device = "cpu",
+    gpu_layers: o.GpuLayers = -1,
     variant: o.Variant = None,
     strict: o.Strict = False,
     keep_packed: o.KeepPacked = False,
@@ -69,8 +71,9 @@ def perplexity(
             loaded(
                 model, threads=threads, context=text.context, batch=batch, sequences=1,
                 outputs=min(text.scored, MOST_OUTPUTS), kv_format=kv, numerics=numerics,
-                pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,
-                sparse=sparse, threshold=sparse_threshold, union=union, ram_budget=ram_budget,
+                pinned=pinned, device=device, gpu_layers=gpu_layers, variant=variant,
+                strict=strict, keep_packed=keep_packed, sparse=sparse, threshold=sparse_threshold,
+                union=union, ram_budget=ram_budget,
             )
         )  # fmt: skip
         scorer, tally = Scorer(engine), Tally()

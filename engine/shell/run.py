@@ -44,6 +44,8 @@ def run(
     kv: o.KvFormat = "F16",
     numerics: o.Numerics = "exact",
     pinned: o.Pinned = False,
+    device: o.Device = "cpu",
+    gpu_layers: o.GpuLayers = -1,
     variant: o.Variant = None,
     strict: o.Strict = False,
     keep_packed: o.KeepPacked = False,
@@ -100,8 +102,8 @@ def run(
         check(session)
     with loaded(
         model, threads=threads, context=context, batch=batch, kv_format=kv, numerics=numerics,
-        pinned=pinned, variant=variant, strict=strict, keep_packed=keep_packed,
-        sparse=sparse, threshold=sparse_threshold, union=union,
+        pinned=pinned, device=device, gpu_layers=gpu_layers, variant=variant, strict=strict,
+        keep_packed=keep_packed, sparse=sparse, threshold=sparse_threshold, union=union,
         vram_budget=vram_budget, activation=activation,
         reset_gpu_index=reset_gpu_index, disable_gpu_index=disable_gpu_index,
         ram_budget=ram_budget, draft=draft or None, speculation=speculation,

@@ -4,12 +4,13 @@ Device memory of outputs begins as NaN between canaries.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kernels.cuda.current import current
-from kernels.cuda.device import Device, upload
+from kernels.cuda.device import Buffer, Device, upload
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 from kernels.errors import KernelError
@@ -56,24 +57,35 @@ class _Output:
             raise KernelError(f"{self._name} was written outside its bounds")
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A weight's rows where they lie on the device already, so many bytes apart."""
+
+    buffer: Buffer
+    stride: int
+
+
 def bind(
-    kernel: CudaKernel, inputs: Arguments, outputs: Mapping[str, Array]
+    kernel: CudaKernel, inputs: Arguments, outputs: Mapping[str, Array], rows: Rows | None = None
 ) -> Callable[[int, Sequence[int]], None]:
-    """The kernel over these arrays, on the current device; a run raises KernelError for what the
-    device finds wrong, and for writes beyond an output."""
+    """The kernel over these arrays, on the current device, the weight's `rows` instead of the
+    array if given; a run raises KernelError for what the device finds wrong, and for writes beyond
+    an output."""
     device = current()
-    shape = dict(sizes(kernel.spec, inputs, kernel.format))
     for output, source in kernel.in_place:
         outputs[output][...] = inputs[source]
     host: dict[str, Any] = {**inputs}
     if kernel.pack:
         host["weight"] = kernel.pack(inputs["weight"])
-        shape["packed"] = host["weight"].size
+    shapes = {name: value.shape for name, value in host.items() if isinstance(value, np.ndarray)}
+    shape = device_sizes(kernel, shapes) | sizes(kernel.spec, inputs, kernel.format)
     arrays = {name: value for name, value in host.items() if isinstance(value, np.ndarray)}
     buffers = {name: upload(device, np.ascontiguousarray(a)) for name, a in arrays.items()}
+    if rows:
+        buffers["weight"], shape["stride"] = rows.buffer, rows.stride
     results = [_Output(device, name, array) for name, array in outputs.items()]
     buffers |= {name: result.buffer for name, result in zip(outputs, results, strict=True)}
-    buffers |= {n: device.empty(size) for n, size in _between(kernel, shape).items()}
+    buffers |= {n: device.empty(size) for n, size in between(kernel, shape).items()}
     scalars = {name: value for name, value in host.items() if name not in arrays}
 
     def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
@@ -87,7 +99,17 @@ def bind(
     return run
 
 
-def _between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
+def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes that launches name of arrays as they lie on the device, such as bytes of rows;
+    those of the op's own signature go before them."""
+    found: dict[str, int] = {}
+    for argument in (a for launch in kernel.launches for a in launch.arguments):
+        for axis, size in zip(argument.axes, shapes.get(argument.name, ()), strict=False):
+            found.setdefault(axis, size)
+    return found
+
+
+def between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
     """Bytes of what launches hand on to one another."""
     found = {}
     if kernel.activations == "int8":

@@ -45,6 +45,10 @@ class Device(Protocol):
     def bounded(self) -> bool:
         """Whether it finds accesses out of bounds by itself."""
 
+    @property
+    def emulated(self) -> bool:
+        """Whether it is no GPU, so that what kernels prove on it says nothing of one."""
+
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, and all."""
 

@@ -9,16 +9,16 @@ from kernels.cuda import nvrtc
 from kernels.cuda.device import Buffer, DeviceError
 from kernels.cuda.kernel import OLDEST
 from kernels.cuda.launch import Grid, Launch
-from kernels.provenance import cache_folder
 from reference.op import Array
 
 PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so before
 
 
 class Gpu:
-    """A Device. DeviceError where there is none, or one that is too old."""
+    """A Device; `stream` is CuPy's, on which it does everything. DeviceError where there is none,
+    or one that is too old."""
 
-    bounded = False
+    bounded = emulated = False
 
     def __init__(self, number: int = 0) -> None:
         if reason := nvrtc.missing():
@@ -30,7 +30,8 @@ class Gpu:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except self._errors as error:
-            raise DeviceError(f"no GPU can be used: {error}") from None
+            reason = _of_driver(cupy.cuda.runtime) or error
+            raise DeviceError(f"no GPU can be used: {reason}") from None
         if number >= count:
             raise DeviceError(f"there is no GPU {number}, only {count}")
         properties = cupy.cuda.runtime.getDeviceProperties(number)
@@ -42,7 +43,7 @@ class Gpu:
             )
         self._device = cupy.cuda.Device(number)
         self._device.use()
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
         self._functions: dict[str, Any] = {}
 
     @cached_property
@@ -52,7 +53,8 @@ class Gpu:
 
     def memory(self) -> tuple[int, int]:
         free, total = self._device.mem_info
-        return int(free), int(total)
+        kept = self._cupy.get_default_memory_pool().free_bytes()  # for whoever asks next
+        return int(free + kept), int(total)
 
     def empty(self, size: int) -> Buffer:
         try:
@@ -77,18 +79,13 @@ class Gpu:
         runtime = self._cupy.cuda.runtime
         with self._said():
             runtime.memcpyAsync(
-                target, source, size, getattr(runtime, f"memcpy{kind}"), self._stream.ptr
+                target, source, size, getattr(runtime, f"memcpy{kind}"), self.stream.ptr
             )
 
     def prepare(self, launch: Launch) -> None:
         if launch.digest in self._functions:
             return
-        path = cache_folder() / "cuda" / f"{launch.digest[:32]}-sm_{self.capability}.cubin"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_suffix(".part")
-            aside.write_bytes(nvrtc.compiled(launch, self.capability).cubin)
-            aside.replace(path)
+        path = nvrtc.kept(launch, self.capability)
         with self._said():
             module = self._cupy.RawModule(path=str(path))
             self._functions[launch.digest] = module.get_function(launch.function)
@@ -98,14 +95,14 @@ class Gpu:
             return
         self.prepare(launch)
         function = self._functions[launch.digest]
-        with self._said(), self._stream:
+        with self._said(), self.stream:
             if grid.shared > max(PLAIN_SHARED, function.max_dynamic_shared_size_bytes):
                 function.max_dynamic_shared_size_bytes = grid.shared
             function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
 
     def wait(self) -> None:
         with self._said():
-            self._stream.synchronize()
+            self.stream.synchronize()
 
     @contextmanager
     def capture(self) -> Iterator[Callable[[], None]]:
@@ -113,15 +110,15 @@ class Gpu:
 
         def run() -> None:
             with self._said():
-                recorded[0].launch(self._stream)
+                recorded[0].launch(self.stream)
 
         with self._said():
-            self._stream.begin_capture()
+            self.stream.begin_capture()
         try:
             yield run
         finally:
             with self._said():
-                recorded.append(self._stream.end_capture())
+                recorded.append(self.stream.end_capture())
 
     @contextmanager
     def _said(self) -> Iterator[None]:
@@ -130,3 +127,13 @@ class Gpu:
             yield
         except self._errors as error:
             raise DeviceError(f"{self.name}: {error}") from None
+
+
+def _of_driver(runtime: Any) -> str:
+    """What is wrong with the driver; "" if nothing is."""
+    has, wants = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if not has:
+        return "there is no NVIDIA driver"
+    if has // 1000 < wants // 1000:  # within a major version they go together
+        return f"the driver is for CUDA {has // 1000}, CuPy for CUDA {wants // 1000}"
+    return ""

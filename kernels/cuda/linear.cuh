@@ -1,13 +1,8 @@
-// The order of linear's sums, and how work is cut, for weights of every kind.
-//
-// A row's items, blocks of 32 elements or runs of eight floats, are dealt to 32 chains: chain c adds
-// items c, c + 32, c + 64 ... one after the other, and chains are added one after the other. For few
-// tokens a warp takes rows and each lane a chain; for many, a block of threads takes a tile and goes
-// through its rows chain by chain. So a token's bits don't depend on how many come together.
+// How linear's work is cut, for weights of every kind: for few tokens a warp takes rows, for many a
+// block of threads takes a tile and goes through its rows chain by chain (chains.cuh).
 #pragma once
-#include "portable.cuh"
+#include "chains.cuh"
 
-constexpr int CHAINS = WARP;
 constexpr int FEW_WARPS = 4;  // of a block of threads, for few tokens
 
 constexpr int TILE = 64;  // rows, and tokens
@@ -48,23 +43,14 @@ static __device__ __forceinline__ void for_chain(int items, Load load, Use use) 
 }
 
 // The sums of all lanes' chains, for ROWS rows from `row` on; `partial` is shared memory of the
-// warp's own, a word more than a warp for each sum so that lanes meet in no bank.
+// warp's own.
 template <int ROWS, int TOKENS>
 static __device__ __forceinline__ void add_chains(const float (&sums)[ROWS][TOKENS], float* partial,
                                                   float* __restrict__ out, int tokens, int rows,
                                                   int row) {
-  static_assert(ROWS * TOKENS <= WARP);
-  const int lane = threadIdx.x % WARP;
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-    for (int t = 0; t < TOKENS; ++t) partial[(r * TOKENS + t) * (WARP + 1) + lane] = sums[r][t];
-  __syncwarp();
-  const int token = lane % TOKENS;
+  const float sum = sum_of_chains(sums, partial);
+  const int lane = threadIdx.x % WARP, token = lane % TOKENS;
   row += lane / TOKENS;
-  if (lane >= ROWS * TOKENS || token >= tokens || row >= rows) return;
-  float sum = 0.f;
-#pragma unroll
-  for (int c = 0; c < CHAINS; ++c) sum += partial[lane * (WARP + 1) + c];
-  out[static_cast<size_t>(token) * rows + row] = sum;
+  if (lane < ROWS * TOKENS && token < tokens && row < rows)
+    out[static_cast<size_t>(token) * rows + row] = sum;
 }

@@ -1,5 +1,6 @@
 """linear on a GPU. Up to eight tokens meet rows of the weight a warp at a time (functions linear_1
-to linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
+to linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh),
+but those of `bf16`.
 
 Block formats are packed (packing.py) and meet activations in blocks of int8, floats lie as in the
 file.
@@ -18,7 +19,6 @@ BLOCKS = (
 )
 FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
 FEW_WARPS, WARP = 4, 32
-TILE, TILE_THREADS = 64, 128
 NOTHING = Grid((0, 0, 0), WARP)
 
 
@@ -34,17 +34,24 @@ def few(most: int) -> Callable[[Shape], Grid]:
     return grid
 
 
-def tiles(shape: Shape) -> Grid:
-    """A block of threads for each tile of rows and tokens, where these are many."""
-    if shape["tokens"] <= max(FEW):
-        return NOTHING
-    return Grid((-(-shape["out"] // TILE), -(-shape["tokens"] // TILE), 1), TILE_THREADS)
+def tiles(rows: int, tokens: int, threads: int) -> Callable[[Shape], Grid]:
+    """A block of threads for each tile of so many rows and tokens, where these are many."""
+
+    def grid(shape: Shape) -> Grid:
+        if shape["tokens"] <= max(FEW):
+            return NOTHING
+        return Grid((-(-shape["out"] // rows), -(-shape["tokens"] // tokens), 1), threads)
+
+    return grid
 
 
-def _launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
+def launches(
+    source: str, signature: str, format: str, tile: tuple[int, int, int] = (64, 64, 128)
+) -> tuple[Launch, ...]:
+    """`tile`: rows, tokens, threads."""
     return (
         *(Launch(source, f"linear_{most}", signature, few(most), format) for most in FEW),
-        Launch(source, "linear_tiles", signature, tiles, format),
+        Launch(source, "linear_tiles", signature, tiles(*tile), format),
     )
 
 
@@ -61,5 +68,8 @@ PACKS: dict[str, Planes | Codes] = {
 }
 FLOATS = ("F32", "F16", "BF16")
 
-blocks = {name: _launches("linear_blocks.cu", BLOCKS, name) for name in PACKS}
-floats = {name: _launches("linear_float.cu", OP.signature, name) for name in FLOATS}
+BLOCK_LAUNCHES = {name: launches("linear_blocks.cu", BLOCKS, name) for name in PACKS}
+FLOAT_LAUNCHES = {name: launches("linear_float.cu", OP.signature, name) for name in FLOATS}
+BF16_LAUNCHES = {
+    name: launches("linear_bf16.cu", OP.signature, name, tile=(128, 64, 128)) for name in FLOATS
+}

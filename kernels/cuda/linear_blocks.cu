@@ -95,14 +95,14 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
     }
   };
   for_chain<TOKENS <= 2 ? 2 : 1>(blocks, load, add);
-  add_chains(sums, partial + warp * ROWS * TOKENS * (WARP + 1), out, tokens, rows, row);
+  add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
 }
 
 #define FEW(name, TOKENS, ROWS)                                                                    \
   extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                   \
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,       \
            float* out, int tokens, int hidden, int packed, int rows) {                             \
-    __shared__ float partial[FEW_WARPS * ROWS * TOKENS * (WARP + 1)];                              \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
     few<TOKENS, ROWS>(q, scale, total, weight, out, tokens, hidden, rows, partial);                \
   }
 FEW(linear_1, 1, 2)

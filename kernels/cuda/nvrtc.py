@@ -3,6 +3,7 @@
 CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel nvidia-cuda-nvrtc.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch, sources
+from kernels.provenance import cache_folder
 
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -53,6 +55,17 @@ def compiled(launch: Launch, capability: int) -> Compiled:
     """For GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first words."""
     cubin, log = _program(launch.source, launch.folder, launch.defines, capability)
     return Compiled(cubin, *_resources(launch, log))
+
+
+def kept(launch: Launch, capability: int) -> Path:
+    """The machine code in the cache folder, compiled if it was not before."""
+    path = cache_folder() / "cuda" / f"{launch.digest[:32]}-sm_{capability}.cubin"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_bytes(compiled(launch, capability).cubin)
+        aside.replace(path)
+    return path
 
 
 @cache

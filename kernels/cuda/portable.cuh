@@ -86,6 +86,17 @@ static __device__ __forceinline__ void load_words(const uint32_t* __restrict__ f
   }
 }
 
+// Two at once: the first in the lower half.
+static __device__ __forceinline__ uint32_t to_bfloats(float low, float high) {
+#if defined(HOST) || __CUDA_ARCH__ < 800
+  return to_bfloat(low).bits | static_cast<uint32_t>(to_bfloat(high).bits) << 16;
+#else
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#endif
+}
+
 // c plus the dot product of four signed bytes of each.
 static __device__ __forceinline__ int dot4(int a, int b, int c) {
 #ifdef HOST
@@ -150,7 +161,7 @@ struct Lanes {
 #endif
 
 // Tensor cores: a warp adds a b to c, where a is 16 rows, b 8 columns, and a word is four int8 or
-// two float16 of a row or column. With g = lane / 4 and t = lane % 4 a lane holds
+// two 16-bit floats of a row or column. With g = lane / 4 and t = lane % 4 a lane holds
 //   of c: columns 2t and 2t + 1 of row g, then of row g + 8;
 //   of a: word t of row g, then of row g + 8; if there are eight words, also word t + 4 of both;
 //   of b: word t of column g; if there are eight words, also word t + 4.
@@ -176,12 +187,12 @@ static __device__ __forceinline__ void mma_plain(T (&c)[4], const uint32_t* a, c
 struct DotOfBytes {
   __device__ int operator()(uint32_t a, uint32_t b, int c) const { return dot4(a, b, c); }
 };
-struct DotOfHalves {
+template <class Half>
+struct DotOfTwo {
   __device__ float operator()(uint32_t a, uint32_t b, float c) const {
-    c = fmaf(to_float(half_t{static_cast<uint16_t>(a)}),
-             to_float(half_t{static_cast<uint16_t>(b)}), c);
-    return fmaf(to_float(half_t{static_cast<uint16_t>(a >> 16)}),
-                to_float(half_t{static_cast<uint16_t>(b >> 16)}), c);
+    c = fmaf(to_float(Half{static_cast<uint16_t>(a)}), to_float(Half{static_cast<uint16_t>(b)}), c);
+    return fmaf(to_float(Half{static_cast<uint16_t>(a >> 16)}),
+                to_float(Half{static_cast<uint16_t>(b >> 16)}), c);
   }
 };
 #endif
@@ -215,9 +226,22 @@ static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t 
 static __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4],
                                                     const uint32_t (&b)[2]) {
 #if defined(HOST) || __CUDA_ARCH__ < 800
-  mma_plain<2>(c, a, b, DotOfHalves());
+  mma_plain<2>(c, a, b, DotOfTwo<half_t>());
 #else
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// Of bfloat16, 16 along a row, added in float32.
+static __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&a)[4],
+                                                         const uint32_t (&b)[2]) {
+#if defined(HOST) || __CUDA_ARCH__ < 800
+  mma_plain<2>(c, a, b, DotOfTwo<bfloat_t>());
+#else
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -11,10 +11,15 @@ from kernels.cuda import (
     kv_write,
     layer_norm,
     linear,
+    neuron_masks,
     rms_norm,
     rope,
     softmax,
+    sparse_axpy,
+    sparse_linear,
     top_k,
+    verification,
+    weight_formats,
 )
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
@@ -28,10 +33,14 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
     CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
     CudaKernel("quantise_activations", "generic", (rounding.generic,)),
-    *(CudaKernel("linear", "generic", launches, f) for f, launches in linear.floats.items()),
     *(
-        CudaKernel("linear", "generic", launches, f, pack=linear.PACKS[f], activations="int8")
-        for f, launches in linear.blocks.items()
+        CudaKernel("linear", "bf16", x, f, activations="bf16", numerics="fast", capability=80)
+        for f, x in linear.BF16_LAUNCHES.items()
+    ),
+    *(CudaKernel("linear", "generic", x, f) for f, x in linear.FLOAT_LAUNCHES.items()),
+    *(
+        CudaKernel("linear", "generic", x, f, pack=linear.PACKS[f], activations="int8")
+        for f, x in linear.BLOCK_LAUNCHES.items()
     ),
     CudaKernel("rotation", "generic", (rope.rotation,)),
     CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
@@ -68,10 +77,22 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("add", "generic", (arithmetic.add,)),
     CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
     CudaKernel("scale", "generic", (arithmetic.scale,)),
+    *(CudaKernel(op, "generic", (x,)) for op, x in neuron_masks.LAUNCHES.items()),
+    *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
+    *(
+        CudaKernel("sparse_linear", "generic", x, f, activations="int8")
+        for f, x in sparse_linear.BLOCKS.items()
+    ),
+    *(
+        CudaKernel("sparse_axpy", "generic", x, f, scratch=sparse_axpy.partials)
+        for f, x in sparse_axpy.LAUNCHES.items()
+    ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
     CudaKernel("top_k", "generic", (top_k.generic,)),
     CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
     CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
+    *(CudaKernel("dequantise", "generic", (x,), f) for f, x in weight_formats.DEQUANTISE.items()),
+    *(CudaKernel(op, "generic", (x,)) for op, x in verification.LAUNCHES.items()),
 )
 
 

@@ -42,7 +42,11 @@ class Edit:
 
 
 def of(
-    op: str, file: str, edits: Iterable[tuple[str, str, str]], format: str | None = None
+    op: str,
+    file: str,
+    edits: Iterable[tuple[str, str, str]],
+    format: str | None = None,
+    variant: str = "generic",
 ) -> tuple[Edit, ...]:
     """Edits of one file, (name, old, new) each, for one kernel."""
-    return tuple(Edit(op, name, file, old, new, format) for name, old, new in edits)
+    return tuple(Edit(op, name, file, old, new, format, variant) for name, old, new in edits)

@@ -1,6 +1,13 @@
 """Every edit, one row each in the file of its kind."""
 
-from conformance.cuda.edits import choices, coding, elements, rows
+from conformance.cuda.edits import choices, coding, elements, neurons, products, rows
 from conformance.cuda.edits.edit import Edit
 
-EDITS: tuple[Edit, ...] = (*rows.EDITS, *elements.EDITS, *coding.EDITS, *choices.EDITS)
+EDITS: tuple[Edit, ...] = (
+    *rows.EDITS,
+    *elements.EDITS,
+    *coding.EDITS,
+    *choices.EDITS,
+    *products.EDITS,
+    *neurons.EDITS,
+)

@@ -1,0 +1,61 @@
+"""How long a GPU takes, by its own events.
+
+What is timed stands in the stream behind a kernel that waits, so that the host has launched all of
+it before the first begins: the host's own time is not in it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kernels.cuda.device import DeviceError
+from kernels.cuda.gpu import Gpu
+
+Enqueue = Callable[[int], None]  # launches the i-th repetition and does not wait
+
+WAIT = """
+extern "C" __global__ void wait(long long cycles) {
+  const long long begin = clock64();
+  while (clock64() - begin < cycles) {}
+}"""
+FIRST, LONGEST = 200_000, 2_000_000_000  # cycles
+SETTLED = 3  # launches before anything counts
+SAMPLE = 5e-4  # seconds that a sample should last
+MOST = 64  # repetitions of one
+
+
+class Clock:
+    """Times work on a GPU's stream."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        import cupy
+
+        self._events: Any = cupy.cuda
+        self._wait = cupy.RawKernel(WAIT, "wait")
+        self._gpu, self._cycles = gpu, FIRST
+
+    def seconds(self, enqueue: Enqueue, repeats: int) -> float:
+        """Of one repetition among so many."""
+        begin, end = (self._events.Event() for _ in range(2))
+        while True:
+            with self._gpu.stream:
+                self._wait((1,), (1,), (np.int64(self._cycles),))
+            begin.record(self._gpu.stream)
+            for i in range(repeats):
+                enqueue(i)
+            end.record(self._gpu.stream)
+            late = begin.done  # the wait was over before all was launched
+            self._gpu.wait()
+            if not late:
+                return float(self._events.get_elapsed_time(begin, end)) / 1e3 / repeats
+            if self._cycles > LONGEST:
+                raise DeviceError(f"{repeats} launches take the host longer than any wait")
+            self._cycles *= 2
+
+    def repeats(self, enqueue: Enqueue) -> int:
+        """How many make a sample."""
+        for i in range(SETTLED):
+            enqueue(i)
+        self._gpu.wait()
+        return max(1, min(MOST, round(SAMPLE / self.seconds(enqueue, SETTLED))))

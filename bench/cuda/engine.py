@@ -1,0 +1,71 @@
+"""The engine on a GPU beside the engine on the CPU, and how fast it decodes."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.cuda.ceilings import Ceilings
+from bench.results import Measurement
+
+TEXT = "Once upon a time there was"
+MODELS = ("story", "story-relu")
+TOKENS = 64
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Logits of both: the largest difference, how far logits reach, and of how many of the tokens
+    the likeliest next one differs."""
+
+    model: str
+    off: float
+    reach: float
+    differ: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model}: logits differ by {self.off:.2g} at most, of {self.reach:.3g};"
+            f" {self.differ} of {self.tokens} tokens have another likeliest one"
+        )
+
+
+def agreement(model: str) -> Agreement:
+    """Of the same prompt on both."""
+    from engine import Engine
+
+    found = []
+    for device in ("cpu", "cuda"):
+        with Engine.load(model, device=device) as engine:
+            found.append(engine.logits(TEXT).astype(np.float64))
+    cpu, gpu = found
+    differ = int((cpu.argmax(axis=1) != gpu.argmax(axis=1)).sum())
+    off, reach = np.abs(cpu - gpu).max(), np.abs(cpu).max()
+    return Agreement(model, float(off), float(reach), differ, len(cpu))
+
+
+def decoding(name: str, path: Path, ceilings: Ceilings) -> Measurement:
+    """Seconds a token of greedy generations with a model of the shape called so."""
+    from engine import Engine, SamplingParams
+    from engine.gguf_file import GGUFFile
+
+    wanted = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    samples = []
+    with Engine.load(path, device="cuda") as engine:
+        for _ in range(ROUNDS + 1):  # the first of them captures its graph
+            engine.reset()
+            for _ in engine.generate(TEXT, wanted):
+                pass
+            samples.append(1 / engine.timings.eval.rate)
+    of_format: Counter[str] = Counter()
+    for tensor in GGUFFile(path).tensors.values():
+        of_format[tensor.type_name] += tensor.n_bytes
+    limit_seconds, limit = ceilings.seconds(of_format.total(), 0)
+    return Measurement(
+        bench="gpu", test="engine", target="cuda", model=name, tokens=1, cache="cold",
+        format=of_format.most_common(1)[0][0], samples=tuple(samples[1:]),
+        bytes=float(of_format.total()), limit=limit, limit_seconds=limit_seconds,
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+"""What the kernels are meant to reach on a data centre's GPU, beside what was measured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+from bench.cuda.ceilings import Ceilings
+from bench.cuda.measure import OURS, ROUNDING
+from bench.results import Measurement, of_kind
+
+Rows = Sequence[Measurement]
+Figure = tuple[float, str] | str  # a figure with where it is from, or why there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`wanted` is what `figure(rows, ceilings)` should be at least, or at most if `below`."""
+
+    what: str
+    wanted: float
+    figure: Callable[[Rows, Ceilings], Figure]
+    unit: str = ""
+    below: bool = False
+
+    def line(self, rows: Rows, ceilings: Ceilings) -> str:
+        """In words."""
+        bound = f"{'<' if self.below else '>='} {self.shown(self.wanted)}"
+        found = self.figure(rows, ceilings)
+        if isinstance(found, str):
+            return f"{self.what}: unmeasured ({found}); goal {bound}"
+        value, note = found
+        met = value < self.wanted if self.below else value >= self.wanted
+        verdict = "met" if met else "missed"
+        return f"{self.what}: {self.shown(value)} ({note}); goal {bound}: {verdict}"
+
+    def shown(self, value: float) -> str:
+        return f"{value:,.0f} {self.unit}" if self.unit else f"{value:.1%}"
+
+
+def best(rows: Rows) -> list[Measurement]:
+    """Of each size the fastest of our kernels, activations being rounded already."""
+    found: dict[str, Measurement] = {}
+    for row in of_kind(rows, contender=OURS):
+        if not row.samples or ROUNDING in row.settings:
+            continue
+        before = found.setdefault(row.shape, row)
+        if row.median < before.median:
+            found[row.shape] = row
+    return list(found.values())
+
+
+def of_limit(rows: Rows, ceilings: Ceilings, *, test: str, format: str) -> Figure:
+    """What the limit allows over what all sizes together take, and the same of each."""
+    wanted = of_kind(rows, test=test, format=format)
+    found = best(wanted)
+    if missing := {row.shape for row in wanted} - {row.shape for row in found}:
+        notes = [row.note for row in wanted if row.shape in missing and row.note]
+        return notes[0] if notes else "no samples"
+    if not found:
+        return "not reached"
+    limit = sum(row.limit_seconds for row in found)
+    each = ", ".join(f"{row.share:.0%} at {row.shape} ({row.variant})" for row in found)
+    return limit / sum(row.median for row in found), f"of the {found[0].limit}: {each}"
+
+
+def decoding(rows: Rows, model: str, format: str) -> list[Measurement]:
+    """The engine's step if it was measured, before its kernels alone."""
+    found = of_kind(rows, model=model, format=format)
+    return sorted((row for row in found if row.samples), key=lambda row: row.test != "engine")
+
+
+def tokens_a_second(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figure:
+    for row in decoding(rows, model, format):
+        return 1 / row.median, f"{row.test}, {row.share:.0%} of the {row.limit}"
+    return "not reached"
+
+
+def of_bytes(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figure:
+    for row in decoding(rows, model, format):
+        return row.share, f"of the {row.limit}: {row.test}, {1 / row.median:,.0f} tokens/s"
+    return "not reached"
+
+
+def overhead(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figure:
+    """As many empty kernels in a graph as a step has, over the step."""
+    found = [row for row in decoding(rows, model, format) if "launches=" in row.settings]
+    if not found:
+        return "not reached"
+    launched = int(found[0].settings.rpartition("launches=")[2])
+    share = launched * ceilings.launch / found[0].median
+    return share, f"of the step: {launched} launches of {ceilings.launch * 1e6:.2f} us in a graph"
+
+
+GEMV = {"F16": 0.85, "Q8_0": 0.85, "Q4_0": 0.70, "Q4_K": 0.70}
+GOALS = (
+    *(
+        Goal(
+            f"GEMV {kind} at the sizes of Llama-2-7B",
+            wanted,
+            partial(of_limit, test="GEMV", format=kind),
+        )
+        for kind, wanted in GEMV.items()
+    ),
+    Goal(
+        "decoding at the shape of TinyLlama, Q4_0",
+        1000,
+        partial(tokens_a_second, model="tinyllama-1.1b", format="Q4_0"),
+        unit="tokens/s",
+    ),
+    Goal(
+        "decoding at the shape of Llama-2-7B, F16",
+        0.8,
+        partial(of_bytes, model="llama-2-7b", format="F16"),
+    ),
+    Goal(
+        "prefill of 2,048 tokens, matrices of Llama-2-7B, F16",
+        0.5,
+        partial(of_limit, test="prefill", format="F16"),
+    ),
+    Goal(
+        "flash decode at 32,768 cells, F16",
+        0.7,
+        partial(of_limit, test="flash decode", format="F16"),
+    ),
+    Goal(
+        "launches in a decoding step of TinyLlama, Q4_0",
+        0.1,
+        partial(overhead, model="tinyllama-1.1b", format="Q4_0"),
+        below=True,
+    ),
+)
+
+
+def peers_lines(rows: Rows) -> list[str]:
+    """Each race that had a peer: how many times as fast as it we were."""
+    found = []
+    for race in dict.fromkeys(row.rivals for row in rows if row.rivals):
+        own = of_kind(rows, rivals=race)
+        ours = best(own)
+        others = [row for row in own if row.contender != OURS]
+        words = [
+            f"{row.contender} {median(row.samples) / ours[0].median:.2f}"
+            if row.samples and ours
+            else f"{row.contender} absent ({row.note})"
+            for row in others
+        ]
+        if words:
+            found.append(f"{own[0].test} {own[0].format} {own[0].shape}: " + ", ".join(words))
+    return found

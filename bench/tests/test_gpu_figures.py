@@ -1,0 +1,244 @@
+"""What bench.gpu_check measures and makes of it, without a GPU."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from bench.conditions import conditions
+from bench.cuda import cases, step
+from bench.cuda.bound import Bound
+from bench.cuda.ceilings import Ceilings
+from bench.cuda.contest import Absent, Contender, Outcome, contest
+from bench.cuda.goals import GOALS, Goal, of_limit, peers_lines
+from bench.cuda.measure import ROUNDING, failed, rows
+from bench.results import Results, of_kind, read
+from bench.timing import Rule
+from data.shapes import ModelShape
+from kernels.cuda.device import Buffer
+from kernels.cuda.table import CUDA_KERNELS
+from reference.table import OPS
+
+SMALL = ModelShape(
+    blocks=2, hidden=256, ffn=512, heads=4, kv_heads=2, head_dim=64, vocab=300, context=64
+)
+CEILINGS = Ceilings("made up", bandwidth=1e12, peak=1e14, launch=1e-6, cache=1000)
+FEW = Rule(least=3, most=3)
+
+
+class Recorder:
+    """A device of which only is known what it was asked for."""
+
+    name = identity = "recorder"
+    capability, bounded, emulated = 90, True, True
+
+    def __init__(self) -> None:
+        self.taken, self.launched = 0, []
+
+    def memory(self):
+        return 2**40, 2**40
+
+    def empty(self, size):
+        self.taken += 256 * (1 + size // 256)
+        return Buffer(self.taken, size, self)
+
+    def write(self, buffer, array):
+        assert array.nbytes <= buffer.bytes
+
+    def prepare(self, launch):
+        pass
+
+    def launch(self, launch, grid, values):
+        assert not grid.empty
+        self.launched.append((launch.function, values))
+
+    def wait(self):
+        pass
+
+
+class Turns:
+    """A clock by which the n-th thing asked for took n seconds."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def repeats(self, enqueue):
+        enqueue(0)
+        return 2
+
+    def seconds(self, enqueue, repeats):
+        assert repeats == 2
+        self.asked.append(enqueue(1))
+        return float(len(self.asked))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.linear("GEMV", "F16", 1, 96, 130),
+        cases.linear("prefill", "Q4_0", 11, 64, 70),
+        cases.attention(SMALL, "F16", 100),
+        cases.attention(SMALL, "Q8_0", 70),
+        cases.sparse("sparse_linear", SMALL, "Q4_0", 0.1),
+        cases.sparse("sparse_axpy", SMALL, "F16", 0.1),
+    ],
+    ids=lambda case: f"{case.op}-{case.format}",
+)
+def test_the_part_that_is_checked_is_a_part_of_the_whole(case):
+    """What the formula gives for the part's inputs is the part of what it gives for all, and the
+    op has nothing to say against them."""
+    op = OPS[case.op]
+    assert op.complaint(case.inputs) == ""
+    everything = op.expected(case.inputs)
+    inputs, outputs = case.part(case.inputs, everything)
+    assert outputs["out"].size
+    np.testing.assert_allclose(op.expected(inputs)["out"], outputs["out"], rtol=1e-12)
+    assert case.cost == op.cost(case.shape, case.format)
+
+
+def test_every_row_of_a_weight_is_one_of_a_few():
+    weight = cases.repeated("Q4_0", 150, 64, np.random.default_rng(0))
+    assert len(np.unique(weight, axis=0)) == cases.ROWS
+    assert_array_equal(weight[cases.ROWS :], weight[: 150 - cases.ROWS])
+
+
+def test_copies_are_read_by_turns():
+    """Each run has the next weight, all else stays; activations are rounded when asked for."""
+    device, case = Recorder(), cases.linear("GEMV", "Q4_0", 1, 64, 70)
+    kernel = next(k for k in CUDA_KERNELS if (k.op, k.format) == ("linear", "Q4_0"))
+    bound = Bound(device, kernel, case.inputs, case.cold, copies=3)
+    assert [name for name, _ in device.launched] == ["quantise_activations"]
+    device.launched.clear()
+    for i in range(5):
+        bound.enqueue(i)
+    place = next(i for i, a in enumerate(kernel.launches[0].arguments) if a.name == "weight")
+    weights = [values[place] for _, values in device.launched]
+    assert weights[:2] == weights[3:]
+    assert len(set(weights)) == 3
+    assert len({tuple(np.delete(values, place)) for _, values in device.launched}) == 1
+    device.launched.clear()
+    bound.enqueue_rounding(0)
+    assert [name for name, _ in device.launched] == ["quantise_activations", "linear_1"]
+    assert bound.launches(rounding=True) == 2
+    assert bound.launches(rounding=False) == 1
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q4_0"])
+def test_a_step_reads_what_it_is_said_to(kind):
+    """Its nodes' weights and caches are the bytes that its limit is of."""
+    device = Recorder()
+    size = cases.FORMATS[kind].row_bytes
+    block = list(step.block(device, SMALL, kind, copies=1))
+    cold = [node.bound for node in block if node.bound.cold]
+    held = sum(of[0].bytes for bound in cold for n, of in bound.buffers.items() if n in bound.cold)
+    total = SMALL.blocks * held + SMALL.vocab * size(SMALL.hidden)
+    assert step.bytes_of(SMALL, kind) == total
+    assert len(cold) == 8  # seven matrices, and keys and values
+
+
+def test_those_who_fail_at_once_are_absent():
+    clock = Turns()
+
+    def fails(_: int) -> str:
+        raise MemoryError("2 GiB wanted\nand so on")
+
+    a, d = (Contender(name, lambda _, name=name: name) for name in "ad")
+    entries = [a, Contender("b", fails), Absent("c", "not installed"), d]
+    found = contest(clock, entries, FEW)
+    assert clock.asked == ["a", "d", "d", "a", "a", "d"]
+    assert found.samples == {"a": (1, 4, 5), "d": (2, 3, 6)}
+    assert found.absent == (Absent("c", "not installed"), Absent("b", "2 GiB wanted"))
+
+
+def outcome(**samples: float) -> Outcome:
+    return Outcome({name.replace("_", " "): (s, s, s) for name, s in samples.items()}, ())
+
+
+def test_rows_say_who_and_how_near_to_the_limit(tmp_path):
+    """And can be read again."""
+    case = cases.linear("GEMV", "Q4_0", 1, 64, 70)
+    limit = case.cost.bytes / CEILINGS.bandwidth
+    raced = replace(
+        outcome(generic=2 * limit, cuBLAS=4 * limit), absent=(Absent("Triton", "no Triton"),)
+    )
+    ours, cublas, triton = rows(case, CEILINGS, raced, {"generic": ""})
+    assert (ours.contender, ours.variant, ours.checked) == ("assay", "generic", 1)
+    assert ours.share == pytest.approx(0.5)
+    assert ours.limit == "copy bandwidth"
+    assert (cublas.contender, cublas.variant) == ("cuBLAS", "")
+    assert (triton.samples, triton.note) == ((), "no Triton")
+    assert len({row.rivals for row in (ours, cublas, triton)}) == 1
+    lost = failed(case, MemoryError("out of memory"))
+    assert (lost.contender, lost.note) == ("assay", "out of memory")
+    results = Results(tmp_path, conditions(), {"gpu": CEILINGS.to_json()})
+    results.add(ours, cublas, triton, lost)
+    again = read(results.path)
+    assert again.measurements == (ours, cublas, triton, lost)
+    assert again.limits["gpu"]["bandwidth"] == CEILINGS.bandwidth
+    assert peers_lines(again.measurements) == [
+        f"GEMV Q4_0 {case.sizes}: cuBLAS 2.00, Triton absent (no Triton)"
+    ]
+
+
+def test_wrong_outputs_have_no_speed():
+    case = cases.linear("GEMV", "Q4_0", 1, 64, 70)
+    raced = outcome(**{"generic": 1.0, f"generic_{ROUNDING.replace(' ', '_')}": 1.0, "other": 1.0})
+    found = rows(case, CEILINGS, raced, {"generic": "out[0] is 3, expected 4", "other": ""})
+    wrong = of_kind(found, variant="generic")
+    assert [(row.samples, row.note, row.checked) for row in wrong] == [
+        ((), "out[0] is 3, expected 4", 0)
+    ] * 2
+    assert of_kind(found, variant="other")[0].samples
+
+
+def gemv(hidden: int, out: int, **times: float) -> list:
+    """Rows of ours, each variant so many times as slow as the limit."""
+    case = cases.linear("GEMV", "Q8_0", 1, hidden, out)
+    limit = case.cost.bytes / CEILINGS.bandwidth
+    raced = outcome(**{name: limit * share for name, share in times.items()})
+    return rows(case, CEILINGS, raced, {name.split("_")[0]: "" for name in times})
+
+
+def gemv_goal(wanted: float) -> Goal:
+    return Goal("GEMV", wanted, lambda r, c: of_limit(r, c, test="GEMV", format="Q8_0"))
+
+
+def test_a_goal_is_of_all_sizes_together_by_the_fastest_variants():
+    rounding = f"generic_{ROUNDING.replace(' ', '_')}"
+    found = gemv(64, 64, generic=2, tall=1.25, **{rounding: 1})
+    assert gemv_goal(0.75).line(found, CEILINGS).startswith("GEMV: 80.0% (of the copy bandwidth:")
+    both = found + gemv(64, 640, generic=4)
+    sizes = np.array([gemv(64, out, generic=1)[0].bytes for out in (64, 640)])
+    share = sizes.sum() / (sizes * [1.25, 4]).sum()
+    line = gemv_goal(0.75).line(both, CEILINGS)
+    assert line.startswith(f"GEMV: {share:.1%} (of the copy bandwidth: 80% at tokens=1,hidden=64,")
+    assert line.endswith("goal >= 75.0%: missed")
+    assert gemv_goal(0.2).line(both, CEILINGS).endswith("goal >= 20.0%: met")
+
+
+def test_a_goal_without_figures_says_why():
+    assert gemv_goal(0.5).line([], CEILINGS) == "GEMV: unmeasured (not reached); goal >= 50.0%"
+    lost = failed(cases.linear("GEMV", "Q8_0", 1, 64, 640), MemoryError("out of memory"))
+    line = gemv_goal(0.5).line([*gemv(64, 64, generic=1), lost], CEILINGS)
+    assert line == "GEMV: unmeasured (out of memory); goal >= 50.0%"
+    for goal in GOALS:
+        assert "unmeasured (not reached)" in goal.line([], CEILINGS)
+
+
+def test_a_step_of_the_engine_counts_before_its_kernels():
+    kernels = replace(
+        gemv(64, 64, generic=1)[0], test="kernels of a step", model="tinyllama-1.1b",
+        format="Q4_0", settings="context=512,launches=60", samples=(5e-4,) * 3,
+    )  # fmt: skip
+    engine = replace(kernels, test="engine", settings="", samples=(8e-4,) * 3)
+    speed, overhead = (
+        next(goal for goal in GOALS if word in goal.what)
+        for word in ("shape of TinyLlama", "launches")
+    )
+    assert "2,000 tokens/s (kernels of a step" in speed.line([kernels], CEILINGS)
+    assert "1,250 tokens/s (engine" in speed.line([kernels, engine], CEILINGS)
+    line = overhead.line([kernels, engine], CEILINGS)
+    assert line.endswith(
+        "12.0% (of the step: 60 launches of 1.00 us in a graph); goal < 10.0%: missed"
+    )

@@ -1,0 +1,350 @@
+"""The engine on a GPU, which the emulator takes the place of: the reference's logits, the same bits
+however a step runs, and any number of blocks on either side."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance.cuda.emulator import compiler
+from conformance.families.small import SmallFalcon, SmallOPT
+from conformance.families.test_families import QUANTISED, SUBJECTS
+from conformance.families.test_families import exact as formula_of
+from conformance.llama.peers.compare import EXACT, PROMISE, Gap
+from conformance.llama.small_models import Small
+from conformance.llama.spelling import Spelling, generate, tokens
+from conformance.llama.test_step import (
+    MODELS,
+    distances,
+    each_model,
+    exact,
+    furthest,
+    prompt,
+)
+from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse
+from engine import Engine, PromptLookup, SamplingParams
+from engine.gguf_file import GGUFFile
+from engine.gpu import device_plan
+from engine.model import Model
+from engine.options import Options
+from engine.placement import gpu_index
+from engine.placement.budget import GIB, parts
+from engine.session import restore, save
+from reference.op import Array
+from reference.transformer import Neurons, linear_of_quantised
+
+pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
+
+MIXED = Small(format="Q4_0", blocks=3, head_dim=16, finer="Q8_0", seed=1)
+LENGTH = 19
+FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
+
+
+@contextmanager
+def on_gpu(path: Path, **options: Any) -> Iterator[Model]:
+    """With room for two sequences of a text."""
+    model = Model(path, Options(**{"threads": 1, "context": 40, "device": "cuda", **options}))
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def rows(model: Model, text: Sequence[int], chunks: Sequence[int] = ()) -> Array:
+    """Logits after every token of a text that comes in chunks of these sizes, then one by one."""
+    model.cells.clear()
+    found, start = [], 0
+    while start < len(text):
+        size = chunks[len(found)] if len(found) < len(chunks) else 1
+        part = text[start : start + size]
+        where = range(start, start + len(part))
+        step = model.step(part, where, [(0,)] * len(part), range(len(part)))
+        found.append(step.copy())
+        start += len(part)
+    return np.concatenate(found)
+
+
+def targets(model: Model) -> dict[str, str]:
+    """Where each node runs."""
+    return {step.node.label: step.kernel.target for step in model.steps}
+
+
+# The reference
+
+
+@each_model
+def test_logits_are_the_reference_s(small: Small, tmp_path: Path) -> None:
+    """Up to what the ops' own bounds explain, as on the CPU; blocks whose heads no CUDA kernel
+    takes stay there, and all else is the GPU's."""
+    text = prompt(small)
+    with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32") as model:
+        got = rows(model, text, [11]).astype(np.float64)
+        where = targets(model)
+        left = [label for label, target in where.items() if target == "cpu"]
+        assert all(label.startswith("blk.") or label == "rows" for label in left)
+        assert bool(left) == bool(model.notes)
+        assert {where["token_embd"], where["logits"]} == {"cuda"}
+    worst, nmse = distances(got, exact(small, text))
+    most, most_nmse = furthest(small, text, "F32")
+    assert worst <= most
+    assert nmse <= most_nmse
+
+
+FAMILIES: dict[str, SmallFalcon | SmallOPT] = {
+    **SUBJECTS,
+    **dict(zip(("Falcon, Q8_0", "OPT, Q8_0"), QUANTISED["Q8_0"], strict=True)),
+}
+
+
+@pytest.mark.parametrize("small", FAMILIES.values(), ids=FAMILIES)
+def test_other_families(small: SmallFalcon | SmallOPT, tmp_path: Path) -> None:
+    """Falcon and OPT give what their formulas do, every node on the GPU."""
+    text, int8 = prompt(small), small.format == "Q8_0"
+    with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32") as model:
+        got = rows(model, text, [11])
+        assert set(targets(model).values()) == {"cuda"}
+    truth = formula_of(small, text, **({"linear": linear_of_quantised} if int8 else {}))
+    gap = Gap.between(got, truth.astype(np.float32))
+    assert gap.within(PROMISE * small.blocks if int8 else EXACT), gap
+
+
+@pytest.mark.parametrize("kv_format", ["F16", "Q8_0", "Q4_0"])
+def test_caches(kv_format: str, tmp_path: Path) -> None:
+    """Whatever a cache is in, the GPU's logits are the CPU's, but for the errors of either."""
+    small = replace(MODELS["GQA"], head_dim=32)
+    text, path = prompt(small), small.write(tmp_path / "small.gguf")
+    with on_gpu(path, kv_format=kv_format) as model:
+        assert set(targets(model).values()) == {"cuda"}
+        got = rows(model, text, [11])
+    with on_gpu(path, kv_format=kv_format, device="cpu") as model:
+        theirs = rows(model, text, [11])
+    # a key or value next to a step of its format may be rounded to the other side of it
+    rounding = {"F16": 2.0**-11, "Q8_0": 2.0**-8, "Q4_0": 2.0**-4}[kv_format]
+    gap = Gap.between(got, theirs)
+    assert gap.nmse <= rounding**2
+
+
+# Blocks on either side
+
+
+@pytest.fixture(name="path", scope="module")
+def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return MIXED.write(tmp_path_factory.mktemp("gpu") / "mixed.gguf")
+
+
+@pytest.mark.parametrize("layers", range(MIXED.blocks + 2))
+def test_any_number_of_blocks(layers: int, path: Path) -> None:
+    """The last blocks run on the GPU, with one more than there are the rest too; the logits are the
+    reference's, and a cache is where its block is."""
+    text = prompt(MIXED)
+    with on_gpu(path, gpu_layers=layers, kv_format="F32") as model:
+        got = rows(model, text, [11]).astype(np.float64)
+        where = targets(model)
+        kinds = {name: type(cache) for name, cache in model.caches.items()}
+    first = MIXED.blocks - layers
+    for i in range(MIXED.blocks):
+        expected = "cuda" if i >= first else "cpu"
+        assert {t for label, t in where.items() if label.startswith(f"blk.{i}.")} == {expected}
+        on_host = kinds[f"blk.{i}.k_cache"] is np.ndarray
+        assert on_host == (expected == "cpu")
+    rest = {where[label] for label in ("token_embd", "output_norm", "logits")}
+    assert rest == {"cuda" if layers > MIXED.blocks else "cpu"}
+    assert where["rows"] == ("cuda" if layers else "cpu")
+    worst, nmse = distances(got, exact(MIXED, text))
+    most, most_nmse = furthest(MIXED, text, "F32")
+    assert worst <= most
+    assert nmse <= most_nmse
+
+
+# The same bits
+
+
+class Told:
+    """A model on the GPU, a text, and its logits after every token, told in one go."""
+
+    def __init__(self, model: Model, small: Small) -> None:
+        self.model, self.text = model, prompt(small, LENGTH)
+        self.truth = rows(model, self.text, [LENGTH])
+
+
+BITS: dict[str, tuple[Small, dict[str, Any]]] = {
+    "Q4_0": (MIXED, {}),
+    "F16": (Small(format="F16", head_dim=32), {}),
+    "Q8_0 cache": (Small(format="Q8_0", head_dim=32), {"kv_format": "Q8_0"}),
+    "half on the CPU": (MIXED, {"gpu_layers": 2}),
+    "the first block on the CPU": (MIXED, {"gpu_layers": 2, "threads": 2}),
+    "sparse": (SMALL_MODELS["Q8_0"], {"sparse": "on"}),
+}
+
+
+@pytest.fixture(name="told", scope="module", params=BITS)
+def _told(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Told]:
+    small, options = BITS[request.param]
+    path = small.write(tmp_path_factory.mktemp("bits") / "small.gguf")
+    with on_gpu(path, outputs=2 * LENGTH, **options) as model:
+        yield Told(model, small)
+
+
+@FEWER
+@given(cuts=st.sets(st.integers(1, LENGTH - 1)))
+def test_chunks_do_not_matter(told: Told, cuts: set[int]) -> None:
+    """However a prompt is cut, launched or recorded, every token's logits are the same bits."""
+    sizes = [b - a for a, b in pairwise([0, *sorted(cuts), LENGTH])]
+    assert np.array_equal(rows(told.model, told.text, sizes), told.truth)
+
+
+def test_recorded_steps_are_launched_ones(told: Told) -> None:
+    """Sizes that come again are recorded once, and give the bits that launches give."""
+    plan = told.model.ready.device_plan
+    plan.recorded.clear()
+    with patch.object(device_plan, "MOST_RECORDED", 0):
+        assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
+        assert not plan.recorded
+    for _ in range(2):
+        assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
+    assert {key[1:] for key in plan.recorded} >= {(3, 3), (1, 1)}
+
+
+def test_company_does_not_matter(told: Told) -> None:
+    """Two sequences in one step, their tokens in turns: each gives the bits it gives alone."""
+    model, half = told.model, LENGTH // 2
+    model.cells.clear()
+    for start in (0, half):
+        where = [p for p in range(start, start + half) for _ in range(2)]
+        text = [told.text[p] for p in where]
+        got = model.step(text, where, [(0,), (1,)] * half, range(2 * half))
+        assert np.array_equal(got[::2], told.truth[start : start + half])
+        assert np.array_equal(got[1::2], told.truth[start : start + half])
+
+
+def test_what_memory_held_does_not_matter(told: Told) -> None:
+    """NaN in all activations of the step before changes no bit."""
+    plan = told.model.ready.device_plan
+    whole = np.full(plan.arena.bytes, 0xFF, np.uint8)
+    told.model.cells.clear()
+    found = []
+    for position, token in enumerate(told.text):
+        told.model.device.write(plan.arena, whole)
+        found.append(told.model.step([token], [position], [(0,)], [0]).copy())
+    assert np.array_equal(np.concatenate(found), told.truth)
+
+
+# Neurons on either side
+
+
+def split(small: SmallSparse, folder: Path, hot: Mapping[int, float]) -> tuple[Path, float]:
+    """The model with an index that puts such a share of each block's neurons on the GPU, and a
+    budget in GiB that has room for them."""
+    path, rng = small.write(folder / "small.gguf"), np.random.default_rng(2)
+    places = [(rng.random(small.ffn) < hot[i]).astype(np.int32) for i in range(small.blocks)]
+    gpu_index.write(gpu_index.path_of(path), gpu_index.GpuIndex(tuple(places), 0, {}))
+    with GGUFFile(path) as file:
+        sizes = parts(file, context=40, kv_format="F32")
+    whole = sum(sizes.dense.values()) + sum(sizes.cache.values())
+    return path, (whole + small.blocks * small.ffn * sizes.neuron[0]) / GIB
+
+
+@pytest.mark.parametrize("format", SMALL_MODELS)
+@pytest.mark.parametrize(
+    "hot", [{0: 0.5, 1: 0.2}, {0: 0.0, 1: 0.5}, {0: 1.0, 1: 0.0}], ids=["some", "none", "all"]
+)
+@pytest.mark.parametrize("union", [False, True], ids=["each its own", "union"])
+def test_neurons_apart(format: str, hot: dict[int, float], union: bool, tmp_path: Path) -> None:
+    """Hot neurons on the GPU, cold ones on the CPU, each with its rows alone, are the formula's."""
+    small = replace(SMALL_MODELS[format], runs=Neurons(0.0, union))
+    text = prompt(small)
+    path, budget = split(small, tmp_path, hot)
+    options = {"vram_budget": budget, "union": union, "kv_format": "F32", "threads": 2}
+    with on_gpu(path, **options) as model:
+        got = rows(model, text, [LENGTH] if union else [11]).astype(np.float64)
+        where = targets(model)
+        sparsity = model.config.sparsity
+        assert sparsity is not None
+        for i in range(small.blocks):
+            there = {t for label, t in where.items() if label.startswith(f"blk.{i}.ffn_up")}
+            share = sparsity.places[i].mean()
+            assert there == {t for t, some in (("cuda", share > 0), ("cpu", share < 1)) if some}
+            assert where[f"blk.{i}.attention"] == "cuda"
+        assert where["token_embd"] == "cpu"
+    worst, nmse = distances(got, exact(small, text))
+    most, most_nmse = furthest(small, text, "F32")
+    assert worst <= most
+    assert nmse <= most_nmse
+
+
+def test_neurons_run_side_by_side(tmp_path: Path) -> None:
+    """The GPU's neurons are launched before the CPU begins with its own, and nothing waits for
+    them until the sums are added."""
+    small = SMALL_MODELS["F32"]
+    path, budget = split(small, tmp_path, {0: 0.5, 1: 0.5})
+    with on_gpu(path, vram_budget=budget) as model:
+        division = model.ready.division
+        for i in range(small.blocks):
+            labels = [[n.label for n in part.nodes] for part in division.parts]
+            hot = next(k for k, own in enumerate(labels) if f"blk.{i}.ffn_up.gpu" in own)
+            cold = next(k for k, own in enumerate(labels) if f"blk.{i}.ffn_up.cpu" in own)
+            assert cold == hot + 1
+            assert not division.parts[hot].gives
+            assert f"blk.{i}.mask" in labels[hot - 1]
+            assert f"blk.{i}.sides" in labels[cold + 1]
+
+
+# Text
+
+
+def test_text_is_the_cpu_s(tmp_path: Path) -> None:
+    """Greedy text of a model whose best token leads by more than the devices differ."""
+    path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
+    params: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, "logprobs": 2}
+    with Engine.load(path, threads=1, context=64) as engine:
+        expected = generate(engine, **params)
+        leads = [p.top_logprobs[0][1] - p.top_logprobs[1][1] for p in expected]
+        assert min(leads) > 0.1
+    for options in ({}, {"gpu_layers": 1}):
+        with Engine.load(path, threads=1, context=64, device="cuda", **options) as engine:
+            assert tokens(generate(engine, **params)) == tokens(expected)
+
+
+def test_drafts_change_nothing(tmp_path: Path) -> None:
+    """Several tokens verified in a step give the text of one after the other."""
+    path = Spelling(format="Q4_0", seed=5).write(tmp_path / "spelling.gguf")
+    prompt, params = "the cat the cat the cat", SamplingParams(temperature=0, max_tokens=14)
+    found = []
+    for speculation in (None, PromptLookup(draft_max=3)):
+        with Engine.load(
+            path, threads=1, context=64, device="cuda", speculation=speculation
+        ) as engine:
+            found.append([piece.token for piece in engine.generate(prompt, params)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("saver", "goer"), [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")])
+def test_sessions(saver: str, goer: str, tmp_path: Path) -> None:
+    """What one device had in its cache another goes on with; on the same one, bit for bit."""
+    path, text = MIXED.write(tmp_path / "small.gguf"), prompt(MIXED)
+    file, last = tmp_path / "held.session", text[-1]
+
+    def go_on(device: str) -> Array:
+        with Engine.load(path, threads=1, context=32, device=device) as engine:
+            held = restore(engine, file)
+            return engine.model.evaluate([last], len(held)).copy()
+
+    with Engine.load(path, threads=1, context=32, device=saver) as engine:
+        engine.logits(text[:-1])
+        save(engine, file)
+        expected = engine.model.evaluate([last], LENGTH - 1).copy()
+    if saver == goer:
+        assert np.array_equal(go_on(goer), expected)
+    else:
+        gap = Gap.between(go_on(goer)[None], expected[None])
+        assert gap.nmse <= 2.0**-22  # keys and values in F16 next to a step of it

@@ -1,0 +1,143 @@
+"""engine/gpu: who runs what, and what goes over."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from conformance.cuda.emulator import Emulator
+from engine.gpu.mirror import Inputs
+from engine.gpu.parts import divided, layers_of, meant, placed
+from engine.graph import Graph, Node, Value
+from kernels.cuda.device import Buffer
+from reference.op import Array
+
+# Parts
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
+    """Nodes that each read one or two values made before, each on one of two sides."""
+    graph, values = Graph(), [Value("start", "input", "f32", ("tokens", 8))]
+    for i in range(draw(st.integers(1, 12))):
+        x, y = (values[draw(st.integers(0, len(values) - 1))] for _ in range(2))
+        values.append(graph("add", f"value {i}", x=x, y=y))
+    sides = draw(st.lists(st.booleans(), min_size=len(graph.nodes), max_size=len(graph.nodes)))
+    return graph.nodes, sides, values[-1]
+
+
+@given(graphs())
+def test_every_value_is_there_when_it_is_read(drawn: tuple[list[Node], list[bool], Value]) -> None:
+    """Each side has what it made, and of the other's what was given and taken, in time."""
+    nodes, sides, result = drawn
+    parts = divided(nodes, sides, result)
+    assert [n.label for part in parts for n in part.nodes] == [n.label for n in nodes]
+    has: dict[bool, set[str]] = {True: {"start"}, False: {"start"}}
+    given_over: dict[bool, set[str]] = {True: set(), False: set()}
+    for part in parts:
+        taken = {value.name for value in part.takes}
+        assert taken <= given_over[not part.on_gpu]
+        has[part.on_gpu] |= taken
+        for node in part.nodes:
+            read = {node.arguments[name].name for name in "xy"}  # type: ignore[union-attr]
+            assert read <= has[part.on_gpu]
+            has[part.on_gpu].add(node.arguments["out"].name)  # type: ignore[union-attr]
+        made = {node.arguments["out"].name for node in part.nodes}  # type: ignore[union-attr]
+        given_over[part.on_gpu] |= {value.name for value in part.gives}
+        assert {value.name for value in part.gives} <= made
+    assert result.name in given_over[True] | given_over[False]
+
+
+@given(graphs())
+def test_what_the_cpu_does_not_wait_for_is_a_part_of_its_own(
+    drawn: tuple[list[Node], list[bool], Value],
+) -> None:
+    """A part of the GPU that the CPU's next one reads of ends with what it reads."""
+    parts = divided(*drawn)
+    for own, after in pairwise(parts):
+        if own.on_gpu and not after.on_gpu:
+            taken = {value.name for value in after.takes}
+            made = [node.arguments["out"].name for node in own.nodes]  # type: ignore[union-attr]
+            assert made[-1] in taken or not taken & set(made)
+
+
+BLOCKS = 3
+OF_BLOCKS = [f"blk.{i}.{name}" for i in range(BLOCKS) for name in ("attn", "ffn")]
+LABELS = ["token_embd", "rotation", *OF_BLOCKS, "rows", "output_norm", "logits"]
+NODES = [Node("add", {}, None, label) for label in LABELS]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [(0, []), (1, LABELS[6:9]), (2, LABELS[4:9]), (3, LABELS[2:9]), (4, LABELS), (99, LABELS)],
+)
+def test_layers_are_counted_as_llama_cpp_does(layers: int, expected: list[str]) -> None:
+    """The last N blocks, what picks rows of the last one with it; all else with one more."""
+    there = meant(NODES, BLOCKS, layers)
+    assert [node.label for node, on in zip(NODES, there, strict=True) if on] == expected
+    assert layers_of(NODES, BLOCKS) == [-1, -1, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_a_block_without_kernels_stays() -> None:
+    """A node that the GPU cannot run keeps its block with the CPU, and a note says which op."""
+    nodes = [replace(n, op="silu", format="Q2_K") if n.label == "blk.1.ffn" else n for n in NODES]
+    there, notes = placed(nodes, BLOCKS, BLOCKS + 1, lambda node: node.op != "silu")
+    assert [n.label for n, on in zip(nodes, there, strict=True) if not on] == LABELS[4:6]
+    assert notes == ["1 of 3 blocks stay on the CPU: no CUDA kernel for silu Q2_K"]
+    _, notes = placed(nodes, BLOCKS, BLOCKS + 1, lambda node: node.label != "logits")
+    assert notes == ["the output stays on the CPU: no CUDA kernel for add"]
+
+
+# Inputs
+
+
+class Counting(Emulator):
+    """Remembers the sizes of what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[int] = []
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        self.written.append(array.nbytes)
+        super().write(buffer, array)
+
+
+SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),
+          "cell_positions": (50,)}  # fmt: skip
+
+
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 8))
+def test_the_device_has_the_inputs_of_a_step(seed: int, steps: int) -> None:
+    """Lists as far as a step's tokens see them, cells' positions and all that is new."""
+    rng, device = np.random.default_rng(seed), Counting()
+    inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
+    for _ in range(steps):
+        tokens = int(rng.integers(1, 9))
+        for array in inputs.host.values():
+            chosen = rng.random(array.shape) < 0.1
+            array[chosen] = rng.integers(0, 100, int(chosen.sum()))
+        inputs.host["spans"][:tokens, 0] = rng.integers(0, 3, tokens)
+        inputs.send(tokens)
+        for name, array in inputs.host.items():
+            there = np.empty_like(array)
+            device.read(inputs.buffers[name], there)
+            seen = np.unique(inputs.host["spans"][:tokens, 0]) if name == "lists" else slice(None)
+            assert_array_equal(there[seen], array[seen])
+
+
+def test_only_what_changed_goes_over() -> None:
+    """A token more costs a step's small inputs, its place in a list and its cell's position."""
+    device = Counting()
+    inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
+    inputs.send(1)
+    device.written.clear()
+    inputs.host["lists"][0, 17] = 5
+    inputs.host["cell_positions"][5] = 17
+    inputs.send(1)
+    fresh = sum(-(-4 * int(np.prod(SHAPES[n])) // 256) * 256 for n in SHAPES if n[0] in "tps")
+    assert device.written == [fresh, 4, 4]

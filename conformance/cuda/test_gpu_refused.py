@@ -1,0 +1,282 @@
+"""engine/gpu: memory that is counted first, and what is refused in one line."""
+
+import gc
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cuda.emulator import Emulator, compiler
+from conformance.llama.conftest import inside
+from conformance.llama.small_models import Small
+from conformance.llama.test_bad_input import Assay, fault
+from conformance.powerinfer.sparse_files import SMALL_MODELS
+from engine.config import ModelError
+from engine.gpu.division import Division
+from engine.gpu.memory import SPARE
+from engine.graph import Value
+from engine.model import Model
+from engine.options import Options
+from kernels.certificates import Certificate, Key, Store
+from kernels.choose import Chooser, Need, UncertifiedError
+from kernels.cuda import current, gpu
+from kernels.cuda.current import taking_the_place
+from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.table import CUDA_KERNELS
+
+__all__ = ["inside"]
+SMALL = Small(format="Q4_0", blocks=3, seed=1)
+needs_compiler = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
+
+
+# Memory
+
+
+@pytest.fixture(name="path", scope="module")
+def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return SMALL.write(tmp_path_factory.mktemp("room") / "small.gguf")
+
+
+def loaded(path: Path, **options: Any) -> Model:
+    return Model(path, Options(**{"threads": 1, "context": 32, "device": "cuda", **options}))
+
+
+def division_of(model: Model) -> Division:
+    return model.ready.division
+
+
+@needs_compiler
+@pytest.mark.parametrize("layers", [-1, 2])
+def test_live_values_never_overlap(layers: int, path: Path) -> None:
+    """Two values share bytes of the arena only if one is dead before the other is born."""
+    model = loaded(path, gpu_layers=layers)
+    layout = division_of(model).layout
+    moments: list[Sequence[Value]] = []
+    for part in layout.parts:
+        moments += [part.takes, *(list(s.values().values()) for s in part.steps), part.gives]
+    lives: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for moment, values in enumerate(moments):
+        for value in (v for v in values if v.kind == "activation"):
+            lives.setdefault(value.name, []).append(moment)
+            sizes[value.name] = max(sizes.get(value.name, 0), value.bytes(layout.limits))
+    assert lives.keys() == layout.offsets.keys()
+    where = {name: (begin, begin + sizes[name]) for name, begin in layout.offsets.items()}
+    for a, b in combinations(lives, 2):
+        together = max(lives[a][0], lives[b][0]) <= min(lives[a][-1], lives[b][-1])
+        shared = max(where[a][0], where[b][0]) < min(where[a][1], where[b][1])
+        assert not (together and shared), f"{a} and {b}"
+    for begin, end in where.values():
+        assert begin % 256 == 0
+        assert end <= layout.arena_bytes
+    model.close()
+
+
+@needs_compiler
+@pytest.mark.parametrize("layers", [-1, 1, 3])
+def test_memory_is_as_it_was_counted(layers: int, path: Path) -> None:
+    """What a model takes is what was said to be wanted, less the room for kernels and what
+    rounding up to whole pieces adds; closed, it has given all back."""
+    device = Emulator()
+    with taking_the_place(device):
+        model = loaded(path, gpu_layers=layers)
+        needed = division_of(model).needed.total - SPARE
+        taken = device.total - device.memory()[0]
+        assert needed - 256 * 100 < taken <= needed
+        model.close()
+        del model
+        gc.collect()
+        assert device.memory() == (device.total, device.total)
+
+
+class Untouched(Emulator):
+    """Remembers what memory it was asked for."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self.asked_for: list[int] = []
+
+    def empty(self, size: int) -> Buffer:
+        self.asked_for.append(size)
+        return super().empty(size)
+
+
+@needs_compiler
+def test_too_little_memory_is_said_before_any_is_taken(path: Path) -> None:
+    """With the amounts and the gpu_layers that fit, which then do; and nothing was put there."""
+    with taking_the_place(Emulator()):
+        model = loaded(path)
+        needed = division_of(model).needed.total
+        model.close()
+    device = Untouched(needed - 1)
+    with taking_the_place(device), pytest.raises(ModelError) as caught:
+        loaded(path)
+    assert not device.asked_for
+    said = str(caught.value)
+    assert said.startswith("emulated: the model needs 0.0")
+    assert "for weights" in said
+    fitting = int(said.split("gpu_layers=")[1].split()[0])
+    assert 0 < fitting <= SMALL.blocks
+    with taking_the_place(Emulator(needed - 1)):
+        loaded(path, gpu_layers=fitting).close()
+        with pytest.raises(ModelError, match=f"gpu_layers={fitting} would fit"):
+            loaded(path, gpu_layers=fitting + 1)
+    with taking_the_place(Emulator(SPARE)), pytest.raises(ModelError, match="not even one block"):
+        loaded(path)
+
+
+# What is refused
+
+
+class Lost(Emulator):
+    """A GPU that is gone after so many launches."""
+
+    def __init__(self, launches: int) -> None:
+        super().__init__()
+        self.left = launches
+
+    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise DeviceError("emulated: the device was lost")
+        super().launch(launch, grid, values)
+
+
+@needs_compiler
+def test_a_device_that_is_lost(path: Path) -> None:
+    """The step ends with one error, its tokens are not held, and the CPU goes on."""
+    loaded(path).close()  # certified
+    device = Lost(1000)
+    with taking_the_place(device):
+        model = loaded(path)
+        model.evaluate([5, 6], 0)
+        device.left = 10
+        with pytest.raises(DeviceError, match="the device was lost"):
+            model.evaluate([7], 2)
+        assert model.cells.positions_of(0).tolist() == [0, 1]
+        model.close()
+    model = loaded(path, device="cpu")
+    assert np.isfinite(model.evaluate([5, 6, 7], 0)).all()
+    model.close()
+
+
+def test_no_device_is_one_line(inside: Assay, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a driver, or with one that is too old, a line says so and the CPU still works."""
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr(current, "_instead", [])
+    monkeypatch.setattr(current, "_first_gpu", gpu.Gpu)
+
+    def none() -> int:
+        raise cupy.cuda.runtime.CUDARuntimeError(35)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", none)
+    arguments = ("run", path, "-p", "5", "-n", "1", "--device", "cuda")
+    for version, words in ((0, "there is no NVIDIA driver"), (9020, "the driver is for CUDA 9, ")):
+        monkeypatch.setattr(cupy.cuda.runtime, "driverGetVersion", lambda v=version: v)
+        assert words in fault(inside(*arguments))
+    code, *_ = inside(*arguments[:-2])
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device is 'tpu': want cpu or cuda"),
+        ({"gpu_layers": -2}, "gpu_layers must be at least -1, got -2"),
+        ({"device": "cpu", "gpu_layers": 3}, "gpu_layers is 3, but the device is the CPU"),
+        ({"ram_budget": "1GiB"}, "device cuda and ram_budget exclude each other"),
+        ({"observe": True}, "device cuda and observe exclude each other"),
+        ({"count_neurons": True}, "device cuda and count_neurons exclude each other"),
+        ({"vram_budget": 1, "gpu_layers": 2}, "vram_budget and gpu_layers exclude each other"),
+        ({"vram_budget": 1, "keep_packed": True}, "vram_budget and keep_packed exclude"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    """What cannot be, or cannot be together, is named."""
+    with pytest.raises(ModelError, match=message):
+        Options(**{"device": "cuda", **options})
+
+
+@needs_compiler
+def test_a_budget_too_small_for_attention(tmp_path: Path) -> None:
+    """Neurons go to a GPU after attention, predictors and the cache, so these have to fit."""
+    path = SMALL_MODELS["F32"].write(tmp_path / "sparse.gguf")
+    with pytest.raises(ModelError, match=r"a vram_budget of 1e-05 GiB is too small for attention"):
+        loaded(path, vram_budget=1e-5, disable_gpu_index=True)
+
+
+# Certificates
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Of certificates, empty."""
+    store = Store(tmp_path / "certificates.jsonl")
+    monkeypatch.setattr("engine.model.Store", lambda: store)
+    return store
+
+
+def certificate(kernel: CudaKernel, failure: str = "") -> Certificate:
+    key = Key.of(kernel).digest
+    when = "2026-01-01"
+    return Certificate(kernel.name, key, "emulated", 9, 0.5, 1e-15, 0.1, when, failure)
+
+
+RMS_NORM, ADD = (next(k for k in CUDA_KERNELS if k.op == op) for op in ("rms_norm", "add"))
+
+
+@needs_compiler
+def test_what_the_emulator_proves_is_its_own(store: Store) -> None:
+    """It is tried in this process, kept at level emulated, and not found on another device."""
+    chooser, need = Chooser(store), Need("add")
+    assert chooser.choose_on(Emulator(), [need]) == {
+        need: ADD,
+        Need("quantise_activations"): next(
+            k for k in CUDA_KERNELS if k.op == "quantise_activations"
+        ),
+    }
+    kept = store.get(ADD)
+    assert kept is not None
+    assert (kept.level, kept.passed) == ("emulated", True)
+
+    class Other(Emulator):
+        identity = "NVIDIA H200/sm_90/driver-12090"
+
+    with taking_the_place(Other()):
+        assert store.get(ADD) is None
+
+
+@needs_compiler
+def test_a_kernel_that_failed_is_not_used(store: Store, path: Path) -> None:
+    """Blocks that need it stay on the CPU, and notes say why; in strict mode loading stops."""
+    store.add(certificate(k, "wrong" if k is RMS_NORM else "") for k in CUDA_KERNELS)
+    model = loaded(path)
+    where = {step.node.label: step.kernel.target for step in model.steps}
+    assert {t for label, t in where.items() if label.startswith("blk.")} == {"cpu"}
+    assert (where["token_embd"], where["output_norm"]) == ("cuda", "cpu")
+    assert model.notes == [
+        "rms_norm/cuda/generic failed its trial and is not used: wrong",
+        "the output stays on the CPU: no CUDA kernel for rms_norm",
+        "3 of 3 blocks stay on the CPU: no CUDA kernel for rms_norm",
+    ]
+    model.close()
+    with pytest.raises(UncertifiedError, match="rms_norm/cuda/generic failed its trial"):
+        loaded(path, strict=True)
+
+
+def test_a_gpu_too_old_for_a_kernel() -> None:
+    """Kernels that want more than it is capable of are none of its candidates."""
+
+    class Old(Emulator):
+        capability = 75
+
+    need = Need("linear", "F16", (("hidden", 64), ("out", 64)))
+    new = {k.variant for k in need.candidates_on(Emulator(), numerics="fast")}
+    old = {k.variant for k in need.candidates_on(Old(), numerics="fast")}
+    assert new - old == {"bf16"}
+    assert "bf16" not in {k.variant for k in need.candidates_on(Emulator())}

@@ -1,0 +1,15 @@
+"""A model on a GPU, whole or in its last blocks, the rest on the CPU's threads.
+
+The room, in reading order:
+
+- `parts`: which nodes run where, and the parts of a step that either side runs in a row
+- `layout`: a GPU's parts with kernels, laid out in its memory before any is taken
+- `weights`: what kernels of a device read, as they want it
+- `memory`: what that memory has to hold, counted beforehand
+- `division`: all this for a model
+- `upload`: weights and caches put there
+- `mirror`: a step's inputs, of which only what changed goes over
+- `device_plan`: launches of a step, recorded once where its sizes come again
+- `hybrid`: a step of parts on both sides
+- `build`: a division put there and joined with the CPU's plan
+"""

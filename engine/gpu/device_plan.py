@@ -1,0 +1,103 @@
+"""Launches of a step's parts on a device. At sizes that come again they are recorded, and from then
+on a part is one call."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.gpu.layout import DeviceStep, Layout
+from engine.gpu.upload import DeviceRows, Uploaded
+from engine.graph import Value
+from engine.plan import shape_of
+from kernels.cuda.call import device_sizes
+from kernels.cuda.device import Buffer, Device
+
+MOST_RECORDED = 64  # parts at sizes
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A step with the addresses of its arrays and its scalars, and with the sizes that follow from
+    how its weights lie there."""
+
+    step: DeviceStep
+    arguments: dict[str, Any]
+    sizes: Sizes
+
+
+class DevicePlan:
+    """The parts of a layout, over `weights`, caches and a step's `inputs` by name. Everything is
+    compiled by the time it is made.
+
+    `arena` is the activations' memory, `recorded` the parts that were, by number and sizes.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        layout: Layout,
+        weights: Mapping[str, Uploaded],
+        caches: Mapping[str, DeviceRows],
+        inputs: Mapping[str, Buffer],
+    ) -> None:
+        self._device, self._layout, self._weights = device, layout, weights
+        self._buffers = {
+            **{name: weight.buffer for name, weight in weights.items()},
+            **{name: cache.buffer for name, cache in caches.items()},
+            **inputs,
+        }
+        self.arena = device.empty(layout.arena_bytes)
+        self._parts = [[self._bound(step) for step in part.steps] for part in layout.parts]
+        self._seen: set[tuple[int, ...]] = set()
+        self.recorded: dict[tuple[int, ...], Callable[[], None]] = {}
+        for step in layout.steps():
+            for launch in step.kernel.launches:
+                device.prepare(launch)
+
+    def _bound(self, step: DeviceStep) -> _Bound:
+        arguments = {
+            name: self.buffer(value).address if isinstance(value, Value) else value
+            for name, value in step.node.arguments.items()
+        }
+        values = {n: v.name for n, v in step.values().items() if v.name in self._weights}
+        shapes = {argument: self._weights[name].shape for argument, name in values.items()}
+        return _Bound(step, arguments, device_sizes(step.kernel, shapes))
+
+    def buffer(self, value: Value) -> Buffer:
+        """The memory of a value at its largest size."""
+        if value.kind != "activation":
+            return self._buffers[value.name]
+        limits = self._layout.limits
+        return self.arena.at(self._layout.offsets[value.name], value.bytes(limits))
+
+    def run(self, part: int, sizes: Sizes) -> None:
+        """Have a part done; this does not wait for it."""
+        key = (part, *sizes.values())
+        if key in self.recorded:
+            self.recorded[key]()
+        elif key in self._seen and len(self.recorded) < MOST_RECORDED:
+            with self._device.capture() as recorded:
+                self._launch(part, sizes)
+            self.recorded[key] = recorded
+            recorded()
+        else:
+            self._launch(part, sizes)
+            self._seen.add(key)
+
+    def _launch(self, part: int, sizes: Sizes) -> None:
+        for bound in self._parts[part]:
+            shape = {**bound.sizes, **shape_of(bound.step.node, sizes)}
+            for launch in bound.step.kernel.launches:
+                if not (grid := launch.grid(shape)).empty:
+                    values = launch.values(bound.arguments, shape)
+                    self._device.launch(launch, grid, values)
+
+    def set(self, label: str, name: str, value: float) -> None:
+        """Give a node's scalar another value from the next step on."""
+        for bound in (bound for part in self._parts for bound in part):
+            if bound.step.node.label == label:
+                bound.arguments[name] = value
+        self._seen.clear()
+        self.recorded.clear()

@@ -1,0 +1,64 @@
+"""A step's inputs on a device: what is new in every step goes over as one piece, of what lasts only
+what has changed."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.gpu.layout import MULTIPLE
+from kernels.cuda.device import Buffer, Device, upload
+
+LASTING = ("lists", "cell_positions")
+
+Array = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class Inputs:
+    """`host` has the inputs by name, int32, to be written to before a step; those of LASTING are
+    the arrays that were given. `buffers` is where the device has them."""
+
+    def __init__(self, device: Device, inputs: Mapping[str, Array]) -> None:
+        fresh = {name: array for name, array in inputs.items() if name not in LASTING}
+        begins, end = {}, 0
+        for name, array in fresh.items():
+            begins[name] = end
+            end += -(-array.nbytes // MULTIPLE) * MULTIPLE
+        self._device, self._fresh = device, np.zeros(end, np.uint8)
+        self._memory = device.empty(end)
+        self.host: dict[str, Array] = {}
+        self.buffers: dict[str, Buffer] = {}
+        for name, array in fresh.items():
+            begin, size = begins[name], array.nbytes
+            own = self._fresh[begin : begin + size]
+            self.host[name] = own.view(np.int32).reshape(array.shape)
+            self.buffers[name] = self._memory.at(begin, size)
+        self._lasting = {name: _Mirrored(device, inputs[name]) for name in LASTING}
+        for name, mirrored in self._lasting.items():
+            self.host[name], self.buffers[name] = inputs[name], mirrored.buffer
+
+    def send(self, tokens: int) -> None:
+        """Those of a step of so many tokens."""
+        self._device.write(self._memory, self._fresh)
+        self._lasting["lists"].send(set(self.host["spans"][:tokens, 0].tolist()))
+        self._lasting["cell_positions"].send([0])
+
+
+class _Mirrored:
+    """Rows of an array of the host, which the device has as they were last sent."""
+
+    def __init__(self, device: Device, array: Array) -> None:
+        self._device, self._rows = device, np.atleast_2d(array)
+        self._sent = self._rows.copy()
+        self.buffer = upload(device, self._sent)
+
+    def send(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            row, sent = self._rows[number], self._sent[number]
+            changed = np.flatnonzero(row != sent)
+            if len(changed):
+                part = slice(int(changed[0]), int(changed[-1]) + 1)
+                begin = (number * row.size + part.start) * row.itemsize
+                size = (part.stop - part.start) * row.itemsize
+                self._device.write(self.buffer.at(begin, size), row[part])
+                sent[part] = row[part]

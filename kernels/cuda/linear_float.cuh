@@ -1,0 +1,118 @@
+// F32, F16 and BF16 weights as linear reads them, in items of EIGHT elements, and few tokens.
+#pragma once
+#include "linear.cuh"
+
+using f32 = float;
+using f16 = half_t;
+using bf16 = bfloat_t;
+using T = FORMAT;
+constexpr int EIGHT = 8;
+
+// An item as it lies in memory.
+template <class Element>
+struct Run {
+  static constexpr int WORDS = EIGHT * sizeof(Element) / 4;
+  uint32_t words[WORDS];
+
+  __device__ __forceinline__ float operator[](int k) const {
+    if constexpr (WORDS == EIGHT)
+      return __uint_as_float(words[k]);
+    else
+      return to_float(Element{static_cast<uint16_t>(words[k / 2] >> 16 * (k % 2))});
+  }
+};
+
+// Of a row; zeros beyond its end. Rows are WHOLE if none has fewer than eight elements in its last.
+template <bool WHOLE, class Element>
+static __device__ __forceinline__ Run<Element> load_run(const Element* __restrict__ row, int item,
+                                                        int hidden) {
+  Run<Element> run{};
+  if constexpr (WHOLE) {
+    load_words<Run<Element>::WORDS>(
+        reinterpret_cast<const uint32_t*>(row + item * EIGHT), run.words);
+  } else {
+#pragma unroll
+    for (int k = 0; k < EIGHT; ++k) {
+      if (item * EIGHT + k >= hidden) continue;
+      const Element element = row[item * EIGHT + k];
+      if constexpr (sizeof(Element) == 4)
+        run.words[k] = __float_as_uint(element);
+      else
+        run.words[k / 2] |= static_cast<uint32_t>(element.bits) << 16 * (k % 2);
+    }
+  }
+  return run;
+}
+
+// Rounded to bfloat16.
+static __device__ __forceinline__ Run<bfloat_t> rounded(const Run<bfloat_t>& run) { return run; }
+
+template <class Element>
+static __device__ __forceinline__ Run<bfloat_t> rounded(const Run<Element>& run) {
+  Run<bfloat_t> found;
+#pragma unroll
+  for (int i = 0; i < EIGHT / 2; ++i) found.words[i] = to_bfloats(run[2 * i], run[2 * i + 1]);
+  return found;
+}
+
+template <bool ROUNDS, class Element>
+static __device__ __forceinline__ auto perhaps_rounded(const Run<Element>& run) {
+  if constexpr (ROUNDS)
+    return rounded(run);
+  else
+    return run;
+}
+
+static __device__ __forceinline__ int items_of(int hidden) { return (hidden + EIGHT - 1) / EIGHT; }
+
+// Up to TOKENS tokens: a warp for ROWS rows. It may round all to bfloat16.
+template <int ROWS>
+struct Item {
+  Run<T> rows[ROWS];
+};
+
+template <bool WHOLE, bool ROUNDS, int TOKENS, int ROWS>
+static __device__ __forceinline__ void few(const float* __restrict__ x,
+                                           const T* __restrict__ weight, float* __restrict__ out,
+                                           int tokens, int hidden, int rows, float* partial) {
+  const int warp = threadIdx.x / WARP;
+  const int row = (blockIdx.x * FEW_WARPS + warp) * ROWS;
+  if (row >= rows) return;
+  float sums[ROWS][TOKENS] = {};
+
+  const auto load = [&](int at) {
+    Item<ROWS> item;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      item.rows[r] = load_run<WHOLE>(
+          weight + static_cast<size_t>(min(row + r, rows - 1)) * hidden, at, hidden);
+    return item;
+  };
+  const auto add = [&](int at, const Item<ROWS>& item) {
+    decltype(perhaps_rounded<ROUNDS>(item.rows[0])) w[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) w[r] = perhaps_rounded<ROUNDS>(item.rows[r]);
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) {
+      const float* const row = x + static_cast<size_t>(min(t, tokens - 1)) * hidden;
+      const auto v = perhaps_rounded<ROUNDS>(load_run<WHOLE>(row, at, hidden));
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int k = 0; k < EIGHT; ++k) sums[r][t] = fmaf(w[r][k], v[k], sums[r][t]);
+    }
+  };
+  for_chain<TOKENS <= 2 ? 2 : 1>(items_of(hidden), load, add);
+  add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
+}
+
+#define FEW(name, ROUNDS, TOKENS, ROWS)                                                            \
+  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                   \
+      name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) {  \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
+    const T* const w = reinterpret_cast<const T*>(weight);                                         \
+    if (hidden % EIGHT)                                                                            \
+      few<false, ROUNDS, TOKENS, ROWS>(x, w, out, tokens, hidden, rows, partial);                  \
+    else                                                                                           \
+      few<true, ROUNDS, TOKENS, ROWS>(x, w, out, tokens, hidden, rows, partial);                   \
+  }

@@ -1,0 +1,85 @@
+// Active neurons' rows of F32, F16 and BF16, in float32. An item is a run of EIGHT elements.
+#include "rows.cuh"
+
+using f32 = float;
+using f16 = half_t;
+using bf16 = bfloat_t;
+using T = FORMAT;
+constexpr int EIGHT = 8;
+constexpr int TILE = WARP * EIGHT * sizeof(T);  // bytes: an item for each lane
+
+// An item of each row with those of some tokens, which lie `hidden` apart; rows' last may be
+// shorter than eight.
+template <int TOKENS>
+static __device__ __forceinline__ void meet_some(const T* const (&items)[ROWS],
+                                                 const float* __restrict__ x, int size, int hidden,
+                                                 int tokens, float (&sums)[ROWS][TOKENS]) {
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+    if (t >= tokens) break;
+    for (int k = 0; k < size; ++k)
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r)
+        sums[r][t] = fmaf(to_float(items[r][k]), x[static_cast<size_t>(t) * hidden + k], sums[r][t]);
+  }
+}
+
+// The same for eight, where tokens begin at 16 bytes.
+template <int TOKENS>
+static __device__ __forceinline__ void meet_eight(const T* const (&items)[ROWS],
+                                                  const float* __restrict__ x, int hidden,
+                                                  int tokens, float (&sums)[ROWS][TOKENS]) {
+  union {
+    uint32_t words[EIGHT * sizeof(T) / 4];
+    T elements[EIGHT];
+  } w[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r)
+    load_words<EIGHT * sizeof(T) / 4>(reinterpret_cast<const uint32_t*>(items[r]), w[r].words);
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+    if (t >= tokens) break;
+    uint32_t own[EIGHT];
+    load_words<EIGHT>(reinterpret_cast<const uint32_t*>(x + static_cast<size_t>(t) * hidden), own);
+#pragma unroll
+    for (int k = 0; k < EIGHT; ++k)
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r)
+        sums[r][t] = fmaf(to_float(w[r].elements[k]), __uint_as_float(own[k]), sums[r][t]);
+  }
+}
+
+template <int TOKENS>
+static __device__ __forceinline__ void multiply(const float* __restrict__ x, int hidden,
+                                                const Weight& weight, const Active& active,
+                                                uint4* tiles, float* partial, int tokens,
+                                                float* __restrict__ out) {
+  const bool aligned = hidden % 4 == 0;
+  const auto meet = [&](const uint8_t* own, int tile, int first, int some, auto& sums) {
+    const int lane = threadIdx.x % WARP, begin = (tile * WARP + lane) * EIGHT;
+    const int size = min(EIGHT, hidden - begin);
+    const T* items[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      items[r] = reinterpret_cast<const T*>(own + r * TILE) + lane * EIGHT;
+    const float* const from = x + static_cast<size_t>(first) * hidden + begin;
+    if (size == EIGHT && aligned)
+      meet_eight<TOKENS>(items, from, hidden, some, sums);
+    else
+      meet_some<TOKENS>(items, from, size, hidden, some, sums);
+  };
+  meet_rows<TOKENS, TILE>(weight, hidden * sizeof(T), active, tiles, partial, tokens, out, meet);
+}
+
+#define SPARSE_LINEAR(name, TOKENS, BLOCKS)                                                       \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                              \
+      name(const float* x, const uint8_t* weight, const uint8_t* mask, const int* rows,           \
+           const int* count, const int* slots, float* out, int tokens, int hidden, int held,      \
+           int stride, int neurons) {                                                             \
+    __shared__ uint4 tiles[TILES<TILE>];                                                          \
+    __shared__ float partial[PARTIALS<TOKENS>];                                                   \
+    multiply<TOKENS>(x, hidden, {weight, slots, stride}, {mask, rows, *count, neurons}, tiles,    \
+                     partial, tokens, out);                                                       \
+  }
+SPARSE_LINEAR(sparse_linear_1, 1, 3)
+SPARSE_LINEAR(sparse_linear_8, 8, 2)
