@@ -113,9 +113,7 @@ def tensor_few(head_dim: int) -> Launch:
         memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
         return Grid((chunks(shape), shape["kv_heads"] * slices, tiles), THREADS, memory)
 
-    return Launch(
-        "attention_tensor_few.cu", f"attention_tensor_few_{head_dim}", SIGNATURE, grid
-    )
+    return Launch("attention_tensor_few.cu", f"attention_tensor_few_{head_dim}", SIGNATURE, grid)
 
 
 def tensor_many(head_dim: int) -> Launch:
@@ -128,9 +126,7 @@ def tensor_many(head_dim: int) -> Launch:
         memory = pieces + 2 * rows * stride(shape, "F16")
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return Launch(
-        "attention_tensor_many.cu", f"attention_tensor_many_{head_dim}", SIGNATURE, grid
-    )
+    return Launch("attention_tensor_many.cu", f"attention_tensor_many_{head_dim}", SIGNATURE, grid)
 
 
 def items(shape: Shape) -> Grid:
