@@ -10,6 +10,7 @@ from conformance.kernel.here import each, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import FEW
 from kernels.cpu.attention_sums import CHUNK
+from kernels.cuda import attention as cuda
 from kernels.judge import Candidate, compare
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
@@ -17,7 +18,7 @@ from reference.attention import MERGED
 from reference.formats import FORMATS
 from reference.op import Case
 
-HEAD_DIM, CELLS = 32, 30
+HEAD_DIM, CELLS = 64, 30
 LONG = 3 * CHUNK + 5
 UNIT = 127  # a value that every format holds exactly
 
@@ -101,8 +102,11 @@ def test_chunks_merge_within_the_bound(kernel, cells, tokens):
 
 
 def test_the_bound_allows_these_chunks():
-    """Chunks are no smaller than what the reference's bound was derived for."""
-    assert CHUNK >= MERGED
+    """Chunks are no smaller than what the reference's bound was derived for, and those of a GPU
+    end wherever the CPU's do, where these laws look."""
+    assert min(CHUNK, cuda.CHUNK) >= MERGED
+    assert CHUNK % cuda.CHUNK == 0
+    assert cuda.FEW == FEW
 
 
 @each("attention")
@@ -197,7 +201,7 @@ def test_huge_scores_do_not_overflow(kernel):
 @each("attention")
 def test_the_plain_call_knows_its_own_format(kernel):
     """`call` needs no word of the format that the kernel's name says, and refuses another."""
-    inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=32)
+    inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=HEAD_DIM)
     given = {name: value for name, value in inputs.items() if name != "format"}
     assert_array_equal(call(kernel, given)["out"], run(kernel, **inputs))
     with pytest.raises(ShapeError, match="got format BF16"):

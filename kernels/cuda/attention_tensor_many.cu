@@ -23,7 +23,7 @@ struct Pieces {
   size_t row_bytes, column;
   int number = 0;           // of the piece that is on its way
 
-  __device__ int most(int chunk) const { return min(run.most - chunk * CHUNK, CHUNK); }
+  __device__ int most(int chunk) const { return min(max(run.most - chunk * CHUNK, 0), CHUNK); }
 
   __device__ void look_up_chunk(int chunk) const {
     const int at = chunk % 2 * CHUNK;
@@ -34,7 +34,7 @@ struct Pieces {
     const int chunk = number / 4, part = number % 2;
     const int* const own = cells + chunk % 2 * CHUNK;
     uint8_t* const to = stage + number % 2 * ROOM;
-    if (run.most <= chunk * CHUNK) return;
+    if (most(chunk) == 0) return;
     if (number % 4 < 2)
       bring_filled<BYTES<HEAD_DIM>>(to, in.k + column, row_bytes, own + part * HALF,
                                     min(max(most(chunk) - part * HALF, 0), HALF));
