@@ -84,7 +84,7 @@ OP = Op(
     formats=tuple(FORMATS),
     fit=fit,
     corners=(
-        {"tokens": 67, "neurons": 300, "hidden": 2112, "active": 170, "held": 200},
+        {"tokens": 67, "neurons": 100, "hidden": 544, "active": 61, "held": 80},
         {"tokens": 3, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
         {"tokens": 67, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
     ),

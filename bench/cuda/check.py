@@ -39,8 +39,9 @@ class Check:
         """The moment, of time.monotonic(), at which such a share of the time is over."""
         return self.say.begun + share * self.seconds
 
-    def over(self, share: float = 1.0) -> bool:
-        return time.monotonic() >= self.by(share)
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until then."""
+        return self.by(share) - time.monotonic()
 
     def fail(self, what: str) -> None:
         self.failures.append(what)

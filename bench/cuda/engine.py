@@ -1,16 +1,25 @@
-"""The engine on a GPU beside the engine on the CPU, and how fast it decodes."""
+"""The engine on a GPU beside the engine on the CPU, and how fast it decodes.
 
+Run as a program (`python -m bench.cuda.engine MODEL ...`) it compares logits: a line a model, and
+exit status 1 if they are too far apart.
+"""
+
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.cuda.ceilings import Ceilings
 from bench.results import Measurement
 
+Logits = np.ndarray[Any, np.dtype[np.float64]]
+
 TEXT = "Once upon a time there was"
 MODELS = ("story", "story-relu")
+ALLOWED = 2**-6  # of the farthest logit: an activation may be rounded to the other side
 TOKENS = 64
 ROUNDS = 5
 
@@ -25,6 +34,10 @@ class Agreement:
     reach: float
     differ: int
     tokens: int
+
+    @property
+    def fine(self) -> bool:
+        return self.off <= ALLOWED * self.reach  # NaN is not
 
     def __str__(self) -> str:
         return (
@@ -41,10 +54,15 @@ def agreement(model: str) -> Agreement:
     for device in ("cpu", "cuda"):
         with Engine.load(model, device=device) as engine:
             found.append(engine.logits(TEXT).astype(np.float64))
-    cpu, gpu = found
+    return compared(model, *found)
+
+
+def compared(model: str, cpu: Logits, gpu: Logits) -> Agreement:
+    """[tokens, vocab] of either."""
     differ = int((cpu.argmax(axis=1) != gpu.argmax(axis=1)).sum())
-    off, reach = np.abs(cpu - gpu).max(), np.abs(cpu).max()
-    return Agreement(model, float(off), float(reach), differ, len(cpu))
+    return Agreement(
+        model, float(np.abs(cpu - gpu).max()), float(np.abs(cpu).max()), differ, len(cpu)
+    )
 
 
 def decoding(name: str, path: Path, ceilings: Ceilings) -> Measurement:
@@ -69,3 +87,16 @@ def decoding(name: str, path: Path, ceilings: Ceilings) -> Measurement:
         format=of_format.most_common(1)[0][0], samples=tuple(samples[1:]),
         bytes=float(of_format.total()), limit=limit, limit_seconds=limit_seconds,
     )  # fmt: skip
+
+
+def main() -> int:
+    wrong = 0
+    for model in sys.argv[1:]:
+        found = agreement(model)
+        print(found, flush=True)
+        wrong += not found.fine
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

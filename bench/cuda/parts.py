@@ -1,7 +1,8 @@
 """The parts of a check, one after the other."""
 
 import os
-import time
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,10 +33,11 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
     """All of them; one that breaks off is a failure, and the next one follows."""
     free, total = check.gpu.memory()
     check.say(f"{check.gpu.identity}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+    comparison = begin_comparison(check)  # most of its time goes into compiling CPU kernels
     parts: dict[str, Callable[[Check], None]] = {
         "judging": judge,
         "compute-sanitizer": sanitize,
-        "the engine": compare_engine,
+        "the engine": partial(end_comparison, comparison=comparison),
         "measuring": partial(measure_all, models=models),
     }
     for what, part in parts.items():
@@ -78,7 +80,7 @@ def sanitize(check: Check) -> None:
         check.say("not run: there is no compute-sanitizer here")
         return
     for tool in sanitizer.TOOLS:
-        left = check.by(SANITIZED) - time.monotonic()
+        left = check.left(SANITIZED)
         if left <= 0:
             check.say(f"{tool}: not reached in time")
             continue
@@ -89,16 +91,31 @@ def sanitize(check: Check) -> None:
             check.say(f"{tool}: {finding.words}")
 
 
-def compare_engine(check: Check) -> None:
-    """Logits of embedded models, on the GPU and on the CPU."""
+def begin_comparison(check: Check) -> subprocess.Popen[str] | str:
+    """Of the engine's logits with the CPU's, in a process of its own; or why there is none."""
     if missing := lacking(("gguf", "tokenizers")):
-        check.say(f"not compared without {' and '.join(missing)}")
+        return f"not compared without {' and '.join(missing)}"
+    command = [sys.executable, "-m", "bench.cuda.engine", *engine.MODELS]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+def end_comparison(check: Check, comparison: subprocess.Popen[str] | str) -> None:
+    """What came of it."""
+    if isinstance(comparison, str):
+        check.say(comparison)
         return
-    for model in engine.MODELS:
-        if check.over(COMPARED):
-            check.say(f"{model}: not reached in time")
-            continue
-        check.say(str(engine.agreement(model)))
+    try:
+        told, complaint = comparison.communicate(timeout=max(1, check.left(COMPARED)))
+    except subprocess.TimeoutExpired:
+        comparison.kill()
+        told, _ = comparison.communicate()
+        check.say(f"{told}the rest was not reached in time")
+        return
+    check.say(told.rstrip())
+    if comparison.returncode:
+        last = complaint.strip().splitlines()[-1:] or ["logits are too far apart"]
+        check.fail(f"the engine: {last[0]}")
 
 
 def measure_all(check: Check, models: Mapping[str, Path]) -> None:
@@ -118,7 +135,7 @@ def measure_all(check: Check, models: Mapping[str, Path]) -> None:
                 check.say(f"  {row.title}: {row.median * 1e6:,.1f} us, {row.share:.1%}")
             elif row.contender == OURS:
                 check.fail(f"{row.title}: {row.note}")
-        if check.over():
+        if check.left() <= 0:
             check.say("the time is up: what would have followed is not measured")
             break
     check.say("goals, beside what was measured here as the limit:")

@@ -14,6 +14,7 @@ import pytest
 from bench import gpu_check
 from bench.cuda import parts, sanitizer
 from bench.cuda.check import Check, Log
+from bench.cuda.engine import compared
 from bench.cuda.trial import cases, random_cases
 from kernels.cuda.table import CUDA_KERNELS
 from reference.table import OPS
@@ -82,25 +83,68 @@ def test_a_bare_machine_can_import_all_of_it():
     assert done.stdout == "all there\n", done.stderr
 
 
+def checked(folder: Path, seconds: float = 60) -> Check:
+    gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up")
+    return Check(gpu, folder, Log(StringIO()), seconds)
+
+
 def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path, capsys):
     done = []
 
-    def breaks(check):
+    def breaks(check, **_):
         raise RuntimeError("the device is lost\nmore words")
 
-    for name in ("judge", "compare_engine"):
+    monkeypatch.setattr(parts, "begin_comparison", lambda _: "not today")
+    for name in ("judge", "measure_all"):
         monkeypatch.setattr(parts, name, breaks)
     monkeypatch.setattr(parts, "sanitize", done.append)
-    monkeypatch.setattr(parts, "measure_all", lambda check, models: done.append((check, models)))
-    file = StringIO()
-    check = Check(SimpleNamespace(memory=lambda: (1, 1), identity=""), tmp_path, Log(file), 60)
+    check = checked(tmp_path)
     parts.run(check, {"a": Path("b")})
-    assert done == [check, (check, {"a": Path("b")})]
+    assert done == [check]
     assert check.failures == [
-        f"{part} broke off: RuntimeError: the device is lost" for part in ("judging", "the engine")
+        f"{part} broke off: RuntimeError: the device is lost" for part in ("judging", "measuring")
     ]
-    assert file.getvalue() == capsys.readouterr().out
-    assert file.getvalue().count("FAILED") == 2
+    said = capsys.readouterr().out
+    assert check.say.file.getvalue() == said
+    assert "  not today\n" in said
+    assert said.count("FAILED") == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "says", "failures"),
+    [
+        ("print('fine')", "fine", []),
+        ("print('off'); raise SystemExit(1)", "off", ["the engine: logits are too far apart"]),
+        ("raise OSError('no such model')", "", ["the engine: OSError: no such model"]),
+        (
+            "import time; print('one', flush=True); time.sleep(60)",
+            "the rest was not reached in time",
+            [],
+        ),
+    ],
+)
+def test_the_engine_is_compared_beside_the_others(tmp_path, capsys, program, says, failures):
+    """What the process says is said, and why it failed; it may not take longer than there is."""
+    check = checked(tmp_path, seconds=0)
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        parts.end_comparison(check, process)
+    assert says in capsys.readouterr().out
+    assert check.failures == failures
+
+
+def test_logits_may_differ_by_a_rounding():
+    cpu = np.float64([[1, 8, 3], [2, 0, -4]])
+    near = compared("m", cpu, cpu + 0.1)
+    assert near.fine
+    assert str(near) == (
+        "m: logits differ by 0.1 at most, of 8; 0 of 2 tokens have another likeliest one"
+    )
+    far = compared("m", cpu, cpu * [[1, 0, 1]])
+    assert not far.fine
+    assert far.differ == 1
+    assert not compared("m", cpu, cpu * np.nan).fine
 
 
 @pytest.mark.parametrize("name", ["linear", "attention", "sparse_axpy", "rms_norm"])

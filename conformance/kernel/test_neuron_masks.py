@@ -146,7 +146,7 @@ def test_an_active_value_stays_and_another_is_zero(kernel):
     assert np.isnan(out).any()
 
 
-@each("threshold_mask", "union_mask", "neuron_split", "add_counts", "where_active")
+@each("threshold_mask", "union_mask", "neuron_split", "add_counts", "where_active", target="cpu")
 @given(data=st.data(), threads=st.integers(2, 5))
 def test_threads_make_one_result(kernel, data, threads):
     """By any number of threads, the same bits."""

@@ -181,7 +181,7 @@ def test_whole_numbers_are_exact(kernel, active):
     assert_array_equal(parts[0] + parts[1], whole)
 
 
-@EACH
+@each("sparse_axpy", formats=() if DEEP else LIKES, target="cpu")
 @given(data=st.data(), threads=st.integers(2, 5))
 @FEWER
 def test_threads_make_one_result(kernel, data, threads):

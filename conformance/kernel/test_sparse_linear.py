@@ -99,7 +99,7 @@ def test_two_parts_make_the_whole(kernel, data, seed):
     assert_array_equal(cpu + gpu, run(kernel, **inputs))
 
 
-@each("sparse_linear")
+@each("sparse_linear", target="cpu")
 @given(data=st.data(), threads=st.integers(2, 5))
 @FEWER
 def test_threads_make_one_result(kernel, data, threads):
