@@ -99,7 +99,7 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
 }
 
 #define FEW(name, TOKENS, ROWS)                                                                    \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                   \
+  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                                \
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,       \
            float* out, int tokens, int hidden, int packed, int rows) {                             \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \

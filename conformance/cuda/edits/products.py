@@ -67,12 +67,6 @@ EDITS = (
         ("another-token", "static_cast<size_t>(token) * rows + row",
          "static_cast<size_t>(row) * tokens + token"),
     ), "Q4_0"),
-    *of("linear", "chains.cuh", (
-        ("no-barrier", "= sums[r][t];\n  __syncwarp();", "= sums[r][t];"),
-        ("half-of-the-chains", "for (int c = 0; c < CHAINS; ++c) sum",
-         "for (int c = 0; c < CHAINS / 2; ++c) sum"),
-        ("lanes-of-other-sums", "partial[lane * (WARP + 1) + c]", "partial[lane * WARP + c]"),
-    ), "Q4_0"),
     *of("linear", "linear_blocks.cu", (
         ("half-a-dot", "c < p * WORDS + WORDS; ++c", "c < p * WORDS + WORDS / 2; ++c"),
         ("raised-added", "-F::raised * totals[p]", "F::raised * totals[p]"),

@@ -1,6 +1,6 @@
 """Every edit, one row each in the file of its kind."""
 
-from conformance.cuda.edits import choices, coding, elements, neurons, products, rows
+from conformance.cuda.edits import attention, choices, coding, elements, neurons, products, rows
 from conformance.cuda.edits.edit import Edit
 
 EDITS: tuple[Edit, ...] = (
@@ -10,4 +10,5 @@ EDITS: tuple[Edit, ...] = (
     *choices.EDITS,
     *products.EDITS,
     *neurons.EDITS,
+    *attention.EDITS,
 )
