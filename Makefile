@@ -22,8 +22,9 @@ demo: $(VENV)/.installed
 # The first line probes the machine's limits: what a busy one gives would not be kept.
 test: $(VENV)/.installed-dev
 	$(BIN)/assay op rms_norm >/dev/null
-	$(BIN)/pytest conformance/ -n $(PROCESSES)
-	$(BIN)/pytest bench/ --quick -n $(PROCESSES)
+	$(BIN)/pytest conformance/kernel conformance/cuda -n $(PROCESSES)
+	$(BIN)/pytest conformance/ --ignore conformance/kernel --ignore conformance/cuda
+	$(BIN)/pytest bench/ --quick
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/

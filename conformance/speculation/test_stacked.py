@@ -182,7 +182,8 @@ def test_active_share_of_a_union(
                     sizes.append(counted.predicted.sum() / m)
                 counted.clear()
     mean = float(np.mean(sizes))
-    record_property("union", (m, mean / INDEPENDENT.ffn, expected / INDEPENDENT.ffn))
+    shares = (float(n) / INDEPENDENT.ffn for n in (mean, expected))
+    record_property("union", (m, *shares))
     assert abs(mean - expected) < 6 * deviation / len(sizes) ** 0.5
     assert expected > 1.3 * (1 - none).mean(axis=0).sum()
 
