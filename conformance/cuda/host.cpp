@@ -125,7 +125,7 @@ void __tsan_write_range(void* p, size_t size) {
 }
 void __tsan_vptr_update(void**, void*) {}
 
-// The same for undefined behaviour, which -fsanitize=undefined asks about; each tells where first.
+// The same for the undefined behaviour that is looked for; each tells where first.
 struct Location {
   const char* file;
   unsigned line, column;
@@ -144,14 +144,6 @@ UNDEFINED(negate_overflow, "overflows a signed integer")
 UNDEFINED(divrem_overflow, "divides by zero, or overflows")
 UNDEFINED(shift_out_of_bounds, "shifts by less than zero or more than there are bits")
 UNDEFINED(out_of_bounds, "takes an element that the array does not have")
-UNDEFINED(pointer_overflow, "overflows a pointer")
-UNDEFINED(load_invalid_value, "reads a bool or enum of no such value")
-UNDEFINED(builtin_unreachable, "comes where nothing comes")
 UNDEFINED(missing_return, "returns nothing")
-UNDEFINED(invalid_builtin, "counts the zeros of zero")
-UNDEFINED(nonnull_arg, "passes a null pointer")
-void __ubsan_handle_type_mismatch_v1(const Location* at, const void* pointer) {
-  undefined(at, pointer ? "goes to an address that is no multiple of what the type demands"
-                        : "goes to a null pointer");
-}
+UNDEFINED(type_mismatch_v1, "goes to an address that is no multiple of what the type demands")
 }

@@ -133,6 +133,9 @@ FAULTS: dict[str, tuple[str, str]] = {
     "local-beyond": ("element that the array does not have", """
   int held[4] = {1, 2, 3, 4};
   out[threadIdx.x] = held[x[threadIdx.x] / 16 + 1];  // !"""),
+    "null": ("reads 4 bytes outside of every buffer", """
+  const int* const nowhere = x[threadIdx.x] < 0 ? x : nullptr;
+  out[threadIdx.x] = nowhere[threadIdx.x];  // !"""),
     "division": ("divides by zero", """
   out[threadIdx.x] = 5 / (63 - x[threadIdx.x]);  // !"""),
 }  # fmt: skip
