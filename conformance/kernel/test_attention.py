@@ -101,6 +101,20 @@ def test_chunks_merge_within_the_bound(kernel, cells, tokens):
     assert verdict.passed, verdict.failure
 
 
+@each("attention")
+@pytest.mark.parametrize("tokens", [1, FEW + 1], ids=["few", "many"])
+def test_many_chunks_merge_within_the_bound(kernel, tokens):
+    """Beyond 32 chunks, where a merge that goes by warps begins anew, as before them."""
+    cells = 33 * cuda.CHUNK + 5
+    inputs = scene(kernel, 9, tokens=tokens, heads=1, kv_heads=1, capacity=cells)
+    inputs["spans"][:, 1:] = [0, cells]
+    together = run(kernel, **inputs)
+    verdict = compare(Candidate.of(kernel), Case({}), inputs, {"out": together})
+    assert verdict.passed, verdict.failure
+    one = {name: inputs[name][:1] for name in ("q", "spans", "positions")}
+    assert_array_equal(run(kernel, **{**inputs, **one}), together[:1])
+
+
 def test_the_bound_allows_these_chunks():
     """Chunks are no smaller than what the reference's bound was derived for, and those of a GPU
     end wherever the CPU's do, where these laws look."""

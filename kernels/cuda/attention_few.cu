@@ -1,5 +1,5 @@
-// Flash attention (Dao et al., arXiv 2205.14135) for up to FEW tokens: a block does one chunk of a tile
-// and leaves partial results for attention_merge.cu.
+// Flash attention (Dao et al., arXiv 2205.14135) for up to FEW tokens: a block does one chunk of a
+// tile and leaves partial results for attention_merge.cu.
 #include "attention_tile.cuh"
 
 constexpr int BUDGET = 34816;  // bytes: a chunk's keys in float16, of head_dim 128

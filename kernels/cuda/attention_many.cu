@@ -1,5 +1,5 @@
-// Flash attention (Dao et al., arXiv 2205.14135) for many tokens: a block goes through all chunks of a
-// tile, of 32 rows, or 16 where head_dim is above WIDE. A warp has a quarter of them for scores.
+// Flash attention (Dao et al., arXiv 2205.14135) for many tokens: a block goes through all chunks
+// of a tile, of 32 rows, or 16 where head_dim is above WIDE. A warp scores a quarter of them.
 #include "attention_tile.cuh"
 
 constexpr int WIDE = 128;

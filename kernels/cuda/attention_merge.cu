@@ -2,8 +2,8 @@
 
 constexpr int THREADS = 128;
 
-// What chunks of a token and head gave, merged in their order: a warp reads the highest scores of 32
-// chunks, finds by how much each merge shrinks what it merges, and goes through the sums.
+// What chunks of a token and head gave, merged in their order: a warp reads the highest scores of
+// 32 chunks, finds by how much each merge shrinks what it merges, and goes through the sums.
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_merge(const int* __restrict__ spans, const float* __restrict__ scratch,
                     float* __restrict__ out, int tokens, int heads, int head_dim, int capacity) {

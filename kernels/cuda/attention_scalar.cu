@@ -30,7 +30,8 @@ extern "C" __global__ void attention_scalar(
       cells[c] = list[first + c];
       const uint8_t* const key = k + cells[c] * row_bytes;
       float dot = 0.f;
-      for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], element_of<FORMAT>(key, column + d), dot);
+      for (int d = 0; d < head_dim; ++d)
+        dot = fmaf(query[d], element_of<FORMAT>(key, column + d), dot);
       score = __fmul_rn(dot, static_cast<float>(scale));
       if (cap != 0.f) score = capped(score, cap, 1.f / cap);
       score = biased(score, slopes[head], positions[t] - cell_positions[cells[c]]);

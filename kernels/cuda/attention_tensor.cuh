@@ -4,14 +4,14 @@
 // each of float32. A row of queries is made smaller than 2^15 by a power of 2, and weights are 2^15
 // times as large as e^(score - highest), so that what is lost below is below anything float32 sees.
 //
-// A warp has 16 rows. What the tensor cores give for a row is the same in any company, and so the same
-// whether with few tokens a chunk of some rows is dealt out to warps, for scores by quarters of its
-// cells and then by slices of head_dim, or with many tokens each warp does all of its own rows.
+// A warp has 16 rows. What the tensor cores give for a row is the same in any company, and so the
+// same whether with few tokens a chunk of some rows is dealt out to warps, for scores by quarters
+// of its cells and then by slices of head_dim, or with many tokens a warp does all of its own rows.
 #pragma once
 #include "attention_run.cuh"
 
 constexpr int ROWS = 16;               // of a warp
-constexpr int TILE = 8;                // cells or elements: columns that the tensor cores give at once
+constexpr int TILE = 8;                // cells or elements that the tensor cores give at once
 constexpr int QUARTER = CHUNK / 4;     // cells
 constexpr int TILES = QUARTER / TILE;  // of a quarter
 constexpr int STEPS = CHUNK / 16;      // of a weighted sum
@@ -213,8 +213,8 @@ static __device__ __forceinline__ void weigh(uint32_t (*upper)[4], uint32_t (*lo
   total[0] = sum_of_four(total[0]), total[1] = sum_of_four(total[1]);
 }
 
-// Values of `count` cells times their weights, a chain over steps of 16 cells: SLICE elements, which of
-// the first cell begin at `values`.
+// Values of `count` cells times their weights, a chain over steps of 16 cells: SLICE elements that
+// begin at `values` for the first cell.
 template <int STRIDE>
 static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4],
                                                     const uint32_t (*upper)[4],
@@ -241,8 +241,8 @@ static __device__ __forceinline__ void weighted_sum(float (&to)[SLICE / TILE][4]
 }
 
 // Of staged cells first to last, each of which some rows see and some do not: what is not finite
-// becomes 0, since a weight of 0 would not keep it from rows that do not see it. `from` says for each
-// element which cell is the first of these: a row that sees that one is NaN there.
+// becomes 0, since a weight of 0 would not keep it from rows that do not see it. `from` says for
+// each element which cell is the first of these: a row that sees that one is NaN there.
 template <int ELEMENTS>
 static __device__ __forceinline__ void clean(uint8_t* stage, int first, int last, int* from) {
   for (int d = threadIdx.x; d < ELEMENTS; d += THREADS) {

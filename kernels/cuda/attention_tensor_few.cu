@@ -35,8 +35,9 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
     __syncthreads();
     float score[TILES][4] = {}, top[2] = {-INFINITY, -INFINITY};
     if (quarter < most) {
-      scores<HEAD_DIM, TILES>(score, in, shared.known, queries, ROWS * stride, keys + quarter * stride, shared.places, begin,
-                    quarter, most - quarter);
+      scores<HEAD_DIM, TILES>(score, in, shared.known, queries, ROWS * stride,
+                              keys + quarter * stride, shared.places, begin, quarter,
+                              most - quarter);
 #pragma unroll
       for (int j = 0; j < TILES; ++j)
 #pragma unroll

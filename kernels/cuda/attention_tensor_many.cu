@@ -89,9 +89,10 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
         const uint8_t* const keys = pieces.next();
         if (half == 0) pieces.look_up_chunk(chunk + 1);
         if (active)
-          scores<HEAD_DIM, 2 * TILES>(score + half * 2 * TILES, in, shared.known + first_row, queries + first_row * STRIDE<HEAD_DIM>,
-                            WARPS * ROWS * STRIDE<HEAD_DIM>, keys, shared.places + chunk % 2 * CHUNK, begin,
-                            half * HALF, most - half * HALF);
+          scores<HEAD_DIM, 2 * TILES>(
+              score + half * 2 * TILES, in, shared.known + first_row,
+              queries + first_row * STRIDE<HEAD_DIM>, WARPS * ROWS * STRIDE<HEAD_DIM>, keys,
+              shared.places + chunk % 2 * CHUNK, begin, half * HALF, most - half * HALF);
       }
       uint32_t upper[STEPS][4] = {}, lower[STEPS][4] = {};
       Factors by[2] = {};

@@ -1,7 +1,6 @@
-// A tile of attention: the heads that share a KV head, of a few neighbouring tokens, are its rows. A
-// block of threads does it; keys and values of a chunk pass through shared memory, for all rows. A
-// row's sums are chains in a fixed order, over head_dim for scores and over the cells for values, and
-// so the same in any company.
+// A tile of attention in float32: keys and values of a chunk pass through shared memory, for all
+// rows. A row's sums are chains in a fixed order, over head_dim for scores and over the cells for
+// values, and so the same in any company.
 #pragma once
 #include "attention_run.cuh"
 
@@ -39,7 +38,7 @@ static __device__ __forceinline__ Desk desk_at(uint8_t* memory, int rows, int he
   return desk;
 }
 
-// Rows of a run in shared memory: those beyond see no cell, and spare a thread, which has some, from
+// Rows of a run in shared memory: those beyond see no cell, and spare a thread that has some from
 // leaving any out.
 static __device__ __forceinline__ int padded(const Desk& desk, const Run& run) {
   return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, desk.rows);
@@ -65,7 +64,7 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Desk& 
   }
 }
 
-// Scores of ROWS rows a thread with CELLS cells each of those that are staged, chains over head_dim.
+// Scores: chains over head_dim, for ROWS rows a thread with CELLS of the cells that are staged.
 template <class Cache, int ROWS, int CELLS>
 static __device__ __forceinline__ void scores(const Inputs& in, const Desk& desk, const Run& run,
                                               int begin, int count) {
@@ -187,13 +186,15 @@ static __device__ __forceinline__ void values(float (&sums)[ROWS][DIMS], const I
     for (int i = 0; i < ROWS; ++i) {
       if (begin + c >= desk.row[first + i].seen) continue;
 #pragma unroll
-      for (int e = 0; e < DIMS; ++e) sums[i][e] = fmaf(weights[i * CHUNK + c], value[e], sums[i][e]);
+      for (int e = 0; e < DIMS; ++e)
+        sums[i][e] = fmaf(weights[i * CHUNK + c], value[e], sums[i][e]);
     }
   }
 }
 
-// Chunks first to last of a run: SCORES rows and CELLS cells a thread for scores, ROWS rows and DIMS
-// elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to out.
+// Chunks first to last of a run: SCORES rows and CELLS cells a thread for scores, ROWS rows and
+// DIMS elements for values. With FEW_TOKENS the one chunk's results go to scratch, else the mean to
+// out.
 template <class Cache, bool FEW_TOKENS, int SCORES, int CELLS, int ROWS, int DIMS>
 static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk, const Run& run,
                                               int kv_head, int first_chunk, int last_chunk) {
@@ -209,8 +210,10 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
     const int fewest = run.fewest(in, begin);
     __syncthreads();
     look_up(in, run, begin, most, desk.cells, desk.places);
-    for (int row = threadIdx.x; row < rows; row += THREADS)
-      desk.row[row].seen = row < run.rows ? min(max(cells_of(in, run.token(row)) - begin, 0), CHUNK) : 0;
+    for (int row = threadIdx.x; row < rows; row += THREADS) {
+      const int cells = row < run.rows ? cells_of(in, run.token(row)) : 0;
+      desk.row[row].seen = min(max(cells - begin, 0), CHUNK);
+    }
     __syncthreads();
     for (int c = 0; c < most; c += desk.staged) {
       const int count = min(desk.staged, most - c);

@@ -13,8 +13,8 @@ static __device__ __forceinline__ const T& at(const uint8_t* row, int index) {
   return reinterpret_cast<const T*>(row)[index];
 }
 
-// Elements of a row from e on, which is a multiple of how many they are: 2, 4 or 8. The row lies at a
-// multiple of 16 bytes (floats) or 4 (blocks). What they become is exact.
+// Elements of a row from e on, which is a multiple of how many they are: 2, 4 or 8. The row lies at
+// a multiple of 16 bytes (floats) or 4 (blocks). What they become is exact.
 static __device__ __forceinline__ void decode(f32, const uint8_t* row, int e, float (&x)[2]) {
   const float2 two = at<float2>(row, e / 2);
   x[0] = two.x, x[1] = two.y;

@@ -81,7 +81,8 @@ def _program(
     program = nvrtc.createProgram(text, source, *headers)
     try:
         nvrtc.compileProgram(program, (*OPTIONS, f"-arch=sm_{capability}", *defines))
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        # CuPy leaves out the last byte, as it does of texts that end with 0
+        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program).strip() or error
         named = " ".join((source, *defines))
