@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernels.call import AnyKernel
 from kernels.cuda import nvrtc
-from kernels.cuda.call import launches
+from kernels.cuda.call import stages
 from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
 from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
@@ -45,24 +45,25 @@ class Key:
     def of(cls, kernel: AnyKernel) -> "Key":
         if isinstance(kernel, CudaKernel):
             packed = [kernel.pack.fingerprint] if kernel.pack else []
+            library = {"library": current().library} if kernel.multiplies else {}
             return cls(
                 kernel=kernel.name,
                 row=kernel.conditions(),
-                source=_digest(*(launch.digest for launch in launches(kernel)), *packed),
+                source=_digest(*(stage.digest for stage in stages(kernel)), *packed),
                 reference=fingerprint(kernel.spec.reference.__module__),
                 judge=digest_of(*JUDGE, "kernels.cuda.call"),
-                tools=json.dumps(tools() | nvrtc.tools()),
+                tools=json.dumps(tools() | nvrtc.tools() | library),
                 machine=current().identity,
             )
-        stages = [kernel.share.fingerprint]
+        shares = [kernel.share.fingerprint]
         if kernel.pack:
-            stages.append(kernel.pack.share.fingerprint)
+            shares.append(kernel.pack.share.fingerprint)
         if kernel.activations == "int8":
-            stages.append(fingerprint("kernels.cpu.quantise_activations"))
+            shares.append(fingerprint("kernels.cpu.quantise_activations"))
         return cls(
             kernel=kernel.name,
             row=kernel.conditions(),
-            source=_digest(*stages),
+            source=_digest(*shares),
             reference=fingerprint(kernel.spec.reference.__module__),
             judge=digest_of(*JUDGE),
             tools=json.dumps(tools()),

@@ -43,7 +43,8 @@ class Need:
     ) -> list[CudaKernel]:
         """The same for a device."""
         own = [k for k in CUDA_KERNELS if (k.op, k.format) == (self.op, self.format)]
-        known = [k for k in own if k.capability <= device.capability]
+        # numerics first: whether there is a library is asked by loading it
+        known = [k for k in own if k.numerics in ("exact", numerics) and not k.lacks(device)]
         return self._admitted(known, variant, numerics)
 
     def _admitted(self, kernels: list[K], variant: str | None, numerics: str) -> list[K]:

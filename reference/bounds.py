@@ -21,6 +21,16 @@ def gamma(n: float, u: float = U) -> float:
     return n * u / (1 - n * u)
 
 
+def truncating(n: float) -> float:
+    """The growth of a sum of n exact addends where any number is added at once and what does not fit
+    is cut off, as tensor cores do (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ CS
+    7:e330): of j addends all but the largest lose less than a unit in that one's last place, 2 U
+    times its magnitude, and so does their sum: j * 2 U of what is added. Below the root of a tree
+    with n leaves stand at most 2 (n - 1) addends.
+    """
+    return gamma(4 * (n - 1))
+
+
 def relative(expected: Any, roundings: float) -> Array:
     """|expected| times the growth of so many roundings."""
     return np.abs(np.asarray(expected, np.float64)) * gamma(roundings) + TINY

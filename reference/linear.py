@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference.bounds import TINY, U, gamma
+from reference.bounds import TINY, U, gamma, truncating
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
@@ -85,15 +85,15 @@ def to_bf16(inputs: Arguments) -> Arguments:
 def bf16_bound(inputs: Arguments) -> Array:
     """For a kernel on bfloat16 numbers, against the product of those same numbers.
 
-    Products of two are exact in float32, sums round as in any order. The instructions take
-    subnormal inputs and results for zero: TINY for each sum, and TINY times the other factor for
-    each input. -> [tokens, out].
+    Products of two are exact in float32; they are added in any order, by instructions that may add
+    many at once and cut instead of rounding. Those of CPUs take subnormal inputs and results for
+    zero: TINY for each sum, and TINY times the other factor for each input. -> [tokens, out].
     """
     x = np.abs(inputs["x"]).astype(np.float64)
     weight, float32 = _absolute(inputs)
     w = FORMATS[float32].dequantise(weight).astype(np.float64)
     flushed = TINY * (2 * x.shape[1] + x.sum(axis=1)[:, None] + w.sum(axis=1)[None])
-    return np.asarray(gamma(x.shape[1] + 1) * (x @ w.T) + flushed)
+    return np.asarray(truncating(x.shape[1]) * (x @ w.T) + flushed)
 
 
 def bf16_step(inputs: Arguments) -> Array:

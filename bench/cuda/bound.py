@@ -1,18 +1,17 @@
 """A kernel over device memory of its own, to be run again and again."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kernels.cuda.call import between, device_sizes, launches
+from kernels.cuda.call import between, calls, device_sizes, stages
 from kernels.cuda.device import Device, upload
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.product import Stage
 from kernels.shapes import empty_outputs, sizes
 from reference.op import Arguments, Array
 
-Call = tuple[Launch, Grid, list[Any]]
+Call = Callable[[], None]
 
 
 class Bound:
@@ -42,25 +41,23 @@ class Bound:
         self.buffers |= {n: [device.empty(s)] for n, s in between(kernel, shape).items()}
         for output, source in kernel.in_place:
             device.write(self.buffers[output][0], arrays[source])
-        before = launches(kernel)[: -len(kernel.launches)]
+        every = stages(kernel)
+        before = every[: -len(kernel.stages)]
         self._rounding = self._calls(before, host, shape, 0)
-        self._turns = [self._calls(kernel.launches, host, shape, i) for i in range(copies)]
-        for launch, _, _ in self._rounding + self._turns[0]:
-            device.prepare(launch)
+        self._turns = [self._calls(kernel.stages, host, shape, i) for i in range(copies)]
+        for stage in every:
+            device.prepare(stage)
         self._run(self._rounding)
 
     def _calls(
-        self, every: Sequence[Launch], host: Arguments, shape: dict[str, int], turn: int
+        self, every: Sequence[Stage], host: Arguments, shape: dict[str, int], turn: int
     ) -> list[Call]:
         found = {name: of[turn % len(of)].address for name, of in self.buffers.items()}
-        grids = [(launch, launch.grid(shape)) for launch in every]
-        return [
-            (x, grid, x.values({**host, **found}, shape)) for x, grid in grids if not grid.empty
-        ]
+        return calls(self._device, every, {**host, **found}, shape)
 
-    def _run(self, calls: Sequence[Call]) -> None:
-        for call in calls:
-            self._device.launch(*call)
+    def _run(self, every: Sequence[Call]) -> None:
+        for do in every:
+            do()
 
     def enqueue(self, i: int) -> None:
         """Run it on the i-th copies."""

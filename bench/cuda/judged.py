@@ -12,6 +12,7 @@ from bench.cuda.contest import first_line
 from kernels.certificates import Certificate, Store
 from kernels.certify import certify
 from kernels.cuda import nvrtc
+from kernels.cuda.device import Device
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
@@ -70,7 +71,7 @@ def judge_all(
     return found
 
 
-def runnable(capability: int) -> list[CudaKernel]:
+def runnable(device: Device) -> list[CudaKernel]:
     """All kernels that a GPU can run, those of one source and format side by side."""
-    found = [kernel for kernel in CUDA_KERNELS if kernel.capability <= capability]
+    found = [kernel for kernel in CUDA_KERNELS if not kernel.lacks(device)]
     return sorted(found, key=lambda kernel: (kernel.op, kernel.name))

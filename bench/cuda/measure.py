@@ -22,14 +22,14 @@ TIMES = 4  # the cache that copies together are larger than
 ROUNDING = "rounding activations"  # what a second row has beside the kernel itself
 
 
-def kernels_for(case: OpCase, capability: int) -> list[CudaKernel]:
+def kernels_for(case: OpCase, gpu: Gpu) -> list[CudaKernel]:
     """All that can do it."""
     return [
         k
         for k in CUDA_KERNELS
         if (k.op, k.format) == (case.op, case.format)
         and k.takes(case.shape)
-        and k.capability <= capability
+        and not k.lacks(gpu)
     ]
 
 
@@ -38,7 +38,7 @@ def measure(gpu: Gpu, clock: Clock, ceilings: Ceilings, case: OpCase) -> list[Me
     copies = 1 + int(TIMES * ceilings.cache // max(case.cost.bytes, 1))
     bound: dict[str, Bound] = {}
     entries: list[Entry] = []
-    kernels = kernels_for(case, gpu.capability)
+    kernels = kernels_for(case, gpu)
     for kernel in kernels:
         own = bound[kernel.variant] = Bound(gpu, kernel, case.inputs, case.cold, copies)
         entries.append(Contender(kernel.variant, own.enqueue))

@@ -53,7 +53,9 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
 
 def judge(check: Check) -> None:
     """Every kernel on the GPU."""
-    kernels, capability = runnable(check.gpu.capability), check.gpu.capability
+    kernels, capability = runnable(check.gpu), check.gpu.capability
+    if not check.gpu.library:
+        check.say("there is no cuBLAS here: kernels that need it are not tried")
     complaints = compile_all(kernels, capability, os.cpu_count() or 1)
     for complaint in complaints:
         check.fail(complaint)

@@ -1,5 +1,5 @@
 """A device for CUDA kernels that is this CPU: the same .cu files compiled as C++, their threads run
-as fibers one after the other (host.cpp), every access to memory looked at.
+as fibers one after the other (host.cpp), every access to memory looked at. NumPy is its library.
 
 What it finds wrong raises KernelError: accesses outside of buffers, reads of shared memory that
 nobody wrote, races within a block and between blocks, barriers that not all threads reach, and
@@ -24,8 +24,10 @@ import numpy as np
 
 from kernels.cuda.device import Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.product import Factors, Stage
 from kernels.errors import KernelError
 from kernels.provenance import cache_folder
+from reference.formats.floats import decode_bf16
 from reference.op import Array
 
 HERE = Path(__file__).parent
@@ -147,10 +149,11 @@ class _Memory:
 
 
 class Emulator:
-    """A Device with `total` bytes. It runs launches at once, recorded ones later; every second time
-    a launch's blocks and threads come in the reverse order."""
+    """A Device with `total` bytes. It does everything at once, what is recorded later; every second
+    time a launch's blocks and threads come in the reverse order."""
 
     name = identity = "emulated"
+    library = f"NumPy {np.__version__}"
     capability = 90
     bounded = emulated = True
 
@@ -181,8 +184,9 @@ class Emulator:
         assert array.nbytes <= buffer.bytes
         ctypes.memmove(array.ctypes.data, buffer.address, array.nbytes)
 
-    def prepare(self, launch: Launch) -> None:
-        _loaded(launch)
+    def prepare(self, stage: Stage) -> None:
+        if isinstance(stage, Launch):
+            _loaded(stage)
 
     def wait(self) -> None:
         """All is done already."""
@@ -192,6 +196,13 @@ class Emulator:
             self._runs[launch] += 1
             self._run(launch, grid, values, self._runs[launch] % 2 == 0)
 
+        self._do(run)
+
+    def multiply(self, factors: Factors) -> None:
+        self._do(lambda: self._multiply(factors))
+
+    def _do(self, run: Callable[[], None]) -> None:
+        """Now, or whenever what is being recorded is run."""
         if self._recorded is None:
             run()
         else:
@@ -229,6 +240,32 @@ class Emulator:
         )  # fmt: skip
         if not fine:
             raise KernelError(f"{launch.name}: {_with_line(said.value.decode())}")
+
+    def _multiply(self, f: Factors) -> None:
+        x = self._matrix("x", f.x, f.tokens, f.hidden, np.dtype(np.uint16))
+        weight = self._matrix("weight", f.weight, f.rows, f.hidden, np.dtype(np.uint16))
+        out = self._matrix("out", f.out, f.tokens, f.rows, np.dtype(np.float32))
+        if np.shares_memory(out, x) or np.shares_memory(out, weight):
+            raise KernelError("a product's out lies over what it is made of")
+        wide = (decode_bf16(values).astype(np.float64) for values in (x, weight))
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[...] = self.sums(*wide)
+
+    def sums(self, x: Array, weight: Array) -> Array:
+        """float64 [tokens hidden], [rows hidden] -> [tokens rows]"""
+        return np.asarray(x @ weight.T)
+
+    def _matrix(self, name: str, address: int, rows: int, columns: int, kind: Any) -> Array:
+        """Memory as an array, all of it in one buffer."""
+        size = rows * columns * kind.itemsize
+        where = f"a product's {name} of {size:,} bytes"
+        inside = (m.address <= address <= m.address + m.size - size for m in self._memories)
+        if not any(inside):
+            raise KernelError(f"{where} is not within a buffer")
+        if address % kind.itemsize:
+            raise KernelError(f"{where} does not begin at a multiple of {kind.itemsize}")
+        memory = (ctypes.c_uint8 * size).from_address(address)
+        return np.frombuffer(memory, kind).reshape(rows, columns)
 
 
 def _with_line(said: str) -> str:

@@ -9,7 +9,7 @@ The room, in reading order:
 - `division`: all this for a model
 - `upload`: weights and caches put there
 - `mirror`: a step's inputs, of which only what changed goes over
-- `device_plan`: launches of a step, recorded once where its sizes come again
+- `device_plan`: what a step has it do, recorded once where its sizes come again
 - `hybrid`: a step of parts on both sides
 - `build`: a division put there and joined with the CPU's plan
 """

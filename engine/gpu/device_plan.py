@@ -1,5 +1,5 @@
-"""Launches of a step's parts on a device. At sizes that come again they are recorded, and from then
-on a part is one call."""
+"""A step's parts on a device. At sizes that come again they are recorded, and from then on a part
+is one call."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from engine.gpu.layout import DeviceStep, Layout
 from engine.gpu.upload import DeviceRows, Uploaded
 from engine.graph import Value
 from engine.plan import shape_of
-from kernels.cuda.call import device_sizes
+from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device
 
 MOST_RECORDED = 64  # parts at sizes
@@ -53,8 +53,8 @@ class DevicePlan:
         self._seen: set[tuple[int, ...]] = set()
         self.recorded: dict[tuple[int, ...], Callable[[], None]] = {}
         for step in layout.steps():
-            for launch in step.kernel.launches:
-                device.prepare(launch)
+            for stage in step.kernel.stages:
+                device.prepare(stage)
 
     def _bound(self, step: DeviceStep) -> _Bound:
         arguments = {
@@ -89,10 +89,8 @@ class DevicePlan:
     def _launch(self, part: int, sizes: Sizes) -> None:
         for bound in self._parts[part]:
             shape = {**bound.sizes, **shape_of(bound.step.node, sizes)}
-            for launch in bound.step.kernel.launches:
-                if not (grid := launch.grid(shape)).empty:
-                    values = launch.values(bound.arguments, shape)
-                    self._device.launch(launch, grid, values)
+            for do in calls(self._device, bound.step.kernel.stages, bound.arguments, shape):
+                do()
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""

@@ -16,7 +16,7 @@ MULTIPLE = 256  # bytes at which memory of a device begins: what kernels may cou
 
 @dataclass(frozen=True, slots=True)
 class DeviceStep:
-    """A node with its kernel, its arguments as that kernel's launches want them; `weight` names
+    """A node with its kernel, its arguments as that kernel's stages want them; `weight` names
     the tensor of the file that the kernel reads in a packed layout, if it does."""
 
     node: Node

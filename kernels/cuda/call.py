@@ -3,8 +3,9 @@
 Device memory of outputs begins as NaN between canaries.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from kernels.cuda.current import current
 from kernels.cuda.device import Buffer, Device, upload
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Launch
+from kernels.cuda.product import Product, Stage
 from kernels.errors import KernelError
 from kernels.shapes import sizes
 from reference.op import Arguments, Array, Shape
@@ -22,12 +23,27 @@ CANARY = 0xA5
 MARGIN = 256  # bytes on each side, so that what lies between begins where device memory does
 
 
-def launches(kernel: CudaKernel) -> tuple[Launch, ...]:
+def stages(kernel: CudaKernel) -> tuple[Stage, ...]:
     """All that runs, with the rounding of activations first where the kernel reads them so."""
     from kernels.cuda.table import quantise_activations
 
     before = quantise_activations() if kernel.activations == "int8" else ()
-    return (*before, *kernel.launches)
+    return (*before, *kernel.stages)
+
+
+def calls(
+    device: Device, stages: Iterable[Stage], arguments: Mapping[str, Any], shape: Shape
+) -> list[Callable[[], None]]:
+    """What the stages have the device do at these sizes, in order; `arguments` has the address of
+    each array and each scalar."""
+    found: list[Callable[[], None]] = []
+    for stage in stages:
+        if isinstance(stage, Product):
+            if stage.when(shape):
+                found.append(partial(device.multiply, stage.factors(arguments, shape)))
+        elif not (grid := stage.grid(shape)).empty:
+            found.append(partial(device.launch, stage, grid, stage.values(arguments, shape)))
+    return found
 
 
 class _Output:
@@ -90,9 +106,8 @@ def bind(
 
     def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
         addresses = scalars | {name: buffer.address for name, buffer in buffers.items()}
-        for launch in launches(kernel):
-            values = launch.values(addresses, shape)
-            device.launch(launch, launch.grid(shape), values)
+        for do in calls(device, stages(kernel), addresses, shape):
+            do()
         for result in results:
             result.take()
 
@@ -100,17 +115,17 @@ def bind(
 
 
 def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that launches name of arrays as they lie on the device, such as bytes of rows;
+    """The sizes that stages name of arrays as they lie on the device, such as bytes of rows;
     those of the op's own signature go before them."""
     found: dict[str, int] = {}
-    for argument in (a for launch in kernel.launches for a in launch.arguments):
+    for argument in (a for stage in kernel.stages for a in stage.arguments):
         for axis, size in zip(argument.axes, shapes.get(argument.name, ()), strict=False):
             found.setdefault(axis, size)
     return found
 
 
 def between(kernel: CudaKernel, shape: Shape) -> dict[str, int]:
-    """Bytes of what launches hand on to one another."""
+    """Bytes of what stages hand on to one another."""
     found = {}
     if kernel.activations == "int8":
         tokens, hidden = shape["tokens"], shape["hidden"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.product import Factors, Stage
 from reference.op import Array
 
 
@@ -49,6 +50,10 @@ class Device(Protocol):
     def emulated(self) -> bool:
         """Whether it is no GPU, so that what kernels prove on it says nothing of one."""
 
+    @property
+    def library(self) -> str:
+        """Name and version of what multiplies, for certificates; "" if there is none."""
+
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, and all."""
 
@@ -61,17 +66,20 @@ class Device(Protocol):
     def read(self, buffer: Buffer, array: Array) -> None:
         """Wait, and fill a contiguous array from the buffer's begin."""
 
-    def prepare(self, launch: Launch) -> None:
+    def prepare(self, stage: Stage) -> None:
         """Compile or load it now."""
 
     def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
         """Run it with these parameters; nothing, if the grid has no block."""
 
+    def multiply(self, factors: Factors) -> None:
+        """By the device's own library, in bfloat16."""
+
     def wait(self) -> None:
         """Until all is done; DeviceError for what went wrong meanwhile."""
 
     def capture(self) -> AbstractContextManager[Callable[[], None]]:
-        """Launches within are not run but recorded; what is given runs them all, later."""
+        """What is done within is not run but recorded; what is given runs it all, later."""
 
 
 def upload(device: Device, array: Array) -> Buffer:

@@ -6,9 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from kernels.cuda import nvrtc
+from kernels.cuda.cublas import Cublas
 from kernels.cuda.device import Buffer, DeviceError
 from kernels.cuda.kernel import OLDEST
 from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.product import Factors, Product, Stage
 from reference.op import Array
 
 PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so before
@@ -51,6 +53,17 @@ class Gpu:
         driver = self._cupy.cuda.runtime.driverGetVersion()
         return f"{self.name}/sm_{self.capability}/driver-{driver}"
 
+    @cached_property
+    def _cublas(self) -> Cublas:
+        return Cublas()
+
+    @cached_property
+    def library(self) -> str:
+        try:
+            return f"cuBLAS {self._cublas.version}"
+        except DeviceError:
+            return ""
+
     def memory(self) -> tuple[int, int]:
         free, total = self._device.mem_info
         kept = self._cupy.get_default_memory_pool().free_bytes()  # for whoever asks next
@@ -82,13 +95,14 @@ class Gpu:
                 target, source, size, getattr(runtime, f"memcpy{kind}"), self.stream.ptr
             )
 
-    def prepare(self, launch: Launch) -> None:
-        if launch.digest in self._functions:
-            return
-        path = nvrtc.kept(launch, self.capability)
-        with self._said():
-            module = self._cupy.RawModule(path=str(path))
-            self._functions[launch.digest] = module.get_function(launch.function)
+    def prepare(self, stage: Stage) -> None:
+        if isinstance(stage, Product):
+            _ = self._cublas  # cannot be made while something is recorded
+        elif stage.digest not in self._functions:
+            path = nvrtc.kept(stage, self.capability)
+            with self._said():
+                module = self._cupy.RawModule(path=str(path))
+                self._functions[stage.digest] = module.get_function(stage.function)
 
     def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
         if grid.empty:
@@ -99,6 +113,10 @@ class Gpu:
             if grid.shared > max(PLAIN_SHARED, function.max_dynamic_shared_size_bytes):
                 function.max_dynamic_shared_size_bytes = grid.shared
             function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
+
+    def multiply(self, factors: Factors) -> None:
+        with self._said(), self.stream:
+            self._cublas.multiply(factors)
 
     def wait(self) -> None:
         with self._said():

@@ -1,12 +1,13 @@
-"""A CUDA kernel: one op in one variant and format, and the launches that it takes."""
+"""A CUDA kernel: one op in one variant and format, and what it has a device do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernels.cuda.current import current
-from kernels.cuda.device import DeviceError
+from kernels.cuda.device import Device, DeviceError
 from kernels.cuda.launch import Launch
-from kernels.cuda.packing import Codes, Planes
+from kernels.cuda.packing import Bfloats, Codes, Planes
+from kernels.cuda.product import Product, Stage
 from kernels.kernel import any_shape
 from reference.op import Op, Shape
 from reference.table import OPS
@@ -18,18 +19,18 @@ OLDEST = 75  # compute capability: Turing
 class CudaKernel:
     """One row of the CUDA kernels' table; as `kernels.kernel.Kernel`, but for
 
-    - `launches`: what runs, one after the other.
+    - `stages`: what runs, one after the other.
     - `pack`: how the op's weight, uint8 [rows, row_bytes], is laid out on the device.
-    - `scratch(shape)`: float32 elements of the memory that the launches' argument `scratch` is.
+    - `scratch(shape)`: float32 elements of the memory that the stages' argument `scratch` is.
     - `capability`: what the GPU has to have at least, e.g. 80 for sm_80.
     """
 
     op: str
     variant: str
-    launches: tuple[Launch, ...]
+    stages: tuple[Stage, ...]
     format: str | None = None
     takes: Callable[[Shape], bool] = any_shape
-    pack: Planes | Codes | None = None
+    pack: Planes | Codes | Bfloats | None = None
     activations: str = "float32"
     numerics: str = "exact"
     in_place: tuple[tuple[str, str], ...] = ()
@@ -47,18 +48,34 @@ class CudaKernel:
         """E.g. linear/cuda/generic/Q4_0."""
         return "/".join(filter(None, (self.op, self.target, self.variant, self.format)))
 
+    @property
+    def launches(self) -> list[Launch]:
+        """Those of its stages that are compiled."""
+        return [stage for stage in self.stages if isinstance(stage, Launch)]
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it needs the device's library."""
+        return any(isinstance(stage, Product) for stage in self.stages)
+
+    def lacks(self, device: Device) -> list[str]:
+        """What a device has not got that it needs."""
+        too_old = device.capability < self.capability
+        library = self.multiplies and not device.library
+        return [f"sm_{self.capability}"] * too_old + ["cuBLAS"] * library
+
     def missing(self) -> list[str]:
         """What this machine lacks for it."""
         try:
-            capability = current().capability
+            return self.lacks(current())
         except DeviceError:
             return ["a GPU"]
-        return [f"sm_{self.capability}"] * (capability < self.capability)
 
     def conditions(self) -> str:
-        """All that its row says beside the launches' sources, for the certificate."""
+        """All that its row says beside the stages' sources, for the certificate."""
         takes = f"{self.takes.__module__}.{self.takes.__qualname__}"
-        grids = [f"{x.grid.__module__}.{x.grid.__qualname__}" for x in self.launches]
+        rules = [stage.grid if isinstance(stage, Launch) else stage.when for stage in self.stages]
+        grids = [f"{rule.__module__}.{rule.__qualname__}" for rule in rules]
         scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
         rest = (self.activations, self.numerics, self.in_place, scratch, self.capability)
         return repr((takes, grids, repr(self.pack), *rest))

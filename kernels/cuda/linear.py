@@ -1,15 +1,15 @@
 """linear on a GPU. Up to eight tokens meet rows of the weight a warp at a time (functions linear_1
-to linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh),
-but those of `bf16`.
+to linear_8), more by tiles; which of them runs, the grids say. All add in one order (linear.cuh).
 
 Block formats are packed (packing.py) and meet activations in blocks of int8, floats lie as in the
-file.
+file. `bf16` has floats rounded to bfloat16, and many tokens multiplied by the device's own library.
 """
 
 from collections.abc import Callable
 
-from kernels.cuda.launch import Grid, Launch
-from kernels.cuda.packing import Codes, Planes
+from kernels.cuda.launch import Grid, Launch, items
+from kernels.cuda.packing import Bfloats, Codes, Planes
+from kernels.cuda.product import Product, Stage
 from reference.linear import OP
 from reference.op import Shape
 
@@ -17,8 +17,11 @@ BLOCKS = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
     " weight: u8[packed] -> out: f32[tokens out]"
 )
+BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
+PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"
 FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
 FEW_WARPS, WARP = 4, 32
+TILE, TILE_THREADS = 64, 128
 NOTHING = Grid((0, 0, 0), WARP)
 
 
@@ -34,24 +37,31 @@ def few(most: int) -> Callable[[Shape], Grid]:
     return grid
 
 
-def tiles(rows: int, tokens: int, threads: int) -> Callable[[Shape], Grid]:
-    """A block of threads for each tile of so many rows and tokens, where these are many."""
-
-    def grid(shape: Shape) -> Grid:
-        if shape["tokens"] <= max(FEW):
-            return NOTHING
-        return Grid((-(-shape["out"] // rows), -(-shape["tokens"] // tokens), 1), threads)
-
-    return grid
+def many(shape: Shape) -> bool:
+    """Whether there are more tokens than any of those takes."""
+    return shape["tokens"] > max(FEW)
 
 
-def launches(
-    source: str, signature: str, format: str, tile: tuple[int, int, int] = (64, 64, 128)
-) -> tuple[Launch, ...]:
-    """`tile`: rows, tokens, threads."""
+def tiles(shape: Shape) -> Grid:
+    """A block of threads for each tile of rows and tokens, where these are many."""
+    rows, tokens = -(-shape["out"] // TILE), -(-shape["tokens"] // TILE)
+    return Grid((rows, tokens, 1), TILE_THREADS) if many(shape) else NOTHING
+
+
+def eights(shape: Shape) -> Grid:
+    """A thread for eight elements of the tokens, where these are many."""
+    return items("tokens", "hidden", each=8)(shape) if many(shape) else NOTHING
+
+
+def rounded(shape: Shape) -> int:
+    """Of scratch, for many tokens in bfloat16."""
+    return -(-shape["tokens"] * shape["hidden"] // 2) if many(shape) else 0
+
+
+def launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
     return (
         *(Launch(source, f"linear_{most}", signature, few(most), format) for most in FEW),
-        Launch(source, "linear_tiles", signature, tiles(*tile), format),
+        Launch(source, "linear_tiles", signature, tiles, format),
     )
 
 
@@ -70,6 +80,9 @@ FLOATS = ("F32", "F16", "BF16")
 
 BLOCK_LAUNCHES = {name: launches("linear_blocks.cu", BLOCKS, name) for name in PACKS}
 FLOAT_LAUNCHES = {name: launches("linear_float.cu", OP.signature, name) for name in FLOATS}
-BF16_LAUNCHES = {
-    name: launches("linear_bf16.cu", OP.signature, name, tile=(128, 64, 128)) for name in FLOATS
-}
+BF16_STAGES: tuple[Stage, ...] = (
+    *(Launch("linear_bf16.cu", f"linear_{n}", OP.signature, few(n), "BF16") for n in FEW),
+    Launch("linear_bf16.cu", "round_tokens", BFLOATS, eights, "BF16"),
+    Product(PRODUCT, many),
+)
+BF16_PACKS = {"F32": Bfloats("F32"), "F16": Bfloats("F16"), "BF16": None}

@@ -10,6 +10,8 @@ Planes begin at multiples of 16 bytes. Block formats have these, of blocks of 32
 - where parts of a block have them, the integers that multiply d, a byte each. What multiplies m is
   their upper half, or a byte beside;
 - d, and m beside it, of each block of the file's format.
+
+Floats lie as in the file, or rounded to bfloat16.
 """
 
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ from reference.formats import FORMATS
 from reference.op import Array
 
 ALIGNED = 16  # bytes
+TOGETHER = 2**16  # elements that are rounded at a time, so that what lies between stays in a cache
 
 
 def begins_of(sizes: Iterable[int], blocks: int) -> list[int]:
@@ -92,4 +95,30 @@ class Codes:
         packed = np.zeros(begins[-1], np.uint8)
         values = {"weight": blocks, "begins": begins, "out": packed}
         packer(self.format)(pack_words(SIGNATURE, values))
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Bfloats:
+    """Of floats in another format, rounded to bfloat16."""
+
+    format: str
+
+    def bytes(self, rows: int, row_bytes: int) -> int:
+        """Of the packed weight."""
+        return rows * FORMATS["BF16"].row_bytes(row_bytes // FORMATS[self.format].block_bytes)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of what packs."""
+        return fingerprint(__name__, repr(self))
+
+    def __call__(self, weight: Array) -> Array:
+        """uint8 [rows, row_bytes] -> uint8 [rows, 2 * hidden]"""
+        rows, row_bytes = weight.shape
+        packed = np.empty((rows, self.bytes(1, row_bytes)), np.uint8)
+        some = max(1, TOGETHER * FORMATS[self.format].block_bytes // row_bytes)
+        for begin in range(0, rows, some):
+            part = FORMATS[self.format].dequantise(weight[begin : begin + some])
+            packed[begin : begin + some] = FORMATS["BF16"].quantise(part)
         return packed

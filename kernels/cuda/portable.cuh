@@ -187,12 +187,12 @@ static __device__ __forceinline__ void mma_plain(T (&c)[4], const uint32_t* a, c
 struct DotOfBytes {
   __device__ int operator()(uint32_t a, uint32_t b, int c) const { return dot4(a, b, c); }
 };
-template <class Half>
 struct DotOfTwo {
   __device__ float operator()(uint32_t a, uint32_t b, float c) const {
-    c = fmaf(to_float(Half{static_cast<uint16_t>(a)}), to_float(Half{static_cast<uint16_t>(b)}), c);
-    return fmaf(to_float(Half{static_cast<uint16_t>(a >> 16)}),
-                to_float(Half{static_cast<uint16_t>(b >> 16)}), c);
+    c = fmaf(to_float(half_t{static_cast<uint16_t>(a)}), to_float(half_t{static_cast<uint16_t>(b)}),
+             c);
+    return fmaf(to_float(half_t{static_cast<uint16_t>(a >> 16)}),
+                to_float(half_t{static_cast<uint16_t>(b >> 16)}), c);
   }
 };
 #endif
@@ -226,22 +226,9 @@ static __device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const uint32_t 
 static __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4],
                                                     const uint32_t (&b)[2]) {
 #if defined(HOST) || __CUDA_ARCH__ < 800
-  mma_plain<2>(c, a, b, DotOfTwo<half_t>());
+  mma_plain<2>(c, a, b, DotOfTwo());
 #else
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// Of bfloat16, 16 along a row, added in float32.
-static __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&a)[4],
-                                                         const uint32_t (&b)[2]) {
-#if defined(HOST) || __CUDA_ARCH__ < 800
-  mma_plain<2>(c, a, b, DotOfTwo<bfloat_t>());
-#else
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

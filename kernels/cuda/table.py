@@ -34,8 +34,18 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
     CudaKernel("quantise_activations", "generic", (rounding.generic,)),
     *(
-        CudaKernel("linear", "bf16", x, f, activations="bf16", numerics="fast", capability=80)
-        for f, x in linear.BF16_LAUNCHES.items()
+        CudaKernel(
+            "linear",
+            "bf16",
+            linear.BF16_STAGES,
+            f,
+            pack=pack,
+            activations="bf16",
+            numerics="fast",
+            scratch=linear.rounded,
+            capability=80,
+        )
+        for f, pack in linear.BF16_PACKS.items()
     ),
     *(CudaKernel("linear", "generic", x, f) for f, x in linear.FLOAT_LAUNCHES.items()),
     *(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import FOLDER
+from kernels.cuda.launch import FOLDER, Launch
 from kernels.cuda.table import CUDA_KERNELS
 
 
@@ -37,8 +37,11 @@ class Edit:
         (folder / self.file).write_text(text.replace(self.old, self.new))
         own = self.op, self.variant, self.format
         right = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == own)
-        launches = tuple(replace(launch, folder=folder) for launch in right.launches)
-        return replace(right, launches=launches)
+        stages = tuple(
+            replace(stage, folder=folder) if isinstance(stage, Launch) else stage
+            for stage in right.stages
+        )
+        return replace(right, stages=stages)
 
 
 def of(

@@ -1,0 +1,63 @@
+"""Products of matrices by the device's own library, where no kernel of ours does them."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kernels.cuda.launch import Launch
+from kernels.provenance import digest_of
+from reference.op import Argument, Shape, parse_signature
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """out = x W^T: addresses of x [tokens, hidden] and weight [rows, hidden], bfloat16, and of out
+    [tokens, rows], float32; all C-contiguous."""
+
+    x: int
+    weight: int
+    out: int
+    tokens: int
+    hidden: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """bfloat16 times bfloat16, added in float32 in whatever order the library likes.
+
+    `signature` is in the reference's grammar, the arrays in the order of Factors, e.g. "x: u16[tokens
+    hidden], weight: u16[out hidden] -> out: f32[tokens out]"; nothing is done but `when(shape)`.
+    """
+
+    signature: str
+    when: Callable[[Shape], bool]
+
+    def __post_init__(self) -> None:
+        kinds, axes = zip(*((a.dtype, a.axes) for a in self.arguments), strict=True)
+        (tokens, hidden), (rows, _), _ = axes
+        assert kinds == ("u16", "u16", "f32"), self.signature
+        assert axes == ((tokens, hidden), (rows, hidden), (tokens, rows)), self.signature
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        inputs, outputs = parse_signature(self.signature)
+        return inputs + outputs
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of its signature and of what asks the library."""
+        source = digest_of("kernels.cuda.product", "kernels.cuda.cublas")
+        return hashlib.sha256(f"{source}\0{self.signature}".encode()).hexdigest()
+
+    def factors(self, arguments: Mapping[str, Any], shape: Shape) -> Factors:
+        """What is multiplied: `arguments` has the address of each array."""
+        x, weight, out = self.arguments
+        (tokens, hidden), (rows, _) = x.axes, weight.axes
+        addresses = (int(arguments[a.name]) for a in (x, weight, out))
+        return Factors(*addresses, shape[tokens], shape[hidden], shape[rows])
+
+
+Stage = Launch | Product
