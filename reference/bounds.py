@@ -22,11 +22,13 @@ def gamma(n: float, u: float = U) -> float:
 
 
 def truncating(n: float) -> float:
-    """The growth of a sum of n exact addends where any number is added at once and what does not fit
-    is cut off, as tensor cores do (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ CS
-    7:e330): of j addends all but the largest lose less than a unit in that one's last place, 2 U
-    times its magnitude, and so does their sum: j * 2 U of what is added. Below the root of a tree
-    with n leaves stand at most 2 (n - 1) addends.
+    """The growth of a sum of n exact addends where any number is added at once and what does not
+    fit is cut off, as in tensor cores (Fasi et al., Numerical behavior of NVIDIA tensor cores,
+    PeerJ CS 7:e330).
+
+    Of j addends all but the largest lose less than a unit of its last place, 2 U times it, and
+    their sum less than one of its own: together j * 2 U of their magnitudes. A tree of sums with n
+    leaves has at most 2 (n - 1) addends.
     """
     return gamma(4 * (n - 1))
 

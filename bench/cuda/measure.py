@@ -27,9 +27,7 @@ def kernels_for(case: OpCase, gpu: Gpu) -> list[CudaKernel]:
     return [
         k
         for k in CUDA_KERNELS
-        if (k.op, k.format) == (case.op, case.format)
-        and k.takes(case.shape)
-        and not k.lacks(gpu)
+        if (k.op, k.format) == (case.op, case.format) and k.takes(case.shape) and not k.lacks(gpu)
     ]
 
 

@@ -28,8 +28,8 @@ class Factors:
 class Product:
     """bfloat16 times bfloat16, added in float32 in whatever order the library likes.
 
-    `signature` is in the reference's grammar, the arrays in the order of Factors, e.g. "x: u16[tokens
-    hidden], weight: u16[out hidden] -> out: f32[tokens out]"; nothing is done but `when(shape)`.
+    `signature` is in the reference's grammar, e.g. "x: u16[n k], weight: u16[m k] -> out: f32[n m]";
+    it is done only `when(shape)`.
     """
 
     signature: str
@@ -56,8 +56,10 @@ class Product:
         """What is multiplied: `arguments` has the address of each array."""
         x, weight, out = self.arguments
         (tokens, hidden), (rows, _) = x.axes, weight.axes
-        addresses = (int(arguments[a.name]) for a in (x, weight, out))
-        return Factors(*addresses, shape[tokens], shape[hidden], shape[rows])
+        return Factors(
+            arguments[x.name], arguments[weight.name], arguments[out.name],
+            shape[tokens], shape[hidden], shape[rows],
+        )  # fmt: skip
 
 
 Stage = Launch | Product

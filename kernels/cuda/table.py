@@ -23,7 +23,7 @@ from kernels.cuda import (
 )
 from kernels.cuda import quantise_activations as rounding
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Launch
+from kernels.cuda.product import Stage
 from reference.kv_write import FORMATS_OF_CACHE
 
 ONTO = (("out", "before"),)  # what was there before
@@ -106,6 +106,6 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
 )
 
 
-def quantise_activations() -> tuple[Launch, ...]:
+def quantise_activations() -> tuple[Stage, ...]:
     """What has to run before kernels on rounded activations."""
-    return next(k.launches for k in CUDA_KERNELS if k.op == "quantise_activations")
+    return next(k.stages for k in CUDA_KERNELS if k.op == "quantise_activations")

@@ -1,0 +1,262 @@
+"""What a GPU asks of cuBLAS, where there is neither: behind CuPy's binding a library of our own takes
+its place, which multiplies as cuBLAS says that it does."""
+
+import ctypes
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from kernels.cuda import linear
+from kernels.cuda.device import DeviceError
+from kernels.cuda.gpu import Gpu
+from kernels.cuda.product import Factors, Product
+from reference.formats.floats import decode_bf16, encode_bf16
+from reference.op import Array
+
+cupy = pytest.importorskip("cupy")
+
+# As in cublas_api.h and library_types.h.
+OP_N, OP_T, POINTER_MODE_HOST, COMPUTE_32F, GEMM_DEFAULT = 0, 1, 0, 68, -1
+TYPES = {0: np.dtype(np.float32), 14: np.dtype(np.uint16)}  # CUDA_R_32F, CUDA_R_16BF
+HANDLE, GUARD = 7, 65  # elements beside each matrix
+
+
+def held(address: int, count: int, kind: np.dtype[Any]) -> Array:
+    """So many elements of memory, and not one more."""
+    return np.frombuffer((ctypes.c_uint8 * (count * kind.itemsize)).from_address(address), kind)
+
+
+def by_columns(address: int, rows: int, columns: int, apart: int, kind: np.dtype[Any]) -> Array:
+    """A matrix as BLAS has it: element (i, j) at i + j * apart; its memory ends with the last."""
+    assert apart >= max(1, rows)
+    memory = held(address, (columns - 1) * apart + rows, kind)
+    itself = (kind.itemsize, apart * kind.itemsize)
+    return np.lib.stride_tricks.as_strided(memory, (rows, columns), itself)
+
+
+class Library(ModuleType):
+    """cupy_backends.cuda.libs.cublas, of memory of this machine. `failing` is what each product
+    fails with."""
+
+    CUBLAS_OP_N, CUBLAS_OP_T = OP_N, OP_T
+    CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = POINTER_MODE_HOST, 1
+    CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = COMPUTE_32F, GEMM_DEFAULT
+
+    class CUBLASError(RuntimeError):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("cublas")
+        self.failing, self.made, self.mode = "", 0, -1
+        self.streams: list[Any] = []  # on which products ran
+
+    def create(self) -> int:
+        self.made += 1
+        return HANDLE
+
+    def getVersion(self, handle: int) -> int:  # noqa: N802 - CuPy's name
+        assert handle == HANDLE
+        return 120903
+
+    def setPointerMode(self, handle: int, mode: int) -> None:  # noqa: N802
+        assert handle == HANDLE
+        self.mode = mode
+
+    def gemmEx(  # noqa: N802
+        self, handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
+        A: int, Atype: int, lda: int, B: int, Btype: int, ldb: int, beta: int,
+        C: int, Ctype: int, ldc: int, computeType: int, algo: int,
+    ) -> None:  # fmt: skip
+        """C = alpha op(A) op(B) + beta C: op(A) is [m, k], op(B) [k, n], C [m, n]."""
+        assert (handle, self.mode) == (HANDLE, POINTER_MODE_HOST)
+        assert (TYPES[Atype], TYPES[Btype], TYPES[Ctype]) == (np.uint16, np.uint16, np.float32)
+        assert (computeType, algo) == (COMPUTE_32F, GEMM_DEFAULT)
+        self.streams.append(Stream.current)
+        if self.failing:
+            raise self.CUBLASError(self.failing)
+        one, zero = (held(address, 1, np.dtype(np.float32))[0] for address in (alpha, beta))
+        a = by_columns(A, *((k, m) if transa == OP_T else (m, k)), lda, TYPES[Atype])
+        b = by_columns(B, *((n, k) if transb == OP_T else (k, n)), ldb, TYPES[Btype])
+        c = by_columns(C, m, n, ldc, TYPES[Ctype])
+        wide_a, wide_b = (decode_bf16(np.ascontiguousarray(x)).astype(np.float64) for x in (a, b))
+        product = (wide_a.T if transa == OP_T else wide_a) @ (
+            wide_b.T if transb == OP_T else wide_b
+        )
+        c[...] = one * product + (zero * c if zero else 0)  # C is not read if beta is zero
+
+
+class Stream:
+    """CuPy's: the one within whose `with` we are is the current one."""
+
+    current: Any = None
+
+    def __init__(self, non_blocking: bool) -> None:
+        assert non_blocking
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._before.append(Stream.current)
+        Stream.current = self
+
+    def __exit__(self, *_: object) -> None:
+        Stream.current = self._before.pop()
+
+
+class Card:
+    """CuPy's Device."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def use(self) -> None:
+        pass
+
+
+@contextmanager
+def machine(library: Library | None) -> Iterator[Gpu]:
+    """A GPU as far as it can be told without one; without a library its import fails."""
+    import cupy_backends.cuda.libs as libs
+
+    properties = {"name": b"made up", "major": 9, "minor": 0}
+    name = "cupy_backends.cuda.libs.cublas"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 1)
+        patch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda _: properties)
+        patch.setattr(cupy.cuda, "Device", Card)
+        patch.setattr(cupy.cuda, "Stream", Stream)
+        patch.setitem(sys.modules, name, library)
+        patch.delitem(vars(libs), "cublas", raising=False)
+        if library is not None:
+            patch.setitem(vars(libs), "cublas", library)
+        yield Gpu()
+
+
+def drawn(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Array]:
+    """Numbers of bfloat16, and memory with them after GUARD others; NaN before and behind."""
+    memory = np.full(rows * columns + 2 * GUARD, 0xFFFF, np.uint16)
+    values = encode_bf16(rng.standard_normal((rows, columns), np.float32)).view(np.uint16)
+    memory[GUARD:-GUARD] = values.reshape(-1)
+    return decode_bf16(values).astype(np.float64), memory
+
+
+@given(
+    tokens=st.integers(1, 40), hidden=st.integers(1, 40), rows=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_rows_times_rows(tokens: int, hidden: int, rows: int, seed: int) -> None:
+    """Of any sizes the result is x W^T where it belongs, and nothing beside it is written."""
+    rng, library = np.random.default_rng(seed), Library()
+    x, x_memory = drawn(rng, tokens, hidden)
+    weight, weight_memory = drawn(rng, rows, hidden)
+    out = np.full(tokens * rows + 2 * GUARD, np.nan, np.float32)
+    addresses = {
+        "scratch": x_memory.ctypes.data + 2 * GUARD,
+        "weight": weight_memory.ctypes.data + 2 * GUARD,
+        "out": out.ctypes.data + 4 * GUARD,
+    }
+    shape = {"tokens": tokens, "hidden": hidden, "out": rows}
+    with machine(library) as gpu:
+        gpu.multiply(Product(linear.PRODUCT, linear.many).factors(addresses, shape))
+        assert library.streams == [gpu.stream]
+    found = out[GUARD:-GUARD].reshape(tokens, rows)
+    np.testing.assert_allclose(found, x @ weight.T, rtol=1e-6, atol=1e-6)
+    assert np.isnan(out[:GUARD]).all()
+    assert np.isnan(out[-GUARD:]).all()
+    assert Stream.current is None
+
+
+WRONG: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "not-transposed": lambda g: {"transa": OP_N, "lda": g["m"]},
+    "both-transposed": lambda g: {"transb": OP_T, "ldb": g["n"]},
+    "x-for-the-weight": lambda g: {"A": g["B"], "B": g["A"]},
+    "by-rows": lambda g: {
+        "m": g["n"], "n": g["m"], "A": g["B"], "B": g["A"], "ldc": g["n"],
+    },
+    "rows-one-apart-too-many": lambda g: {"ldc": g["ldc"] + 1},
+    "one-column-less": lambda g: {"k": g["k"] - 1},
+    "added-to-what-was-there": lambda g: {"beta": g["alpha"]},
+}  # fmt: skip
+NAMES = tuple(inspect.signature(Library().gemmEx).parameters)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_other_arguments_give_another_result(name: str) -> None:
+    """The library is strict enough to tell: each of these mistakes shows."""
+    rng, library = np.random.default_rng(0), Library()
+    x, x_memory = drawn(rng, 11, 5)
+    weight, weight_memory = drawn(rng, 7, 5)
+    out = np.ones(11 * 7 + 100, np.float32)
+    right = library.gemmEx
+
+    def wrong(*given: Any) -> None:
+        arguments = dict(zip(NAMES, given, strict=True))
+        right(**(arguments | WRONG[name](arguments)))
+
+    factors = Factors(
+        x_memory.ctypes.data + 2 * GUARD, weight_memory.ctypes.data + 2 * GUARD, out.ctypes.data,
+        11, 5, 7,
+    )  # fmt: skip
+    library.gemmEx = wrong  # type: ignore[method-assign]
+    with machine(library) as gpu:
+        gpu.multiply(factors)
+    assert not np.allclose(out[:77].reshape(11, 7), x @ weight.T)
+
+
+def test_one_handle_is_made_and_before_anything_is_recorded() -> None:
+    """By what prepares a kernel; asking for the version or a product makes no other."""
+    library = Library()
+    with machine(library) as gpu:
+        assert not library.made
+        gpu.prepare(linear.BF16_STAGES[-1])
+        assert library.made == 1
+        assert gpu.library == "cuBLAS 12.9.3"
+        assert library.mode == POINTER_MODE_HOST
+    assert library.made == 1
+
+
+def test_what_cublas_says_is_one_line() -> None:
+    library = Library()
+    library.failing = "CUBLAS_STATUS_NOT_SUPPORTED"
+    with machine(library) as gpu, pytest.raises(DeviceError) as caught:
+        gpu.multiply(Factors(0, 0, 0, 9, 5, 7))
+    assert str(caught.value) == (
+        "cuBLAS 12.9.3 does not multiply 9 tokens of 5 by 7 rows: CUBLAS_STATUS_NOT_SUPPORTED"
+    )
+
+
+def test_without_cublas() -> None:
+    """The GPU says that it has no library, and why if it is asked to multiply."""
+    with machine(None) as gpu:
+        assert gpu.library == ""
+        with pytest.raises(DeviceError, match=r"^no cuBLAS: [^\n]+$"):
+            gpu.multiply(Factors(0, 0, 0, 9, 5, 7))
+
+
+def test_a_handle_that_cannot_be_made() -> None:
+    """Such as one for which there is no memory left."""
+    library = Library()
+
+    def create() -> int:
+        raise library.CUBLASError("CUBLAS_STATUS_ALLOC_FAILED")
+
+    library.create = create  # type: ignore[method-assign]
+    with machine(library) as gpu:
+        assert gpu.library == ""
+        with pytest.raises(DeviceError, match=r"^no cuBLAS: CUBLAS_STATUS_ALLOC_FAILED$"):
+            gpu.prepare(linear.BF16_STAGES[-1])
+
+
+def test_the_binding_has_these_constants() -> None:
+    """Those of the types are CuPy's own, which it has without the library."""
+    runtime = cupy.cuda.runtime
+    assert {runtime.CUDA_R_32F: np.float32, runtime.CUDA_R_16BF: np.uint16} == TYPES
+    assert_array_equal(sorted(TYPES), [0, 14])
