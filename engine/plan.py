@@ -105,7 +105,7 @@ def packed_name(weight: str, kernel: AnyKernel) -> str:
     """What a tensor is called in the layout that a kernel streams."""
     pack = kernel.pack
     assert pack is not None
-    return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'planes'}"
+    return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'packed'}"
 
 
 def _quantised(x: Value) -> dict[str, Value]:

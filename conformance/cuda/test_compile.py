@@ -15,7 +15,7 @@ MOST_SHARED = 48 << 10  # bytes that a kernel may declare
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 LAUNCHES = {
-    f"{launch.name} sm_{capability}": (launch, capability)
+    f"{launch.source} {launch.name} sm_{capability}": (launch, capability)
     for kernel in CUDA_KERNELS
     for launch in kernel.launches
     for capability in CAPABILITIES

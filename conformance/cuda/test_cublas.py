@@ -1,5 +1,5 @@
-"""What a GPU asks of cuBLAS, where there is neither: behind CuPy's binding a library of our own takes
-its place, which multiplies as cuBLAS says that it does."""
+"""What a GPU asks of cuBLAS, where there is neither: behind CuPy's binding a library of our own
+takes its place, which multiplies as cuBLAS says that it does."""
 
 import ctypes
 import inspect

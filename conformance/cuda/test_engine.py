@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.cuda.emulator import compiler
+from conformance.cuda.emulator import Emulator, compiler
 from conformance.families.small import SmallFalcon, SmallOPT
 from conformance.families.test_families import QUANTISED, SUBJECTS
 from conformance.families.test_families import exact as formula_of
@@ -33,11 +33,14 @@ from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse
 from engine import Engine, PromptLookup, SamplingParams
 from engine.gguf_file import GGUFFile
 from engine.gpu import device_plan
+from engine.gpu.memory import SPARE
 from engine.model import Model
 from engine.options import Options
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
 from engine.session import restore, save
+from kernels.cuda.current import taking_the_place
+from reference import linear
 from reference.op import Array
 from reference.transformer import Neurons, linear_of_quantised
 
@@ -130,6 +133,43 @@ def test_caches(kv_format: str, tmp_path: Path) -> None:
     rounding = {"F16": 2.0**-11, "Q8_0": 2.0**-8, "Q4_0": 2.0**-4}[kv_format]
     gap = Gap.between(got, theirs)
     assert gap.nmse <= rounding**2
+
+
+class Counting(Emulator):
+    """Remembers how often it multiplied."""
+
+    multiplied = 0
+
+    def sums(self, x: Array, weight: Array) -> Array:
+        self.multiplied += 1
+        return super().sums(x, weight)
+
+
+def linear_of_bf16(x: Array, weight: Array, format: str) -> Array:
+    rounded = linear.to_bf16({"x": x.astype(np.float32), "weight": weight, "format": format})
+    return linear.linear(**rounded)
+
+
+@pytest.mark.parametrize("format", ["F32", "F16", "BF16"])
+def test_fast_numerics(format: str, tmp_path: Path) -> None:
+    """Matrices and what they meet are rounded to bfloat16, and many tokens are multiplied by the
+    device's library: the logits are the formula's, the same bits when recorded, in the memory that
+    was counted."""
+    small, device = Small(format=format, head_dim=32), Counting()
+    text, matrices, half = prompt(small, LENGTH), 7 * small.blocks + 1, LENGTH // 2
+    path = small.write(tmp_path / "small.gguf")
+    with taking_the_place(device), on_gpu(path, numerics="fast", kv_format="F32") as model:
+        assert {s.kernel.variant for s in model.steps if s.node.op == "linear"} == {"bf16"}
+        needed = model.ready.division.needed.total - SPARE
+        assert needed - 256 * 100 < device.total - device.memory()[0] <= needed
+        device.multiplied = 0
+        got = rows(model, text, [half, half])
+        assert device.multiplied == 2 * matrices
+        assert (half, half) in {key[1:] for key in model.ready.device_plan.recorded}
+        assert np.array_equal(rows(model, text, [half, half]), got)
+    truth = exact(small, text, linear_of_bf16)
+    # a number next to a step of bfloat16 may be rounded to the other side of it
+    assert Gap.between(got, truth.astype(np.float32)).nmse <= (2.0**-9) ** 2
 
 
 # Blocks on either side

@@ -28,8 +28,8 @@ class Factors:
 class Product:
     """bfloat16 times bfloat16, added in float32 in whatever order the library likes.
 
-    `signature` is in the reference's grammar, e.g. "x: u16[n k], weight: u16[m k] -> out: f32[n m]";
-    it is done only `when(shape)`.
+    `signature` is in the reference's grammar, e.g. "x: u16[n k], weight: u16[m k] -> out: f32[n
+    m]"; it is done only `when(shape)`.
     """
 
     signature: str
