@@ -93,7 +93,7 @@ def _linked(name: str, *objects: Path) -> Path:
 
 @cache
 def _runtime() -> ctypes.CDLL:
-    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2",), {})
+    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2", "-march=native"), {})
     runtime = ctypes.CDLL(str(_linked("host", host)), ctypes.RTLD_GLOBAL)
     runtime.run_grid.restype = ctypes.c_bool
     return runtime
