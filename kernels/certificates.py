@@ -48,7 +48,7 @@ class Key:
             return cls(
                 kernel=kernel.name,
                 row=kernel.conditions(),
-                source=_digest(*(launch.digest for launch in launches(kernel)), *packed),
+                source=_digest(*(launch.fingerprint for launch in launches(kernel)), *packed),
                 reference=fingerprint(kernel.spec.reference.__module__),
                 judge=digest_of(*JUDGE, "kernels.cuda.call"),
                 tools=json.dumps(tools() | nvrtc.tools()),
