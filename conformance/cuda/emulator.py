@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.device import EMULATED, Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
 from kernels.errors import KernelError
 from kernels.provenance import cache_folder
@@ -153,7 +153,7 @@ class Emulator:
     a launch's blocks and threads come in the reverse order. Memory that is not `filled` takes no
     more than is touched of it."""
 
-    name = identity = "emulated"
+    name = identity = EMULATED
     capability = 90
     bounded = emulated = True
 
