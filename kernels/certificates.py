@@ -15,10 +15,11 @@ from kernels.call import AnyKernel
 from kernels.cuda import nvrtc
 from kernels.cuda.call import launches
 from kernels.cuda.current import current
+from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
 from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
 
-LEVELS = ("emulated", "quick", "deep")
+LEVELS = (EMULATED, "quick", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
@@ -42,17 +43,18 @@ class Key:
     machine: str
 
     @classmethod
-    def of(cls, kernel: AnyKernel) -> "Key":
+    def of(cls, kernel: AnyKernel, device: str = "") -> "Key":
+        """Here and now; of a CUDA kernel on the device of this identity, or else the current."""
         if isinstance(kernel, CudaKernel):
             packed = [kernel.pack.fingerprint] if kernel.pack else []
             return cls(
                 kernel=kernel.name,
                 row=kernel.conditions(),
-                source=_digest(*(launch.digest for launch in launches(kernel)), *packed),
+                source=_digest(*(launch.fingerprint for launch in launches(kernel)), *packed),
                 reference=fingerprint(kernel.spec.reference.__module__),
                 judge=digest_of(*JUDGE, "kernels.cuda.call"),
                 tools=json.dumps(tools() | nvrtc.tools()),
-                machine=current().identity,
+                machine=device or current().identity,
             )
         stages = [kernel.share.fingerprint]
         if kernel.pack:

@@ -8,6 +8,7 @@ from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch
 from kernels.cuda.packing import Codes, Planes
 from kernels.kernel import any_shape
+from kernels.provenance import fingerprint_of
 from reference.op import Op, Shape
 from reference.table import OPS
 
@@ -56,9 +57,8 @@ class CudaKernel:
         return [f"sm_{self.capability}"] * (capability < self.capability)
 
     def conditions(self) -> str:
-        """All that its row says beside the launches' sources, for the certificate."""
-        takes = f"{self.takes.__module__}.{self.takes.__qualname__}"
-        grids = [f"{x.grid.__module__}.{x.grid.__qualname__}" for x in self.launches]
-        scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
+        """All that its row says beside the launches, for the certificate."""
+        takes = "" if self.takes is any_shape else fingerprint_of(self.takes)
+        scratch = fingerprint_of(self.scratch) if self.scratch else ""
         rest = (self.activations, self.numerics, self.in_place, scratch, self.capability)
-        return repr((takes, grids, repr(self.pack), *rest))
+        return repr((takes, repr(self.pack), *rest))

@@ -15,7 +15,7 @@ from reference.op import Shape
 
 BLOCKS = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
-    " weight: u8[packed] -> out: f32[tokens out]"
+    " weight: format[out hidden] -> out: f32[tokens out]"
 )
 FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the tokens that it takes at most
 FEW_WARPS, WARP = 4, 32
