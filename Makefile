@@ -22,7 +22,7 @@ demo: $(VENV)/.installed
 # The first line probes the machine's limits: what a busy one gives would not be kept.
 test: $(VENV)/.installed-dev
 	$(BIN)/assay op rms_norm >/dev/null
-	$(BIN)/pytest conformance/kernel conformance/cuda -n $(PROCESSES)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/kernel conformance/cuda -n $(PROCESSES)
 	$(BIN)/pytest conformance/ --ignore conformance/kernel --ignore conformance/cuda
 	$(BIN)/pytest bench/ --quick
 

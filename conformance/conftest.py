@@ -4,6 +4,7 @@ Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=
 new ones each time, and keeps deep certificates. Whatever fails prints the command that replays it.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Kernels first: several processes compile them, each its own, and the engine's tests find
     them on disk."""
     items.sort(key=lambda item: KERNELS not in item.path.parents)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

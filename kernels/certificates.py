@@ -15,10 +15,11 @@ from kernels.call import AnyKernel
 from kernels.cuda import nvrtc
 from kernels.cuda.call import stages
 from kernels.cuda.current import current
+from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
 from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
 
-LEVELS = ("emulated", "quick", "deep")
+LEVELS = (EMULATED, "quick", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
@@ -42,18 +43,20 @@ class Key:
     machine: str
 
     @classmethod
-    def of(cls, kernel: AnyKernel) -> "Key":
+    def of(cls, kernel: AnyKernel, device: str = "") -> "Key":
+        """Here and now; of a CUDA kernel on the device of this identity, or else the current."""
         if isinstance(kernel, CudaKernel):
             packed = [kernel.pack.fingerprint] if kernel.pack else []
-            library = {"library": current().library} if kernel.multiplies else {}
+            # the emulator, of which alone certificates are asked for by name, is its own library
+            library = {"library": device or current().library} if kernel.multiplies else {}
             return cls(
                 kernel=kernel.name,
                 row=kernel.conditions(),
-                source=_digest(*(stage.digest for stage in stages(kernel)), *packed),
+                source=_digest(*(stage.fingerprint for stage in stages(kernel)), *packed),
                 reference=fingerprint(kernel.spec.reference.__module__),
                 judge=digest_of(*JUDGE, "kernels.cuda.call"),
                 tools=json.dumps(tools() | nvrtc.tools() | library),
-                machine=current().identity,
+                machine=device or current().identity,
             )
         shares = [kernel.share.fingerprint]
         if kernel.pack:

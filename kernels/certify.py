@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda.current import current
+from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
 from kernels.table import find_any
 from kernels.trial import quick
@@ -45,7 +46,7 @@ def certify(
             progress(len(kernels), certificate)
 
     for kernel in filter(_emulated, kernels):
-        keep(replace(quick(kernel), level="emulated"))
+        keep(replace(quick(kernel), level=EMULATED))
     waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]
     while waiting:
         for certificate in _trials(waiting, patience, program):

@@ -3,11 +3,14 @@
 import ast
 import hashlib
 import importlib.util
+import inspect
 import os
 import platform
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 from numba import config
@@ -67,6 +70,13 @@ def closure(module: str) -> tuple[str, ...]:
 def fingerprint(module: str, *extra: str) -> str:
     """sha256 over the sources of the module's closure, and any further words."""
     return digest_of(*closure(module), extra=extra)
+
+
+def fingerprint_of(function: Callable[..., Any]) -> str:
+    """sha256 over the sources of a function's module's closure, its name, and the plain values that
+    it was made with."""
+    values = inspect.getclosurevars(function).nonlocals
+    return fingerprint(function.__module__, function.__qualname__, repr(values))
 
 
 @cache

@@ -213,11 +213,14 @@ OP = Op(
     cost=cost,
     formats=FORMATS_OF_CACHE,
     fit=fit,
-    # more tokens than have their chunks dealt out, and over three of them; groups beyond a tile
+    # more tokens than have their chunks dealt out, and over three of them, also of two sequences
+    # and where the nearest cells do not count for most; groups beyond a tile
     corners=(
         _plain(tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=600, alibi=1),
         _plain(tokens=11, heads=33, kv_heads=1, head_dim=256, capacity=290, softcapped=1),
         _plain(tokens=2, heads=33, kv_heads=1, head_dim=256, capacity=600),
+        _plain(tokens=10, heads=4, kv_heads=1, head_dim=64, capacity=500, sequences=2),
+        _plain(tokens=9, heads=2, kv_heads=1, head_dim=128, capacity=500),
     ),
     complaint=complaint,
     nan="token",

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from bench.report.certified import Standings, passed
+from bench.report.certified import Standings, on_emulator, passed
 from bench.report.lookup import duels, engine_model, family, kernel, main_duels, sizes, speed
 from bench.report.lookup import ops as ops_of
 from bench.report.peers import DEFAULT_PEER
@@ -21,15 +21,17 @@ def day(when: str) -> str:
     return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".strip()
 
 
-def facts(run: Run) -> tuple[tuple[str, str], ...]:
+def facts(run: Run, known: Standings) -> tuple[tuple[str, str], ...]:
     """What stands under the title."""
     c = run.conditions
     commit = c.commit[:12] or "outside a checkout"
+    emulated = f"{on_emulator(known)} certified by emulation alone, never enough to run on a GPU"
     return (
         ("Machine", f"{c.device}, {plural(c.cores, 'core')}"),
         ("When", day(run.when)),
         ("Commit", commit + (" with changes not committed" if c.dirty else "")),
         ("Run", run.run),
+        *((("CUDA kernels", emulated),) if on_emulator(known) else ()),
     )
 
 
@@ -61,7 +63,7 @@ def key_figures(run: Run, known: Standings) -> tuple[KeyFigure, ...]:
         share = percent(best.share).text
         found.append(KeyFigure("Memory bandwidth in decode", share, best.share, "", kernel(best)))
     good, able = passed(known)
-    words = f"of {able} that this CPU can run"
+    words = f"of {able} that this machine can run"
     found.append(KeyFigure("Kernels certified", f"{good:,}", good, "", words))
     return tuple(found)
 

@@ -59,7 +59,7 @@ def report(
     busy = run.conditions.busy
     return Report(
         title="Assay: kernels and engine, measured",
-        about=about.facts(run),
+        about=about.facts(run, known),
         warning=f"Measured on {busy}. These figures are doubtful." if busy else "",
         figures=about.key_figures(run, known),
         sections=tuple(sections),

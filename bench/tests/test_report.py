@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bench import frames
 from bench.report import history, ops, peers, table
-from bench.report.certified import Standing, Standings
+from bench.report.certified import Standing, Standings, passed, standings
 from bench.report.lookup import Rated, family, possible
 from bench.report.markdown import markdown
 from bench.report.page import page
@@ -19,12 +19,16 @@ from bench.report.report import report
 from bench.results import Measurement, Results, find, read_folder
 from bench.tests import synthetic
 from bench.tests.browser import chromium, complaints, show
-from kernels.certificates import Certificate
+from kernels.certificates import Certificate, Key, Store
+from kernels.cuda import current
+from kernels.cuda.device import EMULATED, DeviceError
+from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import KERNELS
 
 SIZES = {"phone": 360, "desk": 1280}
 SCHEMES = ("light", "dark")
 FAILED, UNTRIED = "linear/cpu/generic/F16", "silu/cpu/generic"
+ON_GPU, UNTRIED_CUDA = "add/cuda/generic", "silu/cuda/generic"
 CONTRAST = 4.5  # WCAG 2.2, AA, of text
 
 NUMBERS = """
@@ -89,14 +93,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def known() -> Standings:
-    """All kernels certified but one that failed and one untried."""
+    """All kernels certified but one that failed and one untried; those for a GPU by emulation, but
+    one that a GPU has tried and one that nobody has."""
 
     def standing(name: str) -> Standing:
         failure = "token 3 is 7 times its bound away" if name == FAILED else ""
         found = Certificate(name, "", "deep", 240, 0.42, 1e-12, 1.0, "2026-11-20", failure)
         return Standing((), None if name == UNTRIED else found)
 
-    return {kernel.name: standing(kernel.name) for kernel in KERNELS}
+    def of_cuda(name: str) -> Standing:
+        level, missing = ("quick", ()) if name == ON_GPU else (EMULATED, ("a GPU",))
+        found = Certificate(name, "", level, 24, 0.21, 1e-12, 1.0, "2026-11-20")
+        return Standing(missing, None if name == UNTRIED_CUDA else found)
+
+    return {kernel.name: standing(kernel.name) for kernel in KERNELS} | {
+        kernel.name: of_cuda(kernel.name) for kernel in CUDA_KERNELS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -317,20 +329,74 @@ def test_history_needs_two_runs(made: table.Report, folder: Path) -> None:
     assert not history.section(runs[-1], [other, runs[-1]]).plots
 
 
-def test_the_matrix_tells_every_standing(made: table.Report) -> None:
-    """Certified, failed, untried and unwritten kernels are told apart; failures with the reason."""
-    section = next(s for s in made.sections if s.anchor == "conformance")
-    matrix = section.tables[0]
-    cells = {
+def cells_of(matrix: table.Table) -> dict[tuple[str, str, str], table.Cell]:
+    """By op, format and variant."""
+    return {
         (row[0].text, row[1].text, name): cell
         for row in matrix.rows
         for name, cell in zip(matrix.columns[2:], row[2:], strict=True)
     }
+
+
+def test_the_matrix_tells_every_standing(made: table.Report) -> None:
+    """Certified, failed, untried and unwritten kernels are told apart; failures with the reason."""
+    section = next(s for s in made.sections if s.anchor == "conformance")
+    cells = cells_of(section.tables[0])
     assert cells["linear", "F16", "generic"].text == "failed"
     assert cells["silu", "—", "generic"].text == "untried"
     assert cells["silu", "—", "scalar"] == table.NONE
     assert cells["linear", "Q4_0", "generic"].text == "deep 0.42"
     assert section.notes[0].startswith(FAILED)
+
+
+def test_what_was_only_emulated_is_told(made: table.Report, html: str, known: Standings) -> None:
+    """Page and text say how many CUDA kernels no GPU has tried; they do not count as certified."""
+    section = next(s for s in made.sections if s.anchor == "conformance")
+    cells = cells_of(section.tables[1])
+    emulated, on_gpu = cells["linear", "Q4_0", "generic"], cells["add", "—", "generic"]
+    assert (emulated.text, emulated.tone) == ("emulated 0.21", "quiet")
+    assert (on_gpu.text, on_gpu.tone) == ("quick 0.21", "good")
+    assert cells["silu", "—", "generic"].text == "no such GPU here"
+    assert passed(known) == (len(KERNELS) - 2 + 1, len(KERNELS) + 1)
+    count = len(CUDA_KERNELS) - 2
+    told = f"{count} certified by emulation alone, never enough to run on a GPU"
+    assert dict(made.about)["CUDA kernels"] == told
+    assert told in html
+    assert told in markdown(made)
+    assert "never enough to run on a GPU" in section.lead
+
+
+def test_a_gpu_is_never_certified_by_the_emulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a GPU or without, what the emulator says of a kernel stands as just that, until the GPU
+    has tried it."""
+
+    class Gpu:
+        identity, capability = "NVIDIA H200/sm_90/driver-12090", 90
+
+    def none() -> Any:
+        raise DeviceError("there is no NVIDIA driver")
+
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    monkeypatch.setattr(current, "_first_gpu", none)
+    kernel = next(k for k in CUDA_KERNELS if k.name == ON_GPU)
+
+    def keep(level: str, device: str) -> Certificate:
+        key = Key.of(kernel, device).digest
+        made = Certificate(kernel.name, key, level, 24, 0.2, 1e-12, 1.0, "2026-11-20")
+        Store().add([made])
+        return made
+
+    emulated = keep(EMULATED, EMULATED)
+    assert standings()[ON_GPU] == Standing(("a GPU",), emulated)
+    with current.taking_the_place(Gpu()):  # type: ignore[arg-type]
+        assert standings()[ON_GPU] == Standing((), emulated)
+        assert not standings()[ON_GPU].certified
+        quick = keep("quick", Gpu.identity)
+        assert standings()[ON_GPU] == Standing((), quick)
+        assert standings()[ON_GPU].certified
+    assert standings()[ON_GPU] == Standing(("a GPU",), emulated)
 
 
 def test_markdown_begins_with_the_headline(made: table.Report) -> None:

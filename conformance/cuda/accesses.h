@@ -23,31 +23,35 @@ struct Shadow {
 
 constexpr size_t PAGE = 256;
 
+// Cells of a page are as large as the smallest access to it.
+struct Page {
+  unsigned shift = 0;  // log2 of a cell's bytes
+  std::unique_ptr<Shadow[]> cells;
+
+  // Into cells of 2^smaller bytes: what was known of one is known of its parts.
+  void divide(unsigned smaller) {
+    auto parts = std::make_unique<Shadow[]>(PAGE >> smaller);
+    if (cells)
+      for (size_t i = 0; i < PAGE >> smaller; ++i) parts[i] = cells[i << smaller >> shift];
+    cells = std::move(parts);
+    shift = smaller;
+  }
+};
+
 struct Memory {
   char *begin, *end;
   bool shared;
-  std::vector<std::unique_ptr<Shadow[]>> pages;  // those that were touched
+  std::vector<Page> pages;
 
   Memory(char* begin, size_t size, bool shared)
       : begin(begin), end(begin + size), shared(shared), pages((size + PAGE - 1) / PAGE) {}
-
-  // Of this byte and all to the end of its page, which no access passes that is aligned.
-  Shadow* shadow(const char* address) {
-    const size_t i = address - begin;
-    std::unique_ptr<Shadow[]>& page = pages[i / PAGE];
-    if (!page) page = std::make_unique<Shadow[]>(PAGE);
-    return &page[i % PAGE];
-  }
 };
 
 inline std::vector<Memory> memories;  // of this launch, by address
 inline size_t last_used;
 inline bool running;
 
-inline Access now() {
-  const unsigned block = block_at.x + launch.grid.x * (block_at.y + launch.grid.y * block_at.z);
-  return {block + 1, current, block_epoch, fibers[current].time};
-}
+inline Access now() { return {block_number + 1, current, block_epoch, fibers[current].time}; }
 
 // Whether what was done before cannot meet what the current thread does now. Each block has shared
 // memory of its own: what others did to it before is nothing.
@@ -95,12 +99,17 @@ inline void look_at(const void* where, size_t size, bool writes, bool atomically
   };
   Memory* const memory = memory_of(address);
   if (!memory || address + size > memory->end) wrong("outside of every buffer");
-  if (reinterpret_cast<uintptr_t>(address) % size) wrong("at an address that is no multiple of it");
+  if (reinterpret_cast<uintptr_t>(address) & (size - 1))
+    wrong("at an address that is no multiple of it");
 
   const bool shared = memory->shared;
   const Access own = now();
-  Shadow* const first = memory->shadow(address);
-  for (size_t i = 0; i < size; ++i) {
+  const size_t at = address - memory->begin;
+  Page& page = memory->pages[at / PAGE];  // which no access passes that is aligned
+  const unsigned most = __builtin_ctzl(size);
+  if (!page.cells || page.shift > most) page.divide(most);
+  Shadow* const first = &page.cells[at % PAGE >> page.shift];
+  for (size_t i = 0; i < size >> page.shift; ++i) {
     Shadow& shadow = first[i];
     const bool both = atomically && shadow.atomically;
     if (!both && !ordered(shadow.write, own, shared))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.device import EMULATED, Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Stage
 from kernels.errors import KernelError
@@ -95,7 +95,7 @@ def _linked(name: str, *objects: Path) -> Path:
 
 @cache
 def _runtime() -> ctypes.CDLL:
-    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2",), {})
+    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2", "-march=native"), {})
     runtime = ctypes.CDLL(str(_linked("host", host)), ctypes.RTLD_GLOBAL)
     runtime.run_grid.restype = ctypes.c_bool
     return runtime
@@ -140,25 +140,27 @@ def _limits(grid: Grid) -> dict[str, bool]:
 
 
 class _Memory:
-    """Bytes at a multiple of 256, NaN as floats."""
+    """Bytes at a multiple of 256, NaN as floats if they are filled."""
 
-    def __init__(self, size: int) -> None:
-        self._array = np.full(size + ALIGNED, 0xFF, np.uint8)
+    def __init__(self, size: int, filled: bool) -> None:
+        self._array = np.empty(size + ALIGNED, np.uint8)
+        if filled:
+            self._array[:] = 0xFF
         self.address = -(-self._array.ctypes.data // ALIGNED) * ALIGNED
         self.size = size
 
 
 class Emulator:
     """A Device with `total` bytes. It does everything at once, what is recorded later; every second
-    time a launch's blocks and threads come in the reverse order."""
+    time a launch's blocks and threads come in the reverse order. Memory that is not `filled` takes
+    no more than is touched of it."""
 
-    name = identity = "emulated"
-    library = f"NumPy {np.__version__}"
+    name = identity = library = EMULATED
     capability = 90
     bounded = emulated = True
 
-    def __init__(self, total: int = 2**32) -> None:
-        self.total = total
+    def __init__(self, total: int = 2**32, filled: bool = True) -> None:
+        self.total, self._filled = total, filled
         self._memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
         self._recorded: list[Callable[[], None]] | None = None
         self._runs: Counter[Launch] = Counter()
@@ -170,7 +172,7 @@ class Emulator:
         free, total = self.memory()
         if size > free:
             raise DeviceError(f"{self.name}: {size:,} bytes wanted, {free:,} of {total:,} are free")
-        memory = _Memory(size)
+        memory = _Memory(size, self._filled)
         self._memories.add(memory)
         return Buffer(memory.address, size, memory)
 

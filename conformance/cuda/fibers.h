@@ -40,6 +40,7 @@ inline std::vector<Fiber> fibers;
 inline jmp_buf scheduler;
 inline unsigned current, block_epoch;
 inline dim3 block_at;
+inline unsigned block_number;  // the same as one number
 inline char* fault;
 inline size_t fault_size;
 inline bool failed;

@@ -90,12 +90,14 @@ bool run_grid(void (*kernel)(void**), void** parameters, const unsigned* grid, u
   running = true;
   const unsigned blocks = grid[0] * grid[1] * grid[2];
   for (unsigned k = 0; k < blocks && !failed; ++k) {
-    block_at = unflatten(backwards ? blocks - 1 - k : k, launch.grid);
+    block_number = backwards ? blocks - 1 - k : k;
+    block_at = unflatten(block_number, launch.grid);
     memset(declared.begin, 0xFF, declared.size);
     memset(dynamic.data(), 0xFF, shared);
     run_block(backwards);
   }
   running = false;
+  memories.clear();
   return !failed;
 }
 

@@ -9,6 +9,8 @@ from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Stage
 from reference.op import Array
 
+EMULATED = "emulated"  # the identity of what takes a GPU's place, and the level of what it proves
+
 
 class DeviceError(RuntimeError):
     """No GPU, one too old, without memory or lost; or a kernel that it could not run."""

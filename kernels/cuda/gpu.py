@@ -13,8 +13,6 @@ from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Product, Stage
 from reference.op import Array
 
-PLAIN_SHARED = 48 << 10  # bytes that a launch may ask for without saying so before
-
 
 class Gpu:
     """A Device; `stream` is CuPy's, on which it does everything. DeviceError where there is none,
@@ -47,6 +45,7 @@ class Gpu:
         self._device.use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._functions: dict[str, Any] = {}
+        self._shared: dict[str, int] = {}  # bytes of it that a launch may have
 
     @cached_property
     def identity(self) -> str:
@@ -110,8 +109,9 @@ class Gpu:
         self.prepare(launch)
         function = self._functions[launch.digest]
         with self._said(), self.stream:
-            if grid.shared > max(PLAIN_SHARED, function.max_dynamic_shared_size_bytes):
-                function.max_dynamic_shared_size_bytes = grid.shared
+            # has to be said of what goes beyond 48 KiB, and what the kernel declares counts
+            if grid.shared > self._shared.get(launch.digest, 0):
+                function.max_dynamic_shared_size_bytes = self._shared[launch.digest] = grid.shared
             function(grid.blocks, (grid.threads,), tuple(values), shared_mem=grid.shared)
 
     def multiply(self, factors: Factors) -> None:

@@ -9,6 +9,7 @@ from kernels.cuda.launch import Launch
 from kernels.cuda.packing import Bfloats, Codes, Planes
 from kernels.cuda.product import Product, Stage
 from kernels.kernel import any_shape
+from kernels.provenance import fingerprint_of
 from reference.op import Op, Shape
 from reference.table import OPS
 
@@ -72,10 +73,8 @@ class CudaKernel:
             return ["a GPU"]
 
     def conditions(self) -> str:
-        """All that its row says beside the stages' sources, for the certificate."""
-        takes = f"{self.takes.__module__}.{self.takes.__qualname__}"
-        rules = [stage.grid if isinstance(stage, Launch) else stage.when for stage in self.stages]
-        grids = [f"{rule.__module__}.{rule.__qualname__}" for rule in rules]
-        scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
+        """All that its row says beside the stages, for the certificate."""
+        takes = "" if self.takes is any_shape else fingerprint_of(self.takes)
+        scratch = fingerprint_of(self.scratch) if self.scratch else ""
         rest = (self.activations, self.numerics, self.in_place, scratch, self.capability)
-        return repr((takes, grids, repr(self.pack), *rest))
+        return repr((takes, repr(self.pack), *rest))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cuda import grids
+from kernels.provenance import fingerprint_of
 from reference.op import DTYPES, Argument, Shape, parse_signature
 
 FOLDER = Path(__file__).parent
@@ -124,6 +125,11 @@ class Launch:
         words = [*(word for file in self.files.items() for word in file)]
         text = "\0".join([*words, self.function, self.signature, self.format])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of this and of what gives its grid."""
+        return hashlib.sha256((self.digest + fingerprint_of(self.grid)).encode()).hexdigest()
 
     def values(self, arguments: Mapping[str, Any], shape: Shape) -> list[Any]:
         """What it is called with: `arguments` has the address of each array and each scalar."""

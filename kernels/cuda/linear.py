@@ -15,7 +15,7 @@ from reference.op import Shape
 
 BLOCKS = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
-    " weight: u8[packed] -> out: f32[tokens out]"
+    " weight: format[out hidden] -> out: f32[tokens out]"
 )
 BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
 PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"

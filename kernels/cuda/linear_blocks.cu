@@ -101,7 +101,7 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
 #define FEW(name, TOKENS, ROWS)                                                                    \
   extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                                \
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,       \
-           float* out, int tokens, int hidden, int packed, int rows) {                             \
+           float* out, int tokens, int hidden, int rows) {                                         \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
     few<TOKENS, ROWS>(q, scale, total, weight, out, tokens, hidden, rows, partial);                \
   }
@@ -220,15 +220,15 @@ static __device__ __forceinline__ void add_tile(const Shared& tile, int slot, in
 
 extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3)
     linear_tiles(const int8_t* __restrict__ q, const float* __restrict__ scale,
-                 const int32_t* __restrict__ total, const uint8_t* __restrict__ packed_weight,
-                 float* __restrict__ out, int tokens, int hidden, int packed, int rows) {
+                 const int32_t* __restrict__ total, const uint8_t* __restrict__ packed,
+                 float* __restrict__ out, int tokens, int hidden, int rows) {
   __shared__ Shared tile;
   const int blocks = hidden / BLOCK, slot = threadIdx.x / TILE, item = threadIdx.x % TILE;
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const int warp_row = warp / 2 * WARP_TILE, warp_token = warp % 2 * WARP_TILE;
   const int first_row = blockIdx.x * TILE + warp_row, first_token = blockIdx.y * TILE + warp_token;
   const bool works = first_row < rows && first_token < tokens;
-  const Weight<F> weight(packed_weight, static_cast<size_t>(rows) * blocks);
+  const Weight<F> weight(packed, static_cast<size_t>(rows) * blocks);
   // rows and tokens beyond the last are the last again
   const int own_row = min(static_cast<int>(blockIdx.x) * TILE + item, rows - 1);
   const int own_token = min(static_cast<int>(blockIdx.y) * TILE + item, tokens - 1);

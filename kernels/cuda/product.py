@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from kernels.cuda.launch import Launch
-from kernels.provenance import digest_of
+from kernels.provenance import digest_of, fingerprint_of
 from reference.op import Argument, Shape, parse_signature
 
 
@@ -51,6 +51,11 @@ class Product:
         """sha256 of its signature and of what asks the library."""
         source = digest_of("kernels.cuda.product", "kernels.cuda.cublas")
         return hashlib.sha256(f"{source}\0{self.signature}".encode()).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of this and of what says when."""
+        return hashlib.sha256((self.digest + fingerprint_of(self.when)).encode()).hexdigest()
 
     def factors(self, arguments: Mapping[str, Any], shape: Shape) -> Factors:
         """What is multiplied: `arguments` has the address of each array."""

@@ -1,0 +1,97 @@
+"""Certificates of CUDA kernels are void when what runs them changed."""
+
+import json
+
+import pytest
+
+from conformance.rooms import Copy
+
+NAMES = (
+    "rms_norm/cuda/generic", "quantise_activations/cuda/generic", "linear/cuda/generic/F32",
+    "linear/cuda/generic/Q4_0", "attention/cuda/generic/F16", "attention/cuda/tensor/F16",
+    "sparse_axpy/cuda/generic/F16", "linear/cuda/bf16/F16",
+)  # fmt: skip
+RMS_NORM, ROUNDING, LINEAR_F32, LINEAR_Q4_0, ATTENTION, TENSOR, AXPY, LINEAR_BF16 = NAMES
+
+# In a file `old`, which stands there once, becomes `new`: the kernels that this outdates.
+CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
+    "nothing": (("kernels/cuda/launch.py", "0 in self.blocks", "0 in self.blocks"), []),
+    "threads-of-a-row": (("kernels/cuda/rms_norm.py", "256", "128"), [RMS_NORM]),
+    "elements-of-a-thread": (
+        ("kernels/cuda/quantise_activations.py", "each=4", "each=8"),
+        [ROUNDING, LINEAR_Q4_0],  # which has it run before
+    ),
+    "rows-of-a-warp": (
+        ("kernels/cuda/linear.py", "FEW = {1: 2, 2: 2,", "FEW = {1: 2, 2: 4,"),
+        [LINEAR_F32, LINEAR_Q4_0, LINEAR_BF16],
+    ),
+    "when-there-are-many": (
+        ("kernels/cuda/linear.py", 'shape["tokens"] > max(FEW)', 'shape["tokens"] >= max(FEW)'),
+        [LINEAR_F32, LINEAR_Q4_0, LINEAR_BF16],
+    ),
+    "what-a-library-is-asked": (
+        ("kernels/cuda/cublas.py", "cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N",
+         "cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T"),
+        [LINEAR_BF16],
+    ),
+    "shared-memory": (
+        ("kernels/cuda/attention.py", "FEW_BUDGET = 34816", "FEW_BUDGET = 17408"),
+        [ATTENTION, TENSOR],
+    ),
+    "scratch": (("kernels/cuda/sparse_axpy.py", "// 512", "// 256"), [AXPY]),
+    "what-it-takes": (
+        ("kernels/cuda/attention.py", "TENSOR_HEADS = (64, 128)", "TENSOR_HEADS = (64,)"),
+        [ATTENTION, TENSOR],
+    ),
+    "what-all-grids-are": (
+        ("kernels/cuda/launch.py", "0 in self.blocks", "self.blocks[0] == 0"),
+        list(NAMES),
+    ),
+}  # fmt: skip
+
+DIGESTS = """
+import json, os, sys
+import numba  # takes the longest
+from pathlib import Path
+
+class Device:
+    identity = library = "any"
+
+names, changes = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+for name, ((file, old, new), _) in changes.items():
+    if os.fork() == 0:  # so that nothing is imported before it is changed
+        path = Path(file)
+        text = path.read_text()
+        assert text.count(old) == 1, (file, old)
+        path.write_text(text.replace(old, new))
+        from kernels.certificates import Key
+        from kernels.cuda.current import taking_the_place
+        from kernels.cuda.table import CUDA_KERNELS
+        with taking_the_place(Device()):
+            found = {k.name: Key.of(k).digest for k in CUDA_KERNELS}
+        print(json.dumps([name, [found[name] for name in names]]), flush=True)
+        path.write_text(text)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
+"""
+
+
+@pytest.fixture(scope="module")
+def outdated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """For every change, made in a copy of the rooms: the kernels whose key it changes."""
+    copy = Copy(tmp_path_factory.mktemp("rooms"))
+    lines = copy.python(DIGESTS, json.dumps(NAMES), json.dumps(CHANGES)).splitlines()
+    digests: dict[str, list[str]] = dict(map(json.loads, lines))
+    return {
+        change: [n for n, a, b in zip(NAMES, found, digests["nothing"], strict=True) if a != b]
+        for change, found in digests.items()
+    }
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_number_outdates_what_it_can_change(
+    outdated: dict[str, list[str]], change: str
+) -> None:
+    """Of grids and their shared memory, of scratch, of the sizes that are taken; and what asks a
+    library."""
+    assert outdated[change] == CHANGES[change][1]
