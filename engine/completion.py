@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from engine.sampler import Sampled, Sampler
+from engine.sampler import Likeliest, Sampled, Sampler
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Detokenizer, Tokenizer
+
+Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of the next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,11 @@ class Completion:
         self._text = Detokenizer(self.tokenizer, skip_special=skip, at_start=False)
         self._stops = StopStrings(self.params.stop, self.params.include_stop_str_in_output)
 
-    def sample(self, logits: np.ndarray, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
-        """Draw the next token from logits [vocab] and say what it adds."""
-        return self.take(self.sampler.sample(logits), prompt_logprobs)
+    def sample(self, row: Row, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
+        """Draw the next token from logits [vocab], or take what was found, and say what it adds."""
+        if isinstance(row, Likeliest):
+            return self.take(self.sampler.likeliest(row), prompt_logprobs)
+        return self.take(self.sampler.sample(row), prompt_logprobs)
 
     def take(self, sampled: Sampled, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
         """Go on with a token that the sampler gave and say what it adds."""

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from engine.chat import ChatError, ChatTemplate
 from engine.checks import check_generation, check_prompt
-from engine.completion import Completion, Piece
+from engine.completion import Completion, Piece, Row
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
@@ -243,12 +242,12 @@ class Engine:
             model.cells.remove(sequence)
         completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
         scored = params.prompt_logprobs is not None
-        row, prompt_logprobs = self.text.read(
+        first, prompt_logprobs = self.text.read(
             prompt, timings.prompt, self.samplers.kernel("log_sum_exp") if scored else None
         )
         for completion in completions[1:]:
             model.cells.copy(0, completion.index)
-        rows = [row] * len(completions)
+        rows: Sequence[Row] = [first] * len(completions)
         live = completions
         drafts = self._speculation if params.n == 1 else None
         if drafts:
@@ -256,10 +255,12 @@ class Engine:
             timings.speculation = drafts.timings
         try:
             while live:
-                for completion, logits in zip(live, rows, strict=True):
+                for completion, row in zip(live, rows, strict=True):
                     with timings.sample.measure(1):
-                        draw = partial(drafts.sample, completion) if drafts else completion.sample
-                        piece = draw(logits, prompt_logprobs)
+                        if drafts and isinstance(row, np.ndarray):
+                            piece = drafts.sample(completion, row, prompt_logprobs)
+                        else:
+                            piece = completion.sample(row, prompt_logprobs)
                     if completion.index == 0:
                         self.text.drawn = [piece.token]
                         self._sampler = completion.sampler
@@ -307,9 +308,13 @@ class Engine:
                 sampler.accept(token)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
 
-    def _step(self, live: Sequence[Completion]) -> list[np.ndarray[Any, Any]]:
-        """One token of each live completion; their logits [vocab], valid until the next step."""
+    def _step(self, live: Sequence[Completion]) -> Sequence[Row]:
+        """One token of each live completion; their logits [vocab], valid until the next step, or
+        what is wanted of them where they are on a device."""
         tokens = [completion.tokens[-1] for completion in live]
         positions = [self.model.cells.next_position(completion.index) for completion in live]
         sequences = [(completion.index,) for completion in live]
-        return list(self.model.step(tokens, positions, sequences, range(len(live))))
+        wanted = range(len(live))
+        if self.model.finds_likeliest and all(one.sampler.takes_likeliest for one in live):
+            return self.model.likeliest(tokens, positions, sequences, wanted)
+        return list(self.model.step(tokens, positions, sequences, wanted))

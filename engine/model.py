@@ -1,8 +1,9 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
+import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from engine.config import ModelConfig, ModelError
 from engine.gguf_file import GGUFFile
 from engine.gpu.build import joined, load
 from engine.gpu.division import Whole, divide
+from engine.gpu.greedy import NEEDS
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import DeviceStep
 from engine.gpu.upload import DeviceRows
@@ -29,6 +31,7 @@ from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.placement.applied import placed
 from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
+from engine.sampler import Likeliest
 from engine.sparsity import dense_where_faster, with_sparsity
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
@@ -184,7 +187,8 @@ class Model:
         loaded = load(division, weights, inputs, progress.packed)
         self.caches |= loaded.caches
         self._pack(list(chain(*steps)), arrays, trial=False)
-        return joined(division, loaded, steps, arrays)
+        choosing = self.chooser.choose_on(device, NEEDS, progress.certified)
+        return joined(division, loaded, steps, arrays, choosing)
 
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
         """The plan with weights in memory as far as the budget goes."""
@@ -286,52 +290,79 @@ class Model:
         Each token has a position and belongs to one or more sequences; it sees the cells of its
         first sequence up to its own position. The logits are valid until the next step.
         """
-        if self.ready is None:
-            raise ModelError(f"{self.file.path}: the model was closed")
-        if not self._stepping.acquire(blocking=False):
-            raise RuntimeError("this engine is running a step in another thread: one at a time")
-        try:
-            return self._step(self.ready, tokens, positions, sequences, wanted)
-        finally:
-            self._stepping.release()
+        with self._stepped(tokens, positions, sequences, wanted) as ready:
+            return self._finite(ready.logits[: len(wanted)], positions, wanted)
 
-    def _step(
+    @property
+    def finds_likeliest(self) -> bool:
+        """Whether `likeliest` can be asked: whether a device has the logits."""
+        return isinstance(self.ready, Hybrid) and self.ready.greedy is not None
+
+    def likeliest(
         self,
-        ready: Plan | Hybrid,
         tokens: Sequence[int],
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
-    ) -> Array:
-        check_step(self.config, self.limits, tokens, positions, sequences, wanted)
-        count, outputs = len(tokens), len(wanted)
-        cells = self.cells.place(positions, sequences)
+    ) -> list[Likeliest]:
+        """As `step`, but the logits stay on the device: what it finds in those of each token."""
+        with self._stepped(tokens, positions, sequences, wanted) as ready:
+            assert isinstance(ready, Hybrid)
+            assert ready.greedy is not None
+            found = ready.greedy.of(len(wanted))
+            for row, one in enumerate(found):
+                if not math.isfinite(one.log_sum):
+                    raise self._not_finite(positions[wanted[row]])
+            return found
+
+    @contextmanager
+    def _stepped(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[Sequence[int]],
+        wanted: Sequence[int],
+    ) -> Iterator[Plan | Hybrid]:
+        """A step that has run; its tokens are held if nothing goes wrong until its end."""
+        if (ready := self.ready) is None:
+            raise ModelError(f"{self.file.path}: the model was closed")
+        if not self._stepping.acquire(blocking=False):
+            raise RuntimeError("this engine is running a step in another thread: one at a time")
         try:
-            arrays = ready.inputs
-            arrays["tokens"][:count] = tokens
-            arrays["positions"][:count] = positions
-            arrays["cells"][:count] = cells
-            arrays["spans"][:count] = self.cells.spans(positions, sequences)
-            arrays["rows"][:outputs] = wanted
-            ready.resize(tokens=count, outputs=outputs)
-            if self.offload:
-                self.offload.begin(tokens, positions)
-            ready.run(self.team)
-            while self.offload and not self.offload.came():
+            check_step(self.config, self.limits, tokens, positions, sequences, wanted)
+            count, outputs = len(tokens), len(wanted)
+            cells = self.cells.place(positions, sequences)
+            try:
+                arrays = ready.inputs
+                arrays["tokens"][:count] = tokens
+                arrays["positions"][:count] = positions
+                arrays["cells"][:count] = cells
+                arrays["spans"][:count] = self.cells.spans(positions, sequences)
+                arrays["rows"][:outputs] = wanted
+                ready.resize(tokens=count, outputs=outputs)
+                if self.offload:
+                    self.offload.begin(tokens, positions)
                 ready.run(self.team)
-            return self._finite(ready.logits[:outputs], positions, wanted)
-        except BaseException:  # Ctrl-C too: what was not computed to its end is not held
-            self.cells.take_back(positions, sequences)
-            raise
+                while self.offload and not self.offload.came():
+                    ready.run(self.team)
+                yield ready
+            except BaseException:  # Ctrl-C too: what was not computed to its end is not held
+                self.cells.take_back(positions, sequences)
+                raise
+        finally:
+            self._stepping.release()
 
     def _finite(self, logits: Array, positions: Sequence[int], wanted: Sequence[int]) -> Array:
         if not np.isfinite(logits.sum()) and not np.isfinite(logits).all():
             row, token = np.argwhere(~np.isfinite(logits))[0]
-            raise NumericalError(
-                f"the model's logits are not finite (token {token} after position"
-                f" {positions[wanted[row]]}): are there NaN or infinity in its weights?"
-            )
+            raise self._not_finite(positions[wanted[row]], f"token {token} ")
         return logits
+
+    def _not_finite(self, position: int, which: str = "") -> NumericalError:
+        return NumericalError(
+            f"the model's logits are not finite ({which}after position {position}): are there NaN"
+            " or infinity in its weights?"
+        )
 
     def evaluate(
         self,

@@ -31,6 +31,16 @@ class Sampled:
     top: list[tuple[int, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Likeliest:
+    """What taking the most likely token wants to know of logits that are elsewhere: the token, its
+    logit, and the logarithm of the sum of exp of all."""
+
+    token: int
+    logit: float
+    log_sum: float
+
+
 class Sampler:
     """Samples one sequence. The same seed, tokens and logits give the same tokens.
 
@@ -98,6 +108,19 @@ class Sampler:
         token = self._chain.choose()
         self._demand_left(token)
         return self.chosen(token)
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the next token is the most likely one of logits as they come, and no others are
+        asked for: then `likeliest` does without them."""
+        p = self.params
+        banning = p.allowed_token_ids is not None or p.bad_words or p.logits_processors
+        ending = p.ignore_eos or len(self.generated) < p.min_tokens
+        return chain(p) == ("greedy",) and not (banning or ending or p.logprobs)
+
+    def likeliest(self, found: Likeliest) -> Sampled:
+        """What `sample` would have given."""
+        return Sampled(found.token, found.logit - found.log_sum, [])
 
     def distribution(self, logits: Logits) -> Array:
         """What `sample` would draw from: probabilities float64 [vocab], zero for tokens that are

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -34,12 +35,13 @@ from engine import Engine, PromptLookup, SamplingParams
 from engine.gguf_file import GGUFFile
 from engine.gpu import device_plan
 from engine.gpu.memory import SPARE
-from engine.model import Model
+from engine.model import Model, NumericalError
 from engine.options import Options
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
 from engine.session import restore, save
 from kernels.cuda.current import taking_the_place
+from kernels.cuda.device import Buffer
 from reference import linear
 from reference.op import Array
 from reference.transformer import Neurons, linear_of_quantised
@@ -353,6 +355,57 @@ def test_text_is_the_cpu_s(tmp_path: Path) -> None:
     for options in ({}, {"gpu_layers": 1}):
         with Engine.load(path, threads=1, context=64, device="cuda", **options) as engine:
             assert tokens(generate(engine, **params)) == tokens(expected)
+
+
+class Reads(Emulator):
+    """Remembers how many bytes came back at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def read(self, buffer: Buffer, array: Array) -> None:
+        self.sizes.append(array.nbytes)
+        super().read(buffer, array)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_greedy_text_leaves_logits_where_they_are(n: int, tmp_path: Path) -> None:
+    """Text and log-probabilities are those of logits that came back, which only the prompt's do."""
+    path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
+    device = Reads()
+    with (
+        taking_the_place(device),
+        Engine.load(path, threads=1, context=64, device="cuda", sequences=n) as engine,
+    ):
+        row = 4 * engine.model.config.vocab
+        plain = SamplingParams(temperature=0, max_tokens=8, n=n)
+        found = {}
+        for logprobs in (1, None):  # with others' the logits are wanted
+            device.sizes.clear()
+            found[logprobs] = list(engine.generate("the cat", replace(plain, logprobs=logprobs)))
+            steps = len(device.sizes) if logprobs else sum(size < row for size in device.sizes)
+            assert steps >= 8
+            assert sum(size >= row for size in device.sizes) == (8 if logprobs else 1)
+        for here, there in zip(found[1], found[None], strict=True):
+            assert (here.token, here.text, here.index) == (there.token, there.text, there.index)
+            assert here.logprob == pytest.approx(there.logprob, rel=1e-5)
+
+
+def test_logits_that_are_no_numbers_choose_nothing(tmp_path: Path) -> None:
+    """Wherever they are, and the step's token is not held."""
+    small = Small(seed=1)
+    path = small.write(tmp_path / "small.gguf")
+    (output,) = (t for t in gguf.GGUFReader(path).tensors if t.name == "output.weight")
+    data = bytearray(path.read_bytes())
+    at = int(output.data_offset) + 5 * small.hidden * 4
+    data[at : at + 4] = np.float32(np.nan).tobytes()
+    path.write_bytes(data)
+    with on_gpu(path) as model:
+        for run in (model.step, model.likeliest):
+            with pytest.raises(NumericalError, match=r"not finite .*after position 0\)"):
+                run([6], [0], [(0,)], [0])
+            assert not model.cells.positions_of(0).size
 
 
 def test_drafts_change_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
+from engine.gpu.greedy import NEEDS, Greedy
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
@@ -16,7 +17,9 @@ from engine.gpu.upload import DeviceRows, caches, uploaded
 from engine.gpu.weights import Weights
 from engine.plan import Plan, Step
 from engine.watch import Watch
+from kernels.choose import Need
 from kernels.cpu.team import Program
+from kernels.cuda.kernel import CudaKernel
 from reference.op import DTYPES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,8 +52,10 @@ def joined(
     loaded: Loaded,
     steps: Sequence[Sequence[Step]],
     arrays: Mapping[str, Array],
+    choosing: Mapping[Need, CudaKernel],
 ) -> Hybrid:
-    """The step of both sides, of the CPU's parts with kernels, their weights and caches."""
+    """The step of both sides, of the CPU's parts with kernels, their weights and caches; tokens are
+    chosen on the device where it has the result and kernels for that."""
     limits = division.layout.limits
     crossing: dict[str, Array] = {
         crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
@@ -69,4 +74,11 @@ def joined(
         next(others).steps if part.on_gpu else next(own) for part in division.parts
     ]
     every_step = list(chain(*in_order))
-    return Hybrid(division, every_step, loaded.plan, loaded.inputs, crossing, plan, programs)
+    greedy = None
+    if division.parts[-1].on_gpu and all(need in choosing for need in NEEDS):
+        logits = loaded.plan.buffer(division.result)
+        vocab = division.result.sizes(limits)[-1]
+        greedy = Greedy(division.device, choosing, logits, vocab)
+    return Hybrid(
+        division, every_step, loaded.plan, loaded.inputs, crossing, plan, programs, greedy
+    )

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
+from engine.gpu.greedy import Greedy
 from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
@@ -23,7 +24,8 @@ class Hybrid:
     `crossing` is the host's memory, at its largest size, of values that one side makes and the
     other reads, by their names there, the step's result among them. The CPU's parts are `programs`
     of `plan`, which there is if they have any node; `steps` are those of all parts, in order.
-    `inputs` are written to before a step.
+    `inputs` are written to before a step. Where the result is the device's, it stays there until
+    `logits` are asked for, and `greedy` finds tokens in it.
     """
 
     def __init__(
@@ -35,14 +37,15 @@ class Hybrid:
         crossing: Mapping[str, Array],
         plan: Plan | None,
         programs: Sequence[Program],
+        greedy: Greedy | None,
     ) -> None:
         self.division, self.steps = division, steps
         self._device, self.device_plan = division.device, device_plan
         self._inputs, self._crossing = inputs, crossing
-        self._plan, self._programs = plan, programs
+        self._plan, self._programs, self.greedy = plan, programs, greedy
         self._sizes: dict[str, int] = {}
         self.inputs = inputs.host
-        self.logits = crossing[crossed(division.result).name]
+        self._stayed = False
 
     def resize(self, **sizes: int) -> None:
         """Set the named sizes of the next step."""
@@ -69,9 +72,22 @@ class Hybrid:
                 self._device.write(self.device_plan.buffer(value), self._held(value))
             self.device_plan.run(number, self._sizes)
             for value in part.gives:
-                if (held := self._held(value)).size:
-                    self._device.read(self.device_plan.buffer(value), held)
+                if value != self.division.result:
+                    self._read(value)
+            self._stayed = self.division.result in part.gives
             number += 1
+
+    @property
+    def logits(self) -> Array:
+        """The result of the last step, float32 [outputs, vocab], and room for more outputs."""
+        if self._stayed:
+            self._read(self.division.result)
+            self._stayed = False
+        return self._crossing[crossed(self.division.result).name]
+
+    def _read(self, value: Value) -> None:
+        if (held := self._held(value)).size:
+            self._device.read(self.device_plan.buffer(value), held)
 
     def _held(self, value: Value) -> Array:
         """What a step of these sizes has of a value that crosses."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from engine.gpu.layout import MULTIPLE, Layout
 from engine.gpu.weights import Weights, weights_in
 
-SPARE = 2**26  # bytes for the kernels themselves and for recorded steps
+SPARE = 2**26  # bytes for the kernels themselves, recorded steps and what finds tokens
 
 
 @dataclass(frozen=True, slots=True)

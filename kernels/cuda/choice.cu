@@ -34,7 +34,7 @@ extern "C" __global__ void log_sum_exp_parts(const float* __restrict__ logits,
   top = block_reduce(top, tops, Max());
   double sum = 0.;
   for (int i = first; i < vocab; i += step)
-    if (top > -INFINITY) sum += expf(logits[i] - top);
+    if (logits[i] != -INFINITY) sum += expf(logits[i] - top);  // NaN, too
   sum = block_reduce(sum, sums, Sum());
   if (threadIdx.x == 0) {
     scratch[2 * blockIdx.x] = top;

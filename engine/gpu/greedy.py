@@ -1,0 +1,68 @@
+"""Greedy sampling where the logits are: a few bytes come back in place of the whole vocabulary."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from engine.sampler import Likeliest
+from kernels.choose import Need
+from kernels.cuda.call import between, calls
+from kernels.cuda.device import Buffer, Device
+from kernels.cuda.kernel import CudaKernel
+
+NEEDS = (Need("greedy"), Need("log_sum_exp"))
+FOUND = np.dtype([("token", "i4"), ("", "V12"), ("log_sum", "f8"), ("", "V8")])  # of a row
+
+
+class Greedy:
+    """By kernels for `NEEDS`, over `logits` float32 [rows, vocab] of the last step. Its memory is
+    taken when it is first asked."""
+
+    def __init__(
+        self, device: Device, kernels: Mapping[Need, CudaKernel], logits: Buffer, vocab: int
+    ) -> None:
+        self._device, self._logits, self._vocab = device, logits, vocab
+        self._kernels = [kernels[need] for need in NEEDS]
+        self._row_bytes = 4 * vocab
+        self._found = np.zeros(0, FOUND)
+        self._recorded: list[Callable[[], None]] = []
+        for kernel in self._kernels:
+            for stage in kernel.stages:
+                device.prepare(stage)
+
+    def of(self, rows: int) -> list[Likeliest]:
+        """What it finds in each of the first rows."""
+        if rows > len(self._recorded):
+            self._record(rows)
+        for run in self._recorded[:rows]:
+            run()
+        found, logit = self._found[:rows], np.empty(1, np.float32)
+        self._device.read(self._memory, found)
+        answers = []
+        for row, (token, log_sum) in enumerate(found[["token", "log_sum"]].tolist()):
+            begin = row * self._row_bytes + 4 * token
+            self._device.read(self._logits.at(begin, 4), logit)
+            answers.append(Likeliest(token, float(logit[0]), log_sum))
+        return answers
+
+    def _record(self, rows: int) -> None:
+        """What is done for each of so many rows."""
+        shape = {"vocab": self._vocab}
+        scratch = [self._device.empty(between(k, shape)["scratch"]) for k in self._kernels]
+        self._found = np.zeros(rows, FOUND)
+        self._memory = self._device.empty(self._found.nbytes)
+        self._recorded = []
+        for row in range(rows):
+            begin = self._memory.address + row * FOUND.itemsize
+            arguments = {
+                "logits": self._logits.address + row * self._row_bytes,
+                "token": begin,
+                "out": begin + 16,
+            }
+            with self._device.capture() as run:
+                for kernel, own in zip(self._kernels, scratch, strict=True):
+                    own_arguments = {**arguments, "scratch": own.address}
+                    for do in calls(self._device, kernel.stages, own_arguments, shape):
+                        do()
+            self._recorded.append(run)
+        self._scratch = scratch  # to keep it
