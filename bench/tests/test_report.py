@@ -374,6 +374,7 @@ def test_a_gpu_is_never_certified_by_the_emulator(
 
     class Gpu:
         identity, capability = "NVIDIA H200/sm_90/driver-12090", 90
+        library = "cuBLAS 12.9.3"
 
     def none() -> Any:
         raise DeviceError("there is no NVIDIA driver")
