@@ -157,7 +157,7 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
     return codes
 
 
-NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 4, 2, 1), 48, 64)
+NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 48, 64)
 GENERIC = Multiplying(8, 2, lay_halves, NARROW, by_pairs, by_pairs, tables=False)
 AVX2 = Multiplying(8, 1, lay_word, NARROW, by_small, by_signed, lowers=True)
 AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes)
