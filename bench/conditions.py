@@ -21,8 +21,8 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """`load` is the mean number of runnable processes over the last minute, before the run began;
-    `steal` the share of time that the host took from this machine since it started."""
+    """`load` is the mean number of runnable processes over the last minute, before the run began,
+    or what runs now if that is fewer; `steal` the share of time that the host took from this machine since it started."""
 
     commit: str  # "" outside a checkout
     dirty: bool
@@ -62,7 +62,7 @@ def conditions() -> Conditions:
         cores=_physical_cores(),
         affinity=affinity(),
         governor=GOVERNOR.read_text().strip() if GOVERNOR.exists() else "unknown",
-        load=os.getloadavg()[0],
+        load=_load(),
         steal=_steal(),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -77,6 +77,16 @@ def _physical_cores() -> int:
     except ImportError:
         return os.cpu_count() or 1
     return int(psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+
+
+def _load() -> float:
+    """What ran in the last minute and is done, such as a run before this one, is no matter."""
+    mean = os.getloadavg()[0]
+    try:
+        running, _ = Path("/proc/loadavg").read_text().split()[3].split("/")
+    except OSError:
+        return mean
+    return min(mean, int(running) - 1.0)  # but this process
 
 
 def _steal() -> float:
