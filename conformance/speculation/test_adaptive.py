@@ -42,7 +42,7 @@ class Simulation:
     def run(self, acceptance: list[float], cost: Cost, steps: int) -> float:
         """The expected speed of what was chosen, over that of the best fixed length."""
         most = self.adaptive.most
-        tokens = expected_tokens(acceptance[:most])
+        tokens = np.array(expected_tokens(acceptance[:most]))
         seconds = np.array([sum(cost(length)) for length in range(most + 1)])
         chosen = [self.step(acceptance, cost) for _ in range(steps)]
         speed = tokens[chosen].sum() / seconds[chosen].sum()
@@ -152,7 +152,7 @@ def test_costs_between_and_beyond_what_was_measured():
         costs.add(6, 4.0)
     expected = [1, 1.25, 1.5, 1.75, 2, 3, 4, 4.5, 5]
     assert costs.estimates(8) == pytest.approx(expected, rel=FREE / REMEMBERED)
-    assert Costs().estimates(2).tolist() == [0, 0, 0]
+    assert Costs().estimates(2) == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("asked", "accepted"), [(3, 4), (9, 0), (2, -1)])

@@ -1,11 +1,9 @@
 """How many tokens are worth drafting, by what became of drafts and what they cost."""
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
-
-from engine.speculation.drafter import Array
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from operator import mul
 
 PROBING = 0.02  # of all time: what trying other lengths than the best may lose
 REMEMBERED = 64  # observations, after which one of old counts for a third (1/e)
@@ -15,14 +13,14 @@ ACCEPTED = 4  # drafts that were accepted
 FREE = 1  # step that cost nothing
 
 
-def expected_tokens(acceptance: Sequence[float] | Array) -> Array:
+def expected_tokens(acceptance: Iterable[float]) -> list[float]:
     """The tokens of a step, by the draft's length, 0 to as many as `acceptance` has positions.
 
     A draft's token i is accepted with probability acceptance[i] if all before it are, and one token
     more is the target's own: 1 + a1 + a1 a2 + ..., or (1 - a^(n+1)) / (1 - a) where all are a
     (arXiv 2211.17192).
     """
-    return np.cumsum(np.cumprod([1.0, *acceptance]))
+    return list(accumulate(accumulate([1.0, *acceptance], mul)))
 
 
 class Acceptance:
@@ -61,19 +59,19 @@ class Costs:
         # the second replaces the first, for which something may have been compiled
         self.means[length] = mean + (seconds - mean) / max(count, 1)
 
-    def estimates(self, most: int) -> Array:
+    def estimates(self, most: int) -> list[float]:
         """By length, 0 to `most`: measured, or on the line through the measured lengths beside it;
         beyond the last, on the line through the first and the last."""
         known = sorted(self.means)
         if not known:
-            return np.zeros(most + 1)
+            return [0.0] * (most + 1)
         means = [self.means[n] * self._counts[n] / (self._counts[n] + FREE) for n in known]
-        lengths = np.arange(most + 1)
-        estimates: Array = np.interp(lengths, known, means)
-        if len(known) > 1 and known[-1] < most:
-            slope = max(0.0, (means[-1] - means[0]) / (known[-1] - known[0]))
-            estimates[known[-1] :] += slope * (lengths[known[-1] :] - known[-1])
-        return estimates
+        estimates = [means[0]] * (1 + known[0])
+        for (a, first), (b, last) in pairwise(zip(known, means, strict=True)):
+            estimates += [first + (last - first) * (n - a) / (b - a) for n in range(a + 1, b + 1)]
+        first, last = means[0], means[-1]
+        slope = max(0.0, (last - first) / (known[-1] - known[0])) if len(known) > 1 else 0.0
+        return estimates + [last + slope * i for i in range(1, most - known[-1] + 1)]
 
 
 class AdaptiveLength:
@@ -127,8 +125,8 @@ class AdaptiveLength:
         self.acceptance.add(asked, accepted)
         self.draft_seconds.add(asked, draft_seconds)
         self.step_seconds.add(asked, step_seconds)
-        expected = self.draft_seconds.estimates(self.most)
-        expected += self.step_seconds.estimates(self.most)
-        paces = expected / expected_tokens(self.acceptance.estimates())
-        self.best = int(np.argmin(paces))
-        self._pace = float(paces[self.best])
+        drafts, steps = (c.estimates(self.most) for c in (self.draft_seconds, self.step_seconds))
+        tokens = expected_tokens(self.acceptance.estimates())
+        paces = [(d + s) / n for d, s, n in zip(drafts, steps, tokens, strict=True)]
+        self._pace = min(paces)
+        self.best = paces.index(self._pace)
