@@ -201,7 +201,9 @@ class Emulator:
         self._do(run)
 
     def multiply(self, factors: Factors) -> None:
-        self._do(lambda: self._multiply(factors))
+        if self._recorded is not None:  # CuPy's binding raises there, whatever cuBLAS could do
+            raise KernelError("no product is recorded")
+        self._multiply(factors)
 
     def _do(self, run: Callable[[], None]) -> None:
         """Now, or whenever what is being recorded is run."""

@@ -206,19 +206,14 @@ def test_what_begins_between_elements_or_over_others_is_found() -> None:
             device.multiply(replace(good, out=address))
 
 
-def test_a_product_that_is_recorded_runs_later_and_again() -> None:
+def test_no_product_is_recorded() -> None:
+    """As on a GPU, where CuPy has nobody call cuBLAS while a stream is captured."""
     device = Emulator()
     factors, out = matrices(device, 9, 5, 6)
+    with pytest.raises(KernelError, match="no product is recorded"), device.capture():
+        device.multiply(factors)
     device.multiply(factors)
-    expected = result(device, out)
-    for value in (0, 1):
-        device.write(out, np.full(54, value, np.float32))
-        if not value:
-            with device.capture() as again:
-                device.multiply(factors)
-            assert_array_equal(result(device, out), 0)
-        again()
-        assert_array_equal(result(device, out), expected)
+    assert np.isfinite(result(device, out)).all()
 
 
 # A product's row

@@ -1,5 +1,5 @@
 """A step's parts on a device. At sizes that come again they are recorded, and from then on a part
-is one call."""
+is one call; but for those that its library multiplies, which nobody can record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from engine.graph import Value
 from engine.plan import shape_of
 from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device
+from kernels.cuda.product import Product
 
 MOST_RECORDED = 64  # parts at sizes
 
@@ -77,7 +78,11 @@ class DevicePlan:
         key = (part, *sizes.values())
         if key in self.recorded:
             self.recorded[key]()
-        elif key in self._seen and len(self.recorded) < MOST_RECORDED:
+        elif (
+            key in self._seen
+            and len(self.recorded) < MOST_RECORDED
+            and not self._multiplies(part, sizes)
+        ):
             with self._device.capture() as recorded:
                 self._launch(part, sizes)
             self.recorded[key] = recorded
@@ -86,9 +91,20 @@ class DevicePlan:
             self._launch(part, sizes)
             self._seen.add(key)
 
+    def _multiplies(self, part: int, sizes: Sizes) -> bool:
+        """Whether a part asks the device's library for anything at these sizes."""
+        return any(
+            isinstance(stage, Product) and stage.when(self._shape(bound, sizes))
+            for bound in self._parts[part]
+            for stage in bound.step.kernel.stages
+        )
+
+    def _shape(self, bound: _Bound, sizes: Sizes) -> dict[str, int]:
+        return {**bound.sizes, **shape_of(bound.step.node, sizes)}
+
     def _launch(self, part: int, sizes: Sizes) -> None:
         for bound in self._parts[part]:
-            shape = {**bound.sizes, **shape_of(bound.step.node, sizes)}
+            shape = self._shape(bound, sizes)
             for do in calls(self._device, bound.step.kernel.stages, bound.arguments, shape):
                 do()
 

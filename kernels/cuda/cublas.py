@@ -30,11 +30,9 @@ class Cublas:
         self.version = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def multiply(self, factors: Factors) -> None:
-        """On CuPy's current stream, which may be recording.
+        """On CuPy's current stream, which must not be recording: CuPy's binding refuses that.
 
-        Alpha and beta are read at once, so a record holds their values. The workspace is cuBLAS's
-        own, which every call of CuPy's goes back to: a record has it allocated and freed within
-        itself, in the stream's order, so records that run one after the other share it.
+        Alpha and beta are read at once. The workspace is cuBLAS's own.
         """
         f, cublas, runtime = factors, self._cublas, self._runtime
         ours: Any = np.array([1, 0], np.float32)  # alpha and beta

@@ -75,7 +75,7 @@ class Device(Protocol):
         """Run it with these parameters; nothing, if the grid has no block."""
 
     def multiply(self, factors: Factors) -> None:
-        """By the device's own library, in bfloat16."""
+        """By the device's own library, in bfloat16; not while anything is recorded."""
 
     def wait(self) -> None:
         """Until all is done; DeviceError for what went wrong meanwhile."""
