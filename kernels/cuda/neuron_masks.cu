@@ -71,8 +71,9 @@ static __device__ __forceinline__ uint32_t active_of(const uint8_t* __restrict__
 }
 
 // One block: a thread's rows stand behind all those of the threads before it.
-extern "C" __global__ void active_rows(const uint8_t* __restrict__ mask, int* __restrict__ rows,
-                                       int* __restrict__ count, int tokens, int neurons) {
+extern "C" __global__ void __launch_bounds__(1024)
+    active_rows(const uint8_t* __restrict__ mask, int* __restrict__ rows, int* __restrict__ count,
+                int tokens, int neurons) {
   __shared__ int counts[WARP];  // of each warp
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
   int before = 0;  // rows found already
