@@ -16,9 +16,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
   const Desk desk = desk_at<FORMAT>(memory, rows, head_dim, staged);
   for (int t = tile.first; t < tile.last;) {
     const Run run(in, tile, t);
-    bring_rows(in, desk, run);
-    if (run.most > chunk * CHUNK)
-      attend_up_to<FORMAT, true, 1>(in, desk, run, tile.kv_head, chunk, chunk + 1);
     t = run.t1;
+    if (run.most <= chunk * CHUNK) continue;  // as in most blocks, of which all cells have some
+    bring_rows(in, desk, run);
+    attend_up_to<FORMAT, true, 1>(in, desk, run, tile.kv_head, chunk, chunk + 1);
   }
 }
