@@ -116,7 +116,13 @@ template <int BYTES>
 static __device__ __forceinline__ void bring_filled(uint8_t* stage, const uint8_t* from,
                                                     size_t row_bytes, const int* cells, int count) {
   constexpr int WORDS = BYTES / 16, STEP = BYTES + 16;
-  bring_words<uint4>(stage, STEP, from, row_bytes, cells, count, BYTES);
+#pragma unroll 1  // every lane has a word, though a row has fewer words than a warp has lanes
+  for (int i = threadIdx.x; i < count * WORDS; i += THREADS) {
+    const uint8_t* const row = from + cells[i / WORDS] * row_bytes;
+    copy_ahead(reinterpret_cast<uint4*>(stage + i / WORDS * STEP) + i % WORDS,
+               reinterpret_cast<const uint4*>(row) + i % WORDS);
+  }
+  end_of_group();
 #pragma unroll 1
   for (int i = threadIdx.x; i < (-count & 15) * WORDS; i += THREADS)
     reinterpret_cast<uint4*>(stage + (count + i / WORDS) * STEP)[i % WORDS] = {0, 0, 0, 0};
