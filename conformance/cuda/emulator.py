@@ -128,14 +128,15 @@ void invoke(void** p) {{ {launch.function}({given}); }}
     return ctypes.CDLL(str(_linked(launch.function, kernels, entry)))
 
 
-def _limits(grid: Grid) -> dict[str, bool]:
-    """What no GPU launches, and whether a grid keeps from it."""
+def _limits(grid: Grid, declared: int) -> dict[str, bool]:
+    """What no GPU launches, and whether a grid of a kernel that declares so many bytes of shared
+    memory keeps from it."""
     x, y, z = grid.blocks
     return {
         "blocks of no whole warps": grid.threads > 0 and grid.threads % WARP == 0,
         f"more than {MOST_THREADS} threads in a block": grid.threads <= MOST_THREADS,
         "so many blocks": x < 2**31 and y < 2**16 and z < 2**16 and x * y * z < 2**32,
-        f"more than {MOST_SHARED:,} bytes of shared memory": grid.shared <= MOST_SHARED,
+        f"more than {MOST_SHARED:,} bytes of shared memory": grid.shared + declared <= MOST_SHARED,
     }
 
 
@@ -228,12 +229,12 @@ class Emulator:
     def _run(self, launch: Launch, grid: Grid, values: Sequence[Any], backwards: bool) -> None:
         if grid.empty:
             return
-        if broken := [name for name, kept in _limits(grid).items() if not kept]:
-            raise KernelError(f"{launch.name}: no GPU has {broken[0]}: {grid}")
         kernel, said = _loaded(launch), ctypes.create_string_buffer(SAID)
         begin, end = ctypes.c_void_p(), ctypes.c_void_p()
         kernel.shared_memory(ctypes.byref(begin), ctypes.byref(end))
         declared = _Range(begin, (end.value or 0) - (begin.value or 0))
+        if broken := [name for name, kept in _limits(grid, declared.size).items() if not kept]:
+            raise KernelError(f"{launch.name}: no GPU has {broken[0]}: {grid}")
         words = [np.array(value) for value in values]  # must outlive the call
         parameters = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
         ranges = [_Range(memory.address, memory.size) for memory in self._memories]

@@ -5,17 +5,18 @@ import struct
 import pytest
 
 from kernels.cuda import nvrtc
+from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 from kernels.cuda.table import CUDA_KERNELS
 
 CAPABILITIES = (75, 80, 90)
-MOST_REGISTERS = 255  # of a thread
+MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of all that run at once
 MOST_SHARED = 48 << 10  # bytes that a kernel may declare
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 LAUNCHES = {
-    f"{launch.source} {launch.name} sm_{capability}": (launch, capability)
+    f"{launch.source} {launch.name} sm_{capability}": (launch, capability, kernel)
     for kernel in CUDA_KERNELS
     for launch in kernel.launches
     for capability in CAPABILITIES
@@ -30,11 +31,20 @@ def size_of_elf(file: bytes) -> int:
     return max(programs + program * n_programs, sections + section * n_sections)
 
 
-@pytest.mark.parametrize(("launch", "capability"), LAUNCHES.values(), ids=LAUNCHES.keys())
-def test_compiles_and_spills_nothing(launch: Launch, capability: int, record_property) -> None:
+def most_threads(launch: Launch, kernel: CudaKernel) -> int:
+    """Of a block, over the quick cases."""
+    cases = kernel.spec.quick_cases(kernel.format)
+    return max(launch.grid(case.shape).threads for case in cases if kernel.takes(case.shape))
+
+
+@pytest.mark.parametrize(("launch", "capability", "kernel"), LAUNCHES.values(), ids=LAUNCHES.keys())
+def test_compiles_and_spills_nothing(
+    launch: Launch, capability: int, kernel: CudaKernel, record_property
+) -> None:
     compiled = nvrtc.compiled(launch, capability)
     record_property("cuda", (launch.name, capability, compiled.registers, compiled.shared))
     assert len(compiled.cubin) == size_of_elf(compiled.cubin)
     assert not compiled.spills, f"{compiled.spills} bytes"
     assert 0 < compiled.registers <= MOST_REGISTERS
+    assert compiled.registers * most_threads(launch, kernel) <= ALL_REGISTERS
     assert compiled.shared <= MOST_SHARED
