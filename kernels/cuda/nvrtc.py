@@ -35,7 +35,7 @@ def missing() -> str:
         from cupy_backends.cuda.libs import nvrtc
 
         nvrtc.getVersion()
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, OSError) as error:  # the last of a home that is read-only
         return f"CuPy with NVRTC cannot be loaded: {str(error).splitlines()[0]}"
     return ""
 
@@ -63,7 +63,9 @@ def kept(launch: Launch, capability: int) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_bytes(compiled(launch, capability).cubin)
+        # not `compiled`: a compiler that words its log in another way makes code nonetheless
+        cubin, _ = _program(launch.source, launch.folder, launch.defines, capability)
+        aside.write_bytes(cubin)
         aside.replace(path)
     return path
 
