@@ -67,6 +67,7 @@ def gpu_here() -> "Gpu | str":
     """The GPU, or in a line why there is none."""
     if missing := lacking(NEEDED):
         return f"no GPU can be used without {' and '.join(missing)}"
+    settle()
     try:
         from kernels.cuda.device import DeviceError
         from kernels.cuda.gpu import Gpu
@@ -84,7 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = [word.partition("=") for word in chosen.model]
     if wrong := [name for name, equals, _ in models if not equals]:
         parser.error(f"--model is SHAPE=FILE, got {wrong[0]!r}")
-    settle()
     gpu = gpu_here()
     if isinstance(gpu, str):
         print(f"gpu-check: {gpu}", file=sys.stderr)
