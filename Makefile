@@ -60,10 +60,11 @@ report: $(VENV)/.installed-dev
 	$(BIN)/assay report
 
 # On a machine with a GPU: kernels judged, measured, peers (docs: python -m bench.gpu_check --help).
-# Nothing is installed; without the environment above it takes what Python there is.
+# Nothing is installed; without the environment above it takes what Python there is. FOLDER gets what
+# is found, by default gpu-check in ASSAY_RESULTS or here.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu-check:
-	$(GPU_PYTHON) -m bench.gpu_check $(foreach m,$(MODELS),--model $(m))
+	$(GPU_PYTHON) -m bench.gpu_check $(if $(FOLDER),-o $(FOLDER)) $(foreach m,$(MODELS),--model $(m))
 
 # The report's tests look at it in Chromium; where there is none and none can be had, they skip.
 browser:

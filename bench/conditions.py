@@ -13,7 +13,7 @@ from kernels.provenance import machine
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "assay", "numpy", "numba", "llvmlite", "pytest-benchmark", "llama-cpp-python", "torch",
-    "transformers", "cupy-cuda12x",
+    "transformers", "cupy-cuda12x", "cupy-cuda13x", "triton",
 )  # fmt: skip
 IDLE_LOAD = 0.5  # mean runnable processes a core, before a run, above which others are at work
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -22,7 +22,8 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """`load` is the mean number of runnable processes over the last minute, before the run began,
-    or what runs now if that is fewer; `steal` the share of time that the host took from this machine since it started."""
+    or what runs now if that is fewer; `steal` the share of time that the host took from this
+    machine since it started."""
 
     commit: str  # "" outside a checkout
     dirty: bool

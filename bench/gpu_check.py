@@ -9,8 +9,10 @@ the kernels of whole decoding steps, beside what the GPU allows and beside peers
 engine decodes with the file, whose shape is one of data/shapes.toml.
 
 It needs NumPy, Numba and CuPy; what else is missing costs only the part that needs it, and is said.
-FOLDER gets a log, certificates and measurements as JSON lines. Exit status: 0 done, 1 no GPU or
-something that failed, 2 wrong usage.
+FOLDER gets a log, certificates and measurements as JSON lines: three files. By default it is
+gpu-check in ASSAY_RESULTS, or where this is run. What is compiled goes into ASSAY_CACHE, by default
+gpu-check-cache where this is run. Exit status: 0 done, 1 no GPU or something that failed, 2 wrong
+usage.
 """
 
 import argparse
@@ -36,7 +38,8 @@ MINUTES = 7.5
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu-check", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--out", type=Path, default=Path("gpu-check"), metavar="FOLDER")
+    default = Path(os.environ.get("ASSAY_RESULTS", ""), "gpu-check")
+    parser.add_argument("-o", "--out", type=Path, default=default, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--model", action="append", default=[], metavar="SHAPE=FILE")
     return parser
@@ -47,13 +50,29 @@ def lacking(names: Sequence[str]) -> list[str]:
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
+def settle() -> None:
+    """The environment of this process and of those that it starts, before NumPy and CuPy are
+    imported: caches where they can be written, since CuPy cannot be imported without its own, and
+    one thread for each reference, since eight of them are computed at a time."""
+    cache = Path(os.environ.setdefault("ASSAY_CACHE", str(Path("gpu-check-cache").absolute())))
+    try:
+        (Path.home() / ".cupy").mkdir(exist_ok=True)
+    except (OSError, RuntimeError):  # a home that is read-only, or none
+        os.environ.setdefault("CUPY_CACHE_DIR", str(cache / "cupy"))
+        os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def gpu_here() -> "Gpu | str":
     """The GPU, or in a line why there is none."""
     if missing := lacking(NEEDED):
         return f"no GPU can be used without {' and '.join(missing)}"
-    from kernels.cuda.device import DeviceError
-    from kernels.cuda.gpu import Gpu
-
+    settle()
+    try:
+        from kernels.cuda.device import DeviceError
+        from kernels.cuda.gpu import Gpu
+    except ImportError as error:  # versions that do not go together
+        return f"no GPU can be used: {str(error).strip().splitlines()[0]}"
     try:
         return Gpu()
     except DeviceError as error:
@@ -66,7 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = [word.partition("=") for word in chosen.model]
     if wrong := [name for name, equals, _ in models if not equals]:
         parser.error(f"--model is SHAPE=FILE, got {wrong[0]!r}")
-    os.environ.setdefault("ASSAY_CACHE", str(chosen.out.absolute() / "cache"))
     gpu = gpu_here()
     if isinstance(gpu, str):
         print(f"gpu-check: {gpu}", file=sys.stderr)
@@ -74,9 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bench.cuda.check import Check, Log
     from bench.cuda.parts import run
 
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    with (chosen.out / "gpu-check.log").open("w") as file:
+    try:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        log = (chosen.out / "gpu-check.log").open("w")
+    except OSError as error:
+        print(f"gpu-check: {chosen.out} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    with log as file:
         check = Check(gpu, chosen.out, Log(file), chosen.minutes * 60)
+        check.say(f"everything goes into {chosen.out.absolute()}")
         for name in lacking(tuple(OPTIONAL)):
             check.say(f"without {name}: {OPTIONAL[name]}")
         run(check, {name: Path(path) for name, _, path in models})

@@ -4,12 +4,14 @@ What takes the place of a GPU is this process's own, so what runs on it is tried
 """
 
 import json
+import math
 import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,12 +34,13 @@ def certify(
     progress: Certified | None = None,
     patience: float = PATIENCE,
     program: Sequence[str] = ("kernels.trial",),
+    until: float = math.inf,
 ) -> None:
     """Try the kernels on their ops' seeded cases and keep their certificates.
 
     A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
     with the rest. `progress` is told of each certificate as it comes; `program` is the module that
-    the child runs, with its arguments.
+    the child runs, with its arguments; none begins after the moment `until`, of time.monotonic().
     """
 
     def keep(certificate: Certificate) -> None:
@@ -48,7 +51,7 @@ def certify(
     for kernel in filter(_emulated, kernels):
         keep(replace(quick(kernel), level=EMULATED))
     waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]
-    while waiting:
+    while waiting and time.monotonic() < until:
         for certificate in _trials(waiting, patience, program):
             keep(certificate)
             waiting.remove(certificate.kernel)

@@ -61,7 +61,8 @@ def judge_all(
                 some = waiting.get_nowait()
             except queue.Empty:
                 return
-            certify(some, store, told, PATIENCE, ("bench.cuda.trial", str(seconds)))
+            # with an end, or kernels that hang alike would be waited for one by one
+            certify(some, store, told, PATIENCE, ("bench.cuda.trial", str(seconds)), until)
 
     threads = [threading.Thread(target=work) for _ in range(WORKERS)]
     for thread in threads:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,12 +41,16 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
         "the engine": partial(end_comparison, comparison=comparison),
         "measuring": partial(measure_all, models=models),
     }
-    for what, part in parts.items():
-        check.say(f"{what} ...")
-        try:
-            part(check)
-        except Exception as error:  # a lost device, a full disk: it is said, whatever it is
-            check.fail(f"{what} broke off: {type(error).__name__}: {first_line(error)}")
+    try:
+        for what, part in parts.items():
+            check.say(f"{what} ...")
+            try:
+                part(check)
+            except Exception as error:  # a lost device, a full disk: it is said, whatever it is
+                check.fail(f"{what} broke off: {type(error).__name__}: {first_line(error)}")
+    finally:  # Ctrl-C does not reach it
+        if not isinstance(comparison, str):
+            sanitizer.stop(comparison)
     check.say(f"{len(check.failures)} failures" if check.failures else "no failure")
     for failure in check.failures:
         check.say(f"  {failure}")
@@ -99,7 +104,7 @@ def begin_comparison(check: Check) -> subprocess.Popen[str] | str:
         return f"not compared without {' and '.join(missing)}"
     command = [sys.executable, "-m", "bench.cuda.engine", *engine.MODELS]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, process_group=0)
 
 
 def end_comparison(check: Check, comparison: subprocess.Popen[str] | str) -> None:
@@ -110,8 +115,7 @@ def end_comparison(check: Check, comparison: subprocess.Popen[str] | str) -> Non
     try:
         told, complaint = comparison.communicate(timeout=max(1, check.left(COMPARED)))
     except subprocess.TimeoutExpired:
-        comparison.kill()
-        told, _ = comparison.communicate()
+        told = sanitizer.stop(comparison)
         check.say(f"{told}the rest was not reached in time")
         return
     check.say(told.rstrip())
@@ -155,10 +159,23 @@ def measured(
     yield from of_ops(check, clock, ceilings, main_cases())
     shapes = read().models
     for name, kind in STEPS:
-        yield [step.decode(check.gpu, clock, ceilings, name, shapes[name], kind)]
+        missed = Measurement(
+            bench="gpu", test="kernels of a step", target="cuda", format=kind, model=name
+        )
+        decode = partial(step.decode, check.gpu, clock, ceilings, name, shapes[name], kind)
+        yield [one(decode, missed)]
     for name, path in models.items():
-        yield [engine.decoding(name, path, ceilings)]
+        missed = Measurement(bench="gpu", test="engine", target="cuda", model=name)
+        yield [one(partial(engine.decoding, name, path, ceilings), missed)]
     yield from of_ops(check, clock, ceilings, further_cases())
+
+
+def one(measured: Callable[[], Measurement], missed: Measurement) -> Measurement:
+    """What is measured, or what is missed with the reason."""
+    try:
+        return measured()
+    except Exception as error:  # a package that is not here, a file, too little memory
+        return replace(missed, note=first_line(error))
 
 
 def of_ops(

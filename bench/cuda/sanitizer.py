@@ -4,7 +4,10 @@ Run as a program (`python -m bench.cuda.sanitizer`) it is what the sanitizer wat
 cases before the judge.
 """
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.product import Product
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.judge import Candidate, judge
 from reference.op import Case
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAULT = 86  # its exit status where it found one
-CASES = 2  # of a kernel
+REFUSED = "Device not supported"  # says one that cannot work here, whatever it watches
 SAID = 6  # lines of what it says
 MODULE = "bench.cuda.sanitizer"
 TOOLKITS = Path("/usr/local")
@@ -33,7 +37,8 @@ def program() -> str | None:
 
 
 def sample() -> Iterator[tuple[CudaKernel, Case]]:
-    """The first kernel of every source, on the cheapest of its quick cases that do anything."""
+    """The first kernel of every source, on the cheapest quick case that each of its functions has
+    anything to do in; none that cuBLAS multiplies in, whose ways are not ours to be told of."""
     sources: set[str] = set()
     for kernel in CUDA_KERNELS:
         own = {launch.source for launch in kernel.launches}
@@ -41,10 +46,18 @@ def sample() -> Iterator[tuple[CudaKernel, Case]]:
             continue
         sources |= own
         op = kernel.spec
-        taken = [c for c in op.quick_cases(kernel.format) if kernel.takes(c.shape)]
-        busy = [case for case in taken if all(case.shape.values())]
-        cheap = sorted(busy or taken, key=lambda case: op.cost(case.shape, case.format).bytes)
-        yield from ((kernel, case) for case in cheap[:CASES])
+        products = [stage for stage in kernel.stages if isinstance(stage, Product)]
+        taken = [
+            case
+            for case in op.quick_cases(kernel.format)
+            if kernel.takes(case.shape) and not any(p.when(case.shape) for p in products)
+        ]
+        cheap = sorted(taken, key=lambda case: op.cost(case.shape, case.format).bytes)
+        chosen: list[Case] = []
+        for launch in kernel.launches:
+            busy = [case for case in cheap if not launch.grid(case.shape).empty]
+            chosen += [case for case in busy[:1] if case not in chosen]
+        yield from ((kernel, case) for case in chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +71,31 @@ class Finding:
 def watched(path: str, tool: str, seconds: float) -> Finding:
     """What a tool says of the sample, in so many seconds."""
     command = [path, "--tool", tool, "--error-exitcode", str(FAULT), sys.executable, "-m", MODULE]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return Finding(f"not done within {seconds:.0f} s")
-    if not done.returncode:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, process_group=0) as process:
+        try:
+            said = "".join(process.communicate(timeout=seconds))
+        except subprocess.TimeoutExpired:
+            return Finding(f"not done within {seconds:.0f} s")
+        finally:
+            stop(process)
+    if not process.returncode:
         return Finding("nothing found")
-    said = [line.strip("= ") for line in (done.stdout + done.stderr).splitlines()]
-    words = " | ".join([line for line in said if line][:SAID])
-    return Finding(f"status {done.returncode}: {words}", fault=True)
+    lines = [line.strip("= ") for line in said.splitlines()]
+    words = " | ".join([line for line in lines if line][:SAID])
+    fault = REFUSED not in said
+    return Finding(f"status {process.returncode}: {words}", fault)
+
+
+def stop(process: subprocess.Popen[str]) -> str:
+    """End a process with all that it started in its group, since what ran on would be on the GPU
+    while others are timed; what it printed and was not read yet."""
+    if process.poll() is not None:
+        return ""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    return process.communicate()[0]
 
 
 def main() -> int:

@@ -42,8 +42,9 @@ class Gpu:
                 f"{self.name} has compute capability {self.capability / 10}: {OLDEST / 10} at least"
             )
         self._device = cupy.cuda.Device(number)
-        self._device.use()
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        with self._said():  # another program's alone, say, or without memory for a context
+            self._device.use()
+            self.stream = cupy.cuda.Stream(non_blocking=True)
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}  # bytes of it that a launch may have
 
@@ -70,7 +71,8 @@ class Gpu:
 
     def empty(self, size: int) -> Buffer:
         try:
-            memory = self._cupy.cuda.alloc(max(size, 1))
+            with self._said():
+                memory = self._cupy.cuda.alloc(max(size, 1))
         except self._cupy.cuda.memory.OutOfMemoryError:
             free, total = self.memory()
             raise DeviceError(

@@ -3,6 +3,7 @@
 CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel nvidia-cuda-nvrtc.
 """
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -35,20 +36,21 @@ def missing() -> str:
         from cupy_backends.cuda.libs import nvrtc
 
         nvrtc.getVersion()
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, OSError) as error:  # the last of a home that is read-only
         return f"CuPy with NVRTC cannot be loaded: {str(error).splitlines()[0]}"
     return ""
 
 
 @cache
 def tools() -> dict[str, str]:
-    """Versions of CuPy and the compiler."""
+    """Versions of CuPy and the compiler, and the options it is given."""
     if missing():
         return {}
     import cupy
     from cupy_backends.cuda.libs import nvrtc
 
-    return {"cupy": cupy.__version__, "nvrtc": ".".join(map(str, nvrtc.getVersion()))}
+    version = ".".join(map(str, nvrtc.getVersion()))
+    return {"cupy": cupy.__version__, "nvrtc": version, "options": " ".join(OPTIONS)}
 
 
 def compiled(launch: Launch, capability: int) -> Compiled:
@@ -58,12 +60,16 @@ def compiled(launch: Launch, capability: int) -> Compiled:
 
 
 def kept(launch: Launch, capability: int) -> Path:
-    """The machine code in the cache folder, compiled if it was not before."""
-    path = cache_folder() / "cuda" / f"{launch.digest[:32]}-sm_{capability}.cubin"
+    """The machine code in the cache folder, compiled if it was not before by this compiler."""
+    words = f"{launch.digest} {sorted(tools().items())}"
+    name = hashlib.sha256(words.encode()).hexdigest()[:32]
+    path = cache_folder() / "cuda" / f"{name}-sm_{capability}.cubin"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_bytes(compiled(launch, capability).cubin)
+        # not `compiled`: a compiler that words its log in another way makes code nonetheless
+        cubin, _ = _program(launch.source, launch.folder, launch.defines, capability)
+        aside.write_bytes(cubin)
         aside.replace(path)
     return path
 
