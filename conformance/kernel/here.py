@@ -24,10 +24,8 @@ from reference.table import OPS
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 
-HERE: list[AnyKernel] = [
-    *(kernel for kernel in KERNELS if not kernel.missing()),
-    *(CUDA_KERNELS if compiler() else ()),
-]
+ON_CPU = [kernel for kernel in KERNELS if not kernel.missing()]
+HERE: list[AnyKernel] = [*ON_CPU, *(CUDA_KERNELS if compiler() else ())]
 
 
 def each(*ops: str, formats: tuple[str | None, ...] = (), target: str = "") -> pytest.MarkDecorator:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from conformance.conftest import DEEP
-from conformance.kernel.here import HERE, cases, inputs_of, run
+from conformance.kernel.here import HERE, ON_CPU, cases, inputs_of, run
 from kernels.call import bind
 from kernels.certificates import Store
 from kernels.cuda.current import current
@@ -19,7 +19,6 @@ from reference.op import Case, Op
 from reference.table import OPS
 
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
-SHARED = [kernel for kernel in HERE if kernel.target == "cpu"]
 every_kernel = pytest.mark.parametrize("kernel", HERE, ids=[k.name for k in HERE])
 
 
@@ -59,7 +58,7 @@ def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
     finish()
 
 
-@pytest.mark.parametrize("kernel", SHARED, ids=[k.name for k in SHARED])
+@pytest.mark.parametrize("kernel", ON_CPU, ids=[k.name for k in ON_CPU])
 @pytest.mark.parametrize("n_threads", [2, 5, 64])
 def test_shares_of_any_number_of_threads_make_one_result(kernel, n_threads):
     """However many threads share the work, and whichever comes first, no bit changes. (A GPU's work

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.kernel.here import HERE
+from conformance.kernel.here import ON_CPU
 from conformance.mutants.mutate import Mutant, mutants
 from conformance.mutants.reach import modules_of, parts_of
 from conformance.rooms import ROOT, Copy
@@ -62,7 +62,7 @@ def picked(kernels: Sequence[Kernel], sizes: Mapping[str, int]) -> list[Kernel]:
 
 def all_mutants(origin: Path = ROOT) -> list[Mutant]:
     """Every mutant of every source of this machine's kernels, in the rooms under `origin`."""
-    modules = sorted(set().union(*(modules_of(k) for k in HERE)))
+    modules = sorted(set().union(*(modules_of(k) for k in ON_CPU)))
     files = [f"{name.replace('.', '/')}.py" for name in modules]
     present = [f for f in files if (origin / f).exists()]
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
@@ -88,11 +88,11 @@ def attempt(mutant: Mutant, origin: Path = ROOT) -> Outcome:
 
 @cache
 def _as_they_are() -> dict[str, tuple[str, int]]:
-    return {kernel.name: parts_of(kernel) for kernel in HERE}
+    return {kernel.name: parts_of(kernel) for kernel in ON_CPU}
 
 
 def _others(told: Mapping[str, Any]) -> list[Kernel]:
-    return [k for k in HERE if told[k.name][0] != _as_they_are()[k.name][0]]
+    return [k for k in ON_CPU if told[k.name][0] != _as_they_are()[k.name][0]]
 
 
 def _first_failure(copy: Copy) -> str:

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from conformance.kernel.here import HERE
+from conformance.kernel.here import ON_CPU
 from conformance.mutants.hunt import TRIED, all_mutants, changed, hunt, picked
 from conformance.mutants.mutate import mutants
 from conformance.rooms import Copy
@@ -92,7 +92,7 @@ def test_a_change_is_seen_in_the_kernels_it_reaches(
 
 def test_kernels_picked_are_unlike_one_another():
     """Of many, one of each variant first, and in as many formats."""
-    kernels = [kernel for kernel in HERE if kernel.op == "linear"]
+    kernels = [kernel for kernel in ON_CPU if kernel.op == "linear"]
     found = picked(kernels, {kernel.name: 1 for kernel in kernels})
     variants = {kernel.variant for kernel in kernels}
     assert len(found) == TRIED
