@@ -54,6 +54,8 @@ def enter(cells: Cells, draft: Draft) -> None:
 def keep(cells: Cells, draft: Draft, node: int, last: int) -> None:
     """After the step: the text goes on to this node (-1: with nothing of the draft), all else is
     dropped. The text's last token stands at position `last`."""
+    if not draft:
+        return
     path = draft.path(node)
     if is_chain(draft):
         cells.remove(0, begin=last + 1 + len(path))
