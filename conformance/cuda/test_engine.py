@@ -393,14 +393,16 @@ def test_greedy_text_leaves_logits_where_they_are(n: int, tmp_path: Path) -> Non
             assert here.logprob == pytest.approx(there.logprob, rel=1e-5)
 
 
-def test_logits_that_are_no_numbers_choose_nothing(tmp_path: Path) -> None:
-    """Wherever they are, and the step's token is not held."""
-    small = Small(seed=1)
+@pytest.mark.parametrize("bad", [slice(5, 6), slice(0, 256), slice(None)], ids=str)
+def test_logits_that_are_no_numbers_choose_nothing(bad: slice, tmp_path: Path) -> None:
+    """Whether one, all that a block of threads looks at, or all; and the step's token is not
+    held."""
+    small = Small(seed=1, vocab=600)
     path = small.write(tmp_path / "small.gguf")
     (output,) = (t for t in gguf.GGUFReader(path).tensors if t.name == "output.weight")
     data = bytearray(path.read_bytes())
-    at = int(output.data_offset) + 5 * small.hidden * 4
-    data[at : at + 4] = np.float32(np.nan).tobytes()
+    weight = np.frombuffer(data, np.float32, 600 * small.hidden, int(output.data_offset))
+    weight.reshape(600, small.hidden)[bad, 0] = np.nan
     path.write_bytes(data)
     with on_gpu(path) as model:
         for run in (model.step, model.likeliest):

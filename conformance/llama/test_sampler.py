@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from engine.sampler import Sampler
+from engine.sampler import Likeliest, Sampler
 from engine.sampling_chain import chain, needed_ops
 from engine.sampling_params import SamplingError, SamplingParams
 from kernels.call import Run
@@ -47,6 +47,43 @@ MOSTLY_EDITS = replace(
 
 def logits_at(step: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, step]).normal(0, 2, VOCAB).astype(np.float32)
+
+
+GREEDY = SamplingParams(temperature=0)
+TOP = int(logits_at(0).argmax())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(seed=1),
+        replace(GREEDY, logprobs=1),
+        replace(GREEDY, logit_bias={TOP: -math.inf}),
+        replace(GREEDY, repetition_penalty=1.5),
+        replace(GREEDY, allowed_token_ids=[1, 2]),
+        replace(GREEDY, bad_words=[[TOP]]),
+        replace(GREEDY, ignore_eos=True),
+        replace(GREEDY, min_tokens=1),
+        replace(GREEDY, logits_processors=[lambda _, logits: -logits]),
+    ],
+)
+def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params: SamplingParams) -> None:
+    """Whatever may choose another token, or say more of them than one."""
+    assert not Sampler(params, VOCAB, EOG).takes_likeliest
+
+
+def test_the_likeliest_token_is_the_one_that_is_sampled() -> None:
+    """With its log-probability; where too few tokens kept the text from ending, once they came."""
+    logits = logits_at(0)
+    exact = logits.astype(np.float64)
+    found = Likeliest(TOP, float(logits[TOP]), float(np.log(np.exp(exact).sum())))
+    sampler = Sampler(replace(GREEDY, min_tokens=1), VOCAB, EOG)
+    sampler.accept(1)
+    assert sampler.takes_likeliest
+    expected, got = sampler.sample(logits), sampler.likeliest(found)
+    assert (got.token, got.top) == (expected.token, expected.top)
+    (error,) = OPS["log_sum_exp"].bound({"logits": logits}, {})["out"]
+    assert got.logprob == pytest.approx(expected.logprob, abs=float(error))
 
 
 def text_of(sampler: Sampler, count: int, seed: int = 0, start: int = 0) -> list[int]:
