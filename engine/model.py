@@ -39,6 +39,7 @@ from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
 from kernels.cuda.current import current
 from kernels.cuda.device import Device
+from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -187,7 +188,9 @@ class Model:
         loaded = load(division, weights, inputs, progress.packed)
         self.caches |= loaded.caches
         self._pack(list(chain(*steps)), arrays, trial=False)
-        choosing = self.chooser.choose_on(device, NEEDS, progress.certified)
+        choosing: dict[Need, CudaKernel] = {}
+        if division.parts[-1].on_gpu:  # which then has the logits
+            choosing = self.chooser.choose_on(device, NEEDS, progress.certified)
         return joined(division, loaded, steps, arrays, choosing)
 
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:

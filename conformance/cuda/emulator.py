@@ -199,15 +199,6 @@ class Emulator:
             self._runs[launch] += 1
             self._run(launch, grid, values, self._runs[launch] % 2 == 0)
 
-        self._do(run)
-
-    def multiply(self, factors: Factors) -> None:
-        if self._recorded is not None:  # CuPy's binding raises there, whatever cuBLAS could do
-            raise KernelError("no product is recorded")
-        self._multiply(factors)
-
-    def _do(self, run: Callable[[], None]) -> None:
-        """Now, or whenever what is being recorded is run."""
         if self._recorded is None:
             run()
         else:
@@ -246,7 +237,10 @@ class Emulator:
         if not fine:
             raise KernelError(f"{launch.name}: {_with_line(said.value.decode())}")
 
-    def _multiply(self, f: Factors) -> None:
+    def multiply(self, factors: Factors) -> None:
+        if self._recorded is not None:  # CuPy's binding raises there, whatever cuBLAS could do
+            raise KernelError("no product is recorded")
+        f = factors
         x = self._matrix("x", f.x, f.tokens, f.hidden, np.dtype(np.uint16))
         weight = self._matrix("weight", f.weight, f.rows, f.hidden, np.dtype(np.uint16))
         out = self._matrix("out", f.out, f.tokens, f.rows, np.dtype(np.float32))

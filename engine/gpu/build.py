@@ -55,7 +55,7 @@ def joined(
     choosing: Mapping[Need, CudaKernel],
 ) -> Hybrid:
     """The step of both sides, of the CPU's parts with kernels, their weights and caches; tokens are
-    chosen on the device where it has the result and kernels for that."""
+    chosen on the device where there are kernels for that in `choosing`."""
     limits = division.layout.limits
     crossing: dict[str, Array] = {
         crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
@@ -75,7 +75,7 @@ def joined(
     ]
     every_step = list(chain(*in_order))
     greedy = None
-    if division.parts[-1].on_gpu and all(need in choosing for need in NEEDS):
+    if all(need in choosing for need in NEEDS):
         logits = loaded.plan.buffer(division.result)
         vocab = division.result.sizes(limits)[-1]
         greedy = Greedy(division.device, choosing, logits, vocab)
