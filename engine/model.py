@@ -17,8 +17,8 @@ from engine.gguf_file import GGUFFile
 from engine.gpu.build import joined, load
 from engine.gpu.division import Whole, divide
 from engine.gpu.greedy import NEEDS
+from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
-from engine.gpu.layout import DeviceStep
 from engine.gpu.upload import DeviceRows
 from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value

@@ -8,6 +8,7 @@ from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Certified, certify
 from kernels.cuda.device import Device
+from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.kernel import NUMERICS, Kernel
@@ -97,6 +98,12 @@ class Chooser:
             for need, kernel in chosen.items()
             if kernel.activations != "int8" or rounding in chosen
         }
+
+    def passing(self, kernels: Sequence[Fused], progress: Certified | None = None) -> list[Fused]:
+        """Those that have a certificate, or earn one now; nothing takes the others' place."""
+        needs: dict[Need, list[CudaKernel]] = {Need(k.name): [k] for k in kernels}
+        passed = self._certified(needs, progress)
+        return [k for k in kernels if Need(k.name) in passed]
 
     def _check(self) -> None:
         known_variants = sorted({k.variant for k in KERNELS} | {k.variant for k in CUDA_KERNELS})

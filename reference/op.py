@@ -51,17 +51,18 @@ class Argument:
 
     def dims(self, shape: Shape, format: str | None = None) -> tuple[int, ...]:
         """The array's dimensions for named sizes; the last one in bytes if dtype is `format`."""
-        dims = [_size(axis, shape) for axis in self.axes]
+        dims = [size_of(axis, shape) for axis in self.axes]
         if self.dtype == "format":
             dims[-1] = FORMATS[format or "F32"].row_bytes(dims[-1])
         return tuple(dims)
 
 
-def _size(axis: str, shape: Shape) -> int:
+def size_of(axis: str, shape: Shape) -> int:
+    """Of an axis, as arguments have them, for named sizes."""
     if axis.isdigit():
         return int(axis)
     if "*" in axis:
-        return math.prod(_size(factor, shape) for factor in axis.split("*"))
+        return math.prod(size_of(factor, shape) for factor in axis.split("*"))
     name, _, divisor = axis.partition("/")
     return shape[name] // int(divisor) if divisor else shape[name]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kernels.cuda.call import between, calls, device_sizes, stages
+from kernels.cuda.call import between, calls, device_sizes, packed_weights, stages
 from kernels.cuda.device import Device, upload
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.product import Stage
@@ -27,9 +27,7 @@ class Bound:
         cold: Sequence[str] = (),
         copies: int = 1,
     ) -> None:
-        host = {**inputs}
-        if kernel.pack:
-            host["weight"] = kernel.pack(inputs["weight"])
+        host = inputs | packed_weights(kernel, inputs)
         arrays = {n: np.ascontiguousarray(a) for n, a in host.items() if isinstance(a, np.ndarray)}
         shape = device_sizes(kernel, {n: a.shape for n, a in arrays.items()})
         shape |= sizes(kernel.spec, inputs, kernel.format)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernels.cuda.fusions import FUSED
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.product import Product
 from kernels.cuda.table import CUDA_KERNELS
@@ -40,7 +41,7 @@ def sample() -> Iterator[tuple[CudaKernel, Case]]:
     """The first kernel of every source, on the cheapest quick case that each of its functions has
     anything to do in; none that cuBLAS multiplies in, whose ways are not ours to be told of."""
     sources: set[str] = set()
-    for kernel in CUDA_KERNELS:
+    for kernel in (*CUDA_KERNELS, *FUSED):
         own = {launch.source for launch in kernel.launches}
         if own <= sources:
             continue

@@ -1,8 +1,8 @@
 """The kernels of a decoding step, in the order and at the sizes of a model, in one graph: what an
-engine's step comes to if nothing but its kernels takes time."""
+engine's step comes to if nothing but its kernels takes time. Fused ones do the work of several, as
+in the engine."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from bench.cuda import cases
 from bench.cuda.bound import Bound
@@ -12,84 +12,83 @@ from bench.cuda.measure import TIMES
 from bench.results import Measurement
 from data.shapes import ModelShape
 from kernels.cuda.device import Device
+from kernels.cuda.fusions import FUSED
 from kernels.cuda.gpu import Gpu
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from reference.formats import FORMATS
-from reference.op import Arguments
-from reference.table import OPS
+from reference.op import Arguments, Array
+from reference.quantise_activations import quantise_activations
 
 CONTEXT = 512  # cells that the token sees, itself included
 KV_FORMAT = "F16"
 SAMPLES, REPLAYS = 9, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A kernel of the step; `rounds` its activations, or finds them as one before left them."""
-
-    bound: Bound
-    rounds: bool = False
-
-    def enqueue(self, i: int) -> None:
-        if self.rounds:
-            self.bound.enqueue_rounding(i)
-        else:
-            self.bound.enqueue(i)
+def serving(op: str, format: str | None = None) -> CudaKernel:
+    """What the engine takes by default."""
+    exact = (k for k in (*CUDA_KERNELS, *FUSED) if k.numerics == "exact")
+    return next(k for k in exact if (k.op, k.format) == (op, format))
 
 
-def serving(op: str, format: str | None) -> CudaKernel:
-    """The first in the table."""
-    return next(k for k in CUDA_KERNELS if (k.op, k.format) == (op, format))
+def sized(kernel: CudaKernel, **shape: int) -> Arguments:
+    """The kernel's own seeded arguments for one token."""
+    return kernel.spec.make(kernel.spec.case({"tokens": 1, **shape}, format=kernel.format))
 
 
-def sized(op: str, format: str | None, **shape: int) -> Arguments:
-    """The op's own seeded arguments."""
-    return OPS[op].make(OPS[op].case(shape, format=format))
+def joined(format: str, x: Array, weights: Sequence[Array]) -> Arguments:
+    """What linear_pair and linear_trio read of weights that meet x, in blocks rounded."""
+    named = {f"weight{f'_{i}' if i else ''}": weight for i, weight in enumerate(weights)}
+    if serving("linear", format).activations == "float32":
+        return {"x": x, **named}
+    return dict(zip(("q", "scale", "total"), quantise_activations(x), strict=True)) | named
 
 
-def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[Node]:
-    """The nodes of a block for one token, each weight in so many copies."""
-
-    def node(op: str, kind: str | None = None, **shape: int) -> Node:
-        return Node(Bound(device, serving(op, kind), sized(op, kind, **shape)))
-
-    def linear(hidden: int, out: int, *, rounds: bool) -> Node:
-        case = cases.linear("", format, 1, hidden, out)
-        bound = Bound(device, serving("linear", format), case.inputs, case.cold, copies)
-        return Node(bound, rounds)
-
+def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[Bound]:
+    """What a block does for one token, each weight in so many copies."""
+    rounds = serving("linear", format).activations == "int8"
     q, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
+
+    def small(op: str, kind: str | None = None, **shape: int) -> Bound:
+        kernel = serving(op, kind)
+        return Bound(device, kernel, sized(kernel, **shape))
+
+    def linears(op: str, hidden: int, outs: Sequence[int]) -> Bound:
+        made = [cases.linear("", format, 1, hidden, out).inputs for out in outs]
+        inputs = joined(format, made[0]["x"], [each["weight"] for each in made])
+        cold = [name for name in inputs if name.startswith("weight")]
+        return Bound(device, serving(op, format), inputs, cold, copies)
+
+    def linear(hidden: int, out: int) -> Bound:
+        case = cases.linear("", format, 1, hidden, out)
+        return Bound(device, serving("linear", format), case.inputs, case.cold, copies)
+
+    ending, width = ("_round", "hidden") if rounds else ("", "width")
+    norm = small(f"add_norm{ending}", hidden=m.hidden)
     attends = cases.attention(m, KV_FORMAT, CONTEXT)
-    attention = Bound(device, serving("attention", KV_FORMAT), attends.inputs, attends.cold, copies)
-    norm = node("rms_norm", tokens=1, hidden=m.hidden)
-    add = node("add", tokens=1, width=m.hidden)
-    write = node("kv_write", KV_FORMAT, tokens=1, capacity=CONTEXT, width=kv)
+    attention = serving(f"attention{ending}", KV_FORMAT)
     yield norm
-    yield linear(m.hidden, q, rounds=True)
-    yield linear(m.hidden, kv, rounds=False)
-    yield linear(m.hidden, kv, rounds=False)
-    for heads in (m.heads, m.kv_heads):
-        yield node(m.rope, tokens=1, heads=heads, head_dim=m.head_dim, pairs=m.head_dim // 2)
-    yield from (write, write)
-    yield Node(attention)
-    yield linear(q, m.hidden, rounds=True)
-    yield from (add, norm)
-    yield linear(m.hidden, m.ffn, rounds=True)
-    yield linear(m.hidden, m.ffn, rounds=False)
-    yield node(m.gate, tokens=1, width=m.ffn)
-    yield linear(m.ffn, m.hidden, rounds=True)
-    yield add
+    yield linears("linear_trio", m.hidden, (q, kv, kv))
+    yield small(
+        f"{m.rope}_write", KV_FORMAT, heads=m.heads, kv_heads=m.kv_heads, head_dim=m.head_dim,
+        pairs=m.head_dim // 2, capacity=CONTEXT,
+    )  # fmt: skip
+    yield Bound(device, attention, attends.inputs, attends.cold, copies)
+    yield linear(q, m.hidden)
+    yield norm
+    yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
+    yield small(f"{m.gate}{ending}", None, **{width: m.ffn})
+    yield linear(m.ffn, m.hidden)
 
 
-def ends(device: Device, m: ModelShape, format: str) -> Iterator[Node]:
-    """What stands behind the blocks."""
-    norm = sized("rms_norm", None, tokens=1, hidden=m.hidden)
-    yield Node(Bound(device, serving("rms_norm", None), norm))
+def ends(device: Device, m: ModelShape, format: str) -> Iterator[Bound]:
+    """What stands behind the blocks; the sum that is normalised is the last block's."""
+    rounds = serving("linear", format).activations == "int8"
+    norm, greedy = serving("add_norm_round" if rounds else "add_norm"), serving("greedy")
+    yield Bound(device, norm, sized(norm, hidden=m.hidden))
     out = cases.linear("", format, 1, m.hidden, m.vocab)
-    yield Node(Bound(device, serving("linear", format), out.inputs), rounds=True)
-    logits = sized("greedy", None, vocab=m.vocab)
-    yield Node(Bound(device, serving("greedy", None), logits))
+    yield Bound(device, serving("linear", format), out.inputs)
+    yield Bound(device, greedy, greedy.spec.make(greedy.spec.case({"vocab": m.vocab})))
 
 
 def bytes_of(m: ModelShape, format: str) -> float:
@@ -108,15 +107,15 @@ def decode(
     total = bytes_of(m, format)
     copies = 1 + int(TIMES * ceilings.cache // (total / m.blocks))
     blocks, behind = list(block(gpu, m, format, copies)), list(ends(gpu, m, format))
-    for node in blocks + behind:
-        node.enqueue(0)
+    for bound in blocks + behind:
+        bound.enqueue(0)
     gpu.wait()
     with gpu.capture() as replay:
         for i in range(m.blocks):
-            for node in blocks:
-                node.enqueue(i)
-        for node in behind:
-            node.enqueue(0)
+            for bound in blocks:
+                bound.enqueue(i)
+        for bound in behind:
+            bound.enqueue(0)
     launched = m.blocks * sum(map(launches_of, blocks)) + sum(map(launches_of, behind))
     samples = tuple(clock.seconds(lambda _: replay(), REPLAYS) for _ in range(SAMPLES))
     limit_seconds, limit = ceilings.seconds(total, 0)
@@ -127,5 +126,5 @@ def decode(
     )  # fmt: skip
 
 
-def launches_of(node: Node) -> int:
-    return node.bound.launches(rounding=node.rounds)
+def launches_of(bound: Bound) -> int:
+    return bound.launches(rounding=False)

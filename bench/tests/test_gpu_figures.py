@@ -133,11 +133,16 @@ def test_a_step_reads_what_it_is_said_to(kind):
     device = Recorder()
     size = cases.FORMATS[kind].row_bytes
     block = list(step.block(device, SMALL, kind, copies=1))
-    cold = [node.bound for node in block if node.bound.cold]
+    cold = [bound for bound in block if bound.cold]
     held = sum(of[0].bytes for bound in cold for n, of in bound.buffers.items() if n in bound.cold)
     total = SMALL.blocks * held + SMALL.vocab * size(SMALL.hidden)
     assert step.bytes_of(SMALL, kind) == total
-    assert len(cold) == 8  # seven matrices, and keys and values
+    assert [len(bound.cold) for bound in cold] == [3, 2, 1, 2, 1]  # keys and values the second
+
+
+@pytest.mark.parametrize(("kind", "launches"), [("F16", 10), ("Q4_0", 10)])
+def test_a_step_launches_few_kernels(kind, launches):
+    assert sum(map(step.launches_of, step.block(Recorder(), SMALL, kind, copies=1))) == launches
 
 
 def test_those_who_fail_at_once_are_absent():

@@ -13,9 +13,9 @@ from rich.table import Table
 from conformance.cuda.emulator import Emulator
 from kernels.cuda.current import current, taking_the_place
 from kernels.cuda.device import DeviceError
+from kernels.cuda.fusions import FUSED
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.judge import Candidate, judge
-from reference.table import OPS
 
 
 def gpu() -> bool:
@@ -27,25 +27,28 @@ def gpu() -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("op", choices=sorted({kernel.op for kernel in CUDA_KERNELS}), metavar="OP")
+    every = (*CUDA_KERNELS, *FUSED)
+    parser.add_argument("op", choices=sorted({kernel.op for kernel in every}), metavar="OP")
     parser.add_argument("--variant")
     parser.add_argument("--format")
     parser.add_argument("--shape", default="", help="sizes, e.g. tokens=1,hidden=2048")
     parser.add_argument("--values", default="normal")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    op = OPS[given.op]
+    named = [k for k in every if k.op == given.op and given.format in (None, k.format)]
+    if not named:
+        parser.error(f"{given.op} has no CUDA kernel for {given.format}")
+    op = named[0].spec
     words = [word.partition("=") for word in given.shape.split(",") if word]
     try:
         sizes = {axis: int(size) for axis, _, size in words}
-        first = op.formats[0] if op.formats else None
-        case = op.case(sizes, given.values, given.seed, given.format or first)
+        case = op.case(sizes, given.values, given.seed, named[0].format)
     except ValueError as error:
         parser.error(str(error))
     chosen = [
         kernel
-        for kernel in CUDA_KERNELS
-        if (kernel.op, kernel.format) == (op.name, case.format)
+        for kernel in named
+        if kernel.format == case.format
         and given.variant in (None, kernel.variant)
         and kernel.takes(case.shape)
     ]

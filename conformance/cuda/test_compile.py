@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from kernels.cuda import nvrtc
+from kernels.cuda.fusions import FUSED
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
 from kernels.cuda.table import CUDA_KERNELS
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 LAUNCHES = {
     f"{launch.source} {launch.name} sm_{capability}": (launch, capability, kernel)
-    for kernel in CUDA_KERNELS
+    for kernel in (*CUDA_KERNELS, *FUSED)
     for launch in kernel.launches
     for capability in CAPABILITIES
     if capability >= kernel.capability

@@ -10,8 +10,8 @@ import numpy as np
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import NEEDS, Greedy
+from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
-from engine.gpu.layout import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.gpu.upload import DeviceRows, caches, uploaded
 from engine.gpu.weights import Weights

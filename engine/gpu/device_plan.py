@@ -1,11 +1,12 @@
 """A step's parts on a device. At sizes that come again they are recorded, and from then on a part
 is one call; but for those that its library multiplies, which nobody can record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.gpu.layout import DeviceStep, Layout
+from engine.gpu.groups import DeviceStep, Group
+from engine.gpu.layout import Layout
 from engine.gpu.upload import DeviceRows, Uploaded
 from engine.graph import Value
 from engine.plan import shape_of
@@ -50,11 +51,14 @@ class DevicePlan:
             **inputs,
         }
         self.arena = device.empty(layout.arena_bytes)
-        self._parts = [[self._bound(step) for step in part.steps] for part in layout.parts]
+        self._parts = [
+            [(group, [self._bound(step) for step in group.steps]) for group in part.groups]
+            for part in layout.parts
+        ]
         self._seen: set[tuple[int, ...]] = set()
         self.recorded: dict[tuple[int, ...], Callable[[], None]] = {}
-        for step in layout.steps():
-            for stage in step.kernel.stages:
+        for kernel in (*(step.kernel for step in layout.steps()), *layout.fused()):
+            for stage in kernel.stages:
                 device.prepare(stage)
 
     def _bound(self, step: DeviceStep) -> _Bound:
@@ -95,7 +99,8 @@ class DevicePlan:
         """Whether a part asks the device's library for anything at these sizes."""
         return any(
             isinstance(stage, Product) and stage.when(self._shape(bound, sizes))
-            for bound in self._parts[part]
+            for _, steps in self._parts[part]
+            for bound in steps
             for stage in bound.step.kernel.stages
         )
 
@@ -103,14 +108,27 @@ class DevicePlan:
         return {**bound.sizes, **shape_of(bound.step.node, sizes)}
 
     def _launch(self, part: int, sizes: Sizes) -> None:
-        for bound in self._parts[part]:
-            shape = self._shape(bound, sizes)
-            for do in calls(self._device, bound.step.kernel.stages, bound.arguments, shape):
+        for group, steps in self._parts[part]:
+            for do in self._calls(group, steps, sizes):
                 do()
+
+    def _calls(
+        self, group: Group, steps: Sequence[_Bound], sizes: Sizes
+    ) -> list[Callable[[], None]]:
+        """What a group has the device do at these sizes."""
+        shapes = [self._shape(bound, sizes) for bound in steps]
+        if group.fused and group.fused.takes(shape := group.named(shapes)):
+            arguments = group.named([bound.arguments for bound in steps])
+            return calls(self._device, group.fused.stages, arguments, shape)
+        return [
+            do
+            for bound, shape in zip(steps, shapes, strict=True)
+            for do in calls(self._device, bound.step.kernel.stages, bound.arguments, shape)
+        ]
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
-        for bound in (bound for part in self._parts for bound in part):
+        for bound in (bound for part in self._parts for _, steps in part for bound in steps):
             if bound.step.node.label == label:
                 bound.arguments[name] = value
         self._seen.clear()

@@ -1,7 +1,7 @@
 """A model's step divided between a GPU and the CPU, the GPU's parts with kernels and with places in
 its memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.config import ModelError
@@ -14,6 +14,8 @@ from engine.plan import need
 from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cuda.device import Device
+from kernels.cuda.fused import Fused
+from kernels.cuda.fusions import FUSED
 from kernels.cuda.kernel import CudaKernel
 
 
@@ -68,12 +70,17 @@ def divide(
     wanted = zip(nodes, meant(nodes, whole.blocks, layers), strict=True)
     needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
     chosen = chooser.choose_on(device, list(needs), certified)
-    found = _divide(whole, layers, device, chosen, weights)
+    fusions = _fusions(whole, layers, device, chosen, chooser, certified)
+
+    def of(layers: int) -> Division:
+        return _divide(whole, layers, device, chosen, fusions, weights)
+
+    found = of(layers)
     free, _ = device.memory()
     if found.layout.parts and found.needed.total > free:
 
         def fits(fewer: int) -> bool:
-            return _divide(whole, fewer, device, chosen, weights).needed.total <= free
+            return of(fewer).needed.total <= free
 
         fitting = 0 if whole.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
@@ -84,17 +91,39 @@ def divide(
     return found
 
 
+def _parts(
+    whole: Whole, layers: int, chosen: Mapping[Need, CudaKernel]
+) -> tuple[list[Part], list[str]]:
+    """The parts of the step, and notes."""
+    nodes = whole.graph.nodes
+    there, notes = placed(nodes, whole.blocks, layers, lambda node: need(node) in chosen)
+    return divided(nodes, there, whole.result), notes
+
+
+def _fusions(
+    whole: Whole,
+    layers: int,
+    device: Device,
+    chosen: Mapping[Need, CudaKernel],
+    chooser: Chooser,
+    certified: Certified | None,
+) -> list[Fused]:
+    """Those that the step has use for and that passed their trial."""
+    parts, _ = _parts(whole, layers, chosen)
+    known = [fused for fused in FUSED if not fused.lacks(device)]
+    return chooser.passing(laid_out(parts, chosen, known, whole.limits).fused(), certified)
+
+
 def _divide(
     whole: Whole,
     layers: int,
     device: Device,
     chosen: Mapping[Need, CudaKernel],
+    fusions: Sequence[Fused],
     weights: Weights,
 ) -> Division:
-    nodes = whole.graph.nodes
-    there, notes = placed(nodes, whole.blocks, layers, lambda node: need(node) in chosen)
-    parts = divided(nodes, there, whole.result)
-    layout = laid_out(parts, chosen, whole.limits)
+    parts, notes = _parts(whole, layers, chosen)
+    layout = laid_out(parts, chosen, fusions, whole.limits)
     needed = footprint(layout, weights)
     return Division(device, tuple(parts), layout, needed, whole.result, tuple(notes))
 

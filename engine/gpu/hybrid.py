@@ -9,7 +9,7 @@ import numpy as np
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import Greedy
-from engine.gpu.layout import DeviceStep
+from engine.gpu.groups import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.plan import Plan, Step

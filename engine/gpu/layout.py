@@ -3,38 +3,31 @@ any memory is taken."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from engine.arena import place
+from engine.gpu.groups import DeviceStep, Group, grouped
 from engine.gpu.parts import Part
-from engine.graph import Node, Value
+from engine.graph import Value
 from engine.plan import arranged, having_scratch
 from kernels.choose import Need
+from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
 
 MULTIPLE = 256  # bytes at which memory of a device begins: what kernels may count on
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStep:
-    """A node with its kernel, its arguments as that kernel's stages want them; `weight` names
-    the tensor of the file that the kernel reads in a packed layout, if it does."""
-
-    node: Node
-    kernel: CudaKernel
-    weight: str
-
-    def values(self) -> dict[str, Value]:
-        """Its arrays by the names of arguments."""
-        return {n: v for n, v in self.node.arguments.items() if isinstance(v, Value)}
-
-
-@dataclass(frozen=True, slots=True)
 class DevicePart:
     """A part's nodes with kernels; what has to be there before, what is read when it is done."""
 
-    steps: tuple[DeviceStep, ...]
+    groups: tuple[Group, ...]
     takes: tuple[Value, ...]
     gives: tuple[Value, ...]
+
+    @property
+    def steps(self) -> list[DeviceStep]:
+        return list(chain.from_iterable(group.steps for group in self.groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +42,11 @@ class Layout:
     def steps(self) -> Iterable[DeviceStep]:
         return (step for part in self.parts for step in part.steps)
 
+    def fused(self) -> list[Fused]:
+        """The kernels that do several steps at once."""
+        groups = (group for part in self.parts for group in part.groups)
+        return list({g.fused.name: g.fused for g in groups if g.fused}.values())
+
     def values(self, kind: str) -> dict[str, Value]:
         """The arrays of a kind that its steps touch, by name."""
         found = (value for step in self.steps() for value in step.values().values())
@@ -56,24 +54,30 @@ class Layout:
 
 
 def laid_out(
-    parts: Sequence[Part], chosen: Mapping[Need, CudaKernel], limits: Mapping[str, int]
+    parts: Sequence[Part],
+    chosen: Mapping[Need, CudaKernel],
+    fusions: Sequence[Fused],
+    limits: Mapping[str, int],
 ) -> Layout:
     """The parts that are the GPU's."""
-    own = [_with_kernels(part, chosen, limits) for part in parts if part.on_gpu]
+    own = [_with_kernels(part, chosen, fusions, limits) for part in parts if part.on_gpu]
     moments: list[Iterable[Value]] = []
     for part in own:
         moments.append(part.takes)
-        moments += [step.values().values() for step in part.steps]
+        moments += [group.values() for group in part.groups]
         moments.append(part.gives)
     offsets, size = place(moments, limits, multiple=MULTIPLE)
     return Layout(tuple(own), offsets, size, limits)
 
 
 def _with_kernels(
-    part: Part, chosen: Mapping[Need, CudaKernel], limits: Mapping[str, int]
+    part: Part,
+    chosen: Mapping[Need, CudaKernel],
+    fusions: Sequence[Fused],
+    limits: Mapping[str, int],
 ) -> DevicePart:
-    steps = tuple(
+    steps = [
         DeviceStep(having_scratch(node, kernel, limits), kernel, weight)
         for node, kernel, weight in arranged(part.nodes, chosen)
-    )
-    return DevicePart(steps, part.takes, part.gives)
+    ]
+    return DevicePart(grouped(steps, fusions), part.takes, part.gives)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from engine.gguf_file import GGUFFile
-from engine.gpu.layout import DeviceStep, Layout
+from engine.gpu.groups import DeviceStep
+from engine.gpu.layout import Layout
 from engine.graph import Value
 
 Array = np.ndarray[Any, np.dtype[Any]]

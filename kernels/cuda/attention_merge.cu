@@ -1,40 +1,9 @@
-#include "attention.cuh"
+#include "attention_merge.cuh"
 
-constexpr int THREADS = 128;
-
-// What chunks of a token and head gave, merged in their order: a warp reads the highest scores of
-// 32 chunks, finds by how much each merge shrinks what it merges, and goes through the sums.
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_merge(const int* __restrict__ spans, const float* __restrict__ scratch,
                     float* __restrict__ out, int tokens, int heads, int head_dim, int capacity) {
-  const int item = blockIdx.x, t = item / heads, lane = threadIdx.x % WARP;
-  const int chunks = chunks_of(spans[3 * t + 2] - spans[3 * t + 1]);
-  const Partials from(const_cast<float*>(scratch), tokens, heads, head_dim, capacity);
-  const size_t slot = static_cast<size_t>(item) * chunks_of(capacity);
-  for (int begin = threadIdx.x - lane; begin < head_dim; begin += THREADS) {
-    const int d = min(begin + lane, head_dim - 1);
-    const float* sums = from.sums + slot * head_dim + d;
-    float mean = 0.f, total = 0.f, highest = -INFINITY;
-    for (int chunk = 0; chunk < chunks; chunk += WARP) {
-      const bool some = chunk + lane < chunks;
-      const float own = some ? from.highest[slot + chunk + lane] : -INFINITY;
-      const float own_total = some ? from.totals[slot + chunk + lane] : 0.f;
-      float now = fmaxf(own, highest);
-#pragma unroll
-      for (int by = 1; by < WARP; by *= 2) now = fmaxf(now, __shfl_up_sync(ALL, now, by));
-      float before = __shfl_up_sync(ALL, now, 1);
-      if (lane == 0) before = highest;
-      const Factors by = factors(before, own, now);
-      const int count = min(WARP, chunks - chunk);
-#pragma unroll 4
-      for (int j = 0; j < count; ++j, sums += head_dim) {
-        const Factors of = {__shfl_sync(ALL, by.before, j), __shfl_sync(ALL, by.chunk, j)};
-        mean = merged(mean, *sums, of);
-        total = merged(total, __shfl_sync(ALL, own_total, j), of);
-      }
-      highest = __shfl_sync(ALL, now, WARP - 1);
-    }
-    if (begin + lane < head_dim)
-      out[static_cast<size_t>(item) * head_dim + d] = chunks > 0 ? mean * (1.f / total) : 0.f;
-  }
+  merge(spans, scratch, tokens, heads, head_dim, capacity, [&](bool inside, size_t at, float x) {
+    if (inside) out[at] = x;
+  });
 }

@@ -91,8 +91,7 @@ def bind(
     for output, source in kernel.in_place:
         outputs[output][...] = inputs[source]
     host: dict[str, Any] = {**inputs}
-    if kernel.pack:
-        host["weight"] = kernel.pack(inputs["weight"])
+    host |= packed_weights(kernel, inputs)
     shapes = {name: value.shape for name, value in host.items() if isinstance(value, np.ndarray)}
     shape = device_sizes(kernel, shapes) | sizes(kernel.spec, inputs, kernel.format)
     arrays = {name: value for name, value in host.items() if isinstance(value, np.ndarray)}
@@ -112,6 +111,14 @@ def bind(
             result.take()
 
     return run
+
+
+def packed_weights(kernel: CudaKernel, inputs: Arguments) -> dict[str, Array]:
+    """Those that do not lie on the device as they do in a file."""
+    if not kernel.pack:
+        return {}
+    weights = (argument.name for argument in kernel.spec.inputs if argument.dtype == "format")
+    return {name: kernel.pack(inputs[name]) for name in weights}
 
 
 def device_sizes(kernel: CudaKernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

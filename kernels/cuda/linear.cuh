@@ -54,3 +54,32 @@ static __device__ __forceinline__ void add_chains(const float (&sums)[ROWS][TOKE
   if (lane < ROWS * TOKENS && token < tokens && row < rows)
     out[static_cast<size_t>(token) * rows + row] = sum;
 }
+
+// Of rows that warps take by ROWS, the first of a block of threads.
+template <int ROWS>
+static __device__ __forceinline__ int first_row(int block = blockIdx.x) {
+  return block * FEW_WARPS * ROWS;
+}
+
+// A weight's rows and where their products go; a block of threads has those from `first` on.
+struct Rows {
+  const uint8_t* weight;
+  float* out;
+  int count, first;
+};
+
+// Of weights that meet the same tokens the one that this block of threads is for.
+template <int ROWS, int N>
+static __device__ __forceinline__ Rows own_rows(const Rows (&weights)[N]) {
+  Rows own = weights[0];
+  int block = blockIdx.x;
+#pragma unroll
+  for (int i = 1; i < N; ++i) {
+    const int blocks = (own.count + first_row<ROWS>(1) - 1) / first_row<ROWS>(1);
+    if (block < blocks) break;
+    block -= blocks;
+    own = weights[i];
+  }
+  own.first = first_row<ROWS>(block);
+  return own;
+}

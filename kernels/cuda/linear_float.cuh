@@ -65,7 +65,8 @@ static __device__ __forceinline__ auto perhaps_rounded(const Run<Element>& run) 
 
 static __device__ __forceinline__ int items_of(int hidden) { return (hidden + EIGHT - 1) / EIGHT; }
 
-// Up to TOKENS tokens: a warp for ROWS rows. It may round all to bfloat16.
+// Up to TOKENS tokens: a warp for ROWS rows, a block of threads for those from `first` on. It may
+// round all to bfloat16.
 template <int ROWS>
 struct Item {
   Run<T> rows[ROWS];
@@ -74,9 +75,10 @@ struct Item {
 template <bool WHOLE, bool ROUNDS, int TOKENS, int ROWS>
 static __device__ __forceinline__ void few(const float* __restrict__ x,
                                            const T* __restrict__ weight, float* __restrict__ out,
-                                           int tokens, int hidden, int rows, float* partial) {
+                                           int tokens, int hidden, int rows, int first,
+                                           float* partial) {
   const int warp = threadIdx.x / WARP;
-  const int row = (blockIdx.x * FEW_WARPS + warp) * ROWS;
+  const int row = first + warp * ROWS;
   if (row >= rows) return;
   float sums[ROWS][TOKENS] = {};
 
@@ -106,13 +108,39 @@ static __device__ __forceinline__ void few(const float* __restrict__ x,
   add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
 }
 
-#define FEW(name, ROUNDS, TOKENS, ROWS)                                                            \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                   \
-      name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) {  \
-    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    const T* const w = reinterpret_cast<const T*>(weight);                                         \
-    if (hidden % EIGHT)                                                                            \
-      few<false, ROUNDS, TOKENS, ROWS>(x, w, out, tokens, hidden, rows, partial);                  \
-    else                                                                                           \
-      few<true, ROUNDS, TOKENS, ROWS>(x, w, out, tokens, hidden, rows, partial);                   \
+template <bool ROUNDS, int TOKENS, int ROWS>
+static __device__ __forceinline__ void few_of(const float* x, Rows own, int tokens,
+                                              int hidden, float* partial) {
+  const T* const w = reinterpret_cast<const T*>(own.weight);
+  if (hidden % EIGHT)
+    few<false, ROUNDS, TOKENS, ROWS>(x, w, own.out, tokens, hidden, own.count, own.first, partial);
+  else
+    few<true, ROUNDS, TOKENS, ROWS>(x, w, own.out, tokens, hidden, own.count, own.first, partial);
+}
+
+#define FEW(name, ROUNDS, TOKENS, ROWS)                                                           \
+  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                  \
+      name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) { \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
+    const Rows own = {weight, out, rows, first_row<ROWS>()};                                      \
+    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                \
+  }
+
+// The same of two and three weights.
+#define FEW_JOINED(most, ROUNDS, TOKENS, ROWS)                                                    \
+  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                               \
+      linear_pair_##most(const float* x, const uint8_t* weight, const uint8_t* weight_1,          \
+                         float* out, float* out_1, int tokens, int hidden, int rows, int rows_1) { \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
+    const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});            \
+    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2) linear_trio_##most(           \
+      const float* x, const uint8_t* weight, const uint8_t* weight_1, const uint8_t* weight_2,    \
+      float* out, float* out_1, float* out_2, int tokens, int hidden, int rows, int rows_1,       \
+      int rows_2) {                                                                               \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
+    const Rows own = own_rows<ROWS>(                                                              \
+        {{weight, out, rows}, {weight_1, out_1, rows_1}, {weight_2, out_2, rows_2}});             \
+    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                \
   }

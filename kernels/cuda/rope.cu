@@ -1,7 +1,6 @@
 // rotation: a thread for each pair of a token. rope_norm, rope_neox: one for each two elements of a
-// token's heads, a pair or what lies behind them all. Each product and sum is rounded alone, so
-// that both are one formula.
-#include "portable.cuh"
+// token's heads, a pair or what lies behind them all.
+#include "rope.cuh"
 
 extern "C" __global__ void rotation(const int32_t* __restrict__ positions,
                                     const double* __restrict__ frequencies, double magnitude,
@@ -32,8 +31,8 @@ static __device__ __forceinline__ void turn(const float* x, const float* rotatio
   const float cosine = rotation[2 * pair], sine = rotation[2 * pair + 1];
   const size_t first = head + step * i, second = first + beside;
   const float a = x[first], b = x[second];
-  out[first] = __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine));
-  out[second] = __fadd_rn(__fmul_rn(a, sine), __fmul_rn(b, cosine));
+  out[first] = turned_first(a, b, cosine, sine);
+  out[second] = turned_second(a, b, cosine, sine);
 }
 
 extern "C" __global__ void rope_norm(const float* __restrict__ x,

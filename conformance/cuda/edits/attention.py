@@ -16,11 +16,15 @@ EDITS = (
          "width = tiling.width"),
         ("sequences-not-compared", "spans[3 * t] == spans[3 * first] && ", ""),
     ), "F16"),
-    *of("attention", "attention_merge.cu", (
+    *of("attention", "attention_merge.cuh", (
         ("not-an-average", "mean * (1.f / total)", "mean"),
         ("first-chunk-alone", "j < count", "j < 1"),
         ("first-sums-again", "++j, sums += head_dim", "++j"),
         ("nothing-is-not-zero", "chunks > 0 ? mean * (1.f / total) : 0.f", "mean * (1.f / total)"),
+    ), "F16"),
+    *of("attention", "attention_merge.cu", (
+        ("beyond-the-head", "if (inside) out[at]", "out[at]"),
+        ("heads-exchanged", "heads, head_dim, capacity, [&]", "head_dim, heads, capacity, [&]"),
     ), "F16"),
     *of("attention", "attention_few.cu", (
         ("first-run-alone", "t = run.t1;", "t = tile.last;"),

@@ -62,11 +62,13 @@ EDITS = (
     *of("kv_write", "kv_write.cu", (
         ("cell-of-the-token", "cells[blockIdx.x]", "blockIdx.x"),
         ("one-too-many", "i >= width", "i > width"),
+    ), "F16"),
+    *of("kv_write", "kv_write.cuh", (
         ("half-a-row", "(width / FORMAT::BLOCK)", "(width / 2 / FORMAT::BLOCK)"),
         ("truncated", "to_half(x)", "to_half(__uint_as_float(__float_as_uint(x) & 0xffffe000u))"),
         ("as-bfloat", "to_half(x)", "half_t{to_bfloat(x).bits}"),
     ), "F16"),
-    *of("kv_write", "kv_write.cu", (
+    *of("kv_write", "kv_write.cuh", (
         ("over-128", "/ 127.f", "/ 128.f"),
         ("halves-up", "copysignf(0.5f, scaled)", "0.5f"),
         ("halves-to-even", "static_cast<int>(__fadd_rn(scaled, copysignf(0.5f, scaled)))",
@@ -77,7 +79,7 @@ EDITS = (
          "if (i % WARP == 0) put_half(block, to_half(d));\n    const float scaled",
          "put_half(block, to_half(d));\n    const float scaled"),
     ), "Q8_0"),
-    *of("kv_write", "kv_write.cu", (
+    *of("kv_write", "kv_write.cuh", (
         ("last-of-the-largest", "__ffs(__ballot_sync(ALL, fabsf(x) == largest)) - 1",
          "31 - __clz(__ballot_sync(ALL, fabsf(x) == largest))"),
         ("largest-without-sign", "__shfl_sync(ALL, x, first)", "largest"),
@@ -89,21 +91,23 @@ EDITS = (
         ("vote-of-half-a-warp", "__ballot_sync(ALL", "__ballot_sync(0xffffu"),
     ), "Q4_0"),
     *of("quantise_activations", "quantise_activations.cu", (
+        ("one-four-more", "first < end", "first <= end"),
+        ("tokens-alike", "static_cast<size_t>(tokens) * hidden", "static_cast<size_t>(hidden)"),
+    )),
+    *of("quantise_activations", "quantise_activations.cuh", (
         ("over-128", "/ 127.f", "/ 128.f"),
         ("scale-of-sixteen-lanes", "m = LANES / 2; m; m /= 2) bits", "m = LANES; m; m /= 2) bits"),
         ("scale-of-four-lanes", "m = LANES / 2; m; m /= 2) bits", "m = LANES / 4; m; m /= 2) bits"),
         ("total-of-four-lanes", "m = LANES / 2; m; m /= 2) sum", "m = LANES / 4; m; m /= 2) sum"),
-        ("with-signs", "__float_as_int(v.w) & 0x7fffffff", "__float_as_int(v.w)"),
+        ("with-signs", "__float_as_int(x) & 0x7fffffff", "__float_as_int(x)"),
         ("halves-up", "copysignf(0.5f, scaled)", "0.5f"),
         ("halves-to-even", "static_cast<int>(__fadd_rn(scaled, copysignf(0.5f, scaled)))",
          "__float2int_rn(scaled)"),
         ("bytes-reversed", "<< 8 * k", "<< (24 - 8 * k)"),
         ("zero-divided", "!(inverse < INFINITY)", "false"),
         ("beyond-the-end", "  if (!inside) return;\n", ""),
-        ("reads-beyond-the-end", "inside ? reinterpret_cast<const float4*>(x)[i] : float4{}",
-         "reinterpret_cast<const float4*>(x)[i]"),
         ("out-before-all-met", "  for (int m = LANES / 2; m; m /= 2) sum +=",
          "  if (!inside) return;\n  for (int m = LANES / 2; m; m /= 2) sum +="),
-        ("every-lane-stores", "if (i % LANES == 0) {", "{"),
+        ("every-lane-stores", "if (first % 32 == 0) {", "{"),
     )),
 )  # fmt: skip

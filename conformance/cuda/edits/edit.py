@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kernels.cuda.fusions import FUSED
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import FOLDER, Launch
 from kernels.cuda.table import CUDA_KERNELS
@@ -36,7 +37,8 @@ class Edit:
             raise ValueError(f"{self.file}: {self.old!r} stands {text.count(self.old)} times")
         (folder / self.file).write_text(text.replace(self.old, self.new))
         own = self.op, self.variant, self.format
-        right = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == own)
+        every = (*CUDA_KERNELS, *FUSED)
+        right = next(k for k in every if (k.op, k.variant, k.format) == own)
         stages = tuple(
             replace(stage, folder=folder) if isinstance(stage, Launch) else stage
             for stage in right.stages

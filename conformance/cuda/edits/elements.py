@@ -21,10 +21,13 @@ EDITS = (
     *of("relu", "activations.cuh", (("leaky", "0.f : x", "0.01f * x : x"),)),
     *of("squared_relu", "activations.cuh", (("signed", "Relu()(x);", "x;"),)),
     *of("swiglu", "gated_activations.cu", (
+        ("exchanged", "map(gate, up, out", "map(up, gate, out"),
+    )),
+    *of("swiglu", "gated_activations.cuh", (
         ("of-up", "Activation()(gate) * up", "Activation()(up) * gate"),
         ("gelu", "GATED(swiglu, Gated<Silu>)", "GATED(swiglu, Gated<Gelu>)"),
     )),
-    *of("drelu", "gated_activations.cu", (("up-as-it-is", "* Relu()(up)", "* up"),)),
+    *of("drelu", "gated_activations.cuh", (("up-as-it-is", "* Relu()(up)", "* up"),)),
     *of("add", "elementwise.cuh", (
         ("four-where-three-are", "  if (first + 4 <= end) {\n    const",
          "  if (first + 3 <= end) {\n    const"),
@@ -61,9 +64,11 @@ EDITS = (
         ("next-position", "positions[blockIdx.x]", "(positions[blockIdx.x] + 1)"),
         ("one-too-many", "i >= pairs) return", "i > pairs) return"),
     )),
-    *of("rope_norm", "rope.cu", (
+    *of("rope_norm", "rope.cuh", (
         ("backwards", "__fsub_rn(__fmul_rn(a, cosine)", "__fadd_rn(__fmul_rn(a, cosine)"),
         ("second-of-the-first", "__fadd_rn(__fmul_rn(a, sine)", "__fadd_rn(__fmul_rn(b, sine)"),
+    )),
+    *of("rope_norm", "rope.cu", (
         ("as-neox", "pairs, 2, 1)", "pairs, 1, pairs)"),
         ("rest-forgotten", "    out[head + 2 * i] = x[head + 2 * i];\n", ""),
         ("rest-turned", "if (i >= pairs) {", "if (i > pairs) {"),

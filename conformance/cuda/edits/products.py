@@ -67,7 +67,7 @@ EDITS = (
         ("another-token", "static_cast<size_t>(token) * rows + row",
          "static_cast<size_t>(row) * tokens + token"),
     ), "Q4_0"),
-    *of("linear", "linear_blocks.cu", (
+    *of("linear", "linear_blocks.cuh", (
         ("half-a-dot", "c < p * WORDS + WORDS; ++c", "c < p * WORDS + WORDS / 2; ++c"),
         ("raised-added", "-F::raised * totals[p]", "F::raised * totals[p]"),
         ("one-scale", "factors.w[p] * x.scale", "factors.w[p]"),
@@ -76,6 +76,8 @@ EDITS = (
         ("first-token-for-all", "min(t, tokens - 1)", "0"),
         ("tokens-beyond-the-last", "min(t, tokens - 1)", "t"),
         ("sums-of-one-warp", "partial + warp * PARTIAL<ROWS, TOKENS>", "partial"),
+    ), "Q4_0"),
+    *of("linear", "linear_blocks.cu", (
         ("lines-overlap", "LINE = 8 * STEP + 4", "LINE = 8 * STEP - 4"),
         ("one-slot-of-activations", "tile.x + item * LINE + 8 * slot", "tile.x + item * LINE"),
         ("no-barrier-before", "put(load, tile, slot, item);\n    __syncthreads();",
@@ -96,16 +98,18 @@ EDITS = (
         ("stored-beyond", "if (row < rows && token < tokens)\n", "if (row < rows)\n"),
         ("idle-by-rows-alone", "first_row < rows && first_token < tokens", "first_token == 0"),
     ), "Q4_0"),
-    *of("linear", "linear_blocks.cu", (
+    *of("linear", "linear_blocks.cuh", (
         ("first-total-for-both", "totals[1] -= totals[0] = total_of(x)",
          "totals[0] = total_of(x)"),
+        ("no-offset", "fmaf(factors.m[p], x.met[p], sum)", "sum"),
+        ("total-of-half-a-part", "c = 0; c < WORDS; ++c) sum", "c = 0; c < WORDS / 2; ++c) sum"),
+    ), "Q2_K"),
+    *of("linear", "linear_blocks.cu", (
         ("tiles-first-total-for-both", "totals[1] -= totals[0] = total_of(load.x)",
          "totals[0] = total_of(load.x)"),
         ("offset-without-scale", "load.scale * static_cast<float>", "static_cast<float>"),
-        ("no-offset", "fmaf(factors.m[p], x.met[p], sum)", "sum"),
         ("parts-exchanged", "mma_m16n8k16(dots[0], {a[0], a[1]}, {b[0]})",
          "mma_m16n8k16(dots[0], {a[2], a[3]}, {b[0]})"),
-        ("total-of-half-a-part", "c = 0; c < WORDS; ++c) sum", "c = 0; c < WORDS / 2; ++c) sum"),
     ), "Q2_K"),
     *of("linear", "linear_float.cuh", (
         ("halves-exchanged", "(element.bits) << 16 * (k % 2)",
@@ -113,7 +117,7 @@ EDITS = (
         ("upper-halves", "words[k / 2] >> 16 * (k % 2))});", "words[k / 2] >> 16)});"),
         ("beyond-the-row", "if (item * EIGHT + k >= hidden) continue;\n", ""),
         ("no-tail", "(hidden + EIGHT - 1) / EIGHT", "hidden / EIGHT"),
-        ("whole-anyway", "    if (hidden % EIGHT)  ", "    if (false)  "),
+        ("whole-anyway", "  if (hidden % EIGHT)\n", "  if (false)\n"),
         ("products-rounded", "sums[r][t] = fmaf(w[r][k], v[k], sums[r][t])",
          "sums[r][t] += to_float(to_half(w[r][k] * v[k]))"),
     ), "F16"),

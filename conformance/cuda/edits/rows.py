@@ -4,16 +4,22 @@ from conformance.cuda.edits.edit import of
 
 EDITS = (
     *of("rms_norm", "rms_norm.cu", (
+        ("one-four-short", "i < hidden; i +=", "i + 4 < hidden; i +="),
+        ("stride-of-a-warp", "i += 4 * blockDim.x", "i += 4 * WARP"),
+        ("rows-too-near", "blockIdx.x) * hidden", "blockIdx.x) * (hidden - 1)"),
+    )),
+    *of("rms_norm", "rms_norm.cuh", (
         ("no-eps", " + static_cast<float>(eps)", ""),
         ("mean-over-one-less", "squares / hidden", "squares / (hidden - 1)"),
         ("no-root", "rsqrtf(squares / hidden", "1.f / (squares / hidden"),
-        ("sum-without-tail", "i < hidden; i += blockDim.x) squares",
-         "i < hidden / 32 * 32; i += blockDim.x) squares"),
-        ("one-too-many", "i < hidden; i += blockDim.x)\n", "i <= hidden; i += blockDim.x)\n"),
-        ("stride-of-a-warp", "i < hidden; i += blockDim.x)\n", "i < hidden; i += WARP)\n"),
-        ("rows-too-near", "blockIdx.x) * hidden", "blockIdx.x) * (hidden - 1)"),
-        ("same-weight", "weight[i]", "weight[0]"),
+        ("sum-without-tail", "i < hidden; i += 4 * blockDim.x)",
+         "i < hidden / 4 * 4; i += 4 * blockDim.x)"),
+        ("same-weight", "load_of_row(weight, first, hidden)", "load_of_row(weight, 0, hidden)"),
         ("no-sum-of-the-block", "squares = block_reduce(squares, partial, Sum());", ""),
+        ("reads-beyond-the-row", "first + k < width ? row[first + k] : 0.f", "row[first + k]"),
+        ("fours-of-any-row", "if (width % 4 == 0) return load_four", "return load_four"),
+        ("stores-fours-of-any-row", "if (width % 4 == 0) return store_four", "return store_four"),
+        ("stores-one-more", "    if (first + k < width) row", "    if (first + k <= width) row"),
     )),
     *of("rms_norm", "portable.cuh", (
         ("no-barrier-before-partial-sums", "  __syncthreads();\n  x = partial[0];",

@@ -1,6 +1,15 @@
 """Every edit, one row each in the file of its kind."""
 
-from conformance.cuda.edits import attention, choices, coding, elements, neurons, products, rows
+from conformance.cuda.edits import (
+    attention,
+    choices,
+    coding,
+    elements,
+    fused,
+    neurons,
+    products,
+    rows,
+)
 from conformance.cuda.edits.edit import Edit
 
 EDITS: tuple[Edit, ...] = (
@@ -11,4 +20,5 @@ EDITS: tuple[Edit, ...] = (
     *products.EDITS,
     *neurons.EDITS,
     *attention.EDITS,
+    *fused.EDITS,
 )

@@ -1,0 +1,197 @@
+"""Fused kernels: the bits of what they stand for, in trials and in the engine's steps."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conformance.cuda.emulator import Emulator, compiler
+from conformance.cuda.test_engine import on_gpu, rows
+from conformance.llama.small_models import Small
+from conformance.llama.test_step import prompt
+from engine.gpu import division
+from engine.gpu.groups import DeviceStep, grouped
+from engine.graph import Node, Value
+from kernels.certificates import Certificate, Key, Store
+from kernels.choose import Chooser, UncertifiedError
+from kernels.cuda.current import taking_the_place
+from kernels.cuda.device import EMULATED
+from kernels.cuda.fused import Fused
+from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
+from kernels.cuda.launch import Grid, Launch
+from kernels.judge import Candidate, judge
+from kernels.trial import quick
+from reference.op import Case
+
+pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
+
+EACH = pytest.mark.parametrize("kernel", FUSED, ids=[kernel.name for kernel in FUSED])
+BY_NAME = {kernel.name: kernel for kernel in FUSED}
+
+
+def test_names_are_different() -> None:
+    assert len(BY_NAME) == len(FUSED)
+
+
+@EACH
+def test_quick_cases(kernel: Fused, record_property: Any) -> None:
+    found = quick(kernel)
+    record_property("certificate", (kernel.name, found.cases))
+    assert found.cases >= 8
+    assert found.passed, found.failure
+
+
+@st.composite
+def any_case(draw: st.DrawFn, kernel: Fused) -> Case:
+    """Of sizes between the awkward ones."""
+    op = kernel.spec
+    sizes = {axis: draw(st.integers(min(some), max(some))) for axis, some in op.axes.items()}
+    values, seed = draw(st.sampled_from(op.values)), draw(st.integers(0, 2**32 - 1))
+    return op.case(sizes, values, seed, kernel.format)
+
+
+@EACH
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_sizes(kernel: Fused, data: st.DataObject) -> None:
+    case = data.draw(any_case(kernel).filter(lambda case: kernel.takes(case.shape)))
+    verdict = judge(Candidate.of(kernel), case)
+    assert verdict.passed, verdict.failure
+
+
+@EACH
+def test_all_that_members_write_is_written(kernel: Fused) -> None:
+    """Whoever reads a value that lies between finds it."""
+    written = {output.name for output in kernel.spec.outputs}
+    outputs = (m.called(output.name) for m in kernel.members for output in m.kernel.spec.outputs)
+    rounds = {"out"} if any(m.kernel is ROUND for m in kernel.members) else set()
+    assert written | rounds >= set(outputs)
+
+
+# Which steps are fused
+
+
+def value(name: str) -> Value:
+    return Value(name, "activation", "f32", ("tokens", 64))
+
+
+def add(x: str, y: str, out: str) -> DeviceStep:
+    arguments = {"x": value(x), "y": value(y), "out": value(out)}
+    return DeviceStep(Node("add", arguments), ADD, "")
+
+
+def norm(x: str, out: str) -> DeviceStep:
+    weight = Value("w", "weight", "f32", (64,))
+    arguments = {"x": value(x), "weight": weight, "eps": 1e-5, "out": value(out)}
+    return DeviceStep(Node("rms_norm", arguments), NORM, "")
+
+
+def rounding(x: str) -> DeviceStep:
+    arguments = {"x": value(x)} | {name: value(f"{x}.{name}") for name in ("q", "scale", "total")}
+    return DeviceStep(Node("quantise_activations", arguments), ROUND, "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "groups"),
+    [
+        ([add("a", "b", "c"), norm("c", "d"), rounding("d")], ["add_norm_round"]),
+        ([add("a", "b", "c"), norm("c", "d"), add("c", "d", "e")], ["add_norm", ""]),
+        ([norm("c", "d"), rounding("d"), add("a", "b", "c")], ["norm_round", ""]),
+        # of something else
+        ([add("a", "b", "c"), norm("a", "d"), rounding("d")], ["", "norm_round"]),
+        ([add("a", "b", "c"), norm("c", "d"), rounding("c")], ["add_norm", ""]),
+        ([norm("c", "d")], [""]),
+        ([], []),
+    ],
+    ids=lambda given: "+".join(given) if given and isinstance(given[0], str) else None,
+)
+def test_steps_in_a_row(steps: Sequence[DeviceStep], groups: Sequence[str]) -> None:
+    found = grouped(steps, FUSED)
+    assert [step for group in found for step in group.steps] == list(steps)
+    assert [group.fused.op if group.fused else "" for group in found] == groups
+
+
+def test_without_fused_kernels_each_step_stands_alone() -> None:
+    steps = [add("a", "b", "c"), norm("c", "d")]
+    assert [len(group.steps) for group in grouped(steps, ())] == [1, 1]
+
+
+def test_one_that_failed_is_not_used(tmp_path: Path) -> None:
+    """The others are, notes say why; in strict mode that is an error."""
+    wrong, right = BY_NAME["add_norm/cuda/generic"], BY_NAME["norm_round/cuda/generic"]
+    store = Store(tmp_path / "certificates.jsonl")
+    failed = Certificate(
+        wrong.name, Key.of(wrong).digest, EMULATED, 1, -1.0, -1.0, 0.1, "2026-01-01", "wrong"
+    )
+    store.add([failed])
+    chooser = Chooser(store)
+    assert chooser.passing([wrong, right]) == [right]
+    assert chooser.notes == ["add_norm/cuda/generic failed its trial and is not used: wrong"]
+    kept = store.get(right)
+    assert kept is not None
+    assert (kept.level, kept.passed) == (EMULATED, True)
+    with pytest.raises(UncertifiedError, match="add_norm/cuda/generic failed its trial"):
+        Chooser(store, strict=True).passing([wrong])
+
+
+# In the engine
+
+
+class Launches(Emulator):
+    """Counts them by functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: Counter[str] = Counter()
+
+    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
+        self.counted[launch.function] += not grid.empty
+        super().launch(launch, grid, values)
+
+
+HALF = Small(format="F16", blocks=2, head_dim=32)
+OF_BLOCKS = replace(HALF, format="Q4_0")
+# of two blocks; the first's norm follows no sum, nor does the last
+ALIKE = {
+    "embedding": 2, "rotation": 1, "linear_trio_1": 2, "rope_norm_write": 2, "attention_few": 2,
+    "linear_pair_1": 2, "linear_1": 5, "add": 1,
+}  # fmt: skip
+STEPS = {
+    "F16": (HALF, {"rms_norm": 2, "add_norm": 3, "attention_merge": 2, "swiglu": 2}),
+    "Q4_0": (
+        OF_BLOCKS,
+        {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2, "swiglu_round": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_launches_of_a_step_of_one_token(kind: str, tmp_path: Path) -> None:
+    """Ten a block, where 18 kernels stand in a row, or 22."""
+    small, expected = STEPS[kind]
+    device = Launches()
+    with taking_the_place(device), on_gpu(small.write(tmp_path / "small.gguf")) as model:
+        text = prompt(small, 3)
+        rows(model, text, [2])
+        device.counted.clear()
+        model.step([text[2]], [3], [(0,)], [0])
+    assert device.counted == ALIKE | expected
+
+
+@pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])
+def test_logits_are_those_of_single_kernels(small: Small, tmp_path: Path) -> None:
+    """Bit for bit, with few tokens and with many."""
+    path, text = small.write(tmp_path / "small.gguf"), prompt(small)
+    with on_gpu(path) as model:
+        assert model.ready.division.layout.fused()
+        got = rows(model, text, [11, 1, 3])
+    with patch.object(division, "FUSED", ()), on_gpu(path) as model:
+        assert not model.ready.division.layout.fused()
+        assert np.array_equal(rows(model, text, [11, 1, 3]), got)

@@ -1,0 +1,72 @@
+"""Steps that stand in a row, where one kernel may do what theirs do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.graph import Node, Value
+from engine.stages import memory
+from kernels.cuda.fused import Fused
+from kernels.cuda.kernel import CudaKernel
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """A node with its kernel, its arguments as that kernel's stages want them; `weight` names
+    the tensor of the file that the kernel reads in a packed layout, if it does."""
+
+    node: Node
+    kernel: CudaKernel
+    weight: str
+
+    def values(self) -> dict[str, Value]:
+        """Its arrays by the names of arguments."""
+        return {n: v for n, v in self.node.arguments.items() if isinstance(v, Value)}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps that run one after the other, or at once by the `fused` kernel at sizes that it
+    takes."""
+
+    steps: tuple[DeviceStep, ...]
+    fused: Fused | None = None
+
+    def values(self) -> list[Value]:
+        """Its steps' arrays."""
+        return [value for step in self.steps for value in step.values().values()]
+
+    def named(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the steps have by names of their own, arguments or sizes, by the fused kernel's."""
+        assert self.fused is not None
+        return {
+            member.called(name): value
+            for member, own in zip(self.fused.members, each, strict=True)
+            for name, value in own.items()
+        }
+
+
+def grouped(steps: Sequence[DeviceStep], fusions: Iterable[Fused]) -> tuple[Group, ...]:
+    """The steps in their order, in groups as large as there are fused kernels for."""
+    known, found, i = tuple(fusions), list[Group](), 0
+    while i < len(steps):
+        rows = ((f, steps[i : i + len(f.members)]) for f in known)
+        fused = next((f for f, own in rows if _fit(f, own)), None)
+        size = len(fused.members) if fused else 1
+        found.append(Group(tuple(steps[i : i + size]), fused))
+        i += size
+    return tuple(found)
+
+
+def _fit(fused: Fused, steps: Sequence[DeviceStep]) -> bool:
+    """Whether they are the kernels that it does the work of, and what it has one name for is the
+    same."""
+    if [step.kernel for step in steps] != [member.kernel for member in fused.members]:
+        return False
+    found: dict[str, Any] = {}
+    for member, step in zip(fused.members, steps, strict=True):
+        for name, value in step.node.arguments.items():
+            own = memory(value) if isinstance(value, Value) else value
+            if found.setdefault(member.called(name), own) != own:
+                return False
+    return True

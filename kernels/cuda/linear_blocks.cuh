@@ -1,0 +1,101 @@
+// Block formats on activations in blocks of int8, whose dots with a part are exact integers; and few
+// tokens.
+#pragma once
+#include "codes.cuh"
+#include "linear.cuh"
+
+using F = FORMAT;
+constexpr int WIDTH = BLOCK / F::parts;        // elements of a part
+constexpr int WORDS = WIDTH / 4;
+constexpr bool MEETS = F::m || F::raised > 0;  // whether sums of activations matter
+
+// A block of a token's activations: their scale, and for each part what an offset multiplies.
+struct Activations {
+  float scale, met[F::parts];
+};
+
+// A part's sum of activations.
+static __device__ __forceinline__ int total_of(const uint32_t* x) {
+  int sum = 0;
+#pragma unroll
+  for (int c = 0; c < WORDS; ++c) sum = dot4(0x01010101, x[c], sum);
+  return sum;
+}
+
+static __device__ __forceinline__ float add_block(float sum, const Factors<F>& factors,
+                                                  const Activations& x, const int (&dots)[F::parts]) {
+#pragma unroll
+  for (int p = 0; p < F::parts; ++p)
+    sum = fmaf(factors.w[p] * x.scale, static_cast<float>(dots[p]), sum);
+  if constexpr (F::m) {
+#pragma unroll
+    for (int p = 0; p < F::parts; ++p) sum = fmaf(factors.m[p], x.met[p], sum);
+  }
+  return sum;
+}
+
+// Up to TOKENS tokens: a warp for ROWS rows, a block of threads for those from `first` on.
+template <int ROWS>
+struct Item {
+  Packed<F> rows[ROWS];
+};
+
+template <int TOKENS, int ROWS>
+static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
+                                           const float* __restrict__ scale,
+                                           const int32_t* __restrict__ total,
+                                           const uint8_t* __restrict__ packed,
+                                           float* __restrict__ out, int tokens, int hidden, int rows,
+                                           int first, float* partial) {
+  const int warp = threadIdx.x / WARP, blocks = hidden / BLOCK;
+  const int row = first + warp * ROWS;
+  if (row >= rows) return;
+  const Weight<F> weight(packed, static_cast<size_t>(rows) * blocks);
+  float sums[ROWS][TOKENS] = {};
+
+  const auto load = [&](int block) {
+    Item<ROWS> item;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      item.rows[r] = weight.load(static_cast<size_t>(min(row + r, rows - 1)) * blocks + block);
+    return item;
+  };
+  const auto add = [&](int block, const Item<ROWS>& item) {
+    uint32_t codes[ROWS][8];
+    Factors<F> factor[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      unpack(item.rows[r], codes[r]);
+      factor[r] = factors(item.rows[r]);
+    }
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) {
+      const size_t at = static_cast<size_t>(min(t, tokens - 1)) * blocks + block;
+      uint32_t x[8];
+      load_words<8>(reinterpret_cast<const uint32_t*>(q) + 8 * at, x);
+      Activations own;
+      own.scale = scale[at];
+      int totals[F::parts] = {};
+      if constexpr (MEETS) {
+        totals[F::parts - 1] = total[at];
+        if constexpr (F::parts == 2) totals[1] -= totals[0] = total_of(x);
+      }
+#pragma unroll
+      for (int p = 0; p < F::parts; ++p) own.met[p] = own.scale * static_cast<float>(totals[p]);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        int dots[F::parts];
+#pragma unroll
+        for (int p = 0; p < F::parts; ++p) {
+          dots[p] = -F::raised * totals[p];
+#pragma unroll
+          for (int c = p * WORDS; c < p * WORDS + WORDS; ++c)
+            dots[p] = dot4(codes[r][c], x[c], dots[p]);
+        }
+        sums[r][t] = add_block(sums[r][t], factor[r], own, dots);
+      }
+    }
+  };
+  for_chain<TOKENS <= 2 ? 2 : 1>(blocks, load, add);
+  add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
+}
