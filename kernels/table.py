@@ -44,9 +44,8 @@ from kernels.cpu.packing import (
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.share import Share
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.table import CUDA_KERNELS
 from kernels.kernel import Kernel
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -233,7 +232,7 @@ KERNELS: tuple[Kernel, ...] = (
 )
 
 
-EVERY: tuple[Kernel | CudaKernel, ...] = (*KERNELS, *CUDA_KERNELS, *FUSED)
+EVERY: tuple[Kernel | CudaKernel, ...] = (*KERNELS, *EVERY_CUDA)
 
 
 def variants(op: str, format: str | None = None) -> list[Kernel]:
@@ -251,5 +250,5 @@ def find(name: str) -> Kernel:
 
 def find_any(name: str) -> Kernel | CudaKernel:
     """The kernel of any target."""
-    on_gpus = (kernel for kernel in (*CUDA_KERNELS, *FUSED) if kernel.name == name)
+    on_gpus = (kernel for kernel in EVERY_CUDA if kernel.name == name)
     return next(on_gpus, None) or find(name)

@@ -13,9 +13,8 @@ from kernels.certificates import Certificate, Store
 from kernels.certify import certify
 from kernels.cuda import nvrtc
 from kernels.cuda.device import Device
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
 
 WORKERS = 8
@@ -75,5 +74,5 @@ def judge_all(
 
 def runnable(device: Device) -> list[CudaKernel]:
     """All kernels that a GPU can run, those of one source and format side by side."""
-    found = [kernel for kernel in (*CUDA_KERNELS, *FUSED) if not kernel.lacks(device)]
+    found = [kernel for kernel in EVERY_CUDA if not kernel.lacks(device)]
     return sorted(found, key=lambda kernel: (kernel.op, kernel.name))

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.product import Product
-from kernels.cuda.table import CUDA_KERNELS
 from kernels.judge import Candidate, judge
 from reference.op import Case
 
@@ -41,7 +40,7 @@ def sample() -> Iterator[tuple[CudaKernel, Case]]:
     """The first kernel of every source, on the cheapest quick case that each of its functions has
     anything to do in; none that cuBLAS multiplies in, whose ways are not ours to be told of."""
     sources: set[str] = set()
-    for kernel in (*CUDA_KERNELS, *FUSED):
+    for kernel in EVERY_CUDA:
         own = {launch.source for launch in kernel.launches}
         if own <= sources:
             continue

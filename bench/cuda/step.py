@@ -12,10 +12,9 @@ from bench.cuda.measure import TIMES
 from bench.results import Measurement
 from data.shapes import ModelShape
 from kernels.cuda.device import Device
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.gpu import Gpu
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.table import CUDA_KERNELS
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
 from reference.quantise_activations import quantise_activations
@@ -27,7 +26,7 @@ SAMPLES, REPLAYS = 9, 4
 
 def serving(op: str, format: str | None = None) -> CudaKernel:
     """What the engine takes by default."""
-    exact = (k for k in (*CUDA_KERNELS, *FUSED) if k.numerics == "exact")
+    exact = (k for k in EVERY_CUDA if k.numerics == "exact")
     return next(k for k in exact if (k.op, k.format) == (op, format))
 
 

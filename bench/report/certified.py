@@ -8,8 +8,8 @@ from engine.shell.ops import NOT_HERE
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda.device import EMULATED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.table import CUDA_KERNELS
 from kernels.provenance import machine
 from kernels.table import EVERY, KERNELS
 
@@ -82,7 +82,7 @@ def section(known: Standings, measured_on: str) -> Section:
     )
     tables = (
         _matrix("matrix", "Certificates, with the worst error over its bound", KERNELS, known),
-        _matrix("matrix-cuda", "Those of CUDA kernels", CUDA_KERNELS, known),
+        _matrix("matrix-cuda", "Those of CUDA kernels", EVERY_CUDA, known),
     )
     return Section("conformance", "Conformance", lead, tables=tables, notes=tuple(notes))
 

@@ -16,7 +16,7 @@ from bench.cuda import parts, sanitizer
 from bench.cuda.check import Check, Log
 from bench.cuda.engine import compared
 from bench.cuda.trial import cases, random_cases
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
 from reference.table import OPS
 
@@ -170,9 +170,8 @@ def test_quick_cases_come_first_however_long_they_take():
 
 
 def test_the_sanitizer_watches_every_source():
-    every = (*CUDA_KERNELS, *FUSED)
     watched = {launch.source for kernel, _ in sanitizer.sample() for launch in kernel.launches}
-    assert watched == {launch.source for kernel in every for launch in kernel.launches}
+    assert watched == {launch.source for kernel in EVERY_CUDA for launch in kernel.launches}
 
 
 @pytest.mark.parametrize(

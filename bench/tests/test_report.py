@@ -22,6 +22,7 @@ from bench.tests.browser import chromium, complaints, show
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda import current
 from kernels.cuda.device import EMULATED, DeviceError
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import KERNELS
 
@@ -107,7 +108,7 @@ def known() -> Standings:
         return Standing(missing, None if name == UNTRIED_CUDA else found)
 
     return {kernel.name: standing(kernel.name) for kernel in KERNELS} | {
-        kernel.name: of_cuda(kernel.name) for kernel in CUDA_KERNELS
+        kernel.name: of_cuda(kernel.name) for kernel in EVERY_CUDA
     }
 
 
@@ -358,7 +359,7 @@ def test_what_was_only_emulated_is_told(made: table.Report, html: str, known: St
     assert (on_gpu.text, on_gpu.tone) == ("quick 0.21", "good")
     assert cells["silu", "—", "generic"].text == "no such GPU here"
     assert passed(known) == (len(KERNELS) - 2 + 1, len(KERNELS) + 1)
-    count = len(CUDA_KERNELS) - 2
+    count = len(EVERY_CUDA) - 2
     told = f"{count} certified by emulation alone, never enough to run on a GPU"
     assert dict(made.about)["CUDA kernels"] == told
     assert told in html

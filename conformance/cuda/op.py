@@ -13,8 +13,7 @@ from rich.table import Table
 from conformance.cuda.emulator import Emulator
 from kernels.cuda.current import current, taking_the_place
 from kernels.cuda.device import DeviceError
-from kernels.cuda.fusions import FUSED
-from kernels.cuda.table import CUDA_KERNELS
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.judge import Candidate, judge
 
 
@@ -27,15 +26,14 @@ def gpu() -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    every = (*CUDA_KERNELS, *FUSED)
-    parser.add_argument("op", choices=sorted({kernel.op for kernel in every}), metavar="OP")
+    parser.add_argument("op", choices=sorted({kernel.op for kernel in EVERY_CUDA}), metavar="OP")
     parser.add_argument("--variant")
     parser.add_argument("--format")
     parser.add_argument("--shape", default="", help="sizes, e.g. tokens=1,hidden=2048")
     parser.add_argument("--values", default="normal")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    named = [k for k in every if k.op == given.op and given.format in (None, k.format)]
+    named = [k for k in EVERY_CUDA if k.op == given.op and given.format in (None, k.format)]
     if not named:
         parser.error(f"{given.op} has no CUDA kernel for {given.format}")
     op = named[0].spec

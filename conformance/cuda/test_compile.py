@@ -5,10 +5,9 @@ import struct
 import pytest
 
 from kernels.cuda import nvrtc
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Launch
-from kernels.cuda.table import CUDA_KERNELS
 
 CAPABILITIES = (75, 80, 90)
 MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of all that run at once
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 LAUNCHES = {
     f"{launch.source} {launch.name} sm_{capability}": (launch, capability, kernel)
-    for kernel in (*CUDA_KERNELS, *FUSED)
+    for kernel in EVERY_CUDA
     for launch in kernel.launches
     for capability in CAPABILITIES
     if capability >= kernel.capability

@@ -250,3 +250,4 @@ def _all() -> Iterator[Fused]:
 
 
 FUSED: tuple[Fused, ...] = tuple(_all())
+EVERY_CUDA: tuple[CudaKernel, ...] = (*CUDA_KERNELS, *FUSED)

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernels.cuda.fusions import FUSED
+from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import FOLDER, Launch
-from kernels.cuda.table import CUDA_KERNELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,7 @@ class Edit:
             raise ValueError(f"{self.file}: {self.old!r} stands {text.count(self.old)} times")
         (folder / self.file).write_text(text.replace(self.old, self.new))
         own = self.op, self.variant, self.format
-        every = (*CUDA_KERNELS, *FUSED)
-        right = next(k for k in every if (k.op, k.variant, k.format) == own)
+        right = next(k for k in EVERY_CUDA if (k.op, k.variant, k.format) == own)
         stages = tuple(
             replace(stage, folder=folder) if isinstance(stage, Launch) else stage
             for stage in right.stages
