@@ -183,6 +183,29 @@ def test_no_device_is_one_line(inside: Assay, path: Path, monkeypatch: pytest.Mo
     assert code == 0
 
 
+TOLD = "NVRM version: NVIDIA UNIX {}Kernel Module {} {}  Release Build\nGCC version: gcc 12.2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        (TOLD.format("x86_64 ", "", "550.54.15"), "550.54.15"),
+        (TOLD.format("Open ", "for x86_64", "580.95"), "580.95"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_the_driver_of_a_certificate(
+    told: str | None, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own version, where the system tells it: releases for one CUDA differ."""
+    file = tmp_path / "version"
+    if told is not None:
+        file.write_text(told)
+    monkeypatch.setattr(gpu, "DRIVER", file)
+    assert gpu.driver() == version
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,6 +1,8 @@
 """Greedy sampling where the logits are: a few bytes come back in place of the whole vocabulary."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,17 @@ NEEDS = (Need("greedy"), Need("log_sum_exp"))
 FOUND = np.dtype([("token", "i4"), ("", "V12"), ("log_sum", "f8"), ("", "V8")])  # of a row
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What is run for each row, in `scratch` that it shares; what that leaves in `memory` is read
+    into `found`."""
+
+    found: np.ndarray[Any, np.dtype[Any]]
+    memory: Buffer
+    scratch: Sequence[Buffer]
+    runs: Sequence[Callable[[], None]]
+
+
 class Greedy:
     """By kernels for `NEEDS`, over `logits` float32 [rows, vocab] of the last step. Its memory is
     taken when it is first asked."""
@@ -24,20 +37,19 @@ class Greedy:
         self._device, self._logits, self._vocab = device, logits, vocab
         self._kernels = [kernels[need] for need in NEEDS]
         self._row_bytes = 4 * vocab
-        self._found = np.zeros(0, FOUND)
-        self._recorded: list[Callable[[], None]] = []
+        self._recorded: _Recorded | None = None
         for kernel in self._kernels:
             for stage in kernel.stages:
                 device.prepare(stage)
 
     def of(self, rows: int) -> list[Likeliest]:
         """What it finds in each of the first rows."""
-        if rows > len(self._recorded):
-            self._record(rows)
-        for run in self._recorded[:rows]:
+        if self._recorded is None or rows > len(self._recorded.runs):
+            self._recorded = self._record(rows)
+        for run in self._recorded.runs[:rows]:
             run()
-        found, logit = self._found[:rows], np.empty(1, np.float32)
-        self._device.read(self._memory, found)
+        found, logit = self._recorded.found[:rows], np.empty(1, np.float32)
+        self._device.read(self._recorded.memory, found)
         answers = []
         for row, (token, log_sum) in enumerate(found[["token", "log_sum"]].tolist()):
             begin = row * self._row_bytes + 4 * token
@@ -45,15 +57,14 @@ class Greedy:
             answers.append(Likeliest(token, float(logit[0]), log_sum))
         return answers
 
-    def _record(self, rows: int) -> None:
-        """What is done for each of so many rows."""
+    def _record(self, rows: int) -> "_Recorded":
+        """For so many rows."""
         shape = {"vocab": self._vocab}
         scratch = [self._device.empty(between(k, shape)["scratch"]) for k in self._kernels]
-        self._found = np.zeros(rows, FOUND)
-        self._memory = self._device.empty(self._found.nbytes)
-        self._recorded = []
+        found = np.zeros(rows, FOUND)
+        memory, runs = self._device.empty(found.nbytes), []
         for row in range(rows):
-            begin = self._memory.address + row * FOUND.itemsize
+            begin = memory.address + row * FOUND.itemsize
             arguments = {
                 "logits": self._logits.address + row * self._row_bytes,
                 "token": begin,
@@ -64,5 +75,5 @@ class Greedy:
                     own_arguments = {**arguments, "scratch": own.address}
                     for do in calls(self._device, kernel.stages, own_arguments, shape):
                         do()
-            self._recorded.append(run)
-        self._scratch = scratch  # to keep it
+            runs.append(run)
+        return _Recorded(found, memory, scratch, runs)

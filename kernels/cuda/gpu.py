@@ -1,8 +1,10 @@
 """A GPU, through CuPy."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from kernels.cuda import nvrtc
@@ -12,6 +14,8 @@ from kernels.cuda.kernel import OLDEST
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Product, Stage
 from reference.op import Array
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Gpu:
@@ -50,8 +54,8 @@ class Gpu:
 
     @cached_property
     def identity(self) -> str:
-        driver = self._cupy.cuda.runtime.driverGetVersion()
-        return f"{self.name}/sm_{self.capability}/driver-{driver}"
+        version = driver() or self._cupy.cuda.runtime.driverGetVersion()
+        return f"{self.name}/sm_{self.capability}/driver-{version}"
 
     @cached_property
     def _cublas(self) -> Cublas:
@@ -147,6 +151,16 @@ class Gpu:
             yield
         except self._errors as error:
             raise DeviceError(f"{self.name}: {error}") from None
+
+
+def driver() -> str:
+    """The version of the driver that is loaded, e.g. 580.95.05, where the system tells it."""
+    try:
+        told = DRIVER.read_text()
+    except OSError:
+        return ""
+    found = re.search(r"\d+\.\d+(\.\d+)?", told)
+    return found[0] if found else ""
 
 
 def _of_driver(runtime: Any) -> str:
