@@ -250,7 +250,7 @@ def test_recorded_steps_are_launched_ones(told: Told) -> None:
     """Sizes that come again are recorded once, and give the bits that launches give."""
     plan = told.model.ready.device_plan
     plan.recorded.clear()
-    with patch.object(device_plan, "MOST_RECORDED", 0):
+    with patch.object(device_plan, "MOST_KEPT", 0):
         assert np.array_equal(rows(told.model, told.text, [3, 1, 3, 3]), told.truth)
         assert not plan.recorded
     for _ in range(2):

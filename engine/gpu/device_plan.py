@@ -1,8 +1,9 @@
 """A step's parts on a device. At sizes that come again they are recorded, and from then on a part
 is one call; but for those that its library multiplies, which nobody can record."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from engine.gpu.groups import DeviceStep, Group
@@ -14,9 +15,10 @@ from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device
 from kernels.cuda.product import Product
 
-MOST_RECORDED = 64  # parts at sizes
+MOST_KEPT = 64  # parts at sizes, recorded or not
 
 Sizes = Mapping[str, int]
+Call = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class DevicePlan:
             [(group, [self._bound(step) for step in group.steps]) for group in part.groups]
             for part in layout.parts
         ]
-        self._seen: set[tuple[int, ...]] = set()
-        self.recorded: dict[tuple[int, ...], Callable[[], None]] = {}
+        self._kept: dict[tuple[int, ...], list[Call]] = {}  # what is not recorded, or not yet
+        self.recorded: dict[tuple[int, ...], Call] = {}
         for kernel in (*(step.kernel for step in layout.steps()), *layout.fused()):
             for stage in kernel.stages:
                 device.prepare(stage)
@@ -82,18 +84,20 @@ class DevicePlan:
         key = (part, *sizes.values())
         if key in self.recorded:
             self.recorded[key]()
-        elif (
-            key in self._seen
-            and len(self.recorded) < MOST_RECORDED
-            and not self._multiplies(part, sizes)
-        ):
+            return
+        again = key in self._kept
+        every = self._kept[key] if again else self._calls(part, sizes)
+        if again and len(self.recorded) < MOST_KEPT and not self._multiplies(part, sizes):
             with self._device.capture() as recorded:
-                self._launch(part, sizes)
+                _do(every)
             self.recorded[key] = recorded
+            del self._kept[key]
             recorded()
         else:
-            self._launch(part, sizes)
-            self._seen.add(key)
+            _do(every)
+            self._kept[key] = every
+            if len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
 
     def _multiplies(self, part: int, sizes: Sizes) -> bool:
         """Whether a part asks the device's library for anything at these sizes."""
@@ -107,15 +111,12 @@ class DevicePlan:
     def _shape(self, bound: _Bound, sizes: Sizes) -> dict[str, int]:
         return {**bound.sizes, **shape_of(bound.step.node, sizes)}
 
-    def _launch(self, part: int, sizes: Sizes) -> None:
-        for group, steps in self._parts[part]:
-            for do in self._calls(group, steps, sizes):
-                do()
+    def _calls(self, part: int, sizes: Sizes) -> list[Call]:
+        """What a part has the device do at these sizes."""
+        groups = (self._of_group(group, steps, sizes) for group, steps in self._parts[part])
+        return list(chain.from_iterable(groups))
 
-    def _calls(
-        self, group: Group, steps: Sequence[_Bound], sizes: Sizes
-    ) -> list[Callable[[], None]]:
-        """What a group has the device do at these sizes."""
+    def _of_group(self, group: Group, steps: Sequence[_Bound], sizes: Sizes) -> list[Call]:
         shapes = [self._shape(bound, sizes) for bound in steps]
         if group.fused and group.fused.takes(shape := group.named(shapes)):
             arguments = group.named([bound.arguments for bound in steps])
@@ -131,5 +132,10 @@ class DevicePlan:
         for bound in (bound for part in self._parts for _, steps in part for bound in steps):
             if bound.step.node.label == label:
                 bound.arguments[name] = value
-        self._seen.clear()
+        self._kept.clear()
         self.recorded.clear()
+
+
+def _do(every: Iterable[Call]) -> None:
+    for do in every:
+        do()
