@@ -74,5 +74,9 @@ def judge_all(
 
 def runnable(device: Device) -> list[CudaKernel]:
     """All kernels that a GPU can run, those of one source and format side by side."""
+
+    def place(kernel: CudaKernel) -> tuple[str, str, str]:
+        return kernel.launches[0].source, kernel.format or "", kernel.name
+
     found = [kernel for kernel in EVERY_CUDA if not kernel.lacks(device)]
-    return sorted(found, key=lambda kernel: (kernel.op, kernel.name))
+    return sorted(found, key=place)

@@ -1,8 +1,8 @@
 """The kernels of a decoding step, in the order and at the sizes of a model, in one graph: what an
 engine's step comes to if nothing but its kernels takes time. Fused ones do the work of several, as
-in the engine."""
+in the engine; what that has before and behind the blocks is a few launches more."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bench.cuda import cases
 from bench.cuda.bound import Bound
@@ -48,9 +48,9 @@ def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[B
     rounds = serving("linear", format).activations == "int8"
     q, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
 
-    def small(op: str, kind: str | None = None, **shape: int) -> Bound:
+    def small(op: str, kind: str | None = None, cold: Sequence[str] = (), **shape: int) -> Bound:
         kernel = serving(op, kind)
-        return Bound(device, kernel, sized(kernel, **shape))
+        return Bound(device, kernel, sized(kernel, **shape), cold, copies)
 
     def linears(op: str, hidden: int, outs: Sequence[int]) -> Bound:
         made = [cases.linear("", format, 1, hidden, out).inputs for out in outs]
@@ -63,7 +63,7 @@ def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[B
         return Bound(device, serving("linear", format), case.inputs, case.cold, copies)
 
     ending, width = ("_round", "hidden") if rounds else ("", "width")
-    norm = small(f"add_norm{ending}", hidden=m.hidden)
+    norm = small(f"add_norm{ending}", cold=["weight"], hidden=m.hidden)
     attends = cases.attention(m, KV_FORMAT, CONTEXT)
     attention = serving(f"attention{ending}", KV_FORMAT)
     yield norm
@@ -76,7 +76,7 @@ def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[B
     yield linear(q, m.hidden)
     yield norm
     yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
-    yield small(f"{m.gate}{ending}", None, **{width: m.ffn})
+    yield small(f"{m.gate}{ending}", None, (), **{width: m.ffn})
     yield linear(m.ffn, m.hidden)
 
 
@@ -88,6 +88,11 @@ def ends(device: Device, m: ModelShape, format: str) -> Iterator[Bound]:
     out = cases.linear("", format, 1, m.hidden, m.vocab)
     yield Bound(device, serving("linear", format), out.inputs)
     yield Bound(device, greedy, greedy.spec.make(greedy.spec.case({"vocab": m.vocab})))
+
+
+def launches(bounds: Iterable[Bound]) -> int:
+    """How many they take."""
+    return sum(bound.launches(rounding=False) for bound in bounds)
 
 
 def bytes_of(m: ModelShape, format: str) -> float:
@@ -115,7 +120,7 @@ def decode(
                 bound.enqueue(i)
         for bound in behind:
             bound.enqueue(0)
-    launched = m.blocks * sum(map(launches_of, blocks)) + sum(map(launches_of, behind))
+    launched = m.blocks * launches(blocks) + launches(behind)
     samples = tuple(clock.seconds(lambda _: replay(), REPLAYS) for _ in range(SAMPLES))
     limit_seconds, limit = ceilings.seconds(total, 0)
     return Measurement(
@@ -123,7 +128,3 @@ def decode(
         settings=f"context={CONTEXT},launches={launched}", samples=samples, tokens=1, bytes=total,
         limit=limit, limit_seconds=limit_seconds, cache="cold",
     )  # fmt: skip
-
-
-def launches_of(bound: Bound) -> int:
-    return bound.launches(rounding=False)

@@ -140,9 +140,9 @@ def test_a_step_reads_what_it_is_said_to(kind):
     assert [len(bound.cold) for bound in cold] == [3, 2, 1, 2, 1]  # keys and values the second
 
 
-@pytest.mark.parametrize(("kind", "launches"), [("F16", 10), ("Q4_0", 10)])
-def test_a_step_launches_few_kernels(kind, launches):
-    assert sum(map(step.launches_of, step.block(Recorder(), SMALL, kind, copies=1))) == launches
+@pytest.mark.parametrize("kind", ["F16", "Q4_0"])
+def test_a_step_launches_few_kernels(kind):
+    assert step.launches(step.block(Recorder(), SMALL, kind, copies=1)) == 10
 
 
 def test_those_who_fail_at_once_are_absent():

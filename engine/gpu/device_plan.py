@@ -1,7 +1,7 @@
 """A step's parts on a device. At sizes that come again they are recorded, and from then on a part
 is one call; but for those that its library multiplies, which nobody can record."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -31,6 +31,19 @@ class _Bound:
     sizes: Sizes
 
 
+@dataclass(frozen=True, slots=True)
+class _WorkedOut:
+    """What a part has the device do at some sizes, and whether its library is asked for any of
+    it."""
+
+    calls: list[Call]
+    multiplies: bool
+
+    def run(self) -> None:
+        for call in self.calls:
+            call()
+
+
 class DevicePlan:
     """The parts of a layout, over `weights`, caches and a step's `inputs` by name. Everything is
     compiled by the time it is made.
@@ -57,7 +70,7 @@ class DevicePlan:
             [(group, [self._bound(step) for step in group.steps]) for group in part.groups]
             for part in layout.parts
         ]
-        self._kept: dict[tuple[int, ...], list[Call]] = {}  # what is not recorded, or not yet
+        self._kept: dict[tuple[int, ...], _WorkedOut] = {}  # what is not recorded, or not yet
         self.recorded: dict[tuple[int, ...], Call] = {}
         for kernel in (*(step.kernel for step in layout.steps()), *layout.fused()):
             for stage in kernel.stages:
@@ -85,36 +98,32 @@ class DevicePlan:
         if key in self.recorded:
             self.recorded[key]()
             return
-        again = key in self._kept
-        every = self._kept[key] if again else self._calls(part, sizes)
-        if again and len(self.recorded) < MOST_KEPT and not self._multiplies(part, sizes):
+        if (kept := self._kept.get(key)) is None:
+            kept = self._kept[key] = self._worked_out(part, sizes)
+            kept.run()
+            if len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        elif kept.multiplies or len(self.recorded) >= MOST_KEPT:
+            kept.run()
+        else:
             with self._device.capture() as recorded:
-                _do(every)
+                kept.run()
             self.recorded[key] = recorded
             del self._kept[key]
             recorded()
-        else:
-            _do(every)
-            self._kept[key] = every
-            if len(self._kept) > MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
 
-    def _multiplies(self, part: int, sizes: Sizes) -> bool:
-        """Whether a part asks the device's library for anything at these sizes."""
-        return any(
+    def _shape(self, bound: _Bound, sizes: Sizes) -> dict[str, int]:
+        return {**bound.sizes, **shape_of(bound.step.node, sizes)}
+
+    def _worked_out(self, part: int, sizes: Sizes) -> "_WorkedOut":
+        groups = (self._of_group(group, steps, sizes) for group, steps in self._parts[part])
+        multiplies = any(
             isinstance(stage, Product) and stage.when(self._shape(bound, sizes))
             for _, steps in self._parts[part]
             for bound in steps
             for stage in bound.step.kernel.stages
         )
-
-    def _shape(self, bound: _Bound, sizes: Sizes) -> dict[str, int]:
-        return {**bound.sizes, **shape_of(bound.step.node, sizes)}
-
-    def _calls(self, part: int, sizes: Sizes) -> list[Call]:
-        """What a part has the device do at these sizes."""
-        groups = (self._of_group(group, steps, sizes) for group, steps in self._parts[part])
-        return list(chain.from_iterable(groups))
+        return _WorkedOut(list(chain.from_iterable(groups)), multiplies)
 
     def _of_group(self, group: Group, steps: Sequence[_Bound], sizes: Sizes) -> list[Call]:
         shapes = [self._shape(bound, sizes) for bound in steps]
@@ -134,8 +143,3 @@ class DevicePlan:
                 bound.arguments[name] = value
         self._kept.clear()
         self.recorded.clear()
-
-
-def _do(every: Iterable[Call]) -> None:
-    for do in every:
-        do()

@@ -108,10 +108,16 @@ def _fusions(
     chooser: Chooser,
     certified: Certified | None,
 ) -> list[Fused]:
-    """Those that the step has use for and that passed their trial."""
+    """Those that the step has use for, of which all have passed their trials; where one fails,
+    shorter ones may serve."""
     parts, _ = _parts(whole, layers, chosen)
     known = [fused for fused in FUSED if not fused.lacks(device)]
-    return chooser.passing(laid_out(parts, chosen, known, whole.limits).fused(), certified)
+    while True:
+        used = laid_out(parts, chosen, known, whole.limits).fused()
+        passed = chooser.passing(used, certified)
+        if len(passed) == len(used):
+            return used
+        known = [fused for fused in known if fused in passed or fused not in used]
 
 
 def _divide(

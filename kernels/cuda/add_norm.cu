@@ -4,9 +4,10 @@
 #include "rms_norm.cuh"
 
 // What threads bring from x and y is kept in `sum`, where each finds its own again.
-static __device__ __forceinline__ float scale_of_sum(const float* x, const float* y, float* sum,
-                                                     int hidden, double eps, float* partial) {
-  return scale_of(hidden, eps, partial, [&](int i) {
+static __device__ __forceinline__ float factor_of_sum(const float* x, const float* y, float* sum,
+                                                      const float* weight, int hidden, double eps,
+                                                      float* partial, Held& held) {
+  return factor_of(weight, hidden, eps, partial, held, [&](int i) {
     Four four = load_of_row(x, i, hidden);
     const Four other = load_of_row(y, i, hidden);
     for (int k = 0; k < 4; ++k) four.at[k] += other.at[k];
@@ -19,49 +20,54 @@ static __device__ __forceinline__ float scale_of_sum(const float* x, const float
 static __device__ __forceinline__ void normalise_and_round(const float* x, const float* weight,
                                                            float* normed, int8_t* q, float* scale,
                                                            int32_t* total, size_t row, int hidden,
-                                                           float factor) {
+                                                           float factor, const Held& held) {
   const int lane = threadIdx.x % WARP;
   for (int begin = threadIdx.x - lane; 4 * begin < hidden; begin += blockDim.x) {
     const int i = 4 * (begin + lane);
     const bool inside = i < hidden;
     Four four{};
     if (inside) {
-      four = normalised(x + row, weight, i, hidden, factor);
+      four = normalised(x + row, weight, i, hidden, factor, held);
       store_of_row(normed + row, i, hidden, four);
     }
     round_four(four, row + i, inside, q, scale, total);
   }
 }
 
-extern "C" __global__ void add_norm(const float* __restrict__ x, const float* __restrict__ y,
-                                    const float* __restrict__ weight, double eps, float* sum,
-                                    float* __restrict__ normed, int tokens, int hidden) {
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    add_norm(const float* __restrict__ x, const float* __restrict__ y,
+             const float* __restrict__ weight, double eps, float* sum, float* __restrict__ normed,
+             int tokens, int hidden) {
   __shared__ float partial[WARP];
   const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
-  const float scale = scale_of_sum(x + row, y + row, sum + row, hidden, eps, partial);
-  for (int i = 4 * threadIdx.x; i < hidden; i += 4 * blockDim.x)
-    store_of_row(normed + row, i, hidden, normalised(sum + row, weight, i, hidden, scale));
-}
-
-extern "C" __global__ void add_norm_round(const float* __restrict__ x, const float* __restrict__ y,
-                                          const float* __restrict__ weight, double eps, float* sum,
-                                          float* __restrict__ normed, int8_t* __restrict__ q,
-                                          float* __restrict__ scale, int32_t* __restrict__ total,
-                                          int tokens, int hidden) {
-  __shared__ float partial[WARP];
-  const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
-  const float factor = scale_of_sum(x + row, y + row, sum + row, hidden, eps, partial);
-  normalise_and_round(sum, weight, normed, q, scale, total, row, hidden, factor);
-}
-
-extern "C" __global__ void norm_round(const float* __restrict__ x,
-                                      const float* __restrict__ weight, double eps,
-                                      float* __restrict__ normed, int8_t* __restrict__ q,
-                                      float* __restrict__ scale, int32_t* __restrict__ total,
-                                      int tokens, int hidden) {
-  __shared__ float partial[WARP];
-  const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
+  Held held;
   const float factor =
-      scale_of(hidden, eps, partial, [&](int i) { return load_of_row(x + row, i, hidden); });
-  normalise_and_round(x, weight, normed, q, scale, total, row, hidden, factor);
+      factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, held);
+  for (int i = 4 * threadIdx.x; i < hidden; i += 4 * blockDim.x)
+    store_of_row(normed + row, i, hidden, normalised(sum + row, weight, i, hidden, factor, held));
+}
+
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    add_norm_round(const float* __restrict__ x, const float* __restrict__ y,
+                   const float* __restrict__ weight, double eps, float* sum,
+                   float* __restrict__ normed, int8_t* __restrict__ q, float* __restrict__ scale,
+                   int32_t* __restrict__ total, int tokens, int hidden) {
+  __shared__ float partial[WARP];
+  const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
+  Held held;
+  const float factor =
+      factor_of_sum(x + row, y + row, sum + row, weight, hidden, eps, partial, held);
+  normalise_and_round(sum, weight, normed, q, scale, total, row, hidden, factor, held);
+}
+
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    norm_round(const float* __restrict__ x, const float* __restrict__ weight, double eps,
+               float* __restrict__ normed, int8_t* __restrict__ q, float* __restrict__ scale,
+               int32_t* __restrict__ total, int tokens, int hidden) {
+  __shared__ float partial[WARP];
+  const size_t row = static_cast<size_t>(blockIdx.x) * hidden;
+  Held held;
+  const float factor = factor_of(weight, hidden, eps, partial, held,
+                                 [&](int i) { return load_of_row(x + row, i, hidden); });
+  normalise_and_round(x, weight, normed, q, scale, total, row, hidden, factor, held);
 }

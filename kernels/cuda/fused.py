@@ -44,7 +44,7 @@ class Member:
         return self.names.get(name, name)
 
     def shape(self, shape: Shape) -> dict[str, int]:
-        """Its own sizes, as far as the fused kernel's tell."""
+        """Its own sizes, but for those of its cases that the fused kernel's do not tell."""
         named = {axis for stage in self.kernel.stages for a in stage.arguments for axis in a.axes}
         axes = (axis for axis in (*named, *self.kernel.spec.axes) if axis.isidentifier())
         told = (axis for axis in axes if shape.keys() >= set(self.called(axis).split("*")))
@@ -52,7 +52,7 @@ class Member:
 
 
 def equal(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: members have left these bits."""
+    """Zero: the run of the members defines every bit."""
     return {name: np.zeros(value.shape) for name, value in expected.items()}
 
 
@@ -95,9 +95,9 @@ class Fused(CudaKernel):
     def _make(self, case: Case) -> Arguments:
         """What members that come first do not write is as their own ops make it."""
         inputs: Arguments = {}
-        for member in self.members:
-            kernel = member.kernel
-            made = kernel.spec.make(replace(case, shape=member.shape(case.shape)))
+        for i, member in enumerate(self.members):
+            kernel, own = member.kernel, member.shape(case.shape)
+            made = kernel.spec.make(replace(case, shape=own, seed=case.seed + i))
             if kernel.activations == "int8":
                 names = ("q", "scale", "total")
                 made |= zip(names, quantise_activations(made["x"]), strict=True)

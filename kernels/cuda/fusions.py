@@ -49,6 +49,7 @@ def _norm(op: str, signature: str, members: tuple[Member, ...], rounds: bool) ->
         stages=(Launch("add_norm.cu", op, signature, rms_norm.tokens),),
         axes=BLOCKS if rounds else {"tokens": TOKENS, "hidden": HIDDEN},
         fit=whole_blocks if rounds else same_shape,
+        corners=({"tokens": 2, "hidden": 4128},),  # more than a block of threads holds at once
     )
 
 
@@ -186,13 +187,13 @@ def _rope_write(rope: str, format: str) -> Fused:
             "head_dim": (2, 6, 32, 128),
             "pairs": (1, 3, 16, 64),
             "capacity": (1, 8, 40),
-            "width": (0,),
+            "width": (0,),  # as `fit` has it
         },
         fit=whole_heads,
     )
 
 
-# What few tokens attend to, merged and rounded
+# What few tokens attend to, merged and rounded; attention has a q and a scale of its own already
 
 MERGE_ROUND = Launch(
     "attention_merge_round.cu",

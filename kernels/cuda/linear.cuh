@@ -55,11 +55,9 @@ static __device__ __forceinline__ void add_chains(const float (&sums)[ROWS][TOKE
     out[static_cast<size_t>(token) * rows + row] = sum;
 }
 
-// Of rows that warps take by ROWS, the first of a block of threads.
+// Of a block of threads whose warps take ROWS each.
 template <int ROWS>
-static __device__ __forceinline__ int first_row(int block = blockIdx.x) {
-  return block * FEW_WARPS * ROWS;
-}
+constexpr int BLOCK_ROWS = FEW_WARPS * ROWS;
 
 // A weight's rows and where their products go; a block of threads has those from `first` on.
 struct Rows {
@@ -75,11 +73,11 @@ static __device__ __forceinline__ Rows own_rows(const Rows (&weights)[N]) {
   int block = blockIdx.x;
 #pragma unroll
   for (int i = 1; i < N; ++i) {
-    const int blocks = (own.count + first_row<ROWS>(1) - 1) / first_row<ROWS>(1);
+    const int blocks = (own.count + BLOCK_ROWS<ROWS> - 1) / BLOCK_ROWS<ROWS>;
     if (block < blocks) break;
     block -= blocks;
     own = weights[i];
   }
-  own.first = first_row<ROWS>(block);
+  own.first = block * BLOCK_ROWS<ROWS>;
   return own;
 }

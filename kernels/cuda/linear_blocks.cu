@@ -6,8 +6,8 @@
       name(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,       \
            float* out, int tokens, int hidden, int rows) {                                         \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                   \
-    few<TOKENS, ROWS>(q, scale, total, weight, out, tokens, hidden, rows, first_row<ROWS>(),       \
-                      partial);                                                                    \
+    const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                             \
+    few<TOKENS, ROWS>(q, scale, total, {weight, out, rows, first}, tokens, hidden, partial);       \
   }
 FEW(linear_1, 1, 2)
 FEW(linear_2, 2, 2)

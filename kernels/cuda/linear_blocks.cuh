@@ -34,7 +34,7 @@ static __device__ __forceinline__ float add_block(float sum, const Factors<F>& f
   return sum;
 }
 
-// Up to TOKENS tokens: a warp for ROWS rows, a block of threads for those from `first` on.
+// Up to TOKENS tokens: a warp for ROWS rows.
 template <int ROWS>
 struct Item {
   Packed<F> rows[ROWS];
@@ -44,13 +44,12 @@ template <int TOKENS, int ROWS>
 static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
                                            const float* __restrict__ scale,
                                            const int32_t* __restrict__ total,
-                                           const uint8_t* __restrict__ packed,
-                                           float* __restrict__ out, int tokens, int hidden, int rows,
-                                           int first, float* partial) {
-  const int warp = threadIdx.x / WARP, blocks = hidden / BLOCK;
-  const int row = first + warp * ROWS;
+                                           const Rows& of, int tokens, int hidden,
+                                           float* partial) {
+  const int warp = threadIdx.x / WARP, blocks = hidden / BLOCK, rows = of.count;
+  const int row = of.first + warp * ROWS;
   if (row >= rows) return;
-  const Weight<F> weight(packed, static_cast<size_t>(rows) * blocks);
+  const Weight<F> weight(of.weight, static_cast<size_t>(rows) * blocks);
   float sums[ROWS][TOKENS] = {};
 
   const auto load = [&](int block) {
@@ -97,5 +96,5 @@ static __device__ __forceinline__ void few(const int8_t* __restrict__ q,
     }
   };
   for_chain<TOKENS <= 2 ? 2 : 1>(blocks, load, add);
-  add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
+  add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, of.out, tokens, rows, row);
 }

@@ -1,14 +1,6 @@
 // Two or three weights in a block format that meet the same few tokens.
 #include "linear_blocks.cuh"
 
-template <int TOKENS, int ROWS>
-static __device__ __forceinline__ void few_of(const int8_t* q, const float* scale,
-                                              const int32_t* total, Rows own, int tokens,
-                                              int hidden, float* partial) {
-  few<TOKENS, ROWS>(q, scale, total, own.weight, own.out, tokens, hidden, own.count, own.first,
-                    partial);
-}
-
 #define FEW_JOINED(most, TOKENS, ROWS)                                                           \
   extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2) linear_pair_##most(          \
       const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,          \
@@ -16,7 +8,7 @@ static __device__ __forceinline__ void few_of(const int8_t* q, const float* scal
       int rows_1) {                                                                              \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                 \
     const Rows own = own_rows<ROWS>({{weight, out, rows}, {weight_1, out_1, rows_1}});           \
-    few_of<TOKENS, ROWS>(q, scale, total, own, tokens, hidden, partial);                         \
+    few<TOKENS, ROWS>(q, scale, total, own, tokens, hidden, partial);                            \
   }                                                                                              \
   extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2) linear_trio_##most(          \
       const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,          \
@@ -25,7 +17,7 @@ static __device__ __forceinline__ void few_of(const int8_t* q, const float* scal
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                 \
     const Rows own = own_rows<ROWS>(                                                             \
         {{weight, out, rows}, {weight_1, out_1, rows_1}, {weight_2, out_2, rows_2}});            \
-    few_of<TOKENS, ROWS>(q, scale, total, own, tokens, hidden, partial);                         \
+    few<TOKENS, ROWS>(q, scale, total, own, tokens, hidden, partial);                            \
   }
 FEW_JOINED(1, 1, 2)
 FEW_JOINED(2, 2, 2)

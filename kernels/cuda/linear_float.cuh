@@ -65,8 +65,7 @@ static __device__ __forceinline__ auto perhaps_rounded(const Run<Element>& run) 
 
 static __device__ __forceinline__ int items_of(int hidden) { return (hidden + EIGHT - 1) / EIGHT; }
 
-// Up to TOKENS tokens: a warp for ROWS rows, a block of threads for those from `first` on. It may
-// round all to bfloat16.
+// Up to TOKENS tokens: a warp for ROWS rows. It may round all to bfloat16.
 template <int ROWS>
 struct Item {
   Run<T> rows[ROWS];
@@ -109,21 +108,21 @@ static __device__ __forceinline__ void few(const float* __restrict__ x,
 }
 
 template <bool ROUNDS, int TOKENS, int ROWS>
-static __device__ __forceinline__ void few_of(const float* x, Rows own, int tokens,
+static __device__ __forceinline__ void few_of(const float* x, const Rows& of, int tokens,
                                               int hidden, float* partial) {
-  const T* const w = reinterpret_cast<const T*>(own.weight);
+  const T* const w = reinterpret_cast<const T*>(of.weight);
   if (hidden % EIGHT)
-    few<false, ROUNDS, TOKENS, ROWS>(x, w, own.out, tokens, hidden, own.count, own.first, partial);
+    few<false, ROUNDS, TOKENS, ROWS>(x, w, of.out, tokens, hidden, of.count, of.first, partial);
   else
-    few<true, ROUNDS, TOKENS, ROWS>(x, w, own.out, tokens, hidden, own.count, own.first, partial);
+    few<true, ROUNDS, TOKENS, ROWS>(x, w, of.out, tokens, hidden, of.count, of.first, partial);
 }
 
 #define FEW(name, ROUNDS, TOKENS, ROWS)                                                           \
-  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP)                                  \
+  extern "C" __global__ void __launch_bounds__(FEW_WARPS * WARP, 2)                               \
       name(const float* x, const uint8_t* weight, float* out, int tokens, int hidden, int rows) { \
     __shared__ float partial[FEW_WARPS * PARTIAL<ROWS, TOKENS>];                                  \
-    const Rows own = {weight, out, rows, first_row<ROWS>()};                                      \
-    few_of<ROUNDS, TOKENS, ROWS>(x, own, tokens, hidden, partial);                                \
+    const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS>;                            \
+    few_of<ROUNDS, TOKENS, ROWS>(x, {weight, out, rows, first}, tokens, hidden, partial);         \
   }
 
 // The same of two and three weights.

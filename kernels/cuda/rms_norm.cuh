@@ -2,40 +2,63 @@
 #pragma once
 #include "elementwise.cuh"
 
+constexpr int ROW_THREADS = 1024;  // at most
+
 // Four elements of a row of `width`, from `first` on; those beyond its end count as zero. Rows of
 // whole fours begin where four are loaded at once.
 static __device__ __forceinline__ Four load_of_row(const float* row, int first, int width) {
-  if (width % 4 == 0) return load_four(row, first, width);
+  if (width % 4 == 0) {
+    const float4 v = *reinterpret_cast<const float4*>(row + first);
+    return {v.x, v.y, v.z, v.w};
+  }
   Four four;
   for (int k = 0; k < 4; ++k) four.at[k] = first + k < width ? row[first + k] : 0.f;
   return four;
 }
 
 static __device__ __forceinline__ void store_of_row(float* row, int first, int width, Four four) {
-  if (width % 4 == 0) return store_four(row, first, width, four);
+  if (width % 4 == 0) {
+    *reinterpret_cast<float4*>(row + first) = {four.at[0], four.at[1], four.at[2], four.at[3]};
+    return;
+  }
   for (int k = 0; k < 4; ++k)
     if (first + k < width) row[first + k] = four.at[k];
+}
+
+// A thread's first four of the weight and of the row, which wait in registers for the row's factor:
+// few rows are longer than that.
+struct Held {
+  Four weight, x;
+};
+
+static __device__ __forceinline__ float with_squares(float sum, const Four& x) {
+  for (int k = 0; k < 4; ++k) sum = fmaf(x.at[k], x.at[k], sum);
+  return sum;
 }
 
 // 1 / sqrt(mean(x^2) + eps) of the row whose fours bring(first) gives; `partial` is shared memory of
 // an element for each warp.
 template <class Bring>
-static __device__ __forceinline__ float scale_of(int hidden, double eps, float* partial,
-                                                 Bring bring) {
+static __device__ __forceinline__ float factor_of(const float* weight, int hidden, double eps,
+                                                  float* partial, Held& held, Bring bring) {
+  const int own = 4 * threadIdx.x, step = 4 * blockDim.x;
   float squares = 0.f;
-  for (int i = 4 * threadIdx.x; i < hidden; i += 4 * blockDim.x) {
-    const Four x = bring(i);
-    for (int k = 0; k < 4; ++k) squares = fmaf(x.at[k], x.at[k], squares);
+  if (own < hidden) {
+    held.weight = load_of_row(weight, own, hidden);  // on its way while x is waited for
+    held.x = bring(own);
+    squares = with_squares(squares, held.x);
   }
+  for (int i = own + step; i < hidden; i += step) squares = with_squares(squares, bring(i));
   squares = block_reduce(squares, partial, Sum());
   return rsqrtf(squares / hidden + static_cast<float>(eps));
 }
 
-// Four elements of the row, from `first` on, by its scale.
+// Four elements of the row, from `first` on, by its factor.
 static __device__ __forceinline__ Four normalised(const float* row, const float* weight, int first,
-                                                  int hidden, float scale) {
-  Four x = load_of_row(row, first, hidden);
-  const Four w = load_of_row(weight, first, hidden);
-  for (int k = 0; k < 4; ++k) x.at[k] = x.at[k] * scale * w.at[k];
+                                                  int hidden, float factor, const Held& held) {
+  const bool own = first == 4 * static_cast<int>(threadIdx.x);
+  Four x = own ? held.x : load_of_row(row, first, hidden);
+  const Four w = own ? held.weight : load_of_row(weight, first, hidden);
+  for (int k = 0; k < 4; ++k) x.at[k] = x.at[k] * factor * w.at[k];
   return x;
 }
