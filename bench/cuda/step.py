@@ -3,6 +3,7 @@ engine's step comes to if nothing but its kernels takes time. Fused ones do the 
 in the engine; what that has before and behind the blocks is a few launches more."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from bench.cuda import cases
 from bench.cuda.bound import Bound
@@ -63,10 +64,10 @@ def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[B
         return Bound(device, serving("linear", format), case.inputs, case.cold, copies)
 
     ending, width = ("_round", "hidden") if rounds else ("", "width")
-    norm = small(f"add_norm{ending}", cold=["weight"], hidden=m.hidden)
+    norm = partial(small, f"add_norm{ending}", cold=["weight"], hidden=m.hidden)
     attends = cases.attention(m, KV_FORMAT, CONTEXT)
     attention = serving(f"attention{ending}", KV_FORMAT)
-    yield norm
+    yield norm()
     yield linears("linear_trio", m.hidden, (q, kv, kv))
     yield small(
         f"{m.rope}_write", KV_FORMAT, heads=m.heads, kv_heads=m.kv_heads, head_dim=m.head_dim,
@@ -74,7 +75,7 @@ def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[B
     )  # fmt: skip
     yield Bound(device, attention, attends.inputs, attends.cold, copies)
     yield linear(q, m.hidden)
-    yield norm
+    yield norm()
     yield linears("linear_pair", m.hidden, (m.ffn, m.ffn))
     yield small(f"{m.gate}{ending}", None, (), **{width: m.ffn})
     yield linear(m.ffn, m.hidden)
@@ -101,7 +102,8 @@ def bytes_of(m: ModelShape, format: str) -> float:
     size, cache = FORMATS[format].row_bytes, FORMATS[KV_FORMAT].row_bytes(kv)
     block = (2 * q + 2 * kv) * size(m.hidden)  # the rows of wo are as many bytes as those of wq
     block += 2 * m.ffn * size(m.hidden) + m.hidden * size(m.ffn) + 2 * CONTEXT * cache
-    return m.blocks * block + m.vocab * size(m.hidden)
+    norm = FORMATS["F32"].row_bytes(m.hidden)
+    return m.blocks * (block + 2 * norm) + m.vocab * size(m.hidden) + norm
 
 
 def decode(
