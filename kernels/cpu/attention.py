@@ -166,4 +166,4 @@ def merge_chunks(block, thread, n_threads):
 
 SHARES = by_format(flash, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})
 TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}
-MERGE = Share(merge_chunks, MERGE_SIGNATURE)
+MERGE = Share(lambda: merge_chunks, MERGE_SIGNATURE)

@@ -2,7 +2,7 @@
 (kernels/cuda/packing.py)."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numba import njit, types
@@ -27,7 +27,7 @@ def sizes(format: str) -> tuple[int, ...]:
 @cache
 def packer(format: str) -> Share:
     """Puts blocks into planes, which begin as zeros."""
-    return Share(packing(format), SIGNATURE, format)
+    return Share(partial(packing, format), SIGNATURE, format)
 
 
 @njit(inline="always")

@@ -13,6 +13,7 @@ ALONE tokens or fewer, vectors alone are faster.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -271,7 +272,7 @@ class TileShare(Share):
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return {f: TileShare(int8_kernel(tag, f), SIGNATURE, f) for f in FORMATS}
+    return {f: TileShare(partial(int8_kernel, tag, f), SIGNATURE, f) for f in FORMATS}
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)

@@ -7,6 +7,7 @@ there are: a token alone takes a tile too, since there memory sets the pace.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def bf16_kernel(tag: Any) -> Callable[..., None]:
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return dict.fromkeys(("F32", "F16", "BF16"), TileShare(bf16_kernel(tag), SIGNATURE))
+    return dict.fromkeys(("F32", "F16", "BF16"), TileShare(partial(bf16_kernel, tag), SIGNATURE))
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)

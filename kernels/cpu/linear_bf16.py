@@ -62,4 +62,4 @@ def avx512_bf16(block, thread, n_threads):
     many((x,), (panel,), weight, STEP, units, out, thread, n_threads)
 
 
-SHARES = dict.fromkeys(("F32", "F16", "BF16"), Share(avx512_bf16, SIGNATURE))
+SHARES = dict.fromkeys(("F32", "F16", "BF16"), Share(lambda: avx512_bf16, SIGNATURE))

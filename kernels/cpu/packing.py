@@ -265,19 +265,19 @@ def aligned(size: int, boundary: int = CACHE_LINE) -> Array:
     return memory[start : start + size]
 
 
-_words8 = Share(words_packer(WORDS8), WORDS8, "u8")
-_words16 = Share(words_packer(WORDS16), WORDS16, "u16")
-_words32 = Share(words_packer(WORDS32), WORDS32, "u32")
+_words8 = Share(partial(words_packer, WORDS8), WORDS8, "u8")
+_words16 = Share(partial(words_packer, WORDS16), WORDS16, "u16")
+_words32 = Share(partial(words_packer, WORDS32), WORDS32, "u32")
 
 
 def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = words_of) -> Packing:
     """A format's packing into a layout, its planes as `putting` has them."""
-    share = Share(blocks_packer(format, layout, putting), BLOCKS, format)
+    share = Share(partial(blocks_packer, format, layout, putting), BLOCKS, format)
     unit = layout.blocks * BLOCK // FORMATS[format].block * FORMATS[format].block_bytes
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
 
-ROWS = Packing(Share(rows_copier, APART), np.uint8, lanes=1, apart=True)
+ROWS = Packing(Share(lambda: rows_copier, APART), np.uint8, lanes=1, apart=True)
 BYTES, FOURS = Packing(_words8, np.uint8), Packing(_words32, np.uint32)  # of one, of four elements
 PACKINGS: dict[str, Packing] = {
     "F32": FOURS,
@@ -302,7 +302,7 @@ LUT_PACKINGS = {
 
 BF16_PACKINGS: dict[str, Packing] = {
     name: Packing(
-        Share(pairs_packer(name), BLOCKS, name),
+        Share(partial(pairs_packer, name), BLOCKS, name),
         np.uint8,
         unit=PADDED * FORMATS[name].block_bytes,
         becomes=PADDED * 2,

@@ -12,6 +12,7 @@ size LARGEST at most. A panel that ends inside a group leaves its sums in `scrat
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ def fill(meeting: Multiplying) -> Any:
     return fill_tile
 
 
-def packed_kernel(meeting: Multiplying, variant: str) -> Share:
+def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
     blocking, words = meeting.blocking, meeting.words
     size, panel_words = blocking.size, 8 * words * blocking.size
     one = 0x01010101 if meeting.words == 1 else 0x00010001
@@ -171,7 +172,7 @@ def packed_kernel(meeting: Multiplying, variant: str) -> Share:
         source = x, x.view(np.int32), x_scale, x_zero
         many(source, panel, weight, STEP, blocks, out, thread, n_threads)
 
-    return Share(named(kernel, variant), SIGNATURE)
+    return named(kernel, variant)
 
 
 @share(SCALAR)
@@ -193,5 +194,5 @@ def scalar(block, thread, n_threads):
 
 AVX512_VNNI = Multiplying(16, 1, lay_word, Blocking((12, 4, 1), 48, 64), by_bytes, by_bytes)
 GENERIC = Multiplying(8, 2, lay_halves, Blocking((6, 2, 1), 48, 64), by_pairs, by_pairs)
-avx512_vnni = packed_kernel(AVX512_VNNI, "avx512_vnni")
-generic = packed_kernel(GENERIC, "generic")
+avx512_vnni = Share(partial(packed_kernel, AVX512_VNNI, "avx512_vnni"), SIGNATURE)
+generic = Share(partial(packed_kernel, GENERIC, "generic"), SIGNATURE)
