@@ -27,7 +27,7 @@ test: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -n $(PROCESSES) \
 		$(foreach room,kernel cuda parallel,--ignore conformance/$(room))
 	$(BIN)/pytest conformance/parallel
-	$(BIN)/pytest bench/ --quick
+	$(BIN)/pytest bench/ --quick --threads 2 -n $(PROCESSES)
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
