@@ -9,6 +9,9 @@ BIN     = $(VENV)/bin
 TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
+# Tests start hundreds of programs, none of which is to compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Of tests at a time, each of some 1.5 GB.
 PROCESSES ?= 2
 
