@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit, types
 
 from kernels.cpu import linear_lut
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS, TAGS, element
 from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES
@@ -72,7 +73,7 @@ def words_of(layout: Layout) -> Any:
     `at` of `out`."""
     planes = layout.planes
 
-    @njit
+    @inner
     def put(out, at, lane, c, codes):
         word, low = at, 0
         for bits in planes:
@@ -90,7 +91,7 @@ def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
     """The same for linear_lut.py's planes: bit i of each of the four codes is a nibble."""
     planes = tuple((p.bits, p.lowest, p.chunk) for p in linear_lut.planes_of(layout))
 
-    @njit
+    @inner
     def put(out, at, lane, c, codes):
         for bits, lowest, chunk in planes:
             together = 4 // bits  # groups of four elements that a step of lookups has
@@ -132,7 +133,7 @@ def blocks_packer(
             code += 1
         return code
 
-    @njit
+    @inner
     def pack_codes(data, base, first, out, at, lane):
         for c in range(8):
             codes = np.uint32(0)

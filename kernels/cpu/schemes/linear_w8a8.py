@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import inner
 from kernels.cpu.layouts import BLOCK, WORD_ROWS
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.linear_blocks import spreading
@@ -75,7 +76,7 @@ def multiply(meeting: Multiplying) -> Callable[[int], Any]:
     )
 
     def of_size(size: int) -> Any:
-        @njit
+        @inner
         def tile(token, arguments):
             panel, weight, at, depth, out, first, row, begin = arguments
             q, scale, point, total, ones, weight_scale, weight_zero, left, blocks = panel
@@ -133,7 +134,7 @@ def fill(meeting: Multiplying) -> Any:
             total += value
         return total
 
-    @njit
+    @inner
     def fill_tile(token, size, arguments):
         source, panel, first, unit, depth = arguments
         x, word, x_scale, x_zero = source
