@@ -9,6 +9,9 @@ BIN     = $(VENV)/bin
 TORCH        ?= torch==2.13.0
 TRANSFORMERS ?= transformers>=4.50,<6
 
+# Tests start hundreds of programs, none of which is to compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Of tests at a time, each of some 1.5 GB.
 PROCESSES ?= 2
 
@@ -19,12 +22,15 @@ PROCESSES ?= 2
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
 
-# The first line probes the machine's limits: what a busy one gives would not be kept.
+# The first line probes the machine's limits: what a busy one gives would not be kept. Of several
+# processes each keeps to one core (conftest.py), so what threads do on many is tested apart.
 test: $(VENV)/.installed-dev
 	$(BIN)/assay op rms_norm >/dev/null
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/kernel conformance/cuda -n $(PROCESSES)
-	$(BIN)/pytest conformance/ --ignore conformance/kernel --ignore conformance/cuda
-	$(BIN)/pytest bench/ --quick
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -n $(PROCESSES) \
+		$(foreach room,kernel cuda parallel,--ignore conformance/$(room))
+	$(BIN)/pytest conformance/parallel
+	$(BIN)/pytest bench/ --quick --threads 2 -n $(PROCESSES)
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/

@@ -8,6 +8,7 @@ kernel; its blocking is to be what wins here (docs/decisions/010-register-tiles.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from rich.progress import Progress
@@ -72,7 +73,8 @@ class Tiled:
 def _of_int8(name: str, format: str) -> Callable[[Blocking], Share]:
     def make(blocking: Blocking) -> Share:
         meeting = replace(MEETINGS[name], blocking=blocking)
-        kernel = linear_blocks.int8_kernel(meeting, f"tiles of {blocking.tiles[0]}", format)
+        variant = f"tiles of {blocking.tiles[0]}"
+        kernel = partial(linear_blocks.int8_kernel, meeting, variant, format)
         return Share(kernel, linear_blocks.SIGNATURE, format)
 
     return make
@@ -80,8 +82,8 @@ def _of_int8(name: str, format: str) -> Callable[[Blocking], Share]:
 
 def _of_floats(name: str, format: str) -> Callable[[Blocking], Share]:
     def make(blocking: Blocking) -> Share:
-        kind = linear_float.KINDS[format]
-        kernel = linear_float.float_kernel(blocking, f"tiles of {blocking.tiles[0]}", kind)
+        variant, kind = f"tiles of {blocking.tiles[0]}", linear_float.KINDS[format]
+        kernel = partial(linear_float.float_kernel, blocking, variant, kind)
         return Share(kernel, linear_float.SIGNATURE, format)
 
     return make

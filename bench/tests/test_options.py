@@ -19,8 +19,9 @@ STORY = ("--quick", "--models", "story")
 
 
 def run(folder, *words):
-    """pytest with these words, results in a folder of the test's own."""
-    env = {**os.environ, "ASSAY_RESULTS": str(folder)}
+    """pytest with these words, alone, results in a folder of the test's own."""
+    alone = {name: word for name, word in os.environ.items() if "XDIST" not in name}
+    env = {**alone, "ASSAY_RESULTS": str(folder)}
     words = ("-p", "no:cacheprovider", *words)
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words],

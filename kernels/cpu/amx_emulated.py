@@ -12,8 +12,8 @@ each instruction named below.
 import math
 
 import numpy as np
-from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.simd import bf16x1, convert, extract, f32x1, load
 
 TILE, ROW = 1024, 64
@@ -23,13 +23,13 @@ PALETTE, ROW_BYTES, ROWS = CONFIG, CONFIG + 16, CONFIG + 48  # where the configu
 SMALLEST = np.float32(2.0**-126)
 
 
-@njit
+@inner
 def clear(state, first, last):
     for i in range(first, last):
         state[i] = 0
 
 
-@njit
+@inner
 def configure(state, config):
     """LDTILECFG: takes the 64 bytes of `config` and clears every tile."""
     clear(state, 0, CONFIG)
@@ -45,13 +45,13 @@ def configure(state, config):
             state[PALETTE] = 0
 
 
-@njit
+@inner
 def release(state):
     """TILERELEASE."""
     clear(state, 0, STATE_BYTES)
 
 
-@njit
+@inner
 def shape(state, t):
     """Rows of tile t and bytes of a row; (0, 0), and the configuration lost, if it has none."""
     rows = np.int64(state[ROWS + t]) if state[PALETTE] == 1 else 0
@@ -61,14 +61,14 @@ def shape(state, t):
     return rows, np.int64(state[ROW_BYTES + 2 * t])
 
 
-@njit
+@inner
 def zero(state, t):
     """TILEZERO."""
     if shape(state, t)[0]:
         clear(state, t * TILE, (t + 1) * TILE)
 
 
-@njit
+@inner
 def load_rows(state, t, source, stride):
     """TILELOADD: the tile's rows, `stride` bytes apart; the rest of the tile becomes zero."""
     rows, row_bytes = shape(state, t)
@@ -78,7 +78,7 @@ def load_rows(state, t, source, stride):
             state[t * TILE + r * ROW + i] = source[r * stride + i]
 
 
-@njit
+@inner
 def store_rows(state, t, target, stride):
     """TILESTORED: the tile's rows, `stride` bytes apart."""
     rows, row_bytes = shape(state, t)
@@ -87,7 +87,7 @@ def store_rows(state, t, target, stride):
             target[r * stride + i] = state[t * TILE + r * ROW + i]
 
 
-@njit
+@inner
 def product_shape(state, c, a, b):
     """(rows, columns, depth) of c += a b in elements of four bytes; zeros if they do not fit."""
     (m, n), (a_rows, a_bytes), (depth, b_bytes) = shape(state, c), shape(state, a), shape(state, b)
@@ -98,7 +98,7 @@ def product_shape(state, c, a, b):
     return m, n // 4, depth
 
 
-@njit
+@inner
 def add_products(state, c, a, b, left, right):
     """c += a b over groups of four bytes, in int32 that wraps around."""
     rows, columns, depth = product_shape(state, c, a, b)
@@ -114,32 +114,32 @@ def add_products(state, c, a, b, left, right):
                 sums[(c * TILE + m * ROW) // 4 + n] += total
 
 
-@njit
+@inner
 def dot_i8(state, c, a, b):
     """TDPBSSD: signed times signed bytes."""
     signed = state[:CONFIG].view(np.int8)
     add_products(state, c, a, b, signed, signed)
 
 
-@njit
+@inner
 def dot_u8_i8(state, c, a, b):
     """TDPBUSD: a's bytes are unsigned, b's signed."""
     add_products(state, c, a, b, state[:CONFIG], state[:CONFIG].view(np.int8))
 
 
-@njit
+@inner
 def flush(x):
     """A subnormal number as zero of its sign."""
     return x if not abs(x) < SMALLEST else np.float32(math.copysign(0.0, x))
 
 
-@njit
+@inner
 def wide(state, offset):
     """The bfloat16 at a byte offset, as float32."""
     return np.float64(flush(extract(convert(f32x1, load(bf16x1, state, offset)), 0)))
 
 
-@njit
+@inner
 def dot_bf16(state, c, a, b):
     """TDPBF16PS: c + (even + odd), each a chain of fused multiply-adds over the pairs' elements.
 

@@ -19,6 +19,7 @@ from numba import njit
 
 from kernels.cpu.attention_sums import BASES, CHUNK, DESK, DIM_STRIDE, MERGED, QUERIES, SUM, WIDEST
 from kernels.cpu.attention_tile import SIGNATURE, attend, bring_queries, chunks_of, finite
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import TAGS, FormatTag
 from kernels.cpu.share import Share, arguments, by_format, part
 from kernels.cpu.simd import extract, f32x16, fma, load, mul, splat, store, zero
@@ -51,7 +52,7 @@ def partials(shape: Shape) -> int:
     return min(shape["tokens"], FEW) * shape["heads"] * chunks * (shape["head_dim"] + 2)
 
 
-@njit
+@inner
 def copy(to, t, source, s, head_dim):
     """A partial result from source[s:] to to[t:]."""
     for d in range(0, head_dim, 16):
@@ -60,7 +61,7 @@ def copy(to, t, source, s, head_dim):
     to[t + head_dim + 1] = source[s + head_dim + 1]
 
 
-@njit
+@inner
 def merge(to, t, source, s, head_dim):
     """Add the partial result at source[s:] to the one at to[t:]."""
     high, higher = to[t + head_dim], source[s + head_dim]
@@ -75,7 +76,7 @@ def merge(to, t, source, s, head_dim):
     to[t + head_dim + 1] = total + source[s + head_dim + 1] * extract(shrink_source, 0)
 
 
-@njit
+@inner
 def finish(out, o, cells, source, s, head_dim):
     """The output at out[o:], from the partial result over all of a token's cells."""
     inverse = splat(f32x16, np.float32(1) / source[s + head_dim + 1])
@@ -166,4 +167,4 @@ def merge_chunks(block, thread, n_threads):
 
 SHARES = by_format(flash, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})
 TAKES = {n: whole_vectors if FORMATS[n].block == 1 else whole_blocks for n in FORMATS_OF_CACHE}
-MERGE = Share(merge_chunks, MERGE_SIGNATURE)
+MERGE = Share(lambda: merge_chunks, MERGE_SIGNATURE)

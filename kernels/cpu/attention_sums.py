@@ -8,6 +8,7 @@ chains over head_dim, sixteen cells side by side, and its weighted sum is a chai
 from numba import int64, njit
 
 from kernels.cpu.cache_rows import four_rows, line_begins, sixteen, start_of
+from kernels.cpu.closures import inner
 from kernels.cpu.simd import f32x16, load, prefetch, store
 from kernels.cpu.simd_shuffle import fma_rows, gather_quarters, load_rows, store_rows
 from kernels.cpu.tiles import zeros
@@ -56,7 +57,7 @@ def _put(desk, d, a, b, c, e):
     store_rows(desk, KEY + 16 * d, 64, gather_quarters(a, b, c, e))
 
 
-@njit
+@inner
 def _bring(tag, k, bases, desk, cell, d):
     """Elements d to d + 15 of sixteen cells, to KEY."""
     a = four_rows(tag, k, bases, cell, d)
@@ -93,7 +94,7 @@ def _bring_and_multiply(sums, tag, k, bases, desk, cell, d, before):
     return _multiply(sums, desk, before + 14)
 
 
-@njit
+@inner
 def _first_dots(none, tag, k, v, bases, desk, head_dim, first, last, cells):
     """q k^T of the first rows, as many as `none` is long, with cells first to last of the chunk.
 
@@ -122,7 +123,7 @@ def _first_dots(none, tag, k, v, bases, desk, head_dim, first, last, cells):
         store_rows(desk, WEIGHT + cell, CELL_STRIDE, sums)
 
 
-@njit
+@inner
 def _dots(none, desk, head_dim, row, cell):
     """The same of rows from `row` on, with the cells of KEY."""
     sums, queries = none, query_of(row)
@@ -162,7 +163,7 @@ def dots(tag, k, v, bases, desk, head_dim, rows, cells):
             _dots(zeros(f32x16, 1), desk, head_dim, one, cell)
 
 
-@njit
+@inner
 def _first_values(like, tag, v, bases, desk, head_dim, cell, count, keep):
     """Add `count` values from `cell` on times their weights to the first rows; VALUE keeps them."""
     for d in range(0, head_dim, 16):
@@ -177,7 +178,7 @@ def _first_values(like, tag, v, bases, desk, head_dim, cell, count, keep):
         store_rows(desk, SUM + d, DIM_STRIDE, sums)
 
 
-@njit
+@inner
 def _values(like, desk, head_dim, row, cell, first, last):
     """The same with values first to last of VALUE."""
     for d in range(0, head_dim, 16):
@@ -201,7 +202,7 @@ def first_values(tag, v, bases, desk, head_dim, rows, cell, count):
         _first_values(zeros(f32x16, 1), tag, v, bases, desk, head_dim, cell, count, keep)
 
 
-@njit
+@inner
 def values(desk, head_dim, row, last_row, cell, first, last):
     """For rows `row` to `last_row`, eight or four at a time, or one."""
     while last_row - row >= 8:

@@ -24,6 +24,7 @@ from kernels.cpu.attention_sums import (
     values,
 )
 from kernels.cpu.cache_rows import sixteen
+from kernels.cpu.closures import inner
 from kernels.cpu.share import arguments
 from kernels.cpu.simd import (
     add,
@@ -63,7 +64,7 @@ def finite(highest):
     return highest if highest > -np.inf else np.float32(0)
 
 
-@njit
+@inner
 def weigh(desk, row, count, scale, softcap, slope, position, places):
     """exp(score - highest) in place of a row's dots with `count` cells: -> (highest, sum)."""
     start, top = WEIGHT + row * CELL_STRIDE, splat(f32x16, -np.inf)
@@ -93,7 +94,7 @@ def chunks_of(cells):
     return (cells + CHUNK - 1) // CHUNK
 
 
-@njit
+@inner
 def bring_queries(block, desk, t0, t1, h0, h1):
     """A tile's queries, to its desk: -> the most cells that one of its tokens sees."""
     q, _, _, _, spans, _, _, _, _, _, _, _ = arguments(block, SIGNATURE)
@@ -113,7 +114,7 @@ def _within(cells, count):
     return max(0, min(cells, count))
 
 
-@njit
+@inner
 def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
     """A chunk's partial result for each row of a tile: weighted sum, highest score, sum.
 

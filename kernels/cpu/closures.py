@@ -12,14 +12,19 @@ import hashlib
 import itertools
 import os
 import secrets
-from functools import cache
+from functools import cache, partial
 from inspect import getclosurevars
 from types import FunctionType
 from typing import Any
 
+from numba import njit
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+
+# For what compiled functions alone call: it has no wrapper for Python, which would take a fifth of
+# the time of compiling, and crashes when Python calls it.
+inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _number_anew() -> None:

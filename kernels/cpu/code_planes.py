@@ -2,11 +2,12 @@
 (kernels/cuda/packing.py)."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numba import njit, types
 
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import BLOCK, LAYOUTS
 from kernels.cpu.share import Share, arguments, part
@@ -27,7 +28,7 @@ def sizes(format: str) -> tuple[int, ...]:
 @cache
 def packer(format: str) -> Share:
     """Puts blocks into planes, which begin as zeros."""
-    return Share(packing(format), SIGNATURE, format)
+    return Share(partial(packing, format), SIGNATURE, format)
 
 
 @njit(inline="always")
@@ -44,7 +45,7 @@ def packing(format: str) -> Callable[..., None]:
     integers, floors, halves, has_m = layout.integers, layout.floors, layout.halves, layout.m
     bytes_of_integers, scales = parts * (integers + (floors and not halves)), len(sizes(format)) - 1
 
-    @njit
+    @inner
     def code_of(data, j):
         value = integer(data, 0, j)
         if not len(table):
@@ -54,7 +55,7 @@ def packing(format: str) -> Callable[..., None]:
             code += 1
         return code
 
-    @njit
+    @inner
     def put_code(out, begins, at, j, code):
         c, low, plane = j // 4, 0, 0
         for bits in planes:

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.bits import half_at
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS, TAGS, element
 from kernels.cpu.simd import (
     add,
@@ -93,7 +94,7 @@ def decoded_elements(format: str) -> Any:
     """Any format, one element after the other."""
     tag, elements, size = TAGS[format], FORMATS[format].block, FORMATS[format].block_bytes
 
-    @njit
+    @inner
     def decode(weight, start, c):
         values = stack(np.float32, COLUMNS)
         row = weight[start + c // elements * size :]

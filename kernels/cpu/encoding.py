@@ -7,6 +7,7 @@ from numba import njit
 from numba.extending import overload
 
 from kernels.cpu.bits import pack, put_half
+from kernels.cpu.closures import inner
 from kernels.cpu.fitted import encoder
 from kernels.cpu.simd import bf16x1, convert, f32x1, splat, store
 from kernels.cpu.simd_shuffle import stack
@@ -27,7 +28,7 @@ def away(x):
     return np.int32(x + math.copysign(np.float32(0.5), x))
 
 
-@njit
+@inner
 def largest_magnitude(x):
     largest = ZERO
     for value in x:
@@ -35,7 +36,7 @@ def largest_magnitude(x):
     return largest
 
 
-@njit
+@inner
 def from_extreme(x, half, q):
     """The scale that takes the value of largest magnitude, the first if there are several, to
     -half; integers raised by half."""
@@ -50,7 +51,7 @@ def from_extreme(x, half, q):
     return d
 
 
-@njit
+@inner
 def from_range(x, top, q):
     """The scale and minimum that take a block's range to 0 .. top, and its integers."""
     low, high = x[0], x[0]
@@ -66,13 +67,13 @@ def from_range(x, top, q):
 # One block of each block format: x float32 [block] to data uint8 [block_bytes], by way of q.
 
 
-@njit
+@inner
 def q4_0(x, data, q):
     put_half(data, 0, from_extreme(x, 8, q))
     pack(data, 2, q, 0, 4, 16)
 
 
-@njit
+@inner
 def q4_1(x, data, q):
     d, m = from_range(x, 15, q)
     put_half(data, 0, d)
@@ -80,14 +81,14 @@ def q4_1(x, data, q):
     pack(data, 4, q, 0, 4, 16)
 
 
-@njit
+@inner
 def q5_0(x, data, q):
     put_half(data, 0, from_extreme(x, 16, q))
     pack(data, 2, q, 4, 1, 1)
     pack(data, 6, q, 0, 4, 16)
 
 
-@njit
+@inner
 def q5_1(x, data, q):
     d, m = from_range(x, 31, q)
     put_half(data, 0, d)
@@ -96,7 +97,7 @@ def q5_1(x, data, q):
     pack(data, 8, q, 0, 4, 16)
 
 
-@njit
+@inner
 def q8_0(x, data, q):
     largest = largest_magnitude(x)
     d = largest / np.float32(127)
@@ -106,7 +107,7 @@ def q8_0(x, data, q):
         data[2 + j] = away(x[j] * each) & 255
 
 
-@njit
+@inner
 def mxfp4(x, data, q):
     largest = largest_magnitude(x)
     e = min(max(math.frexp(largest)[1] - 1 - 2 + 127, 0), 254) if largest > ZERO else 0
@@ -121,7 +122,7 @@ def mxfp4(x, data, q):
     pack(data, 1, q, 0, 4, 16)
 
 
-@njit
+@inner
 def trits(x, q):
     """The scale and, raised by 1, the nearest of -1, 0 and 1."""
     largest = largest_magnitude(x)
@@ -131,7 +132,7 @@ def trits(x, q):
     return largest
 
 
-@njit
+@inner
 def put_base_3(data, first, begin, end, run, q):
     """Elements begin to end as numbers of up to five digits, one byte each, from data[first] on."""
     digits = min(5, (end - begin) // run)
@@ -144,7 +145,7 @@ def put_base_3(data, first, begin, end, run, q):
         data[first + i] = (number * 256 + 242) // 243
 
 
-@njit
+@inner
 def tq1_0(x, data, q):
     put_half(data, 52, trits(x, q))
     put_base_3(data, 0, 0, 160, 32, q)
@@ -152,7 +153,7 @@ def tq1_0(x, data, q):
     put_base_3(data, 48, 240, 256, 4, q)
 
 
-@njit
+@inner
 def tq2_0(x, data, q):
     put_half(data, 64, trits(x, q))
     pack(data, 0, q, 0, 2, 32)

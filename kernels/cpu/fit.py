@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.bits import half_at, put_half
+from kernels.cpu.closures import inner
 from kernels.cpu.lanes import alike, both, fabs, rint, root, where, within
 from kernels.cpu.simd import f32x16, load, splat, store, zero
 from kernels.cpu.simd_shuffle import stack
@@ -53,7 +54,7 @@ def whole(half: int) -> Any:
     return becomes
 
 
-@njit
+@inner
 def named(scaled):
     """The nearest of NL's values, the lower one of two."""
     value = splat(f32x16, VALUES[0])
@@ -62,7 +63,7 @@ def named(scaled):
     return value
 
 
-@njit
+@inner
 def extreme(x, size):
     """The element of largest magnitude, the first if there are several."""
     found = at(x, 0)
@@ -72,7 +73,7 @@ def extreme(x, size):
     return found
 
 
-@njit
+@inner
 def mean_square(x, size):
     total = zero(f32x16)
     for j in range(size):
@@ -83,7 +84,7 @@ def mean_square(x, size):
 # Weights of elements, to `weights`.
 
 
-@njit
+@inner
 def weigh(x, importance, size, weights):
     mean = mean_square(x, size)
     for j in range(size):
@@ -91,13 +92,13 @@ def weigh(x, importance, size, weights):
         store(weights, LANES * j, weight)
 
 
-@njit
+@inner
 def squares(x, size, weights):
     for j in range(size):
         store(weights, LANES * j, at(x, j) * at(x, j))
 
 
-@njit
+@inner
 def sizes(x, size, power, weights):
     mean = root(mean_square(x, size)) if power == 2 else zero(f32x16)
     for j in range(size):
@@ -110,7 +111,7 @@ def sizes(x, size, power, weights):
 def symmetric_fit(becomes: Any) -> Any:
     """(x, weights, size, targets) -> the scale that explains most."""
 
-    @njit
+    @inner
     def symmetric(x, weights, size, targets):
         peak, best, scale = extreme(x, size), zero(f32x16), zero(f32x16)
         for target in targets:
@@ -136,7 +137,7 @@ def symmetric_parts_fit(becomes: Any) -> Any:
     `halves`, d and integer scales of each part."""
     symmetric = symmetric_fit(becomes)
 
-    @njit
+    @inner
     def symmetric_parts(x, weights, size, parts, most, targets, halves, d, scales):
         fitted = symmetric(x, weights, size, targets)
         largest = stack(np.float32, LANES)
@@ -184,7 +185,7 @@ def affine_fit(power: int) -> Any:
     """(x, weights, size, top, tries) -> scale and minimum of each part."""
     lost = LOSSES[power]
 
-    @njit
+    @inner
     def affine(x, weights, size, top, tries):
         low, high = zero(f32x16), at(x, 0)
         total, first = zero(f32x16), zero(f32x16)
@@ -233,7 +234,7 @@ def affine_parts_fit(power: int) -> Any:
     each block's d and dmin to `halves`, and d, dmin and the integers of each part."""
     affine, lost = affine_fit(power), LOSSES[power]
 
-    @njit
+    @inner
     def affine_parts(x, weights, size, parts, top, most, tries, halves, d, m, scales, minima):
         fitted, lowest = affine(x, weights, size, top, tries)
         store(scales, 0, fitted)

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.bits import half_at, pack, put_half
+from kernels.cpu.closures import inner
 from kernels.cpu.fit import (
     LANES,
     ZERO,
@@ -46,7 +47,7 @@ def one_scale(size: int, targets: Any, becomes: Any) -> Any:
     """A float16 scale a part, and no other."""
     symmetric = symmetric_fit(becomes)
 
-    @njit
+    @inner
     def fit(x, weights, halves, scales, minima, rates, shifts):
         store(scales, 0, symmetric(x, weights, size, targets))
         for p in range(LANES):
@@ -62,7 +63,7 @@ def scale_and_minimum(size: int, top: int) -> Any:
     """A float16 scale and a float16 minimum a part."""
     affine, tops = affine_fit(2), np.array([top + step for step in FINER], np.float32)
 
-    @njit
+    @inner
     def fit(x, weights, halves, scales, minima, rates, shifts):
         scale, minimum = affine(x, weights, size, top, tops)
         store(scales, 0, scale)
@@ -80,7 +81,7 @@ def integer_scales(parts: int, most: int, targets: Any, becomes: Any) -> Any:
     """A float16 scale a block of 256, integer scales of its parts."""
     fit_parts, size = symmetric_parts_fit(becomes), 256 // parts
 
-    @njit
+    @inner
     def fit(x, weights, halves, scales, minima, rates, shifts):
         d = stack(np.float32, LANES)
         fit_parts(x, weights, size, parts, most, targets, halves, d, scales)
@@ -97,7 +98,7 @@ def integer_scales_and_minima(name: str, power: int) -> Any:
     parts, top, most = how.parts, how.top, how.most
     tops = np.array([top + step for step in how.tries], np.float32)
 
-    @njit
+    @inner
     def fit(x, weights, halves, scales, minima, rates, shifts):
         d, m = stack(np.float32, LANES), stack(np.float32, LANES)
         fit_parts(x, weights, size, parts, top, most, tops, halves, d, m, scales, minima)
@@ -129,7 +130,7 @@ def up_to(top: int) -> Any:
     return code
 
 
-@njit
+@inner
 def index(scaled):
     """Of the nearest of IQ4's values, the lower one of two."""
     found = zero(f32x16)
@@ -145,11 +146,11 @@ def nibbles(at: int, run: int, fifths: int = 0) -> Any:
     """(data, q): from byte `at` on fifth bits in runs of `fifths`, if any, and nibbles in runs of
     `run`."""
 
-    @njit
+    @inner
     def four(data, q):
         pack(data, at, q, 0, 4, run)
 
-    @njit
+    @inner
     def five(data, q):
         pack(data, at, q, 4, 1, fifths)
         pack(data, at + len(q) // 8, q, 0, 4, run)
@@ -161,7 +162,7 @@ def put_nibbles(head: int, fifths: int = 0) -> Any:
     """Behind `head` bytes of float16s."""
     put_codes = nibbles(head, 16, fifths)
 
-    @njit
+    @inner
     def put(data, halves, scales, minima, q):
         data[:head] = halves
         put_codes(data, q)
@@ -173,7 +174,7 @@ def put_superblock(fifths: int = 0) -> Any:
     """Behind two float16s, and scales and minima of six bits."""
     put_codes = nibbles(16, 32, fifths)
 
-    @njit
+    @inner
     def put(data, halves, scales, minima, q):
         data[:4] = halves
         for p in range(4):
@@ -185,7 +186,7 @@ def put_superblock(fifths: int = 0) -> Any:
     return put
 
 
-@njit
+@inner
 def put_q2_k(data, halves, scales, minima, q):
     for p in range(16):
         data[p] = scales[p] | minima[p] << 4
@@ -193,7 +194,7 @@ def put_q2_k(data, halves, scales, minima, q):
     data[80:84] = halves
 
 
-@njit
+@inner
 def put_q3_k(data, halves, scales, minima, q):
     for p in range(16):
         scales[p] += 32
@@ -204,7 +205,7 @@ def put_q3_k(data, halves, scales, minima, q):
     data[108:110] = halves
 
 
-@njit
+@inner
 def put_q6_k(data, halves, scales, minima, q):
     pack(data, 0, q, 0, 4, 64)
     pack(data, 128, q, 4, 2, 32)
@@ -213,7 +214,7 @@ def put_q6_k(data, halves, scales, minima, q):
     data[208:210] = halves
 
 
-@njit
+@inner
 def put_iq4_xs(data, halves, scales, minima, q):
     for p in range(8):
         scales[p] += 32
@@ -226,20 +227,20 @@ def put_iq4_xs(data, halves, scales, minima, q):
 # How elements are weighed: (x, importance, size, weights).
 
 
-@njit
+@inner
 def by_squares(x, importance, size, weights):
     squares(x, size, weights)
 
 
 def by_size(power: int) -> Any:
-    @njit
+    @inner
     def weigh_by_size(x, importance, size, weights):
         sizes(x, size, power, weights)
 
     return weigh_by_size
 
 
-@njit
+@inner
 def by_importance(x, importance, size, weights):
     weigh(x, importance, size, weights)
 
@@ -309,7 +310,7 @@ def encoder(name: str, weighted: bool) -> Any:
     size, at_once = elements // parts, LANES // parts
     gang = LANES * size
 
-    @njit
+    @inner
     def gather(x, first, blocks, found):
         """Blocks from `first` on as [elements of a part][16]; the last again beyond it."""
         for lane in range(LANES):
@@ -318,13 +319,13 @@ def encoder(name: str, weighted: bool) -> Any:
             for j in range(size):
                 found[LANES * j + lane] = x[begin + j]
 
-    @njit
+    @inner
     def nothing(x, first, blocks, found):
         pass
 
     gather_importance = gather if weighted else nothing
 
-    @njit
+    @inner
     def encode(x, importance, data):
         each, weights = stack(np.float32, gang), stack(np.float32, gang)
         matters, q = stack(np.float32, gang), stack(np.int32, gang)

@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.share import part
 from kernels.cpu.simd import f32x16, prefetch
 from kernels.cpu.tiles import in_tiles, load_tile, store_tile, zeros
@@ -53,7 +54,7 @@ def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
     """(count, arguments): fill(token, size, arguments) for tiles of these sizes, the widest first,
     until so many tokens are laid down."""
 
-    @njit
+    @inner
     def fill_all(count, arguments):
         token = 0
         for size in tiles:
@@ -102,7 +103,7 @@ def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
     meets a word of activations of each token by `meet`, an outer step."""
 
     def of_size(size: int) -> Any:
-        @njit
+        @inner
         def tile(token, arguments):
             (panel,), weight, at, depth, out, first, row, begin = arguments
             valid = min(LANES, out.shape[1] - row)

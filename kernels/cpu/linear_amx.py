@@ -13,6 +13,7 @@ ALONE tokens or fewer, vectors alone are faster.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
+from kernels.cpu.closures import inner
 from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, Layout
 from kernels.cpu.linear import LANES, Blocking, named
 from kernels.cpu.linear_blocks import (
@@ -71,7 +73,7 @@ FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
 
-@njit
+@inner
 def fetch(kept, at, out, token, row):
     """Outputs so far of sixteen tokens and rows, as far as there are any, to kept[at:]."""
     tokens, width = out.shape
@@ -80,7 +82,7 @@ def fetch(kept, at, out, token, row):
         store(kept, at + t * LANES, sums)
 
 
-@njit
+@inner
 def put(out, token, row, kept, at):
     """Sixteen tokens' outputs from kept[at:], as far as there are so many."""
     tokens, width = out.shape
@@ -118,7 +120,7 @@ def fill(layout: Layout) -> Any:
     """Activations, their scales and, where weights have an offset, what meets it in each part."""
     parts, has_m, total = layout.parts, layout.m, total_of(layout)
 
-    @njit
+    @inner
     def fill_tiles(source, panel, first, count, unit, depth):
         (q, scale, totals), (bytes_, scales, extras) = source, panel[:3]
         hidden = q.shape[1]
@@ -149,7 +151,7 @@ def lower(layout: Layout) -> Any:
         for i in range(4):
             store(lowered, at + i * ROW, less(codes[i], load(i8x64, raised, 0)))
 
-    @njit
+    @inner
     def lower_all(weight, at, depth, lowered):
         for b in range(depth):
             block = at + b // blocks * step + b % blocks * block_step
@@ -190,7 +192,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
         tile_load(tag, state, w, lowered, piece * LANES * width, ROW)
         tile_dot_i8(tag, state, c, a, w)
 
-    @njit
+    @inner
     def tile(state, q, met, unit, lowered, weight, at, depth, dots, sums):
         """Sixteen tokens of the panel from its unit `unit` on, a group of rows, `depth` blocks."""
         pieces = depth * parts
@@ -207,7 +209,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
             sums = add(sums, dots, 0, weight, at, met, unit, pieces - 1)
         return sums
 
-    @njit
+    @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
         (q, scales, extras, lowered, dots, kept), (unit, depth, units) = panel, where
         for group in range(*rows):
@@ -228,7 +230,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
-    few = njit(linear_blocks.int8_kernel(replace(vectors, blocking=FEW), "few", format))
+    few = inner(linear_blocks.int8_kernel(replace(vectors, blocking=FEW), "few", format))
     many = product(DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
     # dots, then activations and weights, of two parts
     width = BLOCK // layout.parts
@@ -271,7 +273,7 @@ class TileShare(Share):
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return {f: TileShare(int8_kernel(tag, f), SIGNATURE, f) for f in FORMATS}
+    return {f: TileShare(partial(int8_kernel, tag, f), SIGNATURE, f) for f in FORMATS}
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)

@@ -7,10 +7,10 @@ there are: a token alone takes a tile too, since there memory sets the pace.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from kernels.cpu.amx import (
     AMX,
@@ -24,6 +24,7 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
+from kernels.cpu.closures import inner
 from kernels.cpu.linear import LANES, named
 from kernels.cpu.linear_amx import PANEL, ROW, ROWS, C, TileShare, fetch, product, put
 from kernels.cpu.linear_bf16 import PADDED, SIGNATURE
@@ -32,7 +33,7 @@ from kernels.cpu.simd import bf16x16, convert, f32x16, load_first, store
 from kernels.cpu.simd_shuffle import stack
 
 
-@njit
+@inner
 def fill(source, panel, first, count, unit, depth):
     (x,), pairs = source, panel[0]
     hidden = x.shape[1]
@@ -49,7 +50,7 @@ def fill(source, panel, first, count, unit, depth):
 def multiply(tag: Any) -> Any:
     chunk = PADDED * LANES  # elements
 
-    @njit
+    @inner
     def one(state, pairs, where, weight, at, other, depth):
         for k in range(depth):
             tile_load(tag, state, 4, pairs, (where + k) * chunk, ROW)
@@ -58,7 +59,7 @@ def multiply(tag: Any) -> Any:
             tile_dot_bf16(tag, state, 0, 4, 6)
             tile_dot_bf16(tag, state, 1, 4, 7)
 
-    @njit
+    @inner
     def two(state, pairs, where, weight, at, other, depth):
         for k in range(depth):
             tile_load(tag, state, 4, pairs, (where + k) * chunk, ROW)
@@ -70,7 +71,7 @@ def multiply(tag: Any) -> Any:
             tile_dot_bf16(tag, state, 2, 5, 6)
             tile_dot_bf16(tag, state, 3, 5, 7)
 
-    @njit
+    @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
         (pairs, kept), (unit, depth, units), (begin, end) = panel, where, rows
         for group in range(begin, end, 2):
@@ -125,7 +126,7 @@ def bf16_kernel(tag: Any) -> Callable[..., None]:
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return dict.fromkeys(("F32", "F16", "BF16"), TileShare(bf16_kernel(tag), SIGNATURE))
+    return dict.fromkeys(("F32", "F16", "BF16"), TileShare(partial(bf16_kernel, tag), SIGNATURE))
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)

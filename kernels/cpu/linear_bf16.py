@@ -11,6 +11,7 @@ rows, and beyond hidden up to whole PADDED (a tile of a matrix unit). A panel ho
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.linear import LANES, Blocking, chains, product
 from kernels.cpu.share import Share, arguments
 from kernels.cpu.simd import bf16x16, bf16x32, convert, f32x16, load, load_first, store
@@ -25,7 +26,7 @@ PADDED = 32  # elements
 BLOCKING = Blocking((16, 8, 4, 2, 1), tokens=64, units=1024)
 
 
-@njit
+@inner
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
     target, words = panel[token * depth :], stack(np.int32, SQUARE)
@@ -62,4 +63,4 @@ def avx512_bf16(block, thread, n_threads):
     many((x,), (panel,), weight, STEP, units, out, thread, n_threads)
 
 
-SHARES = dict.fromkeys(("F32", "F16", "BF16"), Share(avx512_bf16, SIGNATURE))
+SHARES = dict.fromkeys(("F32", "F16", "BF16"), Share(lambda: avx512_bf16, SIGNATURE))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
 from kernels.cpu.linear import LANES, Blocking, named, product
@@ -182,7 +183,7 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     times = np.float32(factor)
 
     def of_size(size: int) -> Any:
-        @njit
+        @inner
         def tile(token, arguments):
             panel, weight, at, depth, out, first, row, begin = arguments
             for lane in range(0, LANES, lanes):
@@ -246,7 +247,7 @@ def fill(meeting: Meeting, layout: Layout) -> Any:
     taken_off, has_m, sum_of = meeting.taken_off(layout), layout.m, total_of(layout)
     spread = spreading(meeting)
 
-    @njit
+    @inner
     def fill_tile(token, size, arguments):
         (q, word, scale, total), (panel, scales, extras), first, unit, depth = arguments
         block, count = unit * blocks, depth * blocks

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.linear import LANES, Blocking, chains, named, product
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import (
@@ -31,7 +32,7 @@ from kernels.cpu.tiles import fma_outer
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
 
 
-@njit
+@inner
 def fill(token, size, arguments):
     (x,), (panel,), first, unit, depth = arguments
     target, hidden, done = panel[token * depth :], x.shape[1], 0
@@ -58,7 +59,7 @@ def single(load_weights: Any, step: int) -> Any:
     are of the two halves of a thread's groups: two long streams of weights come faster from memory
     than short ones by turns."""
 
-    @njit
+    @inner
     def run(x, weight, out, thread, n_threads):
         hidden, width = x.shape[1], out.shape[1]
         begin, end = part((width + LANES - 1) // LANES, thread, n_threads)

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit, types
 
 from kernels.cpu import linear_lut
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS, TAGS, element
 from kernels.cpu.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.linear import LANES
@@ -72,7 +73,7 @@ def words_of(layout: Layout) -> Any:
     `at` of `out`."""
     planes = layout.planes
 
-    @njit
+    @inner
     def put(out, at, lane, c, codes):
         word, low = at, 0
         for bits in planes:
@@ -90,7 +91,7 @@ def nibbles_of(layout: Layout, rows_apart: bool) -> Any:
     """The same for linear_lut.py's planes: bit i of each of the four codes is a nibble."""
     planes = tuple((p.bits, p.lowest, p.chunk) for p in linear_lut.planes_of(layout))
 
-    @njit
+    @inner
     def put(out, at, lane, c, codes):
         for bits, lowest, chunk in planes:
             together = 4 // bits  # groups of four elements that a step of lookups has
@@ -132,7 +133,7 @@ def blocks_packer(
             code += 1
         return code
 
-    @njit
+    @inner
     def pack_codes(data, base, first, out, at, lane):
         for c in range(8):
             codes = np.uint32(0)
@@ -265,19 +266,19 @@ def aligned(size: int, boundary: int = CACHE_LINE) -> Array:
     return memory[start : start + size]
 
 
-_words8 = Share(words_packer(WORDS8), WORDS8, "u8")
-_words16 = Share(words_packer(WORDS16), WORDS16, "u16")
-_words32 = Share(words_packer(WORDS32), WORDS32, "u32")
+_words8 = Share(partial(words_packer, WORDS8), WORDS8, "u8")
+_words16 = Share(partial(words_packer, WORDS16), WORDS16, "u16")
+_words32 = Share(partial(words_packer, WORDS32), WORDS32, "u32")
 
 
 def of_blocks(format: str, layout: Layout, putting: Callable[[Layout], Any] = words_of) -> Packing:
     """A format's packing into a layout, its planes as `putting` has them."""
-    share = Share(blocks_packer(format, layout, putting), BLOCKS, format)
+    share = Share(partial(blocks_packer, format, layout, putting), BLOCKS, format)
     unit = layout.blocks * BLOCK // FORMATS[format].block * FORMATS[format].block_bytes
     return Packing(share, np.uint8, unit=unit, becomes=layout.step // LANES)
 
 
-ROWS = Packing(Share(rows_copier, APART), np.uint8, lanes=1, apart=True)
+ROWS = Packing(Share(lambda: rows_copier, APART), np.uint8, lanes=1, apart=True)
 BYTES, FOURS = Packing(_words8, np.uint8), Packing(_words32, np.uint32)  # of one, of four elements
 PACKINGS: dict[str, Packing] = {
     "F32": FOURS,
@@ -302,7 +303,7 @@ LUT_PACKINGS = {
 
 BF16_PACKINGS: dict[str, Packing] = {
     name: Packing(
-        Share(pairs_packer(name), BLOCKS, name),
+        Share(partial(pairs_packer, name), BLOCKS, name),
         np.uint8,
         unit=PADDED * FORMATS[name].block_bytes,
         becomes=PADDED * 2,

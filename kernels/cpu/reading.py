@@ -11,7 +11,6 @@ A share takes the readers as one word, `readers: u64`, which is `Readers.address
 import errno
 
 import numpy as np
-from numba import njit
 
 from kernels.cpu.atomics import (
     atomic_add,
@@ -21,6 +20,7 @@ from kernels.cpu.atomics import (
     word_at,
     yield_core,
 )
+from kernels.cpu.closures import inner
 from kernels.cpu.share import arguments, share
 from kernels.cpu.system_calls import (
     call_preadv,
@@ -64,13 +64,13 @@ PAGE = 4096
 EINTR, EAGAIN, EIO = errno.EINTR, errno.EAGAIN, errno.EIO
 
 
-@njit
+@inner
 def is_reached(count, wanted):
     """Whether a count is as far as wanted; both go round their 32 bits."""
     return np.int32(count - wanted) >= 0
 
 
-@njit
+@inner
 def let_past(readers, thread, word):
     """Wake a thread that waits by this word, unless somebody has."""
     _, _, _, _, waiting, semaphores = arguments(readers, SIGNATURE)
@@ -78,7 +78,7 @@ def let_past(readers, thread, word):
         sem_post(semaphores, THREADS + SEMAPHORE * thread)
 
 
-@njit
+@inner
 def wake(readers, counter, count):
     """Wake who waits for this counter to be at `count` or less."""
     _, _, _, _, waiting, _ = arguments(readers, SIGNATURE)
@@ -88,14 +88,14 @@ def wake(readers, counter, count):
             let_past(readers, thread, word)
 
 
-@njit
+@inner
 def advance(readers, counter):
     """Add one to a counter."""
     _, counts, _, _, _, _ = arguments(readers, SIGNATURE)
     wake(readers, counter, atomic_add(counts, counter, np.int32(1)) + 1)
 
 
-@njit
+@inner
 def stop(readers, reason):
     """Have nothing more read and wake whoever waits; the first reason stays."""
     control, _, _, _, waiting, _ = arguments(readers, SIGNATURE)
@@ -106,7 +106,7 @@ def stop(readers, reason):
             let_past(readers, thread, word)
 
 
-@njit
+@inner
 def interrupt(readers):
     """A signal came to thread 0, which somebody may be waiting for."""
     control, _, _, _, _, _ = arguments(readers, SIGNATURE)
@@ -114,7 +114,7 @@ def interrupt(readers):
         stop(readers, INTERRUPTED)
 
 
-@njit
+@inner
 def sleep(readers, counter, wanted, thread, stopped):
     """Until a counter may be where it is wanted, or STOPPED is no longer `stopped`; whether no
     signal came meanwhile.
@@ -135,7 +135,7 @@ def sleep(readers, counter, wanted, thread, stopped):
     return undisturbed
 
 
-@njit
+@inner
 def wait_for(readers, counter, wanted, thread):
     """`wait`, for any counter."""
     control, counts, _, _, _, _ = arguments(readers, SIGNATURE)
@@ -147,7 +147,7 @@ def wait_for(readers, counter, wanted, thread):
     return False
 
 
-@njit
+@inner
 def wait(readers, counter, wanted, thread):
     """Sleep until a counter is at `wanted` or beyond. True: what was posted with it is read.
 
@@ -158,14 +158,14 @@ def wait(readers, counter, wanted, thread):
     return wait_for(readers, CALLERS + counter, wanted, thread)
 
 
-@njit
+@inner
 def clear(readers, counter):
     """Set a counter back to 0; nothing that was posted with it may be on its way."""
     _, counts, _, _, _, _ = arguments(readers, SIGNATURE)
     counts[CALLERS + counter] = 0
 
 
-@njit
+@inner
 def post_for(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
     """`post`, for any counter."""
     control, counts, requests, _, _, semaphores = arguments(readers, SIGNATURE)
@@ -184,7 +184,7 @@ def post_for(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
     return False
 
 
-@njit
+@inner
 def post(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
     """Have bytes [offset, offset + n_bytes) of a file read, and a counter advanced by one then.
 
@@ -200,7 +200,7 @@ def post(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
     return post_for(readers, file, offset, iovecs, n_iovecs, n_bytes, CALLERS + counter)
 
 
-@njit
+@inner
 def take(readers):
     """The next request; for whom WORK let past there is one, or else it is time to leave, and file
     is -1.
@@ -220,7 +220,7 @@ def take(readers):
             return request
 
 
-@njit
+@inner
 def skip(iovecs, n_bytes):
     """Take so many bytes off the front of iovecs; how many iovecs are used up before the last."""
     used = 0
@@ -235,7 +235,7 @@ def skip(iovecs, n_bytes):
         used += 1
 
 
-@njit
+@inner
 def transfer(control, fd, alignment, offset, iovecs, n_iovecs, n_bytes):
     """Read a request's bytes, in as many calls as it takes: DONE, or an errno, CUT_SHORT or
     GIVEN_UP, and where in the file that was."""
@@ -269,7 +269,7 @@ def transfer(control, fd, alignment, offset, iovecs, n_iovecs, n_bytes):
     return DONE, end
 
 
-@njit
+@inner
 def serve_request(readers, file, offset, iovecs, n_iovecs, n_bytes, counter):
     """Read what a request wants, or pass over it if readers have been stopped."""
     control, _, _, files, _, _ = arguments(readers, SIGNATURE)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import inner
 from kernels.cpu.linear import LANES
 from kernels.cpu.simd import (
     CACHE_LINE,
@@ -210,7 +211,7 @@ def meet_piece(code: Code, kind: Vector, step: int) -> Any:
     return meet
 
 
-@njit
+@inner
 def ask(weight, starts, row, byte, first, end, lines):
     """Ask for so many lines of rows that follow, one row after the other, since the memory likes
     lines in order better than rows by turns. Each row is asked for from byte `first` to `end`;
@@ -231,7 +232,7 @@ def bring_elements(format: str) -> Any:
     bytes_each = PIECES[format].unit_bytes
     element = {4: types.uint32, 2: types.uint16}[bytes_each]
 
-    @njit
+    @inner
     def bring(weight, starts, byte, out, to):
         for lane in range(LANES):
             store(out, to + bytes_each * lane, load(element, weight, starts[lane] + byte))
@@ -246,7 +247,7 @@ def bring_units(format: str) -> Any:
     one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
     bytes_each, together, lines_each = piece.unit_bytes, piece.together, piece.lines
 
-    @njit
+    @inner
     def whole(weight, starts, following, row_bytes, unit, depth, out):
         asked = unit // together * lines_each * CACHE_LINE
         row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes
@@ -259,7 +260,7 @@ def bring_units(format: str) -> Any:
         return whole
     rest = bring_elements(format)
 
-    @njit
+    @inner
     def with_rest(weight, starts, following, row_bytes, unit, depth, out):
         done = depth // units * units
         whole(weight, starts, following, row_bytes, unit, done, out)
@@ -277,7 +278,7 @@ def meet_units(format: str, kind: Vector) -> Any:
     units, bytes_each = piece.units, piece.unit_bytes
     together, lines_each = piece.together, piece.lines
 
-    @njit
+    @inner
     def meet(sums, weight, starts, following, row_bytes, x):
         hidden = x.shape[1]
         done, row, byte = hidden // units * units, 0, 0

@@ -8,7 +8,7 @@ the very machine code that the engine runs, and a kernel is compiled once, alone
 
 import ctypes
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +111,23 @@ def part(count, thread, n_threads):
 class Share:
     """A kernel's work share: compiled when first needed, kept on disk by its fingerprint.
 
-    The function may close over tags (types) and compiled functions that specialise it.
+    The function may close over tags (types) and compiled functions that specialise it. It is made
+    when first asked for: a process needs few of those that there are.
     """
 
-    def __init__(self, function: Callable[..., None], signature: str, format: str = "") -> None:
-        self.function, self.signature, self.format = function, signature, format
-        self.name = f"{function.__module__}.{function.__qualname__}"
-        if format:
-            self.name += f"[{format}]"
+    def __init__(
+        self, make: Callable[[], Callable[..., None]], signature: str, format: str = ""
+    ) -> None:
+        self._make, self.signature, self.format = make, signature, format
+
+    @cached_property
+    def function(self) -> Callable[..., None]:
+        return self._make()
+
+    @cached_property
+    def name(self) -> str:
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
+        return f"{name}[{self.format}]" if self.format else name
 
     def __repr__(self) -> str:
         return f"Share({self.name})"
@@ -159,11 +168,11 @@ class Share:
 
 def share(signature: str) -> Callable[[Callable[..., None]], Share]:
     """Make `f(block, thread, n_threads)` a Share whose block follows the signature."""
-    return lambda function: Share(function, signature)
+    return lambda function: Share(lambda: function, signature)
 
 
 def by_format(
     make: Callable[[Any], Callable[..., None]], signature: str, tags: Mapping[str, Any]
 ) -> dict[str, Share]:
     """One share for each weight format, of the function that `make` gives for its tag."""
-    return {name: Share(make(tag), signature, name) for name, tag in tags.items()}
+    return {name: Share(partial(make, tag), signature, name) for name, tag in tags.items()}

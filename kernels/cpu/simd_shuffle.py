@@ -3,11 +3,12 @@
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from kernels.cpu.closures import inner
 from kernels.cpu.simd import CACHE_LINE, I32, address_of, broadcast, call_llvm, f32x16, suffix
 from kernels.cpu.tiles import zeros
 
@@ -179,7 +180,7 @@ def first_lanes(typing, v, count, rest):
     return v(v, types.intp, v), codegen
 
 
-@njit
+@inner
 def transpose(source, offset, stride, target, start):
     """Sixteen rows of sixteen words of four bytes, `stride` elements apart from source[offset:] on:
     their columns one after the other to target[start:]."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.columns import COLUMNS, DECODED, TABLED, decoded_elements
 from kernels.cpu.formats import TAGS, element
 from kernels.cpu.linear import named
@@ -31,7 +32,7 @@ FACTORS = NEURONS * TOKENS
 CHUNK = 256  # columns of four neurons for which as much is asked for at once
 
 
-@njit
+@inner
 def next_neurons(own, j, starts, factors):
     """The next neurons from the j-th active one on that any of these tokens wants: where their rows
     begin, and factors [tokens][4]. -> how many, and where to go on."""
@@ -86,7 +87,7 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
             sums = added(sums, w2, factors[own + 2])
             put_columns(out, at, added(sums, w3, factors[own + 3]))
 
-    @njit
+    @inner
     def add_four(weight, starts, ahead, factors, first, count, begin, end, out):
         """Four neurons' columns added to the tokens' outputs; those at `ahead` are asked for."""
         first_byte, last = begin // elements * size, end // elements * size
@@ -96,7 +97,7 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
             for c in range(chunk, min(chunk + CHUNK, end), COLUMNS):
                 four_columns(weight, starts, factors, first, count, c, out)
 
-    @njit
+    @inner
     def add_one(weight, start, r, factors, first, count, begin, end, out):
         for c in range(begin, end, COLUMNS):
             w = decode(weight, start, c)
@@ -104,7 +105,7 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
                 at = (first + t) * out.shape[1] + c
                 put_columns(out, at, added(columns_of(out, at), w, factors[NEURONS * t + r]))
 
-    @njit
+    @inner
     def add_rest(weight, start, r, factors, first, count, begin, out):
         """The columns that fill no vector, one by one."""
         row = weight[start:]

@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu import linear_blocks, linear_float, linear_int8
+from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import LAYOUTS
 from kernels.cpu.linear import LANES, Blocking, chains, filling, named
@@ -43,7 +44,7 @@ def fewer(blocking: Blocking) -> Blocking:
     return replace(blocking, tiles=tuple(w for i, w in enumerate(widths) if i % 2 == 0 or w == 1))
 
 
-@njit
+@inner
 def begin_rows(where, group, active, starts):
     """Where a group's rows begin; lanes beyond the last neuron have the last one's."""
     rows, slots, stride = where
@@ -51,7 +52,7 @@ def begin_rows(where, group, active, starts):
         starts[lane] = np.int64(slots[rows[min(group * LANES + lane, active - 1)]]) * stride
 
 
-@njit
+@inner
 def put(sums, first, count, rows, group, active, mask, out):
     """A group's sums [tokens][16] to where its neurons stand, and zeros to all before them that no
     other group has; the last group's also to all behind."""
@@ -67,7 +68,7 @@ def put(sums, first, count, rows, group, active, mask, out):
                 out[token, neuron] = sums[t, lane]
 
 
-@njit
+@inner
 def put_zeros(out, thread, n_threads):
     first, last = part(out.shape[1], thread, n_threads)
     out[:, first:last] = 0
@@ -85,7 +86,7 @@ def over_groups(
     tiles, all_sums = blocking.tiles, blocking.tokens * LANES
     fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
 
-    @njit
+    @inner
     def run(source, panel, weight, units, mask, rows, slots, active, out, thread, n_threads):
         tokens, row_bytes = out.shape[0], units * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
@@ -119,7 +120,7 @@ def single(format: str) -> Any:
     additions waits for each to end."""
     meet, unit_bytes = meet_units(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
-    @njit
+    @inner
     def run(x, weight, mask, rows, slots, active, out, thread, n_threads):
         row_bytes = x.shape[1] * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from kernels.cpu.atomics import atomic_add, atomic_load, call_share, pause, word_at, yield_core
+from kernels.cpu.closures import inner
 from kernels.cpu.cores import Pinned, allowed_cores, cores_to_pin
 from kernels.cpu.raised import listen, stop_listening
 from kernels.cpu.sequence import Entry
@@ -38,7 +38,7 @@ MOST_THREADS = 256
 SIGNATURE = "control: u64[words], sync: i32[lines] -> "
 
 
-@njit
+@inner
 def wait_past(sync, index, seen, spins, yields):
     """Spin, then yield, until sync[index] differs from `seen`; False after so many yields."""
     while atomic_load(sync, index) == seen:
@@ -53,7 +53,7 @@ def wait_past(sync, index, seen, spins, yields):
     return True
 
 
-@njit
+@inner
 def barrier(sync, spins, n_threads):
     """The last to arrive opens it for all; everything written before is seen after."""
     met = atomic_load(sync, MET)
@@ -64,7 +64,7 @@ def barrier(sync, spins, n_threads):
         wait_past(sync, MET, met, spins, -1)
 
 
-@njit
+@inner
 def run_program(control, sync, thread, n_threads):
     """Run this thread's part of control's program, and count it as run."""
     program, spins = control[PROGRAM], np.int64(control[SPINS])

@@ -1,8 +1,8 @@
 """accept, recover, exclude and pick on the CPU: rows of float64, whole rows to a thread."""
 
 import numpy as np
-from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.share import arguments, part, share
 from reference.verification import OPS
 
@@ -19,7 +19,7 @@ def accept(block, thread, n_threads):
         accepted[n] = drafted > 0 and u[n] * drafted < p[n, tokens[n]]
 
 
-@njit
+@inner
 def mass_of(row, first, last):
     """The sum of row[first:last], four at a time, so that no addition waits for the one before."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
@@ -34,7 +34,7 @@ def mass_of(row, first, last):
     return (a + b) + (c + d)
 
 
-@njit
+@inner
 def normalise(row, mass):
     for i in range(row.size):
         row[i] /= mass
@@ -66,7 +66,7 @@ def exclude(block, thread, n_threads):
             normalise(out[n], mass)
 
 
-@njit
+@inner
 def token_at(row, first, last, mass, target):
     """The token of row[first:last] at which mass passes target; the last one that has any if
     rounding hides it."""

@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
 from kernels.cpu.share import arguments, share
 from kernels.cpu.simd import extract, max_lanes, sum_lanes
@@ -46,7 +46,7 @@ def draw(block, thread, n_threads):
                 mass = after
 
 
-@njit
+@inner
 def lane_at(weights, mass, target):
     """The lane at which mass passes target; the last one with a weight if rounding hides it."""
     at = 0

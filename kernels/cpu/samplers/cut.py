@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.samplers.mass import GONE, highest, total
 from kernels.cpu.share import arguments, share
 from reference.samplers import min_p as min_p_op
@@ -25,7 +26,7 @@ def rounded_up(cut):
     return single if single >= cut else np.nextafter(single, np.float32(np.inf))
 
 
-@njit
+@inner
 def keep_from(logits, cut, out):
     edge = rounded_up(cut)
     for i in range(logits.size):
@@ -68,7 +69,7 @@ def mirostat_v2(block, thread, n_threads):
             keep_first(logits, top, out)
 
 
-@njit
+@inner
 def keep_first(logits, top, out):
     """Only the first token whose logit is `top`."""
     found = False

@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.samplers.mass import GONE, highest
 from kernels.cpu.samplers.prefix import mean_depth, weigh
 from kernels.cpu.share import arguments, share
@@ -47,7 +47,7 @@ def penalties(block, thread, n_threads):
                 out[i] = logits[i]
 
 
-@njit
+@inner
 def holds(ids, token):
     found = False
     for i in range(ids.size):
@@ -77,7 +77,7 @@ def dry(block, thread, n_threads):
                 out[token] = min(out[token], np.float32(np.float64(logits[token]) - penalty))
 
 
-@njit
+@inner
 def divide(logits, temperature, out):
     divisor = np.float32(temperature)
     for i in range(logits.size):

@@ -7,6 +7,7 @@ in order. Sixteens without a token left are skipped, which makes filters after t
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.simd import f32x16, insert, load, max_lanes, maximum, splat, sub, sum_lanes
 from kernels.cpu.simd_exp import exp
 
@@ -24,7 +25,7 @@ def chunk(logits, i):
     return tail
 
 
-@njit
+@inner
 def highest(logits):
     """The largest logit."""
     best = splat(f32x16, GONE)
@@ -39,7 +40,7 @@ def powers(logits, top):
     return exp(sub(logits, splat(f32x16, top)))
 
 
-@njit
+@inner
 def total(logits, top):
     """The sum of all exp(logit - top), float64."""
     mass = 0.0

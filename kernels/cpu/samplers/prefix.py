@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import inner
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers
 from kernels.cpu.share import arguments, share
 from kernels.cpu.simd import f32x16, max_lanes, splat, sum_lanes
@@ -76,7 +77,7 @@ def most_by_distance(lanes):
 def keeper(key, most):
     """The filter that sorts by `key`; `most` gives a bound of the keys of sixteen logits."""
 
-    @njit
+    @inner
     def crossing(logits, weights, top, centre, target):
         """The key at which the weight of larger ones is below target and with its own is not,
         and what the larger ones leave of the target. If all weigh less, a key below any."""
@@ -98,7 +99,7 @@ def keeper(key, most):
             prefix = prefix << width | b
         return prefix, target - above
 
-    @njit
+    @inner
     def keep(logits, top, centre, target, out):
         """Tokens by descending key, equals by ascending id, as long as those before weigh less
         than target. The weights are in `out`."""
@@ -125,7 +126,7 @@ keep_by_logit = keeper(by_logit, most_by_logit)
 keep_by_distance = keeper(by_distance, most_by_distance)
 
 
-@njit
+@inner
 def keep_largest(logits, k, out):
     for i in range(logits.size):
         out[i] = 1.0 if logits[i] > GONE else 0.0
@@ -139,7 +140,7 @@ def top_k(block, thread, n_threads):
         keep_largest(logits, k, out)
 
 
-@njit
+@inner
 def weigh(logits, top, out):
     """Each token's exp(logit - top) into out; their sum."""
     mass = 0.0
@@ -153,7 +154,7 @@ def weigh(logits, top, out):
     return mass
 
 
-@njit
+@inner
 def mean_depth(logits, top, weights, mass):
     """The expectation of top - logit under the weights, whose sum is mass; in nats."""
     moment = 0.0
@@ -201,7 +202,7 @@ def mirostat_v1(block, thread, n_threads):
             keep_largest(logits, wanted_k(zipf_exponent(best, count), mu, logits.size), out)
 
 
-@njit
+@inner
 def place_in_order(best, count, value):
     """Insert into the first `count` values, which descend."""
     at = count
@@ -211,7 +212,7 @@ def place_in_order(best, count, value):
     best[at] = value
 
 
-@njit
+@inner
 def zipf_exponent(best, count):
     """The slope of log probability over log rank, by least squares through neighbours."""
     products = squares = 0.0
@@ -222,7 +223,7 @@ def zipf_exponent(best, count):
     return max(FLATTEST, products / squares)
 
 
-@njit
+@inner
 def wanted_k(s, mu, vocab):
     e, log_vocab = s - 1, math.log(vocab)
     fraction = e / -math.expm1(-e * log_vocab) if e != 0 else 1 / log_vocab

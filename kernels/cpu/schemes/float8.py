@@ -8,6 +8,7 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import inner
 from kernels.cpu.schemes.integers import all_zero, scale_of
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import I32, convert, div, f32x16, i8x16, load, load_first, mul, splat
@@ -99,7 +100,7 @@ def some_codes(codes, i, last):
 def quantise_to(kind: Float8) -> Callable[..., None]:
     codes_of, largest = encoder(kind), np.float32(kind.largest)
 
-    @njit
+    @inner
     def group(row, q):
         scale = scale_of(row, largest)
         if not scale > 0:

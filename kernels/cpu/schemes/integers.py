@@ -6,6 +6,7 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import inner
 from kernels.cpu.quantise_activations import largest_magnitude
 from kernels.cpu.share import arguments, part, share
 from kernels.cpu.simd import (
@@ -80,7 +81,7 @@ def put(q, i, whole):
     store_some(q, i, len(q), convert(i8x16, convert(i32x16, whole)))
 
 
-@njit
+@inner
 def symmetric_group(row, q, top):
     """Fills q and returns the scale."""
     scale = scale_of(row, top)
@@ -93,7 +94,7 @@ def symmetric_group(row, q, top):
     return scale
 
 
-@njit
+@inner
 def asymmetric_group(row, q, least, steps):
     """Fills q and returns the scale and the zero point."""
     high, low = zero(f32x16), zero(f32x16)

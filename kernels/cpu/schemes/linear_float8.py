@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from kernels.cpu.closures import inner
 from kernels.cpu.linear import LANES, chains, product
 from kernels.cpu.linear_float import GENERIC, single
 from kernels.cpu.schemes.float8 import KINDS, decoder, factor_of, some_codes
@@ -29,7 +30,7 @@ SIGNATURE = (
 
 
 def fill(numbers: Any) -> Any:
-    @njit
+    @inner
     def fill_tile(token, size, arguments):
         (x,), (panel,), first, unit, depth = arguments
         target, sixteen = panel[token * depth :], stack(np.float32, LANES)
@@ -43,7 +44,7 @@ def fill(numbers: Any) -> Any:
     return fill_tile
 
 
-@njit
+@inner
 def scale_own(out, x_scale, weight_scale, factor, thread, n_threads):
     """The rows that `product` gave this thread, times their scales."""
     begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)

@@ -12,12 +12,14 @@ size LARGEST at most. A panel that ends inside a group leaves its sums in `scrat
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 
+from kernels.cpu.closures import inner
 from kernels.cpu.layouts import BLOCK, WORD_ROWS
 from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
 from kernels.cpu.linear_blocks import spreading
@@ -74,7 +76,7 @@ def multiply(meeting: Multiplying) -> Callable[[int], Any]:
     )
 
     def of_size(size: int) -> Any:
-        @njit
+        @inner
         def tile(token, arguments):
             panel, weight, at, depth, out, first, row, begin = arguments
             q, scale, point, total, ones, weight_scale, weight_zero, left, blocks = panel
@@ -132,7 +134,7 @@ def fill(meeting: Multiplying) -> Any:
             total += value
         return total
 
-    @njit
+    @inner
     def fill_tile(token, size, arguments):
         source, panel, first, unit, depth = arguments
         x, word, x_scale, x_zero = source
@@ -151,7 +153,7 @@ def fill(meeting: Multiplying) -> Any:
     return fill_tile
 
 
-def packed_kernel(meeting: Multiplying, variant: str) -> Share:
+def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
     blocking, words = meeting.blocking, meeting.words
     size, panel_words = blocking.size, 8 * words * blocking.size
     one = 0x01010101 if meeting.words == 1 else 0x00010001
@@ -171,7 +173,7 @@ def packed_kernel(meeting: Multiplying, variant: str) -> Share:
         source = x, x.view(np.int32), x_scale, x_zero
         many(source, panel, weight, STEP, blocks, out, thread, n_threads)
 
-    return Share(named(kernel, variant), SIGNATURE)
+    return named(kernel, variant)
 
 
 @share(SCALAR)
@@ -193,5 +195,5 @@ def scalar(block, thread, n_threads):
 
 AVX512_VNNI = Multiplying(16, 1, lay_word, Blocking((12, 4, 1), 48, 64), by_bytes, by_bytes)
 GENERIC = Multiplying(8, 2, lay_halves, Blocking((6, 2, 1), 48, 64), by_pairs, by_pairs)
-avx512_vnni = packed_kernel(AVX512_VNNI, "avx512_vnni")
-generic = packed_kernel(GENERIC, "generic")
+avx512_vnni = Share(partial(packed_kernel, AVX512_VNNI, "avx512_vnni"), SIGNATURE)
+generic = Share(partial(packed_kernel, GENERIC, "generic"), SIGNATURE)
