@@ -1,6 +1,10 @@
 """Every CUDA kernel compiles for the GPUs that it says it runs on, and spills nothing."""
 
+import os
+import signal
 import struct
+import threading
+import time
 
 import pytest
 
@@ -48,3 +52,29 @@ def test_compiles_and_spills_nothing(
     assert 0 < compiled.registers <= MOST_REGISTERS
     assert compiled.registers * most_threads(launch, kernel) <= ALL_REGISTERS
     assert compiled.shared <= MOST_SHARED
+
+
+def test_compiling_leaves_interrupts_alone() -> None:
+    """Ctrl-C still ends what waits."""
+    waits, wakes = os.pipe()
+    timers = [
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)),
+        threading.Timer(5, os.write, (wakes, b"late")),
+    ]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        nvrtc._program.cache_clear()
+        nvrtc.compiled(next(launch for launch, *_ in LAUNCHES.values()), 80)
+        started = time.monotonic()
+        for timer in timers:
+            timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            os.read(waits, 4)
+        assert time.monotonic() - started < 4
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for timer in timers:
+            timer.cancel()
+            timer.join()
+        os.close(waits)
+        os.close(wakes)

@@ -6,6 +6,7 @@ CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel 
 import hashlib
 import os
 import re
+import signal
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,9 @@ from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch, sources
 from kernels.provenance import cache_folder
 
+# NVRTC has handlers of its own, and puts those before back such that what a signal interrupts goes
+# on: Ctrl-C would no longer end a step that waits for a disk.
+TAKEN = (signal.SIGINT, signal.SIGTERM)
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -95,6 +99,8 @@ def _program(
         raise DeviceError(f"{named} does not compile for sm_{capability}: {log}") from None
     finally:
         nvrtc.destroyProgram(program)
+        for number in TAKEN:
+            signal.siginterrupt(number, True)
 
 
 def _resources(launch: Launch, log: str) -> tuple[int, int, int]:
