@@ -163,7 +163,7 @@ NARROW = (
          "aligned(unsigned bytes)", "Q8_0"),
     Edit("linear", "row-in-int", "linear_float.cuh", "static_cast<size_t>(min(row + r, rows - 1))",
          "min(row + r, rows - 1)", "F16"),
-    Edit("kv_write", "bytes-in-int", "kv_write.cu", "const size_t row_bytes", "const int row_bytes",
+    Edit("kv_write", "bytes-in-int", "kv_write.cuh", "const size_t row_bytes", "const int row_bytes",
          "F16"),
     Edit("sparse_linear", "offset-in-unsigned", "rows.cuh", "static_cast<size_t>(slots[neuron])",
          "static_cast<unsigned>(slots[neuron])", "F16"),
