@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.cuda.test_engine import on_gpu, rows
-from conformance.llama.small_models import Small
+from conformance.llama.small_models import Small, Weight
 from conformance.llama.test_step import prompt
 from engine.gpu import division
 from engine.gpu.groups import DeviceStep, grouped
@@ -28,7 +28,7 @@ from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
 from kernels.cuda.launch import Grid, Launch
 from kernels.judge import Candidate, judge
 from kernels.trial import quick
-from reference.op import Case
+from reference.op import Array, Case
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 
@@ -182,6 +182,27 @@ def test_launches_of_a_step_of_one_token(kind: str, tmp_path: Path) -> None:
         device.counted.clear()
         model.step([text[2]], [3], [(0,)], [0])
     assert device.counted == ALIKE | expected
+
+
+class Uneven(Small):
+    """The first block's values are in another format, so that only later ones have three matrices
+    to join."""
+
+    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
+        weights, norms = Small.tensors(self)
+        finer, _ = Small.tensors(replace(OF_BLOCKS, finer="Q8_0"))
+        return weights | {"blk.0.attn_v.weight": finer["blk.0.attn_v.weight"]}, norms
+
+
+UNEVEN = Uneven(format="Q4_0", blocks=2, head_dim=32)
+
+
+@pytest.mark.parametrize("small", [HALF, OF_BLOCKS, UNEVEN], ids=["F16", "Q4_0", "uneven"])
+def test_a_step_has_the_longest_fused_kernels(small: Small, tmp_path: Path) -> None:
+    """Whichever of them it has use for first."""
+    with on_gpu(small.write(tmp_path / "small.gguf")) as model:
+        for part in model.ready.division.layout.parts:
+            assert part.groups == grouped(part.steps, FUSED)
 
 
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])

@@ -108,15 +108,15 @@ def _fusions(
     chooser: Chooser,
     certified: Certified | None,
 ) -> list[Fused]:
-    """Those that the step has use for, of which all have passed their trials; where one fails,
-    shorter ones may serve."""
+    """Those that the step has use for, of which all have passed their trials, in the table's order;
+    where one fails, shorter ones may serve."""
     parts, _ = _parts(whole, layers, chosen)
     known = [fused for fused in FUSED if not fused.lacks(device)]
     while True:
         used = laid_out(parts, chosen, known, whole.limits).fused()
         passed = chooser.passing(used, certified)
         if len(passed) == len(used):
-            return used
+            return [fused for fused in known if fused in used]
         known = [fused for fused in known if fused in passed or fused not in used]
 
 
