@@ -13,12 +13,12 @@ from bench.cuda.measure import TIMES
 from bench.results import Measurement
 from data.shapes import ModelShape
 from kernels.cuda.device import Device
+from kernels.cuda.fused import rounded
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.gpu import Gpu
 from kernels.cuda.kernel import CudaKernel
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
-from reference.quantise_activations import quantise_activations
 
 CONTEXT = 512  # cells that the token sees, itself included
 KV_FORMAT = "F16"
@@ -41,7 +41,7 @@ def joined(format: str, x: Array, weights: Sequence[Array]) -> Arguments:
     named = {f"weight{f'_{i}' if i else ''}": weight for i, weight in enumerate(weights)}
     if serving("linear", format).activations == "float32":
         return {"x": x, **named}
-    return dict(zip(("q", "scale", "total"), quantise_activations(x), strict=True)) | named
+    return rounded(x) | named
 
 
 def block(device: Device, m: ModelShape, format: str, copies: int) -> Iterator[Bound]:

@@ -67,10 +67,9 @@ for name, ((file, old, new), _) in changes.items():
         path.write_text(text.replace(old, new))
         from kernels.certificates import Key
         from kernels.cuda.current import taking_the_place
-        from kernels.cuda.fusions import FUSED
-        from kernels.cuda.table import CUDA_KERNELS
+        from kernels.cuda.fusions import EVERY_CUDA
         with taking_the_place(Device()):
-            found = {k.name: Key.of(k).digest for k in (*CUDA_KERNELS, *FUSED)}
+            found = {k.name: Key.of(k).digest for k in EVERY_CUDA}
         print(json.dumps([name, [found[name] for name in names]]), flush=True)
         path.write_text(text)
         os._exit(0)

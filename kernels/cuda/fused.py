@@ -1,7 +1,7 @@
 """A kernel that does at once what other kernels do one after the other, bit for bit.
 
-A step of one token is many small launches, and each takes a microsecond or two whatever it does. So
-where kernels stand in a row, one that does all their work may take their place
+A step of one token is many small launches, and each takes its time whatever it does. So where
+kernels stand in a row, one that does all their work may take their place
 (docs/decisions/029-fused-launches.md). It has no formula of its own: its reference is the run of
 its members on the same device, and its bound is zero.
 """
@@ -49,6 +49,11 @@ class Member:
         axes = (axis for axis in (*named, *self.kernel.spec.axes) if axis.isidentifier())
         told = (axis for axis in axes if shape.keys() >= set(self.called(axis).split("*")))
         return {axis: size_of(self.called(axis), shape) for axis in told}
+
+
+def rounded(x: Array) -> dict[str, Array]:
+    """What kernels on rounded activations read of x, float32 [tokens, hidden]."""
+    return dict(zip(("q", "scale", "total"), quantise_activations(x), strict=True))
 
 
 def equal(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -99,8 +104,7 @@ class Fused(CudaKernel):
             kernel, own = member.kernel, member.shape(case.shape)
             made = kernel.spec.make(replace(case, shape=own, seed=case.seed + i))
             if kernel.activations == "int8":
-                names = ("q", "scale", "total")
-                made |= zip(names, quantise_activations(made["x"]), strict=True)
+                made |= rounded(made["x"])
             for name, value in made.items():
                 inputs.setdefault(member.called(name), value)
         return {argument.name: inputs[argument.name] for argument in self.spec.inputs}
