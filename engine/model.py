@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from engine.cells import Cells
-from engine.checks import check_memory, check_step, check_tensors
-from engine.config import ModelConfig, ModelError
+from engine.checks import check_memory, check_step
+from engine.config import ModelError
+from engine.described import described
 from engine.gguf_file import GGUFFile
 from engine.gpu.build import joined, load
 from engine.gpu.division import Whole, divide
@@ -23,16 +24,14 @@ from engine.gpu.upload import DeviceRows
 from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
 from engine.inputs import caches_of, inputs_of, step_inputs, weights_of
-from engine.models.table import FAMILIES
 from engine.observed import counting, counting_predicted, observing
-from engine.offload.bundle import bundles, unbundled
 from engine.offload.offload import Computed, Offload, Opened
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.placement.applied import placed
 from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
 from engine.sampler import Likeliest
-from engine.sparsity import dense_where_faster, with_sparsity
+from engine.sparsity import dense_where_faster
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
 from kernels.cpu.cores import physical_cores
@@ -63,35 +62,18 @@ class Model:
         try:
             opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
             self.file = self._resources.enter_context(opened)
-            self._load(self.file.path)
+            self._load()
         except BaseException:
             self._resources.close()
             raise
 
-    def _load(self, path: Path) -> None:
+    def _load(self) -> None:
         options = self.options
         self.device = current() if options.device == "cuda" else None
         self.metadata = self.file.metadata
-        embedding = self.file.tensors.get("token_embd.weight")
-        if not self.file.tensors:
-            raise ModelError(f"{path}: a vocabulary without weights; `assay tokenize` takes it")
-        vocab = embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
-        try:
-            self.config = ModelConfig.from_metadata(self.metadata, vocab)
-        except ModelError as error:
-            raise ModelError(f"{path}: {error}") from None
-        self.family = FAMILIES[self.config.architecture]
-        self.bundles = bundles(self.file)
-        self.file.tensors |= unbundled(self.bundles)
-        for bundle in self.bundles.values():
-            del self.file.tensors[bundle.name]
-        self.config, self._of_sparsity = with_sparsity(
-            self.config, self.file, options.sparse, options.threshold, options.union
-        )
-        check_tensors(self.file, self.family, self.config)
-        tensors = self.file.tensors
-        for name, rows in self.family.parts(self.config).items():
-            tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
+        said = described(self.file, options)
+        self.config, self.family, self.bundles = said.config, said.family, said.bundles
+        self._of_sparsity = list(said.notes)
         context = options.context or min(self.config.context, 4096)
         check_memory(self.config, options, context)
         self.limits = {

@@ -1,0 +1,47 @@
+"""What a GGUF file says of its model, checked, and its tensors under the names that graphs use."""
+
+from dataclasses import dataclass
+
+from engine.checks import check_tensors
+from engine.config import ModelConfig, ModelError
+from engine.gguf_file import GGUFFile
+from engine.models.family import Family
+from engine.models.table import FAMILIES
+from engine.offload.bundle import Bundle, bundles, unbundled
+from engine.options import Options
+from engine.sparsity import with_sparsity
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model's config as the options ask for it, its family, tensors that hold the neurons of a
+    block (by block), and notes: why a block skips no neurons."""
+
+    config: ModelConfig
+    family: Family
+    bundles: dict[int, Bundle]
+    notes: list[str]
+
+
+def described(file: GGUFFile, options: Options) -> Described:
+    """Bundles among the file's tensors give way to the matrices that they hold, and parts of a
+    tensor's rows join it; ModelError for what is missing or cannot run."""
+    tensors = file.tensors
+    if not tensors:
+        raise ModelError(f"{file.path}: a vocabulary without weights; `assay tokenize` takes it")
+    embedding = tensors.get("token_embd.weight")
+    vocab = embedding.dims[0] if embedding and len(embedding.dims) == 2 else 0
+    try:
+        config = ModelConfig.from_metadata(file.metadata, vocab)
+    except ModelError as error:
+        raise ModelError(f"{file.path}: {error}") from None
+    family = FAMILIES[config.architecture]
+    found = bundles(file)
+    tensors |= unbundled(found)
+    for bundle in found.values():
+        del tensors[bundle.name]
+    config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
+    check_tensors(file, family, config)
+    for name, rows in family.parts(config).items():
+        tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
+    return Described(config, family, found, notes)
