@@ -68,11 +68,16 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether it died, hung or was closed, so that it can be asked no more."""
+        return self._process.stdin is None or self._process.stdin.closed
+
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The child's answer. One that reports an error lives on; one that died or hung is gone."""
         asked = json.dumps(question)
         told = f"{self.module}, asked {asked[:200]}"
-        if self._process.stdin is None or self._process.stdin.closed:
+        if self.ended or self._process.stdin is None:
             raise ChildError(f"{told}: it has ended before")
         with suppress(BrokenPipeError):  # it is dead: its status says how
             self._process.stdin.write(asked + "\n")
@@ -99,7 +104,7 @@ class Child:
 
     def close(self) -> None:
         """End the child: it is told that nobody asks any more, and killed if that does not do."""
-        if self._process.stdin is None or self._process.stdin.closed:
+        if self.ended or self._process.stdin is None:
             return
         with suppress(BrokenPipeError):  # it is dead already
             self._process.stdin.close()
@@ -127,6 +132,33 @@ class Child:
         if status < 0:
             return f"it died of {signal.Signals(-status).name}{said}"
         return f"it ended with status {status}{said}"
+
+
+class Revived:
+    """A child that comes back: the question after one that it died or hung over goes to another. A
+    context manager that ends the last."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._child: Child | None = None
+
+    def ask(self, question: Mapping[str, Any], patience: float) -> dict[str, Any]:
+        """The answer, within so many seconds, a new child's start included; or ChildError."""
+        if self._child is None or self._child.ended:
+            self._child = Child(self._module)
+        self._child.patience = patience
+        return self._child.ask(question)
+
+    def end(self) -> None:
+        """Whatever is asked next goes to another child."""
+        if self._child:
+            self._child.close()
+
+    def __enter__(self) -> "Revived":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
 
 
 def _collect(stream: Iterable[str], keep: Callable[[str | None], None], end: bool) -> None:

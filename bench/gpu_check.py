@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernels.cuda.gpu import Gpu
+    from kernels.cuda.device import Device
 
 NEEDED = ("numpy", "numba", "cupy")
 OPTIONAL = {
@@ -63,18 +63,18 @@ def settle() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def gpu_here() -> "Gpu | str":
+def gpu_here() -> "Device | str":
     """The GPU, or in a line why there is none."""
     if missing := lacking(NEEDED):
         return f"no GPU can be used without {' and '.join(missing)}"
     settle()
     try:
+        from kernels.cuda.current import current
         from kernels.cuda.device import DeviceError
-        from kernels.cuda.gpu import Gpu
     except ImportError as error:  # versions that do not go together
         return f"no GPU can be used: {str(error).strip().splitlines()[0]}"
     try:
-        return Gpu()
+        return current()
     except DeviceError as error:
         return str(error)
 

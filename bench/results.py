@@ -122,6 +122,14 @@ class Measurement:
     def to_json(self) -> dict[str, Any]:
         return {"kind": "measurement", **asdict(self)}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Measurement":
+        """Of its fields; ValueError or TypeError for what is none."""
+        samples = data["samples"]
+        if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
+            raise ValueError("samples are finite and not negative")
+        return _checked(cls(**{**data, "samples": tuple(map(float, samples))}))
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -220,7 +228,7 @@ def read(path: Path) -> Run:
             elif kind == "limits" and run is not None:
                 run = _checked(replace(run, limits=data["limits"]))
             elif kind == "measurement" and run is not None:
-                measurements.append(_measurement(data))
+                measurements.append(Measurement.from_json(data))
             else:
                 raise ValueError(f"a {kind!r} has no place here")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -229,13 +237,6 @@ def read(path: Path) -> Run:
     if run is None:
         raise ResultsError(f"{path}: no results in it")
     return replace(run, measurements=tuple(measurements))
-
-
-def _measurement(data: dict[str, Any]) -> Measurement:
-    samples = data.pop("samples")
-    if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
-        raise ValueError("samples are finite and not negative")
-    return _checked(Measurement(**data, samples=tuple(map(float, samples))))
 
 
 T = TypeVar("T", Conditions, Run, Measurement)

@@ -6,9 +6,10 @@ which kernel took the process down.
 """
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -59,9 +60,17 @@ def quick(kernel: AnyKernel) -> Certificate:
     )
 
 
+def answer(tried: Callable[[AnyKernel], Certificate]) -> None:
+    """Certificates on standard output, which is for them alone from here on: what libraries print
+    goes to stderr."""
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            answers.write(json.dumps(asdict(tried(find_any(line.strip())))) + "\n")
+
+
 def main() -> None:
-    for line in sys.stdin:
-        print(json.dumps(asdict(quick(find_any(line.strip())))), flush=True)
+    answer(quick)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ measuring, and a few rows of the output are enough to check.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,19 +26,25 @@ def whole(inputs: Arguments, outputs: Outputs) -> tuple[Arguments, Outputs]:
     return inputs, outputs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpCase:
-    """An op at a size. `test` is what the measurement is called, `cost` what a run must move and
-    do, `cold` the arrays that no cache may hold, `part(inputs, outputs)` what is checked."""
+    """An op at a size. `test` is what the measurement is called, `make()` gives its inputs, `cost`
+    is what a run must move and do, `cold` the arrays that no cache may hold, `part(inputs,
+    outputs)` what is checked."""
 
     test: str
     op: str
     format: str
     shape: Mapping[str, int]
-    inputs: Arguments
+    make: Callable[[], Arguments]
     cost: Cost
     cold: tuple[str, ...]
     part: Part = whole
+
+    @cached_property
+    def inputs(self) -> Arguments:
+        """Made when first asked for, since weights are large."""
+        return self.make()
 
     @property
     def sizes(self) -> str:
@@ -53,16 +60,19 @@ def repeated(format: str, rows: int, elements: int, rng: np.random.Generator) ->
 
 
 def linear(test: str, format: str, tokens: int, hidden: int, out: int) -> OpCase:
-    rng, shape = np.random.default_rng(out), {"tokens": tokens, "hidden": hidden, "out": out}
-    x = rng.standard_normal((tokens, hidden), np.float32)
-    inputs = {"x": x, "weight": repeated(format, out, hidden, rng), "format": format}
+    shape = {"tokens": tokens, "hidden": hidden, "out": out}
+
+    def make() -> Arguments:
+        rng = np.random.default_rng(out)
+        x = rng.standard_normal((tokens, hidden), np.float32)
+        return {"x": x, "weight": repeated(format, out, hidden, rng), "format": format}
 
     def part(inputs: Arguments, outputs: Outputs) -> tuple[Arguments, Outputs]:
         few = {**inputs, "x": inputs["x"][:CHECKED], "weight": inputs["weight"][:ROWS]}
         return few, {"out": outputs["out"][:CHECKED, :ROWS]}
 
     cost = OPS["linear"].cost(shape, format)
-    return OpCase(test, "linear", format, shape, inputs, cost, ("weight",), part)
+    return OpCase(test, "linear", format, shape, make, cost, ("weight",), part)
 
 
 def shapes_of(model: ModelShape, *, output: bool) -> list[tuple[int, int]]:
@@ -75,26 +85,29 @@ def shapes_of(model: ModelShape, *, output: bool) -> list[tuple[int, int]]:
 
 def attention(model: ModelShape, format: str, cells: int) -> OpCase:
     """A token that sees a full cache."""
-    rng, m = np.random.default_rng(cells), model
+    m = model
     shape = {
         "tokens": 1, "heads": m.heads, "kv_heads": m.kv_heads, "head_dim": m.head_dim,
         "capacity": cells, "sequences": 1,
     }  # fmt: skip
     head = FORMATS[format].row_bytes(m.head_dim)
-    k, v = (repeated(format, cells, m.kv_heads * m.head_dim, rng) for _ in range(2))
-    inputs: Arguments = {
-        "q": rng.standard_normal((1, m.heads, m.head_dim), np.float32),
-        "k": k,
-        "v": v,
-        "lists": np.arange(cells, dtype=np.int32)[None],
-        "spans": np.array([[0, 0, cells]], np.int32),
-        "positions": np.array([cells], np.int32),
-        "cell_positions": np.arange(cells, dtype=np.int32),
-        "slopes": np.zeros(m.heads, np.float32),
-        "scale": m.head_dim**-0.5,
-        "softcap": 0.0,
-        "format": format,
-    }
+
+    def make() -> Arguments:
+        rng = np.random.default_rng(cells)
+        k, v = (repeated(format, cells, m.kv_heads * m.head_dim, rng) for _ in range(2))
+        return {
+            "q": rng.standard_normal((1, m.heads, m.head_dim), np.float32),
+            "k": k,
+            "v": v,
+            "lists": np.arange(cells, dtype=np.int32)[None],
+            "spans": np.array([[0, 0, cells]], np.int32),
+            "positions": np.array([cells], np.int32),
+            "cell_positions": np.arange(cells, dtype=np.int32),
+            "slopes": np.zeros(m.heads, np.float32),
+            "scale": m.head_dim**-0.5,
+            "softcap": 0.0,
+            "format": format,
+        }
 
     def part(inputs: Arguments, outputs: Outputs) -> tuple[Arguments, Outputs]:
         """The heads of the first KV head."""
@@ -104,25 +117,28 @@ def attention(model: ModelShape, format: str, cells: int) -> OpCase:
         return {**inputs, **own}, {"out": outputs["out"][:, :group]}
 
     cost = OPS["attention"].cost(shape, format)
-    return OpCase("flash decode", "attention", format, shape, inputs, cost, ("k", "v"), part)
+    return OpCase("flash decode", "attention", format, shape, make, cost, ("k", "v"), part)
 
 
 def sparse(op: str, model: ModelShape, format: str, share: float) -> OpCase:
     """sparse_linear or sparse_axpy for one token, with such a share of the neurons active."""
-    rng, neurons, hidden = np.random.default_rng(7), model.ffn, model.hidden
+    neurons, hidden = model.ffn, model.hidden
     active = round(share * neurons)
-    mask = np.zeros((1, neurons), np.uint8)
-    mask[0, rng.permutation(neurons)[:active]] = 1
-    rows, count = active_rows(mask)
-    slots = np.arange(neurons, dtype=np.int32)
     shape = {
         "tokens": 1, "hidden": hidden, "neurons": neurons, "active": active, "held": neurons,
     }  # fmt: skip
-    inputs: Arguments = {"weight": repeated(format, neurons, hidden, rng), "rows": rows}
-    inputs |= {"count": count, "slots": slots, "format": format}
-    if op == "sparse_linear":
-        inputs |= {"x": rng.standard_normal((1, hidden), np.float32), "mask": mask}
-    else:
-        inputs["a"] = rng.standard_normal((1, neurons), np.float32)
+
+    def make() -> Arguments:
+        rng = np.random.default_rng(7)
+        mask = np.zeros((1, neurons), np.uint8)
+        mask[0, rng.permutation(neurons)[:active]] = 1
+        rows, count = active_rows(mask)
+        slots = np.arange(neurons, dtype=np.int32)
+        inputs: Arguments = {"weight": repeated(format, neurons, hidden, rng), "rows": rows}
+        inputs |= {"count": count, "slots": slots, "format": format}
+        if op == "sparse_linear":
+            return inputs | {"x": rng.standard_normal((1, hidden), np.float32), "mask": mask}
+        return inputs | {"a": rng.standard_normal((1, neurons), np.float32)}
+
     cost = OPS[op].cost(shape, format)
-    return OpCase(f"{op} {share:.0%}", op, format, shape, inputs, cost, ("weight",))
+    return OpCase(f"{op} {share:.0%}", op, format, shape, make, cost, ("weight",))

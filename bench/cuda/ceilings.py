@@ -11,19 +11,33 @@ from bench.cuda.clock import Clock
 from bench.cuda.contest import Contender, contest
 from kernels.cuda.gpu import Gpu
 
+READ = """
+extern "C" __global__ void read(const uint4* from, size_t count, unsigned* out) {
+  unsigned all = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count;
+       i += gridDim.x * size_t(blockDim.x)) {
+    const uint4 four = from[i];
+    all ^= four.x ^ four.y ^ four.z ^ four.w;
+  }
+  if (all == 0x9e3779b9) *out = all;
+}"""
 COPIED = 1 << 30  # bytes
+BLOCKS, THREADS = 4096, 256  # that read them
 LARGE = 8192  # rows and columns
 FEW, MANY = 512, 8  # repetitions
+NOISE = 0.05  # of what is probed, between one moment and another
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """`bandwidth` in bytes a second, read and written ones both counted, of copying within the GPU;
-    `peak` in operations a second of a large product of float16 with float32 sums; `launch` seconds
-    of an empty kernel among many in a graph; `cache` bytes of the last-level cache."""
+    `reading` the same of a kernel that only reads; `peak` in operations a second of a large product
+    of float16 with float32 sums, 0 where there is no cuBLAS; `launch` seconds of an empty kernel
+    among many in a graph; `cache` bytes of the last-level cache."""
 
     device: str
     bandwidth: float
+    reading: float
     peak: float
     launch: float
     cache: int
@@ -31,9 +45,16 @@ class Ceilings:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def spread(self) -> float:
+        """How far beyond the copy bandwidth may go what hardly writes."""
+        return max(0.0, self.reading / self.bandwidth - 1) + NOISE
+
     def seconds(self, bytes_: float, operations: float) -> tuple[float, str]:
         """What it allows at best, and by which limit."""
-        by = {"copy bandwidth": bytes_ / self.bandwidth, "matmul peak": operations / self.peak}
+        by = {"copy bandwidth": bytes_ / self.bandwidth}
+        if self.peak:
+            by["matmul peak"] = operations / self.peak
         name = max(by, key=by.__getitem__)
         return by[name], name
 
@@ -59,13 +80,22 @@ def probe(gpu: Gpu, clock: Clock) -> Ceilings:
         with stream:
             cupy.matmul(a, b, out=product)
 
-    found = contest(clock, [Contender("copy", copy), Contender("matmul", multiply)])
-    if found.absent:
-        raise RuntimeError("; ".join(f"{x.name}: {x.reason}" for x in found.absent))
+    kernel, arguments = cupy.RawKernel(READ, "read"), (one.address, COPIED // 16, other.address)
+
+    def read(_: int) -> None:
+        with stream:
+            kernel((BLOCKS,), (THREADS,), tuple(map(np.uint64, arguments)))
+
+    entries = [Contender("copy", copy), Contender("read", read), Contender("matmul", multiply)]
+    found = contest(clock, entries)
+    if missing := [x for x in found.absent if x.name != "matmul"]:
+        raise RuntimeError("; ".join(f"{x.name}: {x.reason}" for x in missing))
+    product_seconds = found.samples.get("matmul")
     return Ceilings(
         device=gpu.identity,
         bandwidth=2 * COPIED / median(found.samples["copy"]),
-        peak=2 * LARGE**3 / median(found.samples["matmul"]),
+        reading=COPIED / median(found.samples["read"]),
+        peak=2 * LARGE**3 / median(product_seconds) if product_seconds else 0.0,
         launch=_launch(gpu, clock, cupy.RawKernel('extern "C" __global__ void no() {}', "no")),
         cache=int(cupy.cuda.Device().attributes["L2CacheSize"]),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bench.results import Measurement
-from kernels.cuda.gpu import Gpu
+from kernels.cuda.device import Device
 
 
 @dataclass(slots=True)
@@ -26,13 +26,16 @@ class Log:
 
 @dataclass(slots=True)
 class Check:
-    """`seconds` for all of it; what it finds is written to `folder` as well."""
+    """`seconds` for all of it; what it finds is written to `folder` as well. `broken` are the names
+    of kernels that did not pass."""
 
-    gpu: Gpu
+    gpu: Device
     folder: Path
     say: Log
     seconds: float
     failures: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
     rows: list[Measurement] = field(default_factory=list)
 
     def by(self, share: float) -> float:
@@ -42,6 +45,11 @@ class Check:
     def left(self, share: float = 1.0) -> float:
         """Seconds until then."""
         return self.by(share) - time.monotonic()
+
+    def miss(self, what: str) -> None:
+        """Something is not run, which is no failure; the end says it once more."""
+        self.missed.append(what)
+        self.say(f"not run: {what}")
 
     def fail(self, what: str) -> None:
         self.failures.append(what)

@@ -21,6 +21,7 @@ extern "C" __global__ void wait(long long cycles) {
   while (clock64() - begin < cycles) {}
 }"""
 FIRST, LONGEST = 200_000, 200_000_000  # cycles
+AWAKE = 100_000_000  # cycles
 SETTLED = 3  # launches before anything counts
 SAMPLE = 5e-4  # seconds that a sample should last
 MOST = 64  # repetitions of one
@@ -35,6 +36,12 @@ class Clock:
         self._events: Any = cupy.cuda
         self._wait = cupy.RawKernel(WAIT, "wait")
         self._gpu, self._cycles = gpu, FIRST
+
+    def wake(self) -> None:
+        """A GPU that had nothing to do clocks low at first."""
+        with self._gpu.stream:
+            self._wait((1,), (1,), (np.int64(AWAKE),))
+        self._gpu.wait()
 
     def seconds(self, enqueue: Enqueue, repeats: int) -> float:
         """Of one repetition among so many, or as many as the stream holds."""

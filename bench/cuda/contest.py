@@ -1,11 +1,12 @@
 """Who takes part in a measurement on a GPU, and the measurement: all in turns."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from bench.cuda.clock import Clock, Enqueue
-from bench.timing import Rule, race
+from bench.timing import Rule, Sampler, race
 
 RULE = Rule(least=7, error=0.005, cap_seconds=0.8, most=200)
 
@@ -38,19 +39,30 @@ class Outcome:
 
 
 def contest(clock: Clock, entries: Sequence[Entry], rule: Rule = RULE) -> Outcome:
-    """All that can, in turns; who fails at the first try is absent."""
-    samplers, absent = {}, [entry for entry in entries if isinstance(entry, Absent)]
+    """All that can, in turns; who fails is absent, be it at the first try or later."""
+    absent = {entry.name: entry.reason for entry in entries if isinstance(entry, Absent)}
+    samplers: dict[str, Sampler] = {}
+
+    def sample(one: Contender, repeats: int) -> float:
+        if one.name in absent:
+            return math.nan
+        try:
+            return clock.seconds(one.enqueue, repeats)
+        except Exception as error:  # peers raise what they like
+            absent[one.name] = first_line(error)
+            return math.nan
+
+    clock.wake()
     for entry in entries:
         if isinstance(entry, Absent):
             continue
         try:
-            repeats = clock.repeats(entry.enqueue)
-        except Exception as error:  # peers raise what they like
-            absent.append(Absent(entry.name, first_line(error)))
-        else:
-            samplers[entry.name] = partial(clock.seconds, entry.enqueue, repeats)
+            samplers[entry.name] = partial(sample, entry, clock.repeats(entry.enqueue))
+        except Exception as error:
+            absent[entry.name] = first_line(error)
     found = race(samplers, rule) if samplers else {}
-    return Outcome({name: tuple(s) for name, s in found.items()}, tuple(absent))
+    samples = {name: tuple(s) for name, s in found.items() if name not in absent}
+    return Outcome(samples, tuple(Absent(*one) for one in absent.items()))
 
 
 def first_line(error: BaseException) -> str:

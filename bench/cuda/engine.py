@@ -6,7 +6,7 @@ exit status 1 if they are too far apart.
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,8 @@ def compared(model: str, cpu: Logits, gpu: Logits) -> Agreement:
     )
 
 
-def decoding(name: str, path: Path, ceilings: Ceilings) -> Measurement:
-    """Seconds a token of greedy generations with a model of the shape called so."""
+def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
+    """The row with seconds a token of greedy generations with a model."""
     from engine import Engine, SamplingParams
     from engine.gguf_file import GGUFFile
 
@@ -82,10 +82,10 @@ def decoding(name: str, path: Path, ceilings: Ceilings) -> Measurement:
     for tensor in GGUFFile(path).tensors.values():
         of_format[tensor.type_name] += tensor.n_bytes
     limit_seconds, limit = ceilings.seconds(of_format.total(), 0)
-    return Measurement(
-        bench="gpu", test="engine", target="cuda", model=name, tokens=1, cache="cold",
-        format=of_format.most_common(1)[0][0], samples=tuple(samples[1:]),
-        bytes=float(of_format.total()), limit=limit, limit_seconds=limit_seconds,
+    return replace(
+        row, tokens=1, cache="cold", format=of_format.most_common(1)[0][0],
+        samples=tuple(samples[1:]), bytes=float(of_format.total()), limit=limit,
+        limit_seconds=limit_seconds, limit_spread=ceilings.spread,
     )  # fmt: skip
 
 

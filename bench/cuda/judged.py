@@ -1,45 +1,20 @@
-"""All CUDA kernels compiled, and put before the judge on the GPU: in several processes, since the
-references are what takes time, and so that a kernel which takes its process down costs only it."""
+"""All CUDA kernels put before the judge on the GPU: in several processes, since the references are
+what takes time, and so that a kernel which takes its process down costs only it."""
 
 import queue
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 
-from bench.cuda.contest import first_line
 from kernels.certificates import Certificate, Store
 from kernels.certify import certify
-from kernels.cuda import nvrtc
 from kernels.cuda.device import Device
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
-from kernels.table import find_any
 
 WORKERS = 8
 TOGETHER = 6  # kernels to a child
 PATIENCE = 60.0  # seconds without a word
-
-
-def compile_one(name: str, capability: int) -> str:
-    """Into the cache folder; what is wrong with it, or ""."""
-    kernel = find_any(name)
-    assert isinstance(kernel, CudaKernel)
-    try:
-        for launch in kernel.launches:
-            nvrtc.kept(launch, capability)
-    except Exception as error:  # of the compiler's, or a full disk
-        return f"{name}: {first_line(error)}"
-    return ""
-
-
-def compile_all(kernels: Sequence[CudaKernel], capability: int, workers: int) -> list[str]:
-    """What does not compile."""
-    names = [kernel.name for kernel in kernels]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        found = pool.map(compile_one, names, [capability] * len(names))
-        return [complaint for complaint in found if complaint]
 
 
 def judge_all(
@@ -64,11 +39,9 @@ def judge_all(
             # with an end, or kernels that hang alike would be waited for one by one
             certify(some, store, told, PATIENCE, ("bench.cuda.trial", str(seconds)), until)
 
-    threads = [threading.Thread(target=work) for _ in range(WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for done in [pool.submit(work) for _ in range(WORKERS)]:
+            done.result()
     return found
 
 

@@ -1,14 +1,14 @@
 """An op at a size measured on a GPU: our kernels and their peers in turns, cold, checked."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from bench.cuda.bound import Bound
 from bench.cuda.cases import OpCase
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.clock import Clock
-from bench.cuda.contest import Contender, Entry, Outcome, contest, first_line
+from bench.cuda.contest import Contender, Entry, Outcome, contest
 from bench.cuda.peers import peers
 from bench.results import Measurement
 from kernels.cuda.gpu import Gpu
@@ -22,21 +22,22 @@ TIMES = 8  # the cache that copies together are larger than
 ROUNDING = "rounding activations"  # what a second row has beside the kernel itself
 
 
-def kernels_for(case: OpCase, gpu: Gpu) -> list[CudaKernel]:
-    """All that can do it."""
-    return [
-        k
-        for k in CUDA_KERNELS
-        if (k.op, k.format) == (case.op, case.format) and k.takes(case.shape) and not k.lacks(gpu)
-    ]
+def kernels_for(case: OpCase, gpu: Gpu, out: Collection[str]) -> list[CudaKernel]:
+    """All that can do it, but for those that are called so."""
+    those = [k for k in CUDA_KERNELS if (k.op, k.format) == (case.op, case.format)]
+    return [k for k in those if k.takes(case.shape) and not k.lacks(gpu) and k.name not in out]
 
 
-def measure(gpu: Gpu, clock: Clock, ceilings: Ceilings, case: OpCase) -> list[Measurement]:
-    """A row for each contender, those who are absent too."""
+def measure(
+    gpu: Gpu, clock: Clock, ceilings: Ceilings, case: OpCase, out: Collection[str] = ()
+) -> list[Measurement]:
+    """A row for each contender, those who are absent too; kernels called so are left `out`."""
     copies = 1 + int(TIMES * ceilings.cache // max(case.cost.bytes, 1))
     bound: dict[str, Bound] = {}
     entries: list[Entry] = []
-    kernels = kernels_for(case, gpu)
+    kernels = kernels_for(case, gpu, out)
+    if not kernels:
+        raise LookupError(f"no kernel for {case.op} {case.format} passed")
     for kernel in kernels:
         own = bound[kernel.variant] = Bound(gpu, kernel, case.inputs, case.cold, copies)
         entries.append(Contender(kernel.variant, own.enqueue))
@@ -67,7 +68,7 @@ def rows(
     common = Measurement(
         bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes,
         cache="cold", bytes=case.cost.bytes, operations=case.cost.operations, limit=limit,
-        limit_seconds=limit_seconds, rivals=secrets.token_hex(4),
+        limit_seconds=limit_seconds, limit_spread=ceilings.spread, rivals=secrets.token_hex(4),
     )  # fmt: skip
     found = []
     for name in (*outcome.samples, *absent):
@@ -81,11 +82,3 @@ def rows(
             own = replace(common, variant=variant, settings=settings, checked=1)
             found.append(replace(own, samples=samples, note=note))
     return found
-
-
-def failed(case: OpCase, error: Exception) -> Measurement:
-    """The row of a case that could not be measured."""
-    return Measurement(
-        bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes,
-        note=first_line(error),
-    )  # fmt: skip

@@ -74,6 +74,7 @@ def _on(gpu: Gpu) -> Callable[[], AbstractContextManager[Any]]:
     import torch
 
     torch.set_grad_enabled(False)
+    torch.cuda.synchronize()  # what was made for it was made on another stream
     stream = torch.cuda.ExternalStream(gpu.stream.ptr)
     return lambda: torch.cuda.stream(stream)
 

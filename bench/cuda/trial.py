@@ -4,19 +4,16 @@ Run as a program (`python -m bench.cuda.trial SECONDS`) it is the child of `kern
 kernels.trial is.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 
+from kernels.call import AnyKernel
 from kernels.certificates import Certificate
-from kernels.cuda.kernel import CudaKernel
 from kernels.judge import Candidate, judge
-from kernels.table import find_any
-from kernels.trial import certificate_of
+from kernels.trial import answer, certificate_of
 from reference.op import Case, Op
 
 GROWTH = 5 / 4  # how far beyond the largest awkward size random ones go
@@ -35,7 +32,7 @@ def random_cases(op: Op, format: str | None, rng: np.random.Generator) -> Iterat
         yield op.case(sizes, values, int(rng.integers(2**32)), format)
 
 
-def cases(kernel: CudaKernel, seconds: float) -> Iterator[Case]:
+def cases(kernel: AnyKernel, seconds: float) -> Iterator[Case]:
     """All quick ones, however long they take."""
     started = time.perf_counter()
     yield from kernel.spec.quick_cases(kernel.format)
@@ -45,7 +42,7 @@ def cases(kernel: CudaKernel, seconds: float) -> Iterator[Case]:
         yield case
 
 
-def tried(kernel: CudaKernel, seconds: float) -> Certificate:
+def tried(kernel: AnyKernel, seconds: float) -> Certificate:
     started, candidate = time.perf_counter(), Candidate.of(kernel)
     taken = (case for case in cases(kernel, seconds) if kernel.takes(case.shape))
     return certificate_of(kernel, (judge(candidate, case) for case in taken), "quick", started)
@@ -53,10 +50,7 @@ def tried(kernel: CudaKernel, seconds: float) -> Certificate:
 
 def main() -> None:
     seconds = float(sys.argv[1])
-    for line in sys.stdin:
-        kernel = find_any(line.strip())
-        assert isinstance(kernel, CudaKernel)
-        print(json.dumps(asdict(tried(kernel, seconds))), flush=True)
+    answer(lambda kernel: tried(kernel, seconds))
 
 
 if __name__ == "__main__":

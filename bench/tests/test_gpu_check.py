@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
+import time
 from io import StringIO
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +13,16 @@ import numpy as np
 import pytest
 
 from bench import gpu_check
-from bench.cuda import parts, sanitizer
+from bench.child import Revived
+from bench.cuda import measuring, parts, sanitizer
 from bench.cuda.check import Check, Log
+from bench.cuda.compiling import compile_all, program
 from bench.cuda.engine import compared
 from bench.cuda.trial import cases, random_cases
+from bench.results import read
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.table import find_any
 from reference.table import OPS
 
 # What a bare machine with a GPU may lack.
@@ -32,7 +37,7 @@ class Nothing:
         if name.split(".")[0] in sys.argv[1].split():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
-import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged
+import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged, bench.cuda.measuring
 from bench.conditions import conditions
 conditions()
 print("all there")
@@ -107,8 +112,107 @@ def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path
     ]
     said = capsys.readouterr().out
     assert check.say.file.getvalue() == said
-    assert "  not today\n" in said
     assert said.count("FAILED") == 2
+    assert check.missed == ["not today"]
+    assert said.index("NOT RUN: not today") > said.index("FAILED")
+
+
+CHILD = """
+import os, sys, time
+from bench.child import serve
+
+def answer(question):
+    if "probe" in question:
+        return dict(device="made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
+    asked = question.get("kernels", [f"job {question.get('job')}"])[0]
+    what = os.environ.get(asked.replace("/", "_").replace(" ", "_"))
+    if what == "hangs":
+        time.sleep(60)
+    if what == "dies":
+        os._exit(3)
+    if what == "raises":
+        raise RuntimeError("an illegal address")
+    row = dict(bench="gpu", test=asked, samples=[1.0], note=str(os.getpid()))
+    return {"rows": [row]}
+
+serve(answer)
+"""
+
+
+@pytest.fixture(name="child")
+def _child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a child that does as the environment says of a question."""
+    (tmp_path / "obedient.py").write_text(CHILD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "obedient"
+
+
+def variable(name: str) -> str:
+    return name.replace("/", "_").replace(" ", "_")
+
+
+def programs() -> list[list[str]]:
+    """Names of some kernels, those of one source and definitions together."""
+    some = sorted((k for k in CUDA_KERNELS if k.op in ("linear", "rms_norm")), key=program)
+    return [[kernel.name for kernel in own] for _, own in groupby(some, program)]
+
+
+def test_a_compiler_that_hangs_costs_only_what_it_compiles(child, monkeypatch):
+    together = programs()
+    kernels = [find_any(name) for names in together for name in names]
+    told = {0: "hangs", 2: "dies", 4: "raises"}
+    for number, what in told.items():
+        monkeypatch.setenv(variable(together[number][0]), what)
+    soon = time.monotonic() + 50
+    found = compile_all(kernels, 90, workers=3, until=soon, patience=4, module=child)
+    assert found.keys() == {name for number in told for name in together[number]}
+    said = [found[together[number][0]] for number in told]
+    assert said[0].endswith("no answer within 4 s")
+    assert said[1].endswith("it ended with status 3")
+    assert said[2] == "an illegal address"
+
+
+def test_what_is_not_compiled_in_time_is_named(child):
+    kernels = [find_any(names[0]) for names in programs()]
+    found = compile_all(kernels, 90, workers=2, until=time.monotonic(), module=child)
+    assert found == {kernel.name: "not reached in time" for kernel in kernels}
+
+
+def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch):
+    """A hanging one too; after an error nobody relies on the GPU's context."""
+    monkeypatch.setattr(measuring, "LEAST", 4.0)
+    for number, what in {1: "hangs", 2: "dies", 3: "raises"}.items():
+        monkeypatch.setenv(f"job_{number}", what)
+    with Revived(child) as revived:
+        jobs = measuring.Measuring(revived, {}, ["a/b"])
+        ceilings = jobs.probe(30)
+        assert ceilings.peak == 0
+        rows = [row for number in range(6) for row in jobs.rows(number, ceilings, 4)]
+    assert [bool(row.samples) for row in rows] == [True, False, False, False, True, True]
+    assert rows[1].note.endswith("no answer within 4 s")
+    assert rows[2].note.endswith("it ended with status 3")
+    assert rows[3].note == "an illegal address"
+    assert [(r.test, r.shape) for r in rows[1:4]] == [
+        ("GEMV", j.case.sizes) for j in jobs.jobs[1:4]
+    ]
+    first, *_, before, last = (row.note for row in rows)
+    assert before == last != first
+
+
+def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):
+    """And what is left when the time is up is said to be."""
+    monkeypatch.setattr(measuring, "MODULE", child)
+    monkeypatch.setenv("job_1", "raises")
+    check = checked(tmp_path)
+    parts.measure_all(check, {})
+    assert len(check.rows) > 30
+    assert check.failures == [f"{check.rows[1].title}: an illegal address"]
+    (path,) = (tmp_path / "results").iterdir()
+    assert read(path).measurements == tuple(check.rows)
+    late = checked(tmp_path, seconds=0)
+    parts.measure_all(late, {})
+    assert late.missed == [f"{len(check.rows)} measurements, not reached in time"]
+    assert "not run: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -119,7 +223,7 @@ def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path
         ("raise OSError('no such model')", "", ["the engine: OSError: no such model"]),
         (
             "import time; print('one', flush=True); time.sleep(60)",
-            "the rest was not reached in time",
+            "not run: the engine on further models, not reached in time",
             [],
         ),
     ],

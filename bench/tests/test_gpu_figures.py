@@ -1,6 +1,8 @@
 """What bench.gpu_check measures and makes of it, without a GPU."""
 
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from bench.cuda.bound import Bound
 from bench.cuda.ceilings import Ceilings
 from bench.cuda.contest import Absent, Contender, Outcome, contest
 from bench.cuda.goals import GOALS, Goal, of_limit, peers_lines
-from bench.cuda.measure import ROUNDING, failed, rows
+from bench.cuda.jobs import OfOp, failed, jobs
+from bench.cuda.measure import ROUNDING, kernels_for, rows
 from bench.results import Results, of_kind, read
 from bench.timing import Rule
 from data.shapes import ModelShape
@@ -23,7 +26,7 @@ from reference.table import OPS
 SMALL = ModelShape(
     blocks=2, hidden=256, ffn=512, heads=4, kv_heads=2, head_dim=64, vocab=300, context=64
 )
-CEILINGS = Ceilings("made up", bandwidth=1e12, peak=1e14, launch=1e-6, cache=1000)
+CEILINGS = Ceilings("made up", bandwidth=1e12, reading=1.1e12, peak=1e14, launch=1e-6, cache=1000)
 FEW = Rule(least=3, most=3)
 
 
@@ -46,6 +49,9 @@ class Recorder:
     def write(self, buffer, array):
         assert array.nbytes <= buffer.bytes
 
+    def clear(self, buffer):
+        pass
+
     def prepare(self, launch):
         pass
 
@@ -65,6 +71,9 @@ class Turns:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+
+    def wake(self):
+        pass
 
     def repeats(self, enqueue):
         enqueue(0)
@@ -132,17 +141,39 @@ def test_a_step_reads_what_it_is_said_to(kind):
     """Its nodes' weights and caches are the bytes that its limit is of."""
     device = Recorder()
     size = cases.FORMATS[kind].row_bytes
-    block = list(step.block(device, SMALL, kind, copies=1))
+    block = list(step.Step(device, SMALL, kind).block(copies=1))
     cold = [bound for bound in block if bound.cold]
     held = sum(of[0].bytes for bound in cold for n, of in bound.buffers.items() if n in bound.cold)
     total = SMALL.blocks * held + SMALL.vocab * size(SMALL.hidden) + 4 * SMALL.hidden
-    assert step.bytes_of(SMALL, kind) == total
+    assert step.Step(device, SMALL, kind).bytes == total
     assert [len(bound.cold) for bound in cold] == [1, 3, 2, 1, 1, 2, 1]  # 2: keys and values
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_0"])
 def test_a_step_launches_few_kernels(kind):
-    assert step.launches(step.block(Recorder(), SMALL, kind, copies=1)) == 10
+    assert step.launches(step.Step(Recorder(), SMALL, kind).block(copies=1)) == 10
+
+
+def test_what_did_not_pass_is_not_measured():
+    """The next best takes its place, if there is one."""
+    case = cases.linear("GEMV", "BF16", 1, 64, 70)
+    every = [kernel.name for kernel in kernels_for(case, Recorder(), ())]
+    assert len(every) > 1
+    rest = kernels_for(case, Recorder(), every[:1])
+    assert [kernel.name for kernel in rest] == every[1:]
+    used = step.Step(Recorder(), SMALL, "Q4_0").kernel("linear_trio", "Q4_0")
+    broken = step.Step(Recorder(), SMALL, "Q4_0", frozenset([used.name]))
+    with pytest.raises(LookupError, match="no kernel for linear_trio Q4_0 passed"):
+        list(broken.block(copies=1))
+
+
+def test_jobs_are_the_same_in_every_process():
+    """Told by what their rows would be called; none makes its weights before it is run."""
+    models = {"tinyllama-1.1b": Path("a.gguf")}
+    first, again = jobs(models), jobs(models)
+    assert [job.missed for job in first] == [job.missed for job in again]
+    assert len({job.missed for job in first}) == len(first)
+    assert not any("inputs" in vars(job.case) for job in first if isinstance(job, OfOp))
 
 
 def test_those_who_fail_at_once_are_absent():
@@ -157,6 +188,21 @@ def test_those_who_fail_at_once_are_absent():
     assert clock.asked == ["a", "d", "d", "a", "a", "d"]
     assert found.samples == {"a": (1, 4, 5), "d": (2, 3, 6)}
     assert found.absent == (Absent("c", "not installed"), Absent("b", "2 GiB wanted"))
+
+
+def test_those_who_fail_later_are_absent_too():
+    """And the others are measured to the end."""
+    turns = count()
+
+    def fails(_: int) -> str:
+        if next(turns) > 1:
+            raise RuntimeError("an illegal instruction")
+        return "b"
+
+    found = contest(Turns(), [Contender("a", lambda _: "a"), Contender("b", fails)], FEW)
+    assert len(found.samples["a"]) == 3
+    assert list(found.samples) == ["a"]
+    assert found.absent == (Absent("b", "an illegal instruction"),)
 
 
 def outcome(**samples: float) -> Outcome:
@@ -174,10 +220,12 @@ def test_rows_say_who_and_how_near_to_the_limit(tmp_path):
     assert (ours.contender, ours.variant, ours.checked) == ("assay", "generic", 1)
     assert ours.share == pytest.approx(0.5)
     assert ours.limit == "copy bandwidth"
+    assert not replace(ours, samples=(limit / 1.1,) * 3).impossible  # reading goes beyond copying
+    assert replace(ours, samples=(limit / 1.2,) * 3).impossible
     assert (cublas.contender, cublas.variant) == ("cuBLAS", "")
     assert (triton.samples, triton.note) == ((), "no Triton")
     assert len({row.rivals for row in (ours, cublas, triton)}) == 1
-    lost = failed(case, MemoryError("out of memory"))
+    (lost,) = failed(OfOp(case), "out of memory")
     assert (lost.contender, lost.note) == ("assay", "out of memory")
     results = Results(tmp_path, conditions(), {"gpu": CEILINGS.to_json()})
     results.add(ours, cublas, triton, lost)
@@ -227,8 +275,8 @@ def test_a_goal_is_of_all_sizes_together_by_the_fastest_variants():
 
 def test_a_goal_without_figures_says_why():
     assert gemv_goal(0.5).line([], CEILINGS) == "GEMV: unmeasured (not reached); goal >= 50.0%"
-    lost = failed(cases.linear("GEMV", "Q8_0", 1, 64, 640), MemoryError("out of memory"))
-    line = gemv_goal(0.5).line([*gemv(64, 64, generic=1), lost], CEILINGS)
+    lost = failed(OfOp(cases.linear("GEMV", "Q8_0", 1, 64, 640)), "out of memory")
+    line = gemv_goal(0.5).line([*gemv(64, 64, generic=1), *lost], CEILINGS)
     assert line == "GEMV: unmeasured (out of memory); goal >= 50.0%"
     for goal in GOALS:
         assert "unmeasured (not reached)" in goal.line([], CEILINGS)

@@ -182,6 +182,9 @@ class Emulator:
         assert array.nbytes <= buffer.bytes
         ctypes.memmove(buffer.address, array.ctypes.data, array.nbytes)
 
+    def clear(self, buffer: Buffer) -> None:
+        ctypes.memset(buffer.address, 0, buffer.bytes)
+
     def read(self, buffer: Buffer, array: Array) -> None:
         assert array.flags.c_contiguous
         assert array.nbytes <= buffer.bytes

@@ -10,8 +10,6 @@ from engine.gpu.weights import Weights, weights_in
 from engine.watch import Watch
 from kernels.cuda.device import Buffer, Device, upload
 
-PIECE = 2**24  # bytes that are written at a time
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -49,10 +47,7 @@ class DeviceRows:
         self._device, self.shape = device, shape
         self.nbytes = shape[0] * shape[1]
         self.buffer = device.empty(self.nbytes)
-        zeros = np.zeros(min(PIECE, self.nbytes), np.uint8)
-        for begin in range(0, self.nbytes, PIECE):
-            size = min(PIECE, self.nbytes - begin)
-            device.write(self.buffer.at(begin, size), zeros[:size])
+        device.clear(self.buffer)
 
     def _all(self) -> Array:
         rows = np.empty(self.shape, np.uint8)

@@ -63,7 +63,10 @@ class Device(Protocol):
         """Memory of so many bytes at a multiple of 256; DeviceError where there is none left."""
 
     def write(self, buffer: Buffer, array: Array) -> None:
-        """Copy a contiguous array to the buffer's begin."""
+        """Copy a contiguous array to the buffer's begin; the array may change afterwards."""
+
+    def clear(self, buffer: Buffer) -> None:
+        """Every byte of it becomes 0."""
 
     def read(self, buffer: Buffer, array: Array) -> None:
         """Wait, and fill a contiguous array from the buffer's begin."""

@@ -15,6 +15,7 @@ from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Product, Stage
 from reference.op import Array
 
+INLINE = 64 << 10  # bytes of a copy that CUDA takes over at once, wherever they lie
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -38,7 +39,10 @@ class Gpu:
             raise DeviceError(f"no GPU can be used: {reason}") from None
         if number >= count:
             raise DeviceError(f"there is no GPU {number}, only {count}")
-        properties = cupy.cuda.runtime.getDeviceProperties(number)
+        try:
+            properties = cupy.cuda.runtime.getDeviceProperties(number)
+        except self._errors as error:
+            raise DeviceError(f"GPU {number} cannot be used: {error}") from None
         self.name: str = properties["name"].decode()
         self.capability = properties["major"] * 10 + properties["minor"]
         if self.capability < OLDEST:
@@ -69,7 +73,8 @@ class Gpu:
             return ""
 
     def memory(self) -> tuple[int, int]:
-        free, total = self._device.mem_info
+        with self._said():
+            free, total = self._device.mem_info
         kept = self._cupy.get_default_memory_pool().free_bytes()  # for whoever asks next
         return int(free + kept), int(total)
 
@@ -87,6 +92,15 @@ class Gpu:
     def write(self, buffer: Buffer, array: Array) -> None:
         if array.nbytes:
             self._copy("HostToDevice", buffer.address, array.ctypes.data, array.nbytes)
+        if array.nbytes > INLINE:  # of memory that is not pinned CUDA may be reading still
+            self.wait()
+
+    def clear(self, buffer: Buffer) -> None:
+        if buffer.bytes:
+            with self._said():
+                self._cupy.cuda.runtime.memsetAsync(
+                    buffer.address, 0, buffer.bytes, self.stream.ptr
+                )
 
     def read(self, buffer: Buffer, array: Array) -> None:
         if array.nbytes:
