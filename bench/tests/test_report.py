@@ -382,6 +382,7 @@ def test_a_gpu_is_never_certified_by_the_emulator(
 
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     monkeypatch.setattr(current, "_first_gpu", none)
+    monkeypatch.setattr(current, "_instead", [])
     kernel = next(k for k in CUDA_KERNELS if k.name == ON_GPU)
 
     def keep(level: str, device: str) -> Certificate:
