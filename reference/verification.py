@@ -96,6 +96,13 @@ def some_tokens(case: Case, rng: np.random.Generator) -> Array:
     return rng.integers(case.shape["vocab"], size=case.shape["nodes"], dtype=np.int32)
 
 
+def certain_of(tokens: Array, vocab: int) -> Array:
+    """Distributions that have only these tokens. [nodes] -> [nodes vocab]"""
+    rows = np.zeros((len(tokens), vocab))
+    rows[np.arange(len(tokens)), tokens] = 1
+    return rows
+
+
 def some_u(case: Case, rng: np.random.Generator) -> Array:
     """Uniform, and both ends."""
     u = rng.random(case.shape["nodes"])
@@ -109,7 +116,7 @@ def _make_rejected(case: Case) -> Arguments:
     rng, vocab = case.rng(), case.shape["vocab"]
     p, other, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
     almost = p * (1 + 2.0**-50 * rng.integers(-4, 5, p.shape))
-    certain = np.eye(vocab)[tokens]
+    certain = certain_of(tokens, vocab)
     kind = rng.choice(4, (len(p), 1), p=(0.1, 0.1, 0.2, 0.6))
     q = np.choose(kind, [p, np.minimum(almost, 1), certain, other])
     drawn = pick(q, rng.random(len(q)))
@@ -130,7 +137,7 @@ def _make_exclude(case: Case) -> Arguments:
     rng = case.rng()
     p, tokens = some_rows(case, rng), some_tokens(case, rng)
     certain = rng.random((len(p), 1)) < 0.2
-    return {"p": np.where(certain, np.eye(case.shape["vocab"])[tokens], p), "tokens": tokens}
+    return {"p": np.where(certain, certain_of(tokens, case.shape["vocab"]), p), "tokens": tokens}
 
 
 def _make_pick(case: Case) -> Arguments:
