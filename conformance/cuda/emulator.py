@@ -72,17 +72,45 @@ def _kept(name: str, words: Iterable[str], make: Callable[[Path], None]) -> Path
     return path
 
 
-def _compiled(name: str, source: str, options: Sequence[str], files: Mapping[str, str]) -> Path:
-    """The object of a C++ source that includes these files."""
+def _host() -> list[str]:
+    """What stands in the files that all is compiled with."""
+    return [(HERE / file).read_text() for file in HOST]
+
+
+@cache
+def _header() -> Path:
+    """CUDA's words, host.h, with what the compiler made of them beside it: a quarter of the time of
+    compiling a kernel."""
+    text = f'#include "{HERE / "host.h"}"\n'
+    words = [text, *COMMON, *KERNEL, *_host()]
+
+    def write(path: Path) -> None:
+        path.write_text(text)
+
+    header = _kept("host.h", words, write)
+    options = (*COMMON, *KERNEL, "-x", "c++-header", header)
+    _kept("host.h.gch", words, lambda path: _run("host.h", *options, "-o", path))
+    return header
+
+
+def _compiled(
+    name: str,
+    source: str,
+    options: Sequence[str],
+    files: Mapping[str, str],
+    header: Path | None = None,
+) -> Path:
+    """The object of a C++ source that includes these files, and the header first."""
 
     def make(path: Path) -> None:
         for file, content in {**files, f"{name}.cpp": source}.items():
             path.with_name(file).write_text(content)
         text = path.with_name(f"{name}.cpp")
-        _run(name, *COMMON, *options, f"-I{HERE}", "-c", "-o", path, text)
+        ahead = ("-include", header) if header else ()
+        _run(name, *COMMON, *options, f"-I{HERE}", *ahead, "-c", "-o", path, text)
 
     words = [source, *options, *COMMON, *(word for file in files.items() for word in file)]
-    return _kept(f"{name}.o", [*words, *((HERE / file).read_text() for file in HOST)], make)
+    return _kept(f"{name}.o", [*words, *_host()], make)
 
 
 def _linked(name: str, *objects: Path) -> Path:
@@ -104,8 +132,7 @@ def _runtime() -> ctypes.CDLL:
 @cache
 def _loaded(launch: Launch) -> ctypes.CDLL:
     """The kernel, callable with an array of the addresses of its parameters."""
-    all_functions = f"""#include "host.h"
-#include "{launch.source}"
+    all_functions = f"""#include "{launch.source}"
 extern "C" {{
 __attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
 void shared_memory(char** begin, char** end) {{
@@ -123,7 +150,8 @@ void invoke(void** p) {{ {launch.function}({given}); }}
 """
     _runtime()
     stem = Path(launch.source).stem
-    kernels = _compiled(stem, all_functions, (*KERNEL, *launch.defines), launch.files)
+    options = (*KERNEL, *launch.defines)
+    kernels = _compiled(stem, all_functions, options, launch.files, _header())
     entry = _compiled(launch.function, this_one, ("-O1",), {})
     return ctypes.CDLL(str(_linked(launch.function, kernels, entry)))
 
