@@ -22,7 +22,12 @@ FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any mor
 
 
 class ChildError(RuntimeError):
-    """A question that got no answer: one line that says why."""
+    """A question that got no answer: one line that says why, and `reason`, which does not say what
+    was asked."""
+
+    def __init__(self, reason: str, told: str = "") -> None:
+        super().__init__(f"{told}: {reason}" if told else reason)
+        self.reason = reason
 
 
 class Child:
@@ -30,7 +35,7 @@ class Child:
 
     `env` is added to this process's environment. Modules are looked for where this process looks
     for them, unless `env` has a PYTHONPATH. A child that takes longer than `patience` seconds over
-    an answer counts as hung and is killed.
+    an answer counts as hung and is killed. What it has started ends with it.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            process_group=0,
             env={**os.environ, "PYTHONPATH": paths, **(env or {})},
         )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -78,26 +84,27 @@ class Child:
         asked = json.dumps(question)
         told = f"{self.module}, asked {asked[:200]}"
         if self.ended or self._process.stdin is None:
-            raise ChildError(f"{told}: it has ended before")
+            raise ChildError("it has ended before", told)
         with suppress(BrokenPipeError):  # it is dead: its status says how
             self._process.stdin.write(asked + "\n")
             self._process.stdin.flush()
         try:
             line = self._answers.get(timeout=self.patience)
         except queue.Empty:
-            self._process.kill()
+            self._kill()
             self.close()
-            raise ChildError(f"{told}: no answer within {self.patience:g} s") from None
+            raise ChildError(f"no answer within {self.patience:g} s", told) from None
         if line is None:
             self.close()
-            raise ChildError(f"{told}: {self._death()}")
+            raise ChildError(self._death(), told)
         try:
             answer = json.loads(line)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
             self.close()
-            raise ChildError(f"{told}: it printed {line.strip()[:200]!r} instead of an answer")
+            printed = f"it printed {line.strip()[:200]!r} instead of an answer"
+            raise ChildError(printed, told)
         if "error" in answer:
             raise ChildError(str(answer["error"]))
         return answer
@@ -108,16 +115,20 @@ class Child:
             return
         with suppress(BrokenPipeError):  # it is dead already
             self._process.stdin.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(FAREWELL)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._kill()
+        with suppress(subprocess.TimeoutExpired):  # a call into a driver may never end
+            self._process.wait(FAREWELL)
         for reader in self._readers:
             reader.join(FAREWELL)  # a grandchild may hold the pipes open
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None and not any(reader.is_alive() for reader in self._readers):
                 stream.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "Child":
         return self
@@ -127,6 +138,8 @@ class Child:
 
     def _death(self) -> str:
         status = self._process.returncode
+        if status is None:
+            return "it has closed its output and does not end"
         last = next((line for line in reversed(self._complaints) if line), "")
         said = f": {last[:300]}" if last else ""
         if status < 0:

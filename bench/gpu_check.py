@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = [word.partition("=") for word in chosen.model]
     if wrong := [name for name, equals, _ in models if not equals]:
         parser.error(f"--model is SHAPE=FILE, got {wrong[0]!r}")
+    begun = time.monotonic()
     gpu = gpu_here()
     if isinstance(gpu, str):
         print(f"gpu-check: {gpu}", file=sys.stderr)
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpu-check: {chosen.out} cannot be written: {error.strerror}", file=sys.stderr)
         return 1
     with log as file:
-        check = Check(gpu, chosen.out, Log(file), chosen.minutes * 60)
+        check = Check(gpu, chosen.out, Log(file, begun), chosen.minutes * 60)
         check.say(f"everything goes into {chosen.out.absolute()}")
         for name in lacking(tuple(OPTIONAL)):
             check.say(f"without {name}: {OPTIONAL[name]}")

@@ -124,7 +124,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Measurement":
-        """Of its fields; ValueError or TypeError for what is none."""
+        """Of its fields; KeyError, ValueError or TypeError for what is none."""
         samples = data["samples"]
         if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
             raise ValueError("samples are finite and not negative")

@@ -73,7 +73,7 @@ class Model:
         self.metadata = self.file.metadata
         said = described(self.file, options)
         self.config, self.family, self.bundles = said.config, said.family, said.bundles
-        self._of_sparsity = list(said.notes)
+        self._of_sparsity = said.notes
         context = options.context or min(self.config.context, 4096)
         check_memory(self.config, options, context)
         self.limits = {

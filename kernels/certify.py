@@ -25,6 +25,7 @@ from kernels.table import find_any
 from kernels.trial import quick
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
+FAREWELL = 10.0  # seconds that a child has to end when it is killed
 Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
 
 
@@ -40,7 +41,8 @@ def certify(
 
     A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
     with the rest. `progress` is told of each certificate as it comes; `program` is the module that
-    the child runs, with its arguments; none begins after the moment `until`, of time.monotonic().
+    the child runs, with its arguments; what is not done by the moment `until`, of time.monotonic(),
+    has no certificate.
     """
 
     def keep(certificate: Certificate) -> None:
@@ -52,7 +54,7 @@ def certify(
         keep(replace(quick(kernel), level=EMULATED))
     waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]
     while waiting and time.monotonic() < until:
-        for certificate in _trials(waiting, patience, program):
+        for certificate in _trials(waiting, patience, program, until):
             keep(certificate)
             waiting.remove(certificate.kernel)
 
@@ -61,8 +63,11 @@ def _emulated(kernel: AnyKernel) -> bool:
     return isinstance(kernel, CudaKernel) and current().emulated
 
 
-def _trials(names: Sequence[str], patience: float, program: Sequence[str]) -> Iterator[Certificate]:
-    """The certificates of one child, until it is done, dies or hangs; at least one."""
+def _trials(
+    names: Sequence[str], patience: float, program: Sequence[str], until: float
+) -> Iterator[Certificate]:
+    """The certificates of one child, until it is done, dies or hangs: at least one, if there is
+    time for it."""
     paths = os.pathsep.join(p for p in sys.path if p)
     child = subprocess.Popen(
         [sys.executable, "-m", *program],
@@ -80,7 +85,7 @@ def _trials(names: Sequence[str], patience: float, program: Sequence[str]) -> It
     ]
     for reader in readers:
         reader.start()
-    pending, hung = list(names), False
+    pending, hung, late = list(names), False, False
     try:
         assert child.stdin is not None
         with child.stdin:
@@ -88,22 +93,34 @@ def _trials(names: Sequence[str], patience: float, program: Sequence[str]) -> It
     except BrokenPipeError:
         pass  # it died at once: its exit status says how
     try:
-        while line := lines.get(timeout=patience):
+        while line := lines.get(timeout=max(0.0, min(patience, until - time.monotonic()))):
             yield Certificate(**json.loads(line))
             pending.pop(0)
     except queue.Empty:
-        hung = True
+        late = time.monotonic() >= until
+        hung = not late
     finally:
-        if hung:
-            child.kill()
-        status = child.wait()
-        for reader in readers:
-            reader.join()
-        for stream in filter(None, (child.stdout, child.stderr)):
-            stream.close()
-    if pending:
+        status = _ended(child, readers, kill=hung or late)
+    if pending and not late:
         failure = f"did not finish within {patience:g} s" if hung else _death(status, complaints)
         yield _failed(find_any(pending[0]), failure)
+
+
+def _ended(
+    child: subprocess.Popen[str], readers: Sequence[threading.Thread], kill: bool
+) -> int | None:
+    """Its status, or None of one that cannot be killed: a call into a driver may never end."""
+    if kill:
+        child.kill()
+    try:
+        status = child.wait(FAREWELL if kill else None)
+    except subprocess.TimeoutExpired:
+        return None
+    for reader in readers:
+        reader.join()
+    for stream in filter(None, (child.stdout, child.stderr)):
+        stream.close()
+    return status
 
 
 def _read_lines(stream: Iterable[str], lines: "queue.Queue[str | None]") -> None:
@@ -112,8 +129,8 @@ def _read_lines(stream: Iterable[str], lines: "queue.Queue[str | None]") -> None
     lines.put(None)
 
 
-def _death(status: int, complaints: Sequence[str]) -> str:
-    if status < 0:
+def _death(status: int | None, complaints: Sequence[str]) -> str:
+    if status and status < 0:
         return f"took the process down with {signal.Signals(-status).name}"
     last = complaints[-1].strip() if complaints else "no message"
     return f"stopped its trial: {last[:300]}"

@@ -1,7 +1,7 @@
 """What a GPU can do at most, as far as it can be asked: copies, and products by cuBLAS."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.cuda.clock import Clock
 from bench.cuda.contest import Contender, contest
+from bench.results import Measurement
 from kernels.cuda.gpu import Gpu
 
 READ = """
@@ -32,8 +33,8 @@ NOISE = 0.05  # of what is probed, between one moment and another
 class Ceilings:
     """`bandwidth` in bytes a second, read and written ones both counted, of copying within the GPU;
     `reading` the same of a kernel that only reads; `peak` in operations a second of a large product
-    of float16 with float32 sums, 0 where there is no cuBLAS; `launch` seconds of an empty kernel
-    among many in a graph; `cache` bytes of the last-level cache."""
+    of float16 with float32 sums, 0 where `lacks` says why there is none; `launch` seconds of an
+    empty kernel among many in a graph; `cache` bytes of the last-level cache."""
 
     device: str
     bandwidth: float
@@ -41,22 +42,32 @@ class Ceilings:
     peak: float
     launch: float
     cache: int
+    lacks: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @property
-    def spread(self) -> float:
-        """How far beyond the copy bandwidth may go what hardly writes."""
-        return max(0.0, self.reading / self.bandwidth - 1) + NOISE
-
-    def seconds(self, bytes_: float, operations: float) -> tuple[float, str]:
-        """What it allows at best, and by which limit."""
-        by = {"copy bandwidth": bytes_ / self.bandwidth}
+    def limit(self, bytes_: float, operations: float) -> "Limit":
+        """What it allows at best."""
+        # what hardly writes may go beyond the rate of copies
+        beyond = max(0.0, self.reading / self.bandwidth - 1) + NOISE
+        limits = [Limit("copy bandwidth", bytes_ / self.bandwidth, beyond)]
         if self.peak:
-            by["matmul peak"] = operations / self.peak
-        name = max(by, key=by.__getitem__)
-        return by[name], name
+            limits.append(Limit("matmul peak", operations / self.peak, NOISE))
+        return max(limits, key=lambda limit: limit.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What `name` allows: `seconds` at least, but for a `spread` of that."""
+
+    name: str
+    seconds: float
+    spread: float
+
+    def of(self, row: Measurement) -> Measurement:
+        """The row with it."""
+        return replace(row, limit=self.name, limit_seconds=self.seconds, limit_spread=self.spread)
 
 
 def probe(gpu: Gpu, clock: Clock) -> Ceilings:
@@ -90,12 +101,13 @@ def probe(gpu: Gpu, clock: Clock) -> Ceilings:
     found = contest(clock, entries)
     if missing := [x for x in found.absent if x.name != "matmul"]:
         raise RuntimeError("; ".join(f"{x.name}: {x.reason}" for x in missing))
-    product_seconds = found.samples.get("matmul")
+    multiplied = found.samples.get("matmul")
     return Ceilings(
         device=gpu.identity,
         bandwidth=2 * COPIED / median(found.samples["copy"]),
         reading=COPIED / median(found.samples["read"]),
-        peak=2 * LARGE**3 / median(product_seconds) if product_seconds else 0.0,
+        peak=2 * LARGE**3 / median(multiplied) if multiplied else 0.0,
+        lacks="; ".join(absent.reason for absent in found.absent),
         launch=_launch(gpu, clock, cupy.RawKernel('extern "C" __global__ void no() {}', "no")),
         cache=int(cupy.cuda.Device().attributes["L2CacheSize"]),
     )

@@ -14,7 +14,7 @@ class Log:
     """What is said, with the seconds since the beginning, on the terminal and in a file."""
 
     file: TextIO
-    begun: float = field(default_factory=time.monotonic)
+    begun: float
 
     def __call__(self, text: str) -> None:
         for line in text.splitlines() or [""]:

@@ -59,9 +59,10 @@ class Clock:
                 return float(self._events.get_elapsed_time(begin, end)) / 1e3 / repeats
             self._cycles *= 2
             if self._cycles > LONGEST:
+                self._cycles = FIRST
                 if repeats == 1:
                     raise DeviceError("a launch takes the host longer than any wait")
-                repeats, self._cycles = -(-repeats // 4), FIRST
+                repeats = -(-repeats // 4)
 
     def repeats(self, enqueue: Enqueue) -> int:
         """How many make a sample."""

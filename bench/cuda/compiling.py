@@ -8,11 +8,13 @@ are those to compile into the cache folder.
 import queue
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from bench.child import ChildError, Revived, serve
+from bench.cuda.contest import first_line
+from bench.cuda.threads import in_threads, taken
 from kernels.cuda import nvrtc
 from kernels.cuda.kernel import CudaKernel
 from kernels.table import find_any
@@ -26,6 +28,14 @@ def program(kernel: CudaKernel) -> tuple[str, tuple[str, ...]]:
     return kernel.launches[0].source, kernel.launches[0].defines
 
 
+@dataclass(slots=True)
+class Compiled:
+    """By kernel, why it does not compile; and those that were not reached in time."""
+
+    complaints: dict[str, str] = field(default_factory=dict)
+    unreached: list[str] = field(default_factory=list)
+
+
 def compile_all(
     kernels: Sequence[CudaKernel],
     capability: int,
@@ -33,40 +43,46 @@ def compile_all(
     until: float,
     patience: float = PATIENCE,
     module: str = MODULE,
-) -> dict[str, str]:
-    """By kernel, why it was not compiled before the moment `until`, of time.monotonic()."""
+) -> Compiled:
+    """What there is to say of them at the moment `until`, of time.monotonic(), or before."""
+    found = Compiled()
     waiting: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     for _, some in groupby(sorted(kernels, key=program), program):
         waiting.put([kernel.name for kernel in some])
-    complaints = {}
+
+    def ask(child: Revived, names: list[str]) -> None:
+        left = until - time.monotonic()
+        try:
+            question = {"kernels": names, "capability": capability}
+            found.complaints.update(child.ask(question, min(patience, left))["complaints"])
+        except ChildError as error:
+            if time.monotonic() >= until:
+                found.unreached += names
+            else:
+                found.complaints.update(dict.fromkeys(names, error.reason))
 
     def work() -> None:
         with Revived(module) as child:
-            while (left := until - time.monotonic()) > 0:
-                try:
-                    names = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    child.ask({"kernels": names, "capability": capability}, min(patience, left))
-                except ChildError as error:
-                    complaints.update(dict.fromkeys(names, str(error)))
+            for names in taken(waiting, until):
+                ask(child, names)
 
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(work) for _ in range(workers)]:
-            done.result()
+    in_threads(workers, work, waiting)
     while not waiting.empty():
-        complaints.update(dict.fromkeys(waiting.get(), "not reached in time"))
-    return complaints
+        found.unreached += waiting.get()
+    return found
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
+    complaints = {}
     for name in question["kernels"]:
         kernel = find_any(name)
         assert isinstance(kernel, CudaKernel)
-        for launch in kernel.launches:
-            nvrtc.kept(launch, question["capability"])
-    return {}
+        try:
+            for launch in kernel.launches:
+                nvrtc.kept(launch, question["capability"])
+        except Exception as error:  # of the compiler's, or a full disk
+            complaints[name] = first_line(error)
+    return {"complaints": complaints}
 
 
 if __name__ == "__main__":

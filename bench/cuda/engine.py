@@ -81,12 +81,9 @@ def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
     of_format: Counter[str] = Counter()
     for tensor in GGUFFile(path).tensors.values():
         of_format[tensor.type_name] += tensor.n_bytes
-    limit_seconds, limit = ceilings.seconds(of_format.total(), 0)
-    return replace(
-        row, tokens=1, cache="cold", format=of_format.most_common(1)[0][0],
-        samples=tuple(samples[1:]), bytes=float(of_format.total()), limit=limit,
-        limit_seconds=limit_seconds, limit_spread=ceilings.spread,
-    )  # fmt: skip
+    total, kind = float(of_format.total()), of_format.most_common(1)[0][0]
+    row = replace(row, tokens=1, cache="cold", format=kind, samples=tuple(samples[1:]), bytes=total)
+    return ceilings.limit(total, 0).of(row)
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """What is measured on a GPU, one thing after the other, what matters most first."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from bench.results import Measurement
 from data.shapes import ModelShape, read
 from kernels.cuda.gpu import Gpu
 
+PATIENCE = 60.0
 CELLS, PROMPT = 32768, 2048
 STEPS = (("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16"))
 
@@ -26,15 +28,19 @@ class Lab:
     gpu: Gpu
     clock: Clock
     ceilings: Ceilings
-    out: frozenset[str] = frozenset()
+    out: frozenset[str]
 
 
 class Job(Protocol):
     """Something to be measured."""
 
     @property
-    def missed(self) -> Measurement:
-        """Its row where nothing came of it, but for the reason."""
+    def row(self) -> Measurement:
+        """What is known before."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds that it may take."""
 
     def run(self, lab: Lab) -> list[Measurement]:
         """A row for each contender."""
@@ -45,9 +51,10 @@ class OfOp:
     """An op at a size: all kernels that can do it, and peers."""
 
     case: OpCase
+    patience: float = PATIENCE
 
     @property
-    def missed(self) -> Measurement:
+    def row(self) -> Measurement:
         case = self.case
         return Measurement(
             bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes
@@ -64,9 +71,10 @@ class OfStep:
     name: str
     model: ModelShape
     format: str
+    patience: float = PATIENCE
 
     @property
-    def missed(self) -> Measurement:
+    def row(self) -> Measurement:
         return Measurement(
             bench="gpu", test="kernels of a step", target="cuda", format=self.format,
             model=self.name,
@@ -74,7 +82,7 @@ class OfStep:
 
     def run(self, lab: Lab) -> list[Measurement]:
         step_of = step.Step(lab.gpu, self.model, self.format, lab.out)
-        return [step.decode(step_of, lab.clock, lab.ceilings, self.missed)]
+        return [step.decode(step_of, lab.clock, lab.ceilings, self.row)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +91,19 @@ class OfEngine:
 
     name: str
     path: Path
+    patience: float = math.inf  # kernels may have to be certified, and files are long
 
     @property
-    def missed(self) -> Measurement:
+    def row(self) -> Measurement:
         return Measurement(bench="gpu", test="engine", target="cuda", model=self.name)
 
     def run(self, lab: Lab) -> list[Measurement]:
-        return [engine.decoding(self.path, lab.ceilings, self.missed)]
+        return [engine.decoding(self.path, lab.ceilings, self.row)]
 
 
 def failed(job: Job, why: str) -> list[Measurement]:
     """The row of a job of which nothing came."""
-    return [replace(job.missed, note=why)]
+    return [replace(job.row, note=why)]
 
 
 def jobs(models: Mapping[str, Path]) -> list[Job]:

@@ -2,10 +2,9 @@
 what takes time, and so that a kernel which takes its process down costs only it."""
 
 import queue
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
+from bench.cuda.threads import in_threads, taken
 from kernels.certificates import Certificate, Store
 from kernels.certify import certify
 from kernels.cuda.device import Device
@@ -18,31 +17,27 @@ PATIENCE = 60.0  # seconds without a word
 
 
 def judge_all(
-    kernels: Sequence[CudaKernel], store: Store, seconds: float, until: float
-) -> list[Certificate]:
-    """Certificates of those that were reached before the moment `until`; each kernel has so many
-    seconds for all its cases, or what the quick ones take."""
+    kernels: Sequence[CudaKernel],
+    store: Store,
+    seconds: float,
+    until: float,
+    tell: Callable[[Certificate], None],
+) -> None:
+    """Tell the certificates of those that were tried before the moment `until`; each kernel has so
+    many seconds for all its cases, or what the quick ones take."""
     waiting: queue.SimpleQueue[Sequence[CudaKernel]] = queue.SimpleQueue()
     for first in range(0, len(kernels), TOGETHER):
         waiting.put(kernels[first : first + TOGETHER])
-    found: list[Certificate] = []
 
     def told(_: int, certificate: Certificate) -> None:
-        found.append(certificate)
+        tell(certificate)
 
     def work() -> None:
-        while time.monotonic() < until:
-            try:
-                some = waiting.get_nowait()
-            except queue.Empty:
-                return
+        for some in taken(waiting, until):
             # with an end, or kernels that hang alike would be waited for one by one
             certify(some, store, told, PATIENCE, ("bench.cuda.trial", str(seconds)), until)
 
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for done in [pool.submit(work) for _ in range(WORKERS)]:
-            done.result()
-    return found
+    in_threads(WORKERS, work, waiting)
 
 
 def runnable(device: Device) -> list[CudaKernel]:

@@ -29,7 +29,7 @@ def kernels_for(case: OpCase, gpu: Gpu, out: Collection[str]) -> list[CudaKernel
 
 
 def measure(
-    gpu: Gpu, clock: Clock, ceilings: Ceilings, case: OpCase, out: Collection[str] = ()
+    gpu: Gpu, clock: Clock, ceilings: Ceilings, case: OpCase, out: Collection[str]
 ) -> list[Measurement]:
     """A row for each contender, those who are absent too; kernels called so are left `out`."""
     copies = 1 + int(TIMES * ceilings.cache // max(case.cost.bytes, 1))
@@ -63,13 +63,13 @@ def rows(
 ) -> list[Measurement]:
     """The outcome's, ours by their variants, which `failures` names; of those of wrong outputs
     without samples."""
-    limit_seconds, limit = ceilings.seconds(case.cost.bytes, case.cost.operations)
     absent = {entry.name: entry.reason for entry in outcome.absent}
-    common = Measurement(
+    limit = ceilings.limit(case.cost.bytes, case.cost.operations)
+    common = limit.of(Measurement(
         bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes,
-        cache="cold", bytes=case.cost.bytes, operations=case.cost.operations, limit=limit,
-        limit_seconds=limit_seconds, limit_spread=ceilings.spread, rivals=secrets.token_hex(4),
-    )  # fmt: skip
+        cache="cold", bytes=case.cost.bytes, operations=case.cost.operations,
+        rivals=secrets.token_hex(4),
+    ))  # fmt: skip
     found = []
     for name in (*outcome.samples, *absent):
         variant, _, settings = name.partition(" ")

@@ -15,11 +15,12 @@ from typing import Any
 from bench.child import ChildError, Revived, serve
 from bench.cuda.ceilings import Ceilings, probe
 from bench.cuda.clock import Clock
-from bench.cuda.jobs import Lab, failed, jobs
+from bench.cuda.contest import first_line
+from bench.cuda.jobs import PATIENCE, Lab, failed, jobs
 from bench.results import Measurement
 from kernels.cuda.gpu import Gpu
 
-LEAST, PATIENCE = 15.0, 60.0  # seconds for one of them
+LEAST = 15.0  # seconds that whatever is begun may take
 MODULE = "bench.cuda.measuring"
 
 
@@ -31,32 +32,42 @@ class Measuring:
         self.jobs = jobs(models)
 
     def probe(self, seconds: float) -> Ceilings:
-        """ChildError where it cannot be done within so many seconds, or LEAST."""
-        return Ceilings(**self._child.ask({"probe": True}, _patience(seconds)))
+        """Tried twice; ChildError where it cannot be done in so many seconds each, LEAST or
+        PATIENCE."""
+        for last in (False, True):
+            try:
+                return Ceilings(**self._ask({"probe": True}, PATIENCE, seconds))
+            except ChildError:
+                self._child.end()
+                if last:
+                    raise
+        raise AssertionError
 
     def rows(self, number: int, ceilings: Ceilings, seconds: float) -> list[Measurement]:
-        """Of the job of this number, within so many seconds, or LEAST; if there are none, a row
-        that says why."""
+        """Of the job of this number, within its patience and so many seconds, or LEAST; a row that
+        says why if there are none."""
+        job = self.jobs[number]
         question = {
             "job": number,
             "models": {name: str(path) for name, path in self._models.items()},
-            "ceilings": asdict(ceilings),
+            "ceilings": ceilings.to_json(),
             "out": self._out,
         }
         try:
-            found = self._child.ask(question, _patience(seconds))["rows"]
+            found = self._ask(question, job.patience, seconds)["rows"]
+            return [Measurement.from_json(row) for row in found]
         except ChildError as error:
             self._child.end()  # the context may be lost
-            return failed(self.jobs[number], str(error))
-        return [Measurement.from_json(row) for row in found]
+            return failed(job, error.reason)
+        except (ValueError, TypeError, KeyError) as error:
+            return failed(job, first_line(error))
 
-
-def _patience(left: float) -> float:
-    return min(PATIENCE, max(LEAST, left))
+    def _ask(self, question: dict[str, Any], patience: float, left: float) -> dict[str, Any]:
+        return self._child.ask(question, min(patience, max(LEAST, left)))
 
 
 @contextmanager
-def measuring(models: Mapping[str, Path], out: Iterable[str] = ()) -> Iterator[Measuring]:
+def measuring(models: Mapping[str, Path], out: Iterable[str]) -> Iterator[Measuring]:
     with Revived(MODULE) as child:
         yield Measuring(child, models, out)
 
@@ -74,7 +85,7 @@ class Worker:
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         if "probe" in question:
-            return asdict(probe(self.gpu, self.clock))
+            return probe(self.gpu, self.clock).to_json()
         models = {name: Path(path) for name, path in question["models"].items()}
         ceilings, out = Ceilings(**question["ceilings"]), frozenset(question["out"])
         lab = Lab(self.gpu, self.clock, ceilings, out)

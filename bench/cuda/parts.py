@@ -1,13 +1,12 @@
 """The parts of a check, one after the other."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.conditions import conditions
+from bench.conditions import affinity, conditions
 from bench.cuda import engine, sanitizer
 from bench.cuda.check import Check
 from bench.cuda.compiling import compile_all
@@ -18,7 +17,8 @@ from bench.cuda.measure import OURS
 from bench.cuda.measuring import measuring
 from bench.gpu_check import lacking
 from bench.results import Measurement, Results
-from kernels.certificates import Store
+from kernels.certificates import Certificate, Store
+from kernels.cuda.kernel import CudaKernel
 
 # By when parts that could take longer have to end, as shares of all the time.
 COMPILED, JUDGED, SANITIZED, COMPARED = 0.25, 0.42, 0.5, 0.58
@@ -27,10 +27,9 @@ RANDOM = 0.5  # seconds of random cases for each kernel
 
 def run(check: Check, models: Mapping[str, Path]) -> None:
     """All of them; one that breaks off is a failure, and the next one follows."""
-    free, total = check.gpu.memory()
-    check.say(f"{check.gpu.identity}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
-    comparison = begin_comparison(check)  # most of its time goes into compiling CPU kernels
+    comparison = begin_comparison()  # most of its time goes into compiling CPU kernels
     parts: dict[str, Callable[[Check], None]] = {
+        "the GPU": introduce,
         "judging": judge,
         "compute-sanitizer": sanitize,
         "the engine": partial(end_comparison, comparison=comparison),
@@ -53,19 +52,36 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
         check.say(f"  {failure}")
 
 
+def introduce(check: Check) -> None:
+    free, total = check.gpu.memory()
+    check.say(f"{check.gpu.identity}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+
+
 def judge(check: Check) -> None:
-    """Every kernel on the GPU. What does not pass is not measured either."""
+    """Every kernel on the GPU. What fails is not measured either."""
     every, capability = runnable(check.gpu), check.gpu.capability
     if not check.gpu.library:
         check.miss("kernels that need cuBLAS, which is not here")
-    complaints = compile_all(every, capability, os.cpu_count() or 1, check.by(COMPILED))
-    for name, complaint in complaints.items():
+    compiled = compile_all(every, capability, len(affinity()), check.by(COMPILED))
+    for name, complaint in compiled.complaints.items():
         check.fail(f"{name}: {complaint}")
-    kernels = [kernel for kernel in every if kernel.name not in complaints]
-    check.say(f"{len(kernels)} kernels compiled, {len(complaints)} not")
-    store = Store(check.folder / "certificates.jsonl")
-    check.broken |= complaints.keys()
-    found = judge_all(kernels, store, RANDOM, check.by(JUDGED))
+    check.broken |= compiled.complaints.keys()
+    kernels = [kernel for kernel in every if kernel.name not in check.broken]
+    left = len(compiled.unreached)
+    check.say(f"{len(kernels) - left} of {len(every)} kernels compiled")
+    if left:
+        check.miss(f"compiling {left} kernels ahead, not reached in time")
+    store, found = Store(check.folder / "certificates.jsonl"), list[Certificate]()
+    try:
+        judge_all(kernels, store, RANDOM, check.by(JUDGED), found.append)
+    finally:  # whatever breaks off
+        tell_verdicts(check, kernels, found)
+
+
+def tell_verdicts(
+    check: Check, kernels: Sequence[CudaKernel], found: Sequence[Certificate]
+) -> None:
+    """Of those that were tried."""
     passed = [certificate for certificate in found if certificate.passed]
     for certificate in found:
         if not certificate.passed:
@@ -94,11 +110,13 @@ def sanitize(check: Check) -> None:
         finding = sanitizer.watched(path, tool, left)
         if finding.fault:
             check.fail(f"compute-sanitizer {tool}: {finding.words}")
+        elif finding.missed:
+            check.miss(f"{tool}: {finding.words}")
         else:
             check.say(f"{tool}: {finding.words}")
 
 
-def begin_comparison(check: Check) -> subprocess.Popen[str] | str:
+def begin_comparison() -> subprocess.Popen[str] | str:
     """Of the engine's logits with the CPU's, in a process of its own; or why there is none."""
     if missing := lacking(("gguf", "tokenizers")):
         return f"the engine, without {' and '.join(missing)}"
@@ -130,11 +148,12 @@ def measure_all(check: Check, models: Mapping[str, Path]) -> None:
     """Ops and steps, as far as the time goes; goals and peers at the end."""
     with measuring(models, check.broken) as child:
         ceilings = child.probe(check.left())
-        peak = f"{ceilings.peak / 1e12:,.0f} TFLOP/s" if ceilings.peak else "a rate unknown here"
+        if not ceilings.peak:
+            check.miss(f"the matmul peak: {ceilings.lacks}")
         check.say(
             f"copies at {ceilings.bandwidth / 1e9:,.0f} GB/s, reads at"
-            f" {ceilings.reading / 1e9:,.0f}, multiplies at {peak}, launches in"
-            f" {ceilings.launch * 1e6:.2f} us"
+            f" {ceilings.reading / 1e9:,.0f}, multiplies at {ceilings.peak / 1e12:,.0f} TFLOP/s,"
+            f" launches in {ceilings.launch * 1e6:.2f} us"
         )
         results = Results(check.folder / "results", conditions(), {"gpu": ceilings.to_json()})
         for number in range(len(child.jobs)):

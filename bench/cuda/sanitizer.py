@@ -25,6 +25,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 FAULT = 86  # its exit status where it found one
 REFUSED = "Device not supported"  # says one that cannot work here, whatever it watches
+FAREWELL = 10.0  # seconds that a process has to end when it is killed
 SAID = 6  # lines of what it says
 MODULE = "bench.cuda.sanitizer"
 TOOLKITS = Path("/usr/local")
@@ -64,10 +65,11 @@ def sample() -> Iterator[tuple[CudaKernel, Case]]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a tool says, and whether it is of a fault."""
+    """What a tool says, and whether it is of a fault, or that it could not look."""
 
     words: str
     fault: bool = False
+    missed: bool = False
 
 
 def watched(path: str, tool: str, seconds: float) -> Finding:
@@ -75,30 +77,30 @@ def watched(path: str, tool: str, seconds: float) -> Finding:
     command = [path, "--tool", tool, *OPTIONS.get(tool, ()), "--error-exitcode", str(FAULT)]
     command += [sys.executable, "-m", MODULE]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, process_group=0) as process:
-        try:
-            said = "".join(process.communicate(timeout=seconds))
-        except subprocess.TimeoutExpired:
-            return Finding(f"not done within {seconds:.0f} s")
-        finally:
-            stop(process)
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, process_group=0)
+    try:
+        said = "".join(process.communicate(timeout=seconds))
+    except subprocess.TimeoutExpired:
+        return Finding(f"not done within {seconds:.0f} s", missed=True)
+    finally:
+        stop(process)
     if not process.returncode:
         return Finding("nothing found")
     lines = [line.strip("= ") for line in said.splitlines()]
     words = " | ".join([line for line in lines if line][:SAID])
-    fault = REFUSED not in said
-    return Finding(f"status {process.returncode}: {words}", fault)
+    refused = REFUSED in said
+    return Finding(f"status {process.returncode}: {words}", fault=not refused, missed=refused)
 
 
 def stop(process: subprocess.Popen[str]) -> str:
     """End a process with all that it started in its group, since what ran on would be on the GPU
     while others are timed; what it printed and was not read yet."""
-    if process.poll() is not None:
-        return ""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    return process.communicate()[0]
+    try:
+        return process.communicate(timeout=FAREWELL)[0]
+    except subprocess.TimeoutExpired:  # a call into a driver may never end
+        return ""
 
 
 def main() -> int:

@@ -139,9 +139,6 @@ def decode(step: Step, clock: Clock, ceilings: Ceilings, row: Measurement) -> Me
     launched = n_blocks * launches(blocks) + launches(behind)
     clock.wake()
     samples = tuple(clock.seconds(lambda _: replay(), REPLAYS) for _ in range(SAMPLES))
-    limit_seconds, limit = ceilings.seconds(total, 0)
-    return replace(
-        row, settings=f"context={CONTEXT},launches={launched}", samples=samples, tokens=1,
-        bytes=total, limit=limit, limit_seconds=limit_seconds, limit_spread=ceilings.spread,
-        cache="cold",
-    )  # fmt: skip
+    settings = f"context={CONTEXT},launches={launched}"
+    row = replace(row, settings=settings, samples=samples, tokens=1, bytes=total, cache="cold")
+    return ceilings.limit(total, 0).of(row)

@@ -1,9 +1,11 @@
 """bench.gpu_check: what of it needs no GPU."""
 
 import os
+import queue
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from io import StringIO
 from itertools import groupby, islice
 from pathlib import Path
@@ -16,11 +18,15 @@ from bench import gpu_check
 from bench.child import Revived
 from bench.cuda import measuring, parts, sanitizer
 from bench.cuda.check import Check, Log
-from bench.cuda.compiling import compile_all, program
+from bench.cuda.compiling import Compiled, compile_all, program
 from bench.cuda.engine import compared
+from bench.cuda.sanitizer import Finding
+from bench.cuda.threads import in_threads, taken
 from bench.cuda.trial import cases, random_cases
 from bench.results import read
+from kernels.certificates import Certificate
 from kernels.cuda.fusions import EVERY_CUDA
+from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
 from reference.table import OPS
@@ -91,7 +97,63 @@ def test_a_bare_machine_can_import_all_of_it():
 
 def checked(folder: Path, seconds: float = 60) -> Check:
     gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up")
-    return Check(gpu, folder, Log(StringIO()), seconds)
+    return Check(gpu, folder, Log(StringIO(), time.monotonic()), seconds)
+
+
+def certificate(kernel: CudaKernel, failure: str = "") -> Certificate:
+    return Certificate(kernel.name, "0" * 64, "quick", 3, 0.5, 0.0, 1.0, "2026-11-23", failure)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_fails_is_said_and_left_out(monkeypatch, tmp_path, breaks):
+    """Be it in compiling or before the judge, also if judging breaks off; what there was no time
+    for is neither."""
+    kernels = list(CUDA_KERNELS[:5])
+    check = checked(tmp_path)
+    check.gpu = SimpleNamespace(capability=90, library="")
+    told = Compiled({kernels[0].name: "no such word"}, [kernels[1].name])
+    monkeypatch.setattr(parts, "runnable", lambda _: kernels)
+    monkeypatch.setattr(parts, "compile_all", lambda *_: told)
+
+    def judged(tried, store, seconds, until, tell):
+        assert tried == kernels[1:]
+        tell(certificate(kernels[2]))
+        tell(certificate(kernels[3], "out[0] is 1, expected 2"))
+        if breaks:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(parts, "judge_all", judged)
+    with pytest.raises(OSError, match="no space") if breaks else nullcontext():
+        parts.judge(check)
+    assert check.broken == {kernels[0].name, kernels[3].name}
+    assert check.failures == [
+        f"{kernels[0].name}: no such word",
+        f"{kernels[3].name}: out[0] is 1, expected 2",
+    ]
+    assert check.missed == [
+        "kernels that need cuBLAS, which is not here",
+        "compiling 1 kernels ahead, not reached in time",
+        "the judge on 2 kernels, not reached in time",
+    ]
+
+
+def test_what_waits_is_not_begun_after_one_broke_off():
+    waiting = queue.SimpleQueue()
+    for number in range(1000):
+        waiting.put(number)
+    begun = []
+
+    def work():
+        for number in taken(waiting, time.monotonic() + 60):
+            begun.append(number)
+            time.sleep(0.01)
+            if number == 3:
+                raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        in_threads(2, work, waiting)
+    assert 3 in begun
+    assert len(begun) < 1000
 
 
 def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path, capsys):
@@ -100,7 +162,7 @@ def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path
     def breaks(check, **_):
         raise RuntimeError("the device is lost\nmore words")
 
-    monkeypatch.setattr(parts, "begin_comparison", lambda _: "not today")
+    monkeypatch.setattr(parts, "begin_comparison", lambda: "not today")
     for name in ("judge", "measure_all"):
         monkeypatch.setattr(parts, name, breaks)
     monkeypatch.setattr(parts, "sanitize", done.append)
@@ -113,6 +175,7 @@ def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path
     said = capsys.readouterr().out
     assert check.say.file.getvalue() == said
     assert said.count("FAILED") == 2
+    assert "made up, 0.0 of 0.0 GiB free" in said
     assert check.missed == ["not today"]
     assert said.index("NOT RUN: not today") > said.index("FAILED")
 
@@ -124,7 +187,8 @@ from bench.child import serve
 def answer(question):
     if "probe" in question:
         return dict(device="made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
-    asked = question.get("kernels", [f"job {question.get('job')}"])[0]
+    names = question.get("kernels", [f"job {question.get('job')}"])
+    asked = names[0]
     what = os.environ.get(asked.replace("/", "_").replace(" ", "_"))
     if what == "hangs":
         time.sleep(60)
@@ -132,8 +196,10 @@ def answer(question):
         os._exit(3)
     if what == "raises":
         raise RuntimeError("an illegal address")
-    row = dict(bench="gpu", test=asked, samples=[1.0], note=str(os.getpid()))
-    return {"rows": [row]}
+    if what == "one":
+        return {"complaints": {asked: "no such word"}}
+    note = " ".join([str(os.getpid()), *question.get("out", [])])
+    return {"complaints": {}, "rows": [dict(bench="gpu", test=asked, samples=[1.0], note=note)]}
 
 serve(answer)
 """
@@ -153,50 +219,71 @@ def variable(name: str) -> str:
 
 def programs() -> list[list[str]]:
     """Names of some kernels, those of one source and definitions together."""
-    some = sorted((k for k in CUDA_KERNELS if k.op in ("linear", "rms_norm")), key=program)
+    ops = ("linear", "rms_norm", "softmax", "attention", "attention_round")
+    some = sorted((k for k in EVERY_CUDA if k.op in ops), key=program)
     return [[kernel.name for kernel in own] for _, own in groupby(some, program)]
 
 
 def test_a_compiler_that_hangs_costs_only_what_it_compiles(child, monkeypatch):
-    together = programs()
+    together = programs()[:12]
     kernels = [find_any(name) for names in together for name in names]
     told = {0: "hangs", 2: "dies", 4: "raises"}
     for number, what in told.items():
         monkeypatch.setenv(variable(together[number][0]), what)
-    soon = time.monotonic() + 50
-    found = compile_all(kernels, 90, workers=3, until=soon, patience=4, module=child)
-    assert found.keys() == {name for number in told for name in together[number]}
-    said = [found[together[number][0]] for number in told]
-    assert said[0].endswith("no answer within 4 s")
-    assert said[1].endswith("it ended with status 3")
-    assert said[2] == "an illegal address"
+    alone = next(names for names in together[1::2] if len(names) > 1)
+    monkeypatch.setenv(variable(alone[0]), "one")
+    soon = time.monotonic() + 300
+    found = compile_all(kernels, 90, workers=3, until=soon, patience=10, module=child)
+    assert found.unreached == []
+    assert found.complaints == {
+        **dict.fromkeys(together[0], "no answer within 10 s"),
+        **dict.fromkeys(together[2], "it ended with status 3"),
+        **dict.fromkeys(together[4], "an illegal address"),
+        alone[0]: "no such word",
+    }
 
 
-def test_what_is_not_compiled_in_time_is_named(child):
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_what_is_not_compiled_in_time_did_not_fail(child, monkeypatch, seconds):
+    """Be it under way at that moment, or waiting."""
     kernels = [find_any(names[0]) for names in programs()]
-    found = compile_all(kernels, 90, workers=2, until=time.monotonic(), module=child)
-    assert found == {kernel.name: "not reached in time" for kernel in kernels}
+    for kernel in kernels:
+        monkeypatch.setenv(variable(kernel.name), "hangs")
+    found = compile_all(kernels, 90, workers=2, until=time.monotonic() + seconds, module=child)
+    assert found.complaints == {}
+    assert sorted(found.unreached) == sorted(kernel.name for kernel in kernels)
 
 
 def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch):
     """A hanging one too; after an error nobody relies on the GPU's context."""
-    monkeypatch.setattr(measuring, "LEAST", 4.0)
+    monkeypatch.setattr(measuring, "LEAST", 10.0)
     for number, what in {1: "hangs", 2: "dies", 3: "raises"}.items():
         monkeypatch.setenv(f"job_{number}", what)
     with Revived(child) as revived:
         jobs = measuring.Measuring(revived, {}, ["a/b"])
         ceilings = jobs.probe(30)
         assert ceilings.peak == 0
-        rows = [row for number in range(6) for row in jobs.rows(number, ceilings, 4)]
+        rows = [row for number in range(6) for row in jobs.rows(number, ceilings, 0)]
     assert [bool(row.samples) for row in rows] == [True, False, False, False, True, True]
-    assert rows[1].note.endswith("no answer within 4 s")
-    assert rows[2].note.endswith("it ended with status 3")
-    assert rows[3].note == "an illegal address"
+    assert [row.note for row in rows[1:4]] == [
+        "no answer within 10 s",
+        "it ended with status 3",
+        "an illegal address",
+    ]
     assert [(r.test, r.shape) for r in rows[1:4]] == [
         ("GEMV", j.case.sizes) for j in jobs.jobs[1:4]
     ]
     first, *_, before, last = (row.note for row in rows)
     assert before == last != first
+    assert last.endswith(" a/b"), "kernels that failed are left out"
+
+
+def test_a_row_that_is_none_costs_only_itself(child, monkeypatch):
+    monkeypatch.setenv("job_0", "one")
+    with Revived(child) as revived:
+        jobs = measuring.Measuring(revived, {}, [])
+        (row,) = jobs.rows(0, jobs.probe(30), 30)
+    assert (row.test, row.samples, row.note) == ("GEMV", (), "'rows'")
 
 
 def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):
@@ -204,14 +291,17 @@ def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, caps
     monkeypatch.setattr(measuring, "MODULE", child)
     monkeypatch.setenv("job_1", "raises")
     check = checked(tmp_path)
+    check.broken.add("linear/cuda/broken/F16")
     parts.measure_all(check, {})
     assert len(check.rows) > 30
     assert check.failures == [f"{check.rows[1].title}: an illegal address"]
     (path,) = (tmp_path / "results").iterdir()
     assert read(path).measurements == tuple(check.rows)
+    assert check.rows[0].note.endswith(" linear/cuda/broken/F16")
+    assert "the matmul peak: " in check.missed[0]
     late = checked(tmp_path, seconds=0)
     parts.measure_all(late, {})
-    assert late.missed == [f"{len(check.rows)} measurements, not reached in time"]
+    assert late.missed[1:] == [f"{len(check.rows)} measurements, not reached in time"]
     assert "not run: " in capsys.readouterr().out
 
 
@@ -279,18 +369,25 @@ def test_the_sanitizer_watches_every_source():
 
 
 @pytest.mark.parametrize(
-    ("script", "fault", "words"),
+    ("script", "seconds", "finding"),
     [
-        ("exit 0", False, "nothing found"),
-        ("echo '=== Invalid read'; exit 86", True, "status 86: Invalid read"),
-        ("echo broken >&2; exit 1", True, "status 1: broken"),
-        ("exec sleep 30", False, "not done within 1 s"),
+        ("exit 0", 30, Finding("nothing found")),
+        (
+            "echo '=== Invalid read'; exit 86",
+            30,
+            Finding("status 86: Invalid read", fault=True),
+        ),
+        ("echo broken >&2; exit 1", 30, Finding("status 1: broken", fault=True)),
+        (
+            "echo Device not supported; exit 1",
+            30,
+            Finding("status 1: Device not supported", missed=True),
+        ),
+        ("exec sleep 30", 1, Finding("not done within 1 s", missed=True)),
     ],
 )
-def test_what_the_sanitizer_finds_is_said(tmp_path, script, fault, words):
+def test_what_the_sanitizer_finds_is_said(tmp_path, script, seconds, finding):
     program = tmp_path / "compute-sanitizer"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    finding = sanitizer.watched(str(program), "memcheck", 1)
-    assert finding.fault is fault
-    assert finding.words == words
+    assert sanitizer.watched(str(program), "memcheck", seconds) == finding

@@ -167,12 +167,12 @@ def test_what_did_not_pass_is_not_measured():
         list(broken.block(copies=1))
 
 
-def test_jobs_are_the_same_in_every_process():
-    """Told by what their rows would be called; none makes its weights before it is run."""
+def test_jobs_are_told_by_their_rows():
+    """The same whenever they are asked for; none makes its weights before it is run."""
     models = {"tinyllama-1.1b": Path("a.gguf")}
     first, again = jobs(models), jobs(models)
-    assert [job.missed for job in first] == [job.missed for job in again]
-    assert len({job.missed for job in first}) == len(first)
+    assert [job.row for job in first] == [job.row for job in again]
+    assert len({job.row for job in first}) == len(first)
     assert not any("inputs" in vars(job.case) for job in first if isinstance(job, OfOp))
 
 
@@ -280,6 +280,9 @@ def test_a_goal_without_figures_says_why():
     assert line == "GEMV: unmeasured (out of memory); goal >= 50.0%"
     for goal in GOALS:
         assert "unmeasured (not reached)" in goal.line([], CEILINGS)
+    without = replace(CEILINGS, peak=0.0, lacks="there is no cuBLAS")
+    prefill = next(goal for goal in GOALS if goal.what.startswith("prefill"))
+    assert "unmeasured (no matmul peak: there is no cuBLAS)" in prefill.line([], without)
 
 
 def test_a_step_of_the_engine_counts_before_its_kernels():

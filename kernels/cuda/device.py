@@ -30,7 +30,8 @@ class Buffer:
 
 
 class Device(Protocol):
-    """Everything is done in the order in which it is asked for; only `read` and `wait` wait."""
+    """Everything is done in the order in which it is asked for; only `read`, `wait` and sometimes
+    `write` wait."""
 
     @property
     def name(self) -> str:

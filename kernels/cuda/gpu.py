@@ -15,7 +15,7 @@ from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Product, Stage
 from reference.op import Array
 
-INLINE = 64 << 10  # bytes of a copy that CUDA takes over at once, wherever they lie
+INLINE = 64 << 10  # bytes of pageable memory that a copy has taken over when the call returns
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
