@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from conformance.rooms import ROOT, Copy
 from kernels.certificates import Certificate, Key, Store
+from kernels.certify import certify
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.kernel import Kernel
 from kernels.table import KERNELS, find, variants
@@ -205,6 +207,23 @@ def test_what_has_no_certificate_is_tried_and_told(store):
         assert kept is not None
         assert kept.passed
         assert kept.cases > 0
+
+
+SLOW = """
+import sys, time
+print(sys.argv[1], flush=True)
+time.sleep(100)
+"""
+
+
+def test_what_is_not_done_in_time_has_no_certificate(store, tmp_path, monkeypatch):
+    """Not even one that says it failed."""
+    (tmp_path / "slow_trial.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    program, began = ("slow_trial", json.dumps(asdict(certificate(SOFTMAX)))), time.monotonic()
+    certify([SOFTMAX, SILU], store, program=program, until=began + 6)
+    assert 6 <= time.monotonic() - began < 40
+    assert store.load() == {certificate(SOFTMAX).key: certificate(SOFTMAX)}
 
 
 def test_keys_are_unlike_for_unlike_kernels():
