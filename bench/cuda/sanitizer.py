@@ -97,6 +97,7 @@ def stop(process: subprocess.Popen[str]) -> str:
     while others are timed; what it printed and was not read yet."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     try:
         return process.communicate(timeout=FAREWELL)[0]
     except subprocess.TimeoutExpired:  # a call into a driver may never end
