@@ -91,7 +91,7 @@ class Child:
         try:
             line = self._answers.get(timeout=self.patience)
         except queue.Empty:
-            self._kill()
+            kill(self._process)
             self.close()
             raise ChildError(f"no answer within {self.patience:g} s", told) from None
         if line is None:
@@ -117,7 +117,7 @@ class Child:
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(FAREWELL)
-        self._kill()
+        kill(self._process)
         with suppress(subprocess.TimeoutExpired):  # a call into a driver may never end
             self._process.wait(FAREWELL)
         for reader in self._readers:
@@ -125,10 +125,6 @@ class Child:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None and not any(reader.is_alive() for reader in self._readers):
                 stream.close()
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "Child":
         return self
@@ -145,6 +141,13 @@ class Child:
         if status < 0:
             return f"it died of {signal.Signals(-status).name}{said}"
         return f"it ended with status {status}{said}"
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """A process with all that it started, where it leads a group of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 class Revived:

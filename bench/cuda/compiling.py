@@ -51,7 +51,7 @@ def compile_all(
         waiting.put([kernel.name for kernel in some])
 
     def ask(child: Revived, names: list[str]) -> None:
-        left = until - time.monotonic()
+        left = max(0.0, until - time.monotonic())
         try:
             question = {"kernels": names, "capability": capability}
             found.complaints.update(child.ask(question, min(patience, left))["complaints"])

@@ -16,7 +16,7 @@ from bench.results import Measurement
 from data.shapes import ModelShape, read
 from kernels.cuda.gpu import Gpu
 
-PATIENCE = 60.0
+PATIENCE = 60.0  # seconds for one of them
 CELLS, PROMPT = 32768, 2048
 STEPS = (("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16"))
 

@@ -2,7 +2,7 @@
 an access to nowhere, costs only itself.
 
 Run as a program (`python -m bench.cuda.measuring`) it is that process. {"probe": true} asks for the
-ceilings, {"job", "models", "ceilings", "out"} for a job's rows.
+ceilings, {"job", "models", "ceilings", "out"} for a job's rows and whether the GPU is lost to it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +18,7 @@ from bench.cuda.clock import Clock
 from bench.cuda.contest import first_line
 from bench.cuda.jobs import PATIENCE, Lab, failed, jobs
 from bench.results import Measurement
+from kernels.cuda.device import DeviceError
 from kernels.cuda.gpu import Gpu
 
 LEAST = 15.0  # seconds that whatever is begun may take
@@ -50,8 +51,10 @@ class Measuring:
             "out": self._out,
         }
         try:
-            found = self._ask(question, job.patience, seconds)["rows"]
-            return [Measurement.from_json(row) for row in found]
+            found = self._ask(question, job.patience, seconds)
+            if found["lost"]:
+                self._child.end()
+            return [Measurement.from_json(row) for row in found["rows"]]
         except ChildError as error:
             self._child.end()  # the context may be lost
             return failed(job, error.reason)
@@ -86,7 +89,15 @@ class Worker:
         ceilings, out = Ceilings(**question["ceilings"]), frozenset(question["out"])
         lab = Lab(self.gpu, self.clock, ceilings, out)
         rows = jobs(models)[question["job"]].run(lab)
-        return {"rows": [asdict(row) for row in rows]}
+        return {"rows": [asdict(row) for row in rows], "lost": self._lost()}
+
+    def _lost(self) -> bool:
+        """Whether one of those who failed has left a context that nobody can use."""
+        try:
+            self.gpu.wait()
+        except DeviceError:
+            return True
+        return False
 
 
 if __name__ == "__main__":

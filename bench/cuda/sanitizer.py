@@ -4,16 +4,14 @@ Run as a program (`python -m bench.cuda.sanitizer`) it is what the sanitizer wat
 cases before the judge.
 """
 
-import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.child import FAREWELL, kill
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.product import Product
@@ -25,7 +23,6 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 FAULT = 86  # its exit status where it found one
 REFUSED = "Device not supported"  # says one that cannot work here, whatever it watches
-FAREWELL = 10.0  # seconds that a process has to end when it is killed
 SAID = 6  # lines of what it says
 MODULE = "bench.cuda.sanitizer"
 TOOLKITS = Path("/usr/local")
@@ -95,9 +92,7 @@ def watched(path: str, tool: str, seconds: float) -> Finding:
 def stop(process: subprocess.Popen[str]) -> str:
     """End a process with all that it started in its group, since what ran on would be on the GPU
     while others are timed; what it printed and was not read yet."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
+    kill(process)
     try:
         return process.communicate(timeout=FAREWELL)[0]
     except subprocess.TimeoutExpired:  # a call into a driver may never end

@@ -199,7 +199,8 @@ def answer(question):
     if what == "one":
         return {"complaints": {asked: "no such word"}}
     note = " ".join([str(os.getpid()), *question.get("out", [])])
-    return {"complaints": {}, "rows": [dict(bench="gpu", test=asked, samples=[1.0], note=note)]}
+    row = dict(bench="gpu", test=asked, samples=[1.0], note=note)
+    return {"complaints": {}, "rows": [row], "lost": what == "loses"}
 
 serve(answer)
 """
@@ -278,12 +279,24 @@ def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch)
     assert last.endswith(" a/b"), "kernels that failed are left out"
 
 
+def test_who_has_lost_the_gpu_measures_no_more(child, monkeypatch):
+    """What it measured before counts: it names who failed."""
+    monkeypatch.setenv("job_1", "loses")
+    with Revived(child) as revived:
+        jobs = measuring.Measuring(revived, {}, [])
+        ceilings = jobs.probe(30)
+        rows = [row for number in range(3) for row in jobs.rows(number, ceilings, 30)]
+    assert all(row.samples for row in rows)
+    first, second, third = (row.note for row in rows)
+    assert first == second != third
+
+
 def test_a_row_that_is_none_costs_only_itself(child, monkeypatch):
     monkeypatch.setenv("job_0", "one")
     with Revived(child) as revived:
         jobs = measuring.Measuring(revived, {}, [])
         (row,) = jobs.rows(0, jobs.probe(30), 30)
-    assert (row.test, row.samples, row.note) == ("GEMV", (), "'rows'")
+    assert (row.test, row.samples, row.note) == ("GEMV", (), "'lost'")
 
 
 def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):
