@@ -149,6 +149,7 @@ OP = Op(
         {"tokens": 67, "hidden": 2112, "out": 33},
         {"tokens": 273, "hidden": 1056, "out": 17},
     ),
+    separate="out",
     rounded={"int8": as_int8, "bf16": as_bf16},
     nan="token",
 )

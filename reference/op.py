@@ -8,19 +8,20 @@ derived from the row, so a shape is written down once.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from reference.formats import FORMATS
-from reference.values import VALUES
+from reference.values import FINITE, LARGEST, NOT_FINITE, VALUES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = Mapping[str, int]
 Arguments = dict[str, Any]
 Bound = Callable[[Arguments, dict[str, Array]], dict[str, Array]]
 Rounded = Callable[[Arguments], tuple[Arguments, Array, Array]]
+Apply = Callable[[Arguments], dict[str, Array]]  # a candidate's outputs for any legal inputs
 
 DTYPES: dict[str, type] = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8,
@@ -90,26 +91,56 @@ class Cost:
     operations: float
 
 
+LARGE = 2**20  # elements of a weight of which the rows are sampled
+SAMPLED = 64  # rows of such a weight that are not zero
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One point of an op's domain; the same case always gives the same arguments."""
+    """One point of an op's domain; the same case always gives the same arguments.
+
+    `largest` is the magnitude that values of the kind "huge" reach: where the op's domain ends.
+    """
 
     shape: Shape
     values: str = "normal"
     seed: int = 0
     format: str | None = None
+    largest: float = LARGEST
 
     def rng(self) -> np.random.Generator:
         return np.random.default_rng([self.seed, *self.shape.values()])
 
     def array(self, rng: np.random.Generator, *dims: int) -> Array:
         """float32 values of this case's kind."""
-        return VALUES[self.values](rng, dims)
+        x = VALUES[self.values](rng, dims)
+        return x * np.float32(self.largest) if self.values == "huge" else x
+
+    def finite(self, rng: np.random.Generator, *dims: int) -> Array:
+        """The same for an argument that may not hold infinities or NaN: ordinary numbers then."""
+        kind = self.values if self.values in FINITE else "normal"
+        return replace(self, values=kind).array(rng, *dims)
 
     def weight(self, rng: np.random.Generator, rows: int, elements: int) -> Array:
-        """uint8 [rows, row_bytes] in this case's format, as large as its kind of values."""
+        """uint8 [rows, row_bytes] in this case's format, as large as its kind of values.
+
+        Of a large weight all but `sampled(rows, elements)` are zero, and are never touched here.
+        """
         assert self.format is not None
-        return FORMATS[self.format].like(self.array(rng, rows, elements), rng)
+        layout, chosen = FORMATS[self.format], self.sampled(rows, elements)
+        if len(chosen) == rows:
+            return layout.like(self.finite(rng, rows, elements), rng)
+        weight = np.zeros((rows, layout.row_bytes(elements)), np.uint8)
+        weight[chosen] = layout.like(self.finite(rng, len(chosen), elements), rng)
+        return weight
+
+    def sampled(self, rows: int, elements: int) -> Array:
+        """Which rows of a weight are judged: all, or of a large one some at random, the first and
+        the last among them."""
+        if rows * elements <= LARGE or rows <= SAMPLED:
+            return np.arange(rows)
+        rng = np.random.default_rng([self.seed, rows, elements])
+        return np.union1d([0, rows - 1], rng.choice(rows, SAMPLED - 2, replace=False))
 
     def describe(self) -> str:
         """The case as options of `assay op`."""
@@ -117,6 +148,20 @@ class Case:
         if self.format:
             words = ["--format", self.format, *words]
         return " ".join([*words, "--values", self.values, "--seed", str(self.seed)])
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What is true of an op beyond its formula at single points, such as causality.
+
+    `broken(apply, case)` gives a candidate whatever inputs the law is about, at sizes and values
+    near the case's, and says what it found violated; "" if nothing. `formats`: those of the
+    op's that it is about, all if none is named.
+    """
+
+    name: str
+    broken: Callable[[Apply, Case], str]
+    formats: tuple[str, ...] = ()
 
 
 def nothing(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -155,7 +200,15 @@ class Op:
       out of range; "" if nothing is.
     - `cost(shape, format)` gives the roofline.
     - `nan` is the policy: "element" (a NaN stays in its element), "token" (it makes that
-      token's output NaN and touches no other token) or "domain" (NaN is no legal input).
+      token's output NaN and touches no other token) or "domain" (NaN is no legal input). Where it
+      is not "domain", infinities are legal too and give what the reference gives.
+    - `largest` is where the domain ends: magnitudes of inputs up to there keep the bound.
+    - `varying` names the axes whose sizes change from step to step: a kernel serves any up to the
+      largest that was tried. Of the others it serves the small ones that cases sample and, beyond
+      them, just those combinations that were tried.
+    - `separate` names an axis of the weight's rows along which outputs depend on the same slice of
+      the inputs alone, so that some rows of a large weight can be judged instead of all.
+    - `laws` are what else is true of it; the judge runs them.
     """
 
     name: str
@@ -166,13 +219,17 @@ class Op:
     bound: Bound
     cost: Callable[[Shape, str | None], Cost]
     formats: tuple[str, ...] = ()
-    values: tuple[str, ...] = tuple(VALUES)
+    values: tuple[str, ...] = FINITE
     fit: Callable[[Shape, str | None], Shape] = same_shape
     corners: Sequence[Shape] = ()
     also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
     rounded: Mapping[str, Rounded] = field(default_factory=dict)
     complaint: Callable[[Arguments], str] = none
     nan: str = "domain"
+    largest: float = LARGEST
+    varying: tuple[str, ...] = ("tokens",)
+    separate: str = ""
+    laws: tuple[Law, ...] = ()
     inputs: tuple[Argument, ...] = field(init=False)
     outputs: tuple[Argument, ...] = field(init=False)
 
@@ -180,6 +237,11 @@ class Op:
         inputs, outputs = parse_signature(self.signature)
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "outputs", outputs)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of values that are legal: `values`, and by the NaN policy those not finite."""
+        return self.values if self.nan == "domain" else (*self.values, *NOT_FINITE)
 
     def expected(self, inputs: Arguments) -> dict[str, Array]:
         """The reference's outputs by name."""
@@ -195,26 +257,30 @@ class Op:
             raise ValueError(f"{self.name} has no axis {sorted(unknown)[0]!r}: {list(self.axes)}")
         if self.formats and format not in self.formats:
             raise ValueError(f"{self.name} has no format {format!r}: {list(self.formats)}")
-        if values not in self.values:
-            raise ValueError(f"{self.name} has no values {values!r}: {list(self.values)}")
+        if values not in self.kinds:
+            raise ValueError(f"{self.name} has no values {values!r}: {list(self.kinds)}")
         if negative := [f"{axis}={size}" for axis, size in shape.items() if size < 0]:
             raise ValueError(f"{self.name}: sizes are not negative, got {negative[0]}")
         full = {axis: shape.get(axis, sizes[-1]) for axis, sizes in self.axes.items()}
-        return Case(self.fit(full, format), values, seed, format)
+        return Case(self.fit(full, format), values, seed, format, self.largest)
 
-    def quick_cases(self, format: str | None = None, count: int = 24) -> list[Case]:
-        """A fixed sample of the awkward sizes and value kinds, each kind at least once, and the
-        corners."""
-        rng = np.random.default_rng(len(self.name))
+    def quick_cases(
+        self, format: str | None = None, count: int = 24, secret: int | None = None
+    ) -> list[Case]:
+        """A sample of the awkward sizes and kinds of values, each kind at least once, and the
+        corners; the same one always, or another for each `secret`."""
+        start = 0 if secret is None else secret % 2**31
+        rng = np.random.default_rng(len(self.name) if secret is None else secret)
         sampled = [
             self.case(
                 {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()},
-                self.values[i % len(self.values)],
-                i,
+                self.kinds[i % len(self.kinds)],
+                start + i,
                 format,
             )
             for i in range(count)
         ]
         return sampled + [
-            self.case(corner, self.values[0], i, format) for i, corner in enumerate(self.corners)
+            self.case(corner, self.kinds[0], start + i, format)
+            for i, corner in enumerate(self.corners)
         ]

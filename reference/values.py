@@ -27,7 +27,8 @@ def spiky(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 
 
 def zeros(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
-    return np.zeros(dims, np.float32)
+    """Of either sign."""
+    return np.where(rng.random(dims) < 0.3, np.float32(-0.0), np.float32(0))
 
 
 def equal(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
@@ -49,6 +50,58 @@ def ties(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     return step[kind] * whole.astype(np.float32)
 
 
+def subnormal(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Below float32's normal range, zeros of either sign among them."""
+    steps = rng.integers(-(2**23), 2**23, dims).astype(np.float64) * 2.0**-149
+    return np.where(rng.random(dims) < 0.1, np.copysign(0, steps), steps).astype(np.float32)
+
+
+def faint(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """In float16's subnormal range, where scales of blocks lose their last bits or vanish."""
+    return normal(rng, dims) * np.float32(2.0**-18)
+
+
+def edge(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Around and beyond the largest number that float16 holds, and beyond that times 127."""
+    at = np.array([65472, 65504, 65519, 65520, 65536, 1e5, 2.0**23], np.float32)
+    signs = rng.choice(np.array([-1, 1], np.float32), dims)
+    return np.where(rng.random(dims) < 0.2, rng.choice(at, dims) * signs, normal(rng, dims))
+
+
+def cancelling(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Each number followed by its opposite but for the last bits: sums lose what they hold."""
+    x = normal(rng, dims) * np.float32(2.0**10)
+    if dims and dims[-1] > 1:
+        half = dims[-1] // 2
+        x[..., 1 : 2 * half : 2] = -x[..., 0 : 2 * half : 2] * np.float32(1 + 2.0**-20)
+    return x
+
+
+def huge(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Of all magnitudes from 2^-40 to 1: a case scales them to where the op's domain ends."""
+    size = (2.0 ** -rng.uniform(0, 40, dims)).astype(np.float32)
+    size = np.where(rng.random(dims) < 0.05, np.float32(1), size)
+    return np.where(rng.random(dims) < 0.5, -size, size)
+
+
+def infinite(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Ordinary numbers, some infinities of either sign and zeros below zero."""
+    odd = np.array([np.inf, -np.inf, -0.0], np.float32)
+    return np.where(rng.random(dims) < 0.01, rng.choice(odd, dims), normal(rng, dims))
+
+
+def nan(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Ordinary numbers, some of them none."""
+    return np.where(rng.random(dims) < 0.01, np.float32(np.nan), normal(rng, dims))
+
+
+LARGEST = 2.0**40  # magnitude that inputs reach where an op does not say otherwise
 VALUES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
-    kind.__name__: kind for kind in (normal, large, tiny, spiky, zeros, equal, signs, ties)
-}
+    kind.__name__: kind
+    for kind in (
+        normal, large, tiny, spiky, zeros, equal, signs, ties,
+        subnormal, faint, edge, cancelling, huge, infinite, nan,
+    )
+}  # fmt: skip
+NOT_FINITE = ("infinite", "nan")
+FINITE = tuple(kind for kind in VALUES if kind not in NOT_FINITE)
