@@ -62,8 +62,9 @@ class Chooser:
     """Finds a certified kernel for every need, certifying what has no certificate yet, and trying
     what has one at the shapes that it does not answer for.
 
-    `limits` has the largest sizes of what varies between steps, such as "tokens"; `numerics` "fast" admits kernels that round more than the default ones. In strict mode a failed
-    certificate stops; else the next variant serves, and `notes` says so.
+    `limits` has the largest sizes of what varies between steps, such as "tokens"; `numerics` "fast"
+    admits kernels that round more than the default ones. In strict mode a failed certificate stops;
+    else the next variant serves, and `notes` says so.
     """
 
     store: Store
