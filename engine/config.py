@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.unused import unused_key
 from reference import rope_frequencies
 from reference.opt import UNUSED
 
@@ -86,7 +87,8 @@ class ModelConfig:
 
     `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
     and which skip neurons where there is a `sparsity`. `positions` is how many it has learned, 0
-    where they are rotary.
+    where they are rotary. `window` is how many tokens attention may reach back, itself included, 0
+    where it reaches all.
     """
 
     architecture: str
@@ -105,6 +107,7 @@ class ModelConfig:
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
+    window: int = 0
     transposed_down: bool = False
     sparsity: Sparsity | None = None
 
@@ -149,8 +152,11 @@ class ModelConfig:
             rope_dims=keys.count("rope.dimension_count", head_dim),
             rope_base=keys.real("rope.freq_base", 10000.0),
             rope_scaling=_rope_scaling(keys),
+            window=keys.count("attention.sliding_window", 0, least=0),
         )
         config._check()
+        if fault := unused_key(metadata, architecture, keys.read):
+            raise ModelError(fault)
         return config
 
     def _check(self) -> None:
@@ -224,15 +230,18 @@ def _rope_scaling(keys: "_Keys") -> RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Typed access to the metadata under the architecture's prefix."""
+    """Typed access to the metadata under the architecture's prefix; `read` are the keys that were
+    asked for."""
 
     metadata: Mapping[str, Any]
     prefix: str
+    read: set[str] = field(default_factory=set)
 
     def full(self, key: str) -> str:
         return f"{self.prefix}.{key}"
 
     def _get(self, key: str, default: Any) -> Any:
+        self.read.add(self.full(key))
         value = self.metadata.get(self.full(key), default)
         if value is None:
             raise ModelError(f"{self.full(key)} is missing from the metadata")
