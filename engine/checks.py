@@ -14,7 +14,6 @@ from engine.options import Options
 from engine.sampling_params import SamplingParams
 from reference.formats import FORMATS
 
-
 # Frequencies that old checkpoints store and that are computed here; predictors, without which a
 # block runs dense.
 HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|fc1|fc2)\.weight")

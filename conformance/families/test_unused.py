@@ -46,7 +46,7 @@ STRANGERS = {
 RMS = {"bamboo": {"attention__layer_norm_rms_epsilon": 1e-5}}
 
 
-def written(small: Small, path: Path, more: dict[str, Any] | None = None, **keys: Any) -> Path:
+def written(small: Small, path: Path, more: dict[str, Any] | None = None, /, **keys: Any) -> Path:
     """The model's file with further tensors and keys."""
     weights, norms = small.tensors()
     changed = weights, norms | (more or {})
