@@ -275,8 +275,9 @@ def test_units_are_made_of_the_instructions_they_name(tmp_path):
         "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in features.split()),
     }
     subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **environment}, check=True
-    )
+        [sys.executable, "-c", program],
+        cwd=ROOT, env={**os.environ, **environment}, timeout=300, check=True,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
