@@ -50,6 +50,7 @@ def certify(
         if progress:
             progress(len(kernels), certificate)
 
+    store.ready()
     for kernel in filter(_emulated, kernels):
         keep(replace(quick(kernel), level=EMULATED))
     waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernels.call import AnyKernel
-from kernels.certificates import Certificate, Key, Store
+from kernels.certificates import Certificate, Store, holding
 from kernels.certify import Certified, certify
 from kernels.cuda.device import Device
 from kernels.cuda.fused import Fused
@@ -124,14 +124,14 @@ class Chooser:
         while missing := [n for n, left in options.items() if left and n not in chosen]:
             known = self.store.load()
             untried = _distinct(
-                options[n][0] for n in missing if Key.of(options[n][0]).digest not in known
+                options[n][0] for n in missing if holding(options[n][0], known) is None
             )
             if untried:
                 certify(untried, self.store, progress)
                 known = self.store.load()
             for need in missing:
                 kernel = options[need][0]
-                certificate = known.get(Key.of(kernel).digest)
+                certificate = holding(kernel, known)
                 if certificate is None:
                     raise UncertifiedError(f"{kernel.name} changed while it was tried: load again")
                 if certificate.passed:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from kernels.call import AnyKernel
-from kernels.certificates import Certificate, Key
+from kernels.certificates import Certificate, Key, code_of, construction_of
 from kernels.judge import Candidate, Verdict, judge, replay
 from kernels.table import find_any
 
@@ -25,8 +25,8 @@ def certificate_of(
     kernel: AnyKernel, verdicts: Iterable[Verdict], level: str, started: float
 ) -> Certificate:
     """The certificate that these verdicts give; the first failure ends the trial."""
-    cases, worst, nmse, failure = 0, 0.0, 0.0, ""
-    for verdict in verdicts:
+    cases, worst, nmse, failure = 0, 0.0, 0.0, construction_of(kernel)
+    for verdict in () if failure else verdicts:
         cases += 1
         worst = max(worst, verdict.worst)
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
@@ -35,7 +35,7 @@ def certificate_of(
             again = replay(kernel.name, verdict.case)
             failure = f"{verdict.failure} (again: {again})"
             break
-    if not cases:
+    if not cases and not failure:
         failure = "no case was tried"
     return Certificate(
         kernel=kernel.name,
@@ -47,6 +47,7 @@ def certificate_of(
         seconds=round(time.perf_counter() - started, 3),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         failure=failure,
+        code=code_of(kernel),
     )
 
 
