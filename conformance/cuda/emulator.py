@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from kernels.cache import cache_folder
 from kernels.cuda.device import EMULATED, Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Stage
 from kernels.errors import KernelError
-from kernels.provenance import cache_folder
 from reference.formats.floats import decode_bf16
 from reference.op import Array
 
