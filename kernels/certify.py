@@ -98,7 +98,7 @@ def _trials(
             said = json.loads(line)
             trying = said.get("trying", "")
             if not trying:
-                yield Certificate(**said["certificate"])
+                yield Certificate.parse(said["certificate"])
                 pending.pop(0)
     except queue.Empty:
         late = time.monotonic() >= until
