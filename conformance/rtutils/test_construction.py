@@ -12,7 +12,8 @@ from numba.extending import intrinsic
 
 from kernels.certificates import code_of
 from kernels.cpu.atomics import call_share, yield_core
-from kernels.cpu.object_code import compiled
+from kernels.cpu.construction import complaint_about
+from kernels.cpu.object_code import optimised
 from kernels.cpu.share import Share, arguments
 from kernels.cpu.simd import I32
 from kernels.kernel import Kernel
@@ -42,6 +43,10 @@ def share_with(build: Build) -> Share:
     return Share(lambda: kernel, RELU)
 
 
+def construction_of(function: Callable[..., None]) -> str:
+    return complaint_about(optimised(function))
+
+
 def variable(builder: Any, name: str, kind: Any, constant: bool = False) -> Any:
     found = ir.GlobalVariable(builder.module, kind, name)
     found.linkage, found.initializer = "internal", ir.Constant(kind, None)
@@ -66,10 +71,10 @@ def counter_of_a_thread(builder: Any) -> Any:
 
 def static_scratch(builder: Any) -> Any:
     """An array for all threads."""
-    place = cgutils.gep_inbounds(builder, variable(builder, "scores", ir.ArrayType(F64, 64)), 0, 7)
-    builder.store(F64(1), place)
-    builder.fence("seq_cst")
-    return builder.load(place)
+    scores = variable(builder, "scores", ir.ArrayType(F64, 64))
+    where = builder.and_(builder.ptrtoint(builder.alloca(I64), I64), I64(63))
+    builder.store(F64(1), cgutils.gep_inbounds(builder, scores, 0, where))
+    return builder.load(cgutils.gep_inbounds(builder, scores, 0, 7))
 
 
 def kept_by_pointer(builder: Any) -> Any:
@@ -78,13 +83,13 @@ def kept_by_pointer(builder: Any) -> Any:
     here = builder.ptrtoint(builder.alloca(I64), I64)
     with builder.if_then(builder.icmp_unsigned("!=", builder.load(last), here)):
         builder.store(here, last)
-        builder.store(F64(2), factor)
+        builder.store(builder.uitofp(here, F64), factor)
     return builder.load(factor)
 
 
 def exported(builder: Any) -> Any:
     shared = variable(builder, "anybody_may_write", I64)
-    shared.linkage = "external"
+    shared.linkage = ""
     builder.store(builder.add(builder.load(shared), I64(1)), shared)
     return builder.uitofp(builder.load(shared), F64)
 
@@ -141,7 +146,7 @@ PLANTED: dict[str, tuple[Build, str]] = {
     "a counter": (counter, "has the global variable calls_so_far, which lasts from call to call"),
     "a counter of the thread": (counter_of_a_thread, "has the global variable calls_here"),
     "static scratch": (static_scratch, "has the global variable scores"),
-    "cached by pointer": (kept_by_pointer, "has the global variable factor"),
+    "cached by pointer": (kept_by_pointer, "has the global variable last_weight"),
     "an exported variable": (exported, "has the global variable anybody_may_write"),
     "environ": (environment, "reads the global variable environ"),
     "clock": (calling("clock"), "calls clock"),
@@ -172,7 +177,7 @@ PLANTED: dict[str, tuple[Build, str]] = {
 
 @pytest.mark.parametrize(("build", "complaint"), PLANTED.values(), ids=PLANTED.keys())
 def test_what_lasts_or_looks_around_is_refused(build: Build, complaint: str) -> None:
-    assert complaint in compiled(share_with(build).function).construction
+    assert complaint in construction_of(share_with(build).function)
 
 
 def test_calls_of_addresses_are_for_what_is_no_kernel() -> None:
@@ -181,14 +186,14 @@ def test_calls_of_addresses_are_for_what_is_no_kernel() -> None:
     def kernel(block, thread, n_threads):
         call_share(np.uint64(thread), block, thread, n_threads)
 
-    assert "calls an address" in compiled(kernel).construction
+    assert "calls an address" in construction_of(kernel)
 
 
 def test_yielding_the_core_is_for_what_is_no_kernel() -> None:
     def kernel(block, thread, n_threads):
         yield_core()
 
-    assert compiled(kernel).construction == "calls sched_yield"
+    assert construction_of(kernel) == "calls sched_yield"
 
 
 def test_a_failing_share_may_tell_python() -> None:
@@ -198,7 +203,7 @@ def test_a_failing_share_may_tell_python() -> None:
         if thread > n_threads:
             raise ValueError("no such thread")
 
-    assert compiled(kernel).construction == ""
+    assert construction_of(kernel) == ""
 
 
 def test_tables_are_no_memory() -> None:
@@ -210,7 +215,7 @@ def test_tables_are_no_memory() -> None:
         for i in range(len(x)):
             out[i] = table[i % 9]
 
-    assert compiled(kernel).construction == ""
+    assert construction_of(kernel) == ""
 
 
 def test_a_kernel_so_made_is_refused_without_being_run() -> None:

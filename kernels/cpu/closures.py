@@ -54,17 +54,16 @@ def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str,
     waiting: list[Any] = [function]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
         found = _python(value)
+        if id(found or value) in seen:
+            continue
+        seen.add(id(found or value))
         if found is None:
             words.append(_value(value))
         elif found.__module__.partition(".")[0] in rooms:
             modules.add(found.__module__)
             words.append(f"{found.__module__} {identity(found)}")
-        elif id(found) not in seen:
-            seen.add(id(found))
+        else:
             words += _of_code(found.__code__)
             named = getclosurevars(found)
             waiting += [*named.nonlocals.values(), *named.globals.values()]
