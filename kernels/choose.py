@@ -7,6 +7,7 @@ from typing import TypeVar
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Certified, certify
+from kernels.compiled import compile_apart
 from kernels.cuda.device import Device
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
@@ -58,7 +59,8 @@ class Need:
 class Chooser:
     """Finds a certified kernel for every need, certifying what has no certificate yet.
 
-    `numerics` "fast" admits kernels that round more than the default ones. In strict mode a failed
+    `numerics` "fast" admits kernels that round more than the default ones; `apart`: those of the CPU
+    are compiled in a child process. In strict mode a failed
     certificate stops; else the next variant serves, and `notes` says so.
     """
 
@@ -66,6 +68,7 @@ class Chooser:
     strict: bool = False
     variant: str | None = None
     numerics: str = "exact"
+    apart: bool = False
     notes: list[str] = field(default_factory=list)
 
     def choose(
@@ -79,6 +82,8 @@ class Chooser:
         chosen = self._certified(options, progress)
         if bare := [need for need in needs if need not in chosen]:
             raise UncertifiedError(self._nothing_for(bare[0]))
+        if self.apart:
+            compile_apart(chosen.values())
         return chosen
 
     def choose_on(

@@ -151,6 +151,11 @@ class Share:
         """Compile now, or load what was compiled before."""
         _ = self.compiled
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether its machine code is on disk, and only has to be loaded."""
+        return any(self._folder().glob("*/*.nbc"))
+
     def _folder(self) -> Path:
         return cache_folder() / "compiled" / self.fingerprint[:16]
 
