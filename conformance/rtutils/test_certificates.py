@@ -30,7 +30,9 @@ CODE = "what every kernel's machine code is said to be"
 
 def certificate(kernel: Kernel, level: str = "quick", failure: str = "") -> Certificate:
     key = Key.of(kernel).digest
-    return Certificate(kernel.name, key, level, 24, 0.5, 1e-15, 0.1, "2026-01-01", failure, CODE)
+    return Certificate(
+        kernel.name, key, level, 24, 0.5, 1e-15, 0.1, "2026-01-01", failure, code=CODE
+    )
 
 
 @pytest.fixture

@@ -35,8 +35,9 @@ import json
 from kernels.certificates import Key, Store
 from kernels.certify import certify
 from kernels.table import find
+from kernels.trial import Request
 relu, store = find("relu/cpu/generic"), Store()
-certify([relu], store)
+certify([Request(relu.name)], store)
 print(json.dumps([Key.of(relu).digest, store.get(relu).failure, relu.share.code.digest]))
 """
 
