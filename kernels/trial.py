@@ -80,7 +80,7 @@ def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) 
 
     if complaint := construction_of(kernel):
         failed = Verdict(op.case({}, op.values[0], 0, kernel.format), np.inf, np.inf, complaint)
-        yield Tried(CONSTRUCTION, failed, "assay certify --op " + kernel.op)
+        yield Tried(CONSTRUCTION, failed, "")
         return
     if not request.known:
         yield from (case_tried(CASES, case) for case in cases)
@@ -158,7 +158,8 @@ def certificate_of(
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
             nmse = max(nmse, verdict.nmse)
         if not verdict.passed:
-            failure, stage = f"{verdict.failure} (again: {one.again})", one.stage
+            again = f" (again: {one.again})" if one.again else ""
+            failure, stage = verdict.failure + again, one.stage
             break
     if not cases and not failure:
         failure, stage = "no case was tried", CASES
