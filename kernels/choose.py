@@ -59,9 +59,9 @@ class Need:
 class Chooser:
     """Finds a certified kernel for every need, certifying what has no certificate yet.
 
-    `numerics` "fast" admits kernels that round more than the default ones; `apart`: those of the CPU
-    are compiled in a child process. In strict mode a failed
-    certificate stops; else the next variant serves, and `notes` says so.
+    `numerics` "fast" admits kernels that round more than the default ones; `apart`: a child process
+    compiles those of the CPU. In strict mode a failed certificate stops; else the next variant
+    serves, and `notes` says so.
     """
 
     store: Store

@@ -140,7 +140,7 @@ class Share:
     @cached_property
     def compiled(self) -> Any:
         # Numba's own cache looks at one file's date only: a folder a fingerprint covers the rest
-        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(self._folder())
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(self.folder)
         try:
             options = {"nopython": True, "error_model": "numpy", "nogil": True}
             return compile_c(self.function, C_SIGNATURE, options)
@@ -154,9 +154,11 @@ class Share:
     @property
     def is_kept(self) -> bool:
         """Whether its machine code is on disk, and only has to be loaded."""
-        return any(self._folder().glob("*/*.nbc"))
+        return any(self.folder.glob("*/*.nbc"))
 
-    def _folder(self) -> Path:
+    @property
+    def folder(self) -> Path:
+        """Where its machine code is kept."""
         return cache_folder() / "compiled" / self.fingerprint[:16]
 
     @property
