@@ -1,6 +1,7 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import math
+import mmap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -235,6 +236,15 @@ class Model:
         self.ready = None
         for name in ("caches", "_packed"):
             self.__dict__.pop(name, None)
+
+    def touch(self) -> None:
+        """Take all the memory that steps will: caches, activations, pages of the mapped file."""
+        for array in (self.plan.arena, *self.plan.inputs.values()):
+            pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
+            if array.flags.writeable:
+                pages[:] = pages
+            else:
+                pages.max(initial=0)
 
     @property
     def plan(self) -> Plan:

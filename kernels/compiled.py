@@ -25,8 +25,8 @@ SERVICES = (
 
 
 def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
-    """Have what is not on disk of these kernels, and of SERVICES, compiled by a child. What it
-    fails to do is left, to be compiled where it is needed."""
+    """Have a child compile what is not on disk of these kernels and of SERVICES. What it fails to
+    do is compiled where it is needed."""
     wanted = list(kernels)
     if all(share.is_kept for share in _shares(wanted)):
         return
