@@ -2,8 +2,13 @@
 
 import numpy as np
 
-from reference.bounds import relative
+from reference.bounds import TINY, relative
+from reference.laws.common import alone, contained, scales
+from reference.laws.rms_norm import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.sizes import TOKENS, WIDTHS
+
+SIGNATURE = "x: f32[tokens hidden], weight: f32[hidden], eps: f64 -> out: f32[tokens hidden]"
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -18,17 +23,36 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """Some rows are so small that eps counts; without one, squares must not vanish."""
     rng, shape = case.rng(), case.shape
+    eps = some_eps(case, rng)
+    x = case.array(rng, shape["tokens"], shape["hidden"])
     return {
-        "x": case.array(rng, shape["tokens"], shape["hidden"]),
+        "x": with_small_rows(x, eps, rng),
         "weight": case.array(rng, shape["hidden"]),
-        "eps": float(rng.choice([1e-5, 1e-6, 1e-3])),
+        "eps": 1e-12 if case.values == "subnormal" else eps,
     }
 
 
+def some_eps(case: Case, rng: np.random.Generator) -> float:
+    """One of those that models have, an extreme, or any; another for each seed."""
+    found = (1e-5, 0.0, 1e-12, 1e-6, 4e-7, 1e-3, 10 ** rng.uniform(-12, 0))
+    return float(found[case.seed % len(found)])
+
+
+def with_small_rows(x: Array, eps: float, rng: np.random.Generator) -> Array:
+    """Some rows of x times sqrt(eps): their mean squares are about eps where others' are one."""
+    small = rng.random((len(x), 1)) < 0.5
+    return np.where(small, x * np.float32(np.sqrt(eps)), x)
+
+
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The sum of squares has gamma(hidden + 1), halved by the root; six more roundings follow."""
-    return {"out": relative(expected["out"], (inputs["x"].shape[1] + 1) / 2 + 6)}
+    """The sum of squares has gamma(hidden + 1), halved by the root; six more roundings follow.
+
+    An element may vanish by the row's factor, before the weight.
+    """
+    growth = relative(expected["out"], (inputs["x"].shape[1] + 1) / 2 + 6)
+    return {"out": growth + TINY * np.abs(inputs["weight"])}
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -39,12 +63,27 @@ def cost(shape: Shape, format: str | None) -> Cost:
 OP = Op(
     name="rms_norm",
     reference=rms_norm,
-    signature="x: f32[tokens hidden], weight: f32[hidden], eps: f64 -> out: f32[tokens hidden]",
-    axes={"tokens": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 129, 2048)},
+    signature=SIGNATURE,
+    axes={"tokens": TOKENS, "hidden": WIDTHS},
     make=make,
     bound=bound,
     cost=cost,
-    # the second is longer than what a block of threads of a GPU holds at once
-    corners=({"tokens": 2, "hidden": 2048}, {"tokens": 2, "hidden": 4128}),
+    corners=(
+        {"tokens": 65, "hidden": 33},
+        {"tokens": 513, "hidden": 17},
+        {"tokens": 2, "hidden": 2048},
+        {"tokens": 2, "hidden": 4128},  # longer than what a block of a GPU's threads holds at once
+        {"tokens": 2, "hidden": 8193},
+        {"tokens": 3, "hidden": 14_335},
+        {"tokens": 10, "hidden": 14_336},
+    ),
     nan="token",
+    largest=2.0**55,  # of 2^16 elements the squares are summed in float32
+    laws=(
+        alone(SIGNATURE, make),
+        contained(SIGNATURE, make),
+        scales(make, ["x"], [-1]),
+        scales(make, ["weight"], [-1, 0, 2, 0.5]),
+        *LAWS,
+    ),
 )
