@@ -10,7 +10,7 @@ from reference.bounds import EXP, TINY, U, relative
 from reference.laws.activations import LAWS
 from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
-from reference.sizes import ELEMENTS, LARGE_ELEMENTS
+from reference.sizes import ELEMENTS, CORNERS_OF_ELEMENTS
 
 SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
 
@@ -140,7 +140,7 @@ def _row(reference: Callable[[Array], Array], bound: Bound) -> Op:
         make=make,
         bound=bound,
         cost=cost,
-        corners=LARGE_ELEMENTS,
+        corners=CORNERS_OF_ELEMENTS,
         nan="element",
         largest=2.0**127,
         laws=(

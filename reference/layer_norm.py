@@ -6,7 +6,7 @@ from reference.bounds import TINY, U, gamma, relative
 from reference.laws.common import alone, contained, scales
 from reference.laws.layer_norm import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.rms_norm import some_eps, with_small_rows
+from reference.rms_norm import some_eps, to_the_end, with_small_rows
 from reference.sizes import TOKENS, WIDTHS
 
 SIGNATURE = (
@@ -34,6 +34,7 @@ def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
     eps = max(some_eps(case, rng), 1e-12)
     x = with_small_rows(case.array(rng, shape["tokens"], shape["hidden"]), eps, rng)
+    x = to_the_end(x, case)
     far = rng.random((shape["tokens"], 1)) < 0.5
     return {
         "x": np.where(far, x + np.float32(1000) * x[:, :1], x),
@@ -80,6 +81,7 @@ OP = Op(
     bound=bound,
     cost=cost,
     corners=(
+        {"tokens": 0, "hidden": 33},
         {"tokens": 65, "hidden": 33},
         {"tokens": 513, "hidden": 17},
         {"tokens": 2, "hidden": 2048},

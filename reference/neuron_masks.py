@@ -106,7 +106,8 @@ def _make_mask(case: Case) -> Arguments:
 def _make_split(case: Case) -> Arguments:
     rng, neurons = case.rng(), case.shape["neurons"]
     places = np.asarray(rng.random(neurons) < rng.choice(SHARES), np.int32)
-    return {**_make_mask(case), "places": places, "place": float(case.seed % 2)}
+    place = (0.0, 1.0, 0.0, 1.0, 0.5, 1.0, 2.0)[case.seed % 7]
+    return {**_make_mask(case), "places": places, "place": place}
 
 
 def _make_counts(case: Case) -> Arguments:
@@ -150,8 +151,10 @@ def _row(
         cost=cost,
         values=("normal",),
         corners=(
+            {"tokens": 0, "neurons": 33},
             {"tokens": 65, "neurons": 63},
-            {"tokens": 513, "neurons": 17},
+            {"tokens": 513, "neurons": 17},  # of any two in a row one has half of them active
+            {"tokens": 513, "neurons": 33},
             {"tokens": 3, "neurons": 352},
             {"tokens": 1, "neurons": 14_335},
             {"tokens": 10, "neurons": 14_336},

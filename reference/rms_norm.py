@@ -28,7 +28,7 @@ def make(case: Case) -> Arguments:
     eps = some_eps(case, rng)
     x = case.array(rng, shape["tokens"], shape["hidden"])
     return {
-        "x": with_small_rows(x, eps, rng),
+        "x": to_the_end(with_small_rows(x, eps, rng), case),
         "weight": case.array(rng, shape["hidden"]),
         "eps": 1e-12 if case.values == "subnormal" else eps,
     }
@@ -44,6 +44,14 @@ def with_small_rows(x: Array, eps: float, rng: np.random.Generator) -> Array:
     """Some rows of x times sqrt(eps): their mean squares are about eps where others' are one."""
     small = rng.random((len(x), 1)) < 0.5
     return np.where(small, x * np.float32(np.sqrt(eps)), x)
+
+
+def to_the_end(x: Array, case: Case) -> Array:
+    """Of huge values a first row that is all as large as a row of its length may hold; `largest` is
+    for rows of 2^16."""
+    if case.values == "huge":
+        x[:1] = np.copysign(case.largest * np.sqrt(2**16 / x.shape[1]), x[:1])
+    return x
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -69,6 +77,7 @@ OP = Op(
     bound=bound,
     cost=cost,
     corners=(
+        {"tokens": 0, "hidden": 33},
         {"tokens": 65, "hidden": 33},
         {"tokens": 513, "hidden": 17},
         {"tokens": 2, "hidden": 2048},

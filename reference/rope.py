@@ -146,6 +146,7 @@ def _row(reference: Callable[[Array, Array], Array], bound: Bound) -> Op:
         cost=cost,
         fit=fit,
         corners=(
+            {"tokens": 0, "heads": 3, "head_dim": 10, "pairs": 5},
             {"tokens": 65, "heads": 8, "head_dim": 64, "pairs": 32},
             {"tokens": 513, "heads": 2, "head_dim": 10, "pairs": 3},
             {"tokens": 3, "heads": 64, "head_dim": 128, "pairs": 64},
@@ -178,6 +179,7 @@ OPS = (
         cost=rotation_cost,
         values=("normal",),
         corners=(
+            {"tokens": 0, "pairs": 5},
             {"tokens": 65, "pairs": 32},
             {"tokens": 513, "pairs": 3},
             {"tokens": 9, "pairs": 128},

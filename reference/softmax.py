@@ -62,6 +62,7 @@ OP = Op(
     bound=bound,
     cost=cost,
     corners=(
+        {"tokens": 0, "width": 33},
         {"tokens": 65, "width": 33},
         {"tokens": 513, "width": 17},
         {"tokens": 3, "width": 4100},
