@@ -10,7 +10,7 @@ from reference.bounds import EXP, TINY, U, relative
 from reference.laws.activations import LAWS
 from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
-from reference.sizes import ELEMENTS, CORNERS_OF_ELEMENTS
+from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS
 
 SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
 

@@ -8,7 +8,7 @@ from reference.bounds import relative
 from reference.laws.arithmetic import LAWS_OF_ADD, LAWS_OF_SCALE
 from reference.laws.common import alone, contained, scales
 from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape
-from reference.sizes import ELEMENTS, CORNERS_OF_ELEMENTS
+from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS
 
 
 def add(x: Array, y: Array) -> Array:

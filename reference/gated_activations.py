@@ -10,7 +10,7 @@ from reference.bounds import TINY, U, relative
 from reference.laws.common import alone, contained, scales
 from reference.laws.gated_activations import DRELU, SQUARED_REGLU
 from reference.op import Arguments, Array, Bound, Case, Cost, Law, Op, Shape
-from reference.sizes import ELEMENTS, CORNERS_OF_ELEMENTS
+from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS
 
 SIGNATURE = "gate: f32[tokens width], up: f32[tokens width] -> out: f32[tokens width]"
 
