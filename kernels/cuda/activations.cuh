@@ -17,7 +17,7 @@ struct Gelu {
 // infinity becomes NaN.
 struct GeluErf {
   __device__ float operator()(float x) const {
-    const float size = x < 0.f ? -x : fminf(x, 3.402823466e38f);
+    const float largest = 3.402823466e38f, size = x > largest ? largest : fabsf(x);
     return fmaxf(x, 0.f) - size * (0.5f * erfcf(size * 0.70710678118654752f));
   }
 };
