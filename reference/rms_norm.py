@@ -23,15 +23,11 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Some rows are so small that eps counts; without one, squares must not vanish."""
-    rng, shape = case.rng(), case.shape
+    """Without eps the squares of a row must not vanish."""
+    rng = case.rng()
     eps = max(some_eps(case, rng), 1e-12 if case.values in ("zeros", "subnormal") else 0.0)
-    x = case.array(rng, shape["tokens"], shape["hidden"])
-    return {
-        "x": to_the_end(with_small_rows(x, eps, rng), case),
-        "weight": case.array(rng, shape["hidden"]),
-        "eps": eps,
-    }
+    x = some_rows(case, rng, eps)
+    return {"x": x, "weight": case.array(rng, x.shape[1]), "eps": eps}
 
 
 def some_eps(case: Case, rng: np.random.Generator) -> float:
@@ -40,18 +36,28 @@ def some_eps(case: Case, rng: np.random.Generator) -> float:
     return float(found[case.seed % len(found)])
 
 
-def with_small_rows(x: Array, eps: float, rng: np.random.Generator) -> Array:
-    """Some rows of x times sqrt(eps): their mean squares are about eps where others' are one."""
-    small = rng.random((len(x), 1)) < 0.5
-    return np.where(small, x * np.float32(np.sqrt(eps) or 1), x)
+def some_rows(case: Case, rng: np.random.Generator, eps: float) -> Array:
+    """float32 [tokens, hidden]: some rows so small that eps counts, and some of which one element,
+    often the last, is most of the sum of squares.
 
-
-def to_the_end(x: Array, case: Case) -> Array:
-    """Of huge values a first row that is all as large as a row of its length may hold; `largest` is
-    for rows of 2^16."""
+    Of huge values the first row is all as large as a row of its length may hold: `largest` is for
+    rows of 2^16.
+    """
+    tokens, hidden = case.shape["tokens"], case.shape["hidden"]
+    x = case.array(rng, tokens, hidden)
+    small = rng.random((tokens, 1)) < 0.5
+    x = np.where(small, x * np.float32(np.sqrt(eps) or 1), x)
     if case.values == "huge":
-        x[:1] = np.copysign(case.largest * np.sqrt(2**16 / x.shape[1]), x[:1])
+        x[:1] = np.copysign(case.largest * np.sqrt(2**16 / hidden), x[:1])
+    else:
+        rows = np.flatnonzero(rng.random(tokens) < 0.5)
+        x[rows, often_the_last(rng, hidden, len(rows))] *= np.float32(100)
     return x
+
+
+def often_the_last(rng: np.random.Generator, size: int, count: int) -> Array:
+    """So many places, of which the last is the first that a kernel forgets."""
+    return np.where(rng.random(count) < 0.5, size - 1, rng.integers(size, size=count))
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
