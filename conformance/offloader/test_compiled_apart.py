@@ -74,7 +74,7 @@ def _cold(tmp_path: Path) -> dict[str, str]:
     """An environment whose cache has all but the code of what runs beside kernels."""
     child("story-f16", "1GiB")  # whatever was certified by now
     folder = tmp_path / "cache"
-    ignored = shutil.ignore_patterns("packed", *(share.folder.name for share in SERVICES))
+    ignored = shutil.ignore_patterns("packed", *(f"{share.key[:32]}.share" for share in SERVICES))
     shutil.copytree(cache_folder(), folder, ignore=ignored)
     return {"ASSAY_CACHE": str(folder)}
 
