@@ -17,10 +17,10 @@ import numpy as np
 
 from reference.bounds import U64, gamma
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
+from reference.samplers.distribution import LARGEST, NEARLY_ONE
 from reference.softmax import softmax
 
 LEAST = 2.0**-1074  # the smallest float64 above zero
-NEARLY_ONE = 1 - 2.0**-53
 
 
 def at(rows: Array, tokens: Array) -> Array:
@@ -103,46 +103,54 @@ def certain_of(tokens: Array, vocab: int) -> Array:
     return rows
 
 
-def some_u(case: Case, rng: np.random.Generator) -> Array:
-    """Uniform, and both ends."""
-    u = rng.random(case.shape["nodes"])
-    ends = np.where(rng.random(u.shape) < 0.5, 0.0, NEARLY_ONE)
-    return np.where(rng.random(u.shape) < 0.2, ends, u)
+def in_turn(case: Case, *options: Any) -> Array:
+    """Each row's element of one of the options, which take turns; cases begin with different
+    ones. [nodes]"""
+    rows = case.seed % len(options) + np.arange(case.shape["nodes"])
+    return np.asarray(np.choose(rows % len(options), options))
 
 
 def _make_rejected(case: Case) -> Arguments:
-    """By row, q is p, almost p, certain of its token, or another distribution; every other token
-    is drawn from q."""
+    """By row, q is another distribution, certain of its token, p, or almost p; some tokens are
+    drawn from q."""
     rng, vocab = case.rng(), case.shape["vocab"]
-    p, other, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
-    almost = p * (1 + 2.0**-50 * rng.integers(-4, 5, p.shape))
-    certain = certain_of(tokens, vocab)
-    kind = rng.choice(4, (len(p), 1), p=(0.1, 0.1, 0.2, 0.6))
-    q = np.choose(kind, [p, np.minimum(almost, 1), certain, other])
-    drawn = pick(q, rng.random(len(q)))
-    tokens = np.where((kind[:, 0] == 2) | (rng.random(len(q)) < 0.5), tokens, drawn)
-    return {"p": p, "q": q, "tokens": tokens.astype(np.int32)}
+    p, q, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
+    other, certain, equal, almost = range(4)
+    kind = in_turn(case, other, certain, certain, other, equal, other, almost)
+    q[kind == certain] = certain_of(tokens[kind == certain], vocab)
+    q[kind == equal] = p[kind == equal]
+    steps = rng.integers(-4, 5, (np.sum(kind == almost), vocab))
+    q[kind == almost] = np.minimum(p[kind == almost] * (1 + 2.0**-50 * steps), 1)
+    drawn = in_turn(case, False, True, False)
+    tokens[drawn] = pick(q[drawn], rng.random(np.sum(drawn)))
+    return {"p": p, "q": q, "tokens": tokens}
 
 
 def _make_accept(case: Case) -> Arguments:
-    """u is also p(x) / q(x) itself, where the product's rounding decides."""
+    """u is also p(x) / q(x) itself, where the product's rounding decides, or so near to it that
+    float32 would decide otherwise."""
     inputs, rng = _make_rejected(case), case.rng()
     p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
-    ratio, tied = p / np.where(p < q, q, 1), (p < q) & (rng.random(p.shape) < 0.3)
-    return {**inputs, "u": np.where(tied, ratio, some_u(case, rng))}
+    u = rng.random(len(p))
+    ratio = np.where(p < q, p / np.where(p < q, q, 1), u)
+    above = np.minimum(ratio * (1 + 2.0**-40), NEARLY_ONE)
+    u = in_turn(case, u, ratio * (1 - 2.0**-40), 0.0, ratio, NEARLY_ONE, above)
+    return {**inputs, "u": u}
 
 
 def _make_exclude(case: Case) -> Arguments:
     """A fifth of the rows are certain of the token that goes."""
     rng = case.rng()
     p, tokens = some_rows(case, rng), some_tokens(case, rng)
-    certain = rng.random((len(p), 1)) < 0.2
-    return {"p": np.where(certain, certain_of(tokens, case.shape["vocab"]), p), "tokens": tokens}
+    certain = in_turn(case, False, False, False, False, True)
+    p[certain] = certain_of(tokens[certain], case.shape["vocab"])
+    return {"p": p, "tokens": tokens}
 
 
 def _make_pick(case: Case) -> Arguments:
     rng = case.rng()
-    return {"p": some_rows(case, rng), "u": some_u(case, rng)}
+    p, u = some_rows(case, rng), rng.random(case.shape["nodes"])
+    return {"p": p, "u": in_turn(case, u, u, 0.0, u, NEARLY_ONE)}
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -206,8 +214,18 @@ def cost_of_accept(shape: Shape, format: str | None) -> Cost:
 
 
 _ON_ROWS: dict[str, Any] = {
-    "values": ("normal", "large", "tiny", "spiky", "equal", "signs"),
-    "axes": {"nodes": (0, 1, 2, 7, 33), "vocab": (1, 2, 3, 16, 31, 33, 127, 1000)},
+    "axes": {
+        "nodes": (0, 1, 2, 3, 7, 8, 9, 16, 17, 33, 65),
+        "vocab": (1, 2, 3, 16, 31, 33, 63, 64, 65, 127, 129, 1000),
+    },
+    "corners": (
+        {"nodes": 5, "vocab": 32000},
+        {"nodes": 3, "vocab": 128256},
+        {"nodes": 2, "vocab": 256000},
+        {"nodes": 513, "vocab": 33},
+    ),
+    "largest": LARGEST,
+    "varying": ("nodes",),
 }
 OPS = (
     Op(

@@ -4,7 +4,7 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     U64,
     no_number,
     some_logits,
@@ -33,7 +33,7 @@ OP = Op(
     name="log_sum_exp",
     reference=log_sum_exp,
     signature="logits: f32[vocab] -> out: f64[1]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=bound,
     cost=token_cost,

@@ -6,13 +6,16 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     U64,
     cost,
     cut_undecided,
     dropped,
     exact,
+    some_depth,
     some_logits,
+    turn,
 )
 
 
@@ -26,9 +29,11 @@ def min_p(logits: Array, p: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """By turns p is so near to a token's exp(logit - max) that float32 would decide otherwise."""
     rng = case.rng()
     logits = some_logits(case, rng)
-    return {"logits": logits, "p": float(rng.choice([1e-6, 0.05, 0.1, 0.5, 0.95, 1.0]))}
+    near = math.exp(-min(some_depth(logits, rng), 700)) * (1 + rng.choice([-1, 1]) * 2.0**-40)
+    return {"logits": logits, "p": turn(case, (min(near, 1.0), 0.05, 1.0, 0.7, NEARLY_ONE))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -42,7 +47,7 @@ OP = Op(
     name="min_p",
     reference=min_p,
     signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,

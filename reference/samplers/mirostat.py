@@ -6,7 +6,7 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     U64,
     cost,
     cut_undecided,
@@ -16,6 +16,7 @@ from reference.samplers.distribution import (
     most_likely_first,
     some_logits,
     total_error,
+    turn,
 )
 from reference.samplers.top_k import top_k
 
@@ -75,8 +76,7 @@ def mirostat_mu(mu: float, surprise: float, tau: float, eta: float) -> float:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    mu = float(rng.choice([-1.0, 0.5, 2.0, 5.0, 10.0, 20 * rng.random()]))
-    return {"logits": logits, "mu": mu}
+    return {"logits": logits, "mu": turn(case, (10.0, 20 * rng.random(), 5.0, -1.0, 0.7))}
 
 
 def also_v1(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -113,7 +113,7 @@ OPS = (
         name="mirostat_v1",
         reference=mirostat_v1,
         signature=SIGNATURE,
-        axes={"vocab": SIZES},
+        **ON_LOGITS,
         make=make,
         bound=exact,
         also=also_v1,
@@ -123,7 +123,7 @@ OPS = (
         name="mirostat_v2",
         reference=mirostat_v2,
         signature=SIGNATURE,
-        axes={"vocab": SIZES},
+        **ON_LOGITS,
         make=make,
         bound=exact,
         also=also_v2,

@@ -4,12 +4,13 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     cost,
     dropped,
     exact,
     most_likely_first,
     some_logits,
+    turn,
 )
 
 
@@ -24,16 +25,16 @@ def top_k(logits: Array, k: int) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    rng, vocab = case.rng(), case.shape["vocab"]
-    logits = some_logits(case, rng)
-    return {"logits": logits, "k": int(rng.choice([1, 2, 5, 40, max(1, vocab // 2), vocab + 3]))}
+    vocab = case.shape["vocab"]
+    k = turn(case, (vocab // 2, 40, vocab - 1, 1, vocab, 2, vocab + 3, 5, 2**40, 300, vocab // 3))
+    return {"logits": some_logits(case, case.rng()), "k": max(1, k)}
 
 
 OP = Op(
     name="top_k",
     reference=top_k,
     signature="logits: f32[vocab], k: i64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     cost=cost,

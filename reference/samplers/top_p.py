@@ -4,13 +4,15 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     cost,
     dropped,
     exact,
     most_likely_first,
     prefix_undecided,
     some_logits,
+    turn,
 )
 from reference.softmax import softmax
 
@@ -31,8 +33,8 @@ def top_p(logits: Array, p: float) -> Array:
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
-    logits = some_logits(case, rng)
-    return {"logits": logits, "p": float(rng.choice([0.01, 0.5, 0.9, 0.95, 1.0, rng.random()]))}
+    logits, some = some_logits(case, rng), rng.random()
+    return {"logits": logits, "p": turn(case, (some, 0.95, 0.3, 1.0, 0.7, NEARLY_ONE, 1e-30))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -48,7 +50,7 @@ OP = Op(
     name="top_p",
     reference=top_p,
     signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,

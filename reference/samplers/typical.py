@@ -5,7 +5,8 @@ import numpy as np
 from reference.bounds import U
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     cost,
     depths,
     dropped,
@@ -14,6 +15,7 @@ from reference.samplers.distribution import (
     prefix_undecided,
     relative_errors,
     some_logits,
+    turn,
 )
 from reference.softmax import softmax
 
@@ -42,8 +44,8 @@ def distance(logits: Array) -> Array:
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
-    logits = some_logits(case, rng)
-    return {"logits": logits, "p": float(rng.choice([0.01, 0.2, 0.5, 0.9, 1.0, rng.random()]))}
+    logits, some = some_logits(case, rng), rng.random()
+    return {"logits": logits, "p": turn(case, (some, 0.95, 0.3, 1.0, 0.7, NEARLY_ONE, 1e-30))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -62,7 +64,7 @@ OP = Op(
     name="typical",
     reference=typical,
     signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
