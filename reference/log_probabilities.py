@@ -5,7 +5,7 @@ import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.samplers.distribution (
+from reference.samplers.distribution import (
     ON_LOGITS,
     SIZES,
     U64,
