@@ -4,6 +4,7 @@ another model's logits from them."""
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
+from reference.laws import log_probabilities as laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.samplers.distribution import (
     ON_LOGITS,
@@ -137,6 +138,7 @@ OPS = (
         bound=bound_quantise,
         cost=cost_quantise,
         complaint=no_number,
+        laws=laws.QUANTISE,
     ),
     Op(
         name="kl_divergence",
@@ -147,5 +149,6 @@ OPS = (
         bound=bound_divergence,
         cost=cost_divergence,
         complaint=complaint,
+        laws=laws.DIVERGENCE,
     ),
 )

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from reference.bounds import U64, gamma
+from reference.laws import verification as laws
+from reference.laws.common import alone
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 from reference.samplers.distribution import LARGEST, NEARLY_ONE
 from reference.softmax import softmax
@@ -227,51 +229,61 @@ _ON_ROWS: dict[str, Any] = {
     "largest": LARGEST,
     "varying": ("nodes",),
 }
+ACCEPT = (
+    "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes], u: f64[nodes]"
+    " -> accepted: u8[nodes]"
+)
+RECOVER = "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
+EXCLUDE = "p: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
+PICK = "p: f64[nodes vocab], u: f64[nodes] -> tokens: i32[nodes]"
 OPS = (
     Op(
         name="accept",
         reference=accept,
-        signature=(
-            "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes], u: f64[nodes]"
-            " -> accepted: u8[nodes]"
-        ),
+        signature=ACCEPT,
         make=_make_accept,
         bound=exact,
         cost=cost_of_accept,
         complaint=complaint,
+        laws=(alone(ACCEPT, _make_accept, "nodes"), *laws.ACCEPT),
         **_ON_ROWS,
     ),
     Op(
         name="recover",
         reference=recover,
-        signature=(
-            "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
-        ),
+        signature=RECOVER,
         make=_make_rejected,
         bound=bound_of_recovered,
         cost=_cost(24, 3),
         complaint=complaint,
+        laws=(
+            alone(RECOVER, _make_rejected, "nodes"),
+            *laws.of_recover(_make_rejected),
+            *laws.RECOVER,
+        ),
         **_ON_ROWS,
     ),
     Op(
         name="exclude",
         reference=exclude,
-        signature="p: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]",
+        signature=EXCLUDE,
         make=_make_exclude,
         bound=bound_of_quotients,
         cost=_cost(16, 2),
         complaint=complaint,
+        laws=(alone(EXCLUDE, _make_exclude, "nodes"), *laws.of_exclude(_make_exclude)),
         **_ON_ROWS,
     ),
     Op(
         name="pick",
         reference=pick,
-        signature="p: f64[nodes vocab], u: f64[nodes] -> tokens: i32[nodes]",
+        signature=PICK,
         make=_make_pick,
         bound=exact,
         also=also,
         cost=_cost(8, 1),
         complaint=nothing_to_pick,
+        laws=(alone(PICK, _make_pick, "nodes"), *laws.of_pick(_make_pick), *laws.PICK),
         **_ON_ROWS,
     ),
 )

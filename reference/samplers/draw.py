@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     NEARLY_ONE,
@@ -51,4 +52,5 @@ OP = Op(
     also=also,
     cost=token_cost,
     complaint=no_number,
+    laws=laws.DRAW,
 )

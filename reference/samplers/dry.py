@@ -3,6 +3,8 @@
 import numpy as np
 
 from reference.bounds import U
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 from reference.samplers.distribution import LARGEST, U64, some_logits, turn
 
@@ -96,13 +98,14 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(8 * shape["vocab"] + 4 * shape["context"], shape["vocab"] + shape["context"])
 
 
+SIGNATURE = (
+    "logits: f32[vocab], context: i32[context], breakers: i32[breakers], multiplier: f64,"
+    " base: f64, allowed: i64 -> out: f32[vocab]"
+)
 OP = Op(
     name="dry",
     reference=dry,
-    signature=(
-        "logits: f32[vocab], context: i32[context], breakers: i32[breakers], multiplier: f64,"
-        " base: f64, allowed: i64 -> out: f32[vocab]"
-    ),
+    signature=SIGNATURE,
     axes={
         "vocab": (1, 2, 5, 33, 257, 1000),
         "context": (0, 1, 2, 7, 8, 16, 17, 40, 64, 65, 120, 257, 1000),
@@ -123,4 +126,5 @@ OP = Op(
     nan="element",
     largest=LARGEST,
     varying=("context", "breakers"),
+    laws=(contained(SIGNATURE, make, "vocab"), *laws.DRY),
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import ON_LOGITS, exact, no_number, some_logits, token_cost
 
@@ -29,4 +30,5 @@ OP = Op(
     bound=exact,
     cost=token_cost,
     complaint=no_number,
+    laws=laws.GREEDY,
 )

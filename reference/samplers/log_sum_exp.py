@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
@@ -38,4 +39,5 @@ OP = Op(
     bound=bound,
     cost=token_cost,
     complaint=no_number,
+    laws=laws.LOG_SUM_EXP,
 )

@@ -3,6 +3,8 @@
 import numpy as np
 
 from reference.bounds import TINY, U
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Op, Shape, out_of_range
 from reference.samplers.distribution import LARGEST, SIZES, cost, some_logits
 
@@ -46,10 +48,11 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "biases": min(shape["biases"], shape["vocab"])}
 
 
+SIGNATURE = "logits: f32[vocab], ids: i32[biases], biases: f32[biases] -> out: f32[vocab]"
 OP = Op(
     name="logit_bias",
     reference=logit_bias,
-    signature=("logits: f32[vocab], ids: i32[biases], biases: f32[biases] -> out: f32[vocab]"),
+    signature=SIGNATURE,
     axes={"vocab": SIZES, "biases": (0, 1, 3, 8, 17, 50, 257)},
     make=make,
     bound=bound,
@@ -64,4 +67,5 @@ OP = Op(
     nan="element",
     largest=LARGEST,
     varying=("biases",),
+    laws=(contained(SIGNATURE, make, "vocab"), *laws.LOGIT_BIAS),
 )

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     NEARLY_ONE,
@@ -52,4 +53,10 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "p", (1.0, 0.5, 0.1, 1e-8)),
+        *laws.MIN_P,
+    ),
 )

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
@@ -118,6 +119,11 @@ OPS = (
         bound=exact,
         also=also_v1,
         cost=cost,
+        laws=(
+            *laws.of_filter(make),
+            laws.likeliest_stay(make),
+            laws.more_stay(make, "mu", (-20.0, 4.0, 6.0, 8.0, 60.0)),
+        ),
     ),
     Op(
         name="mirostat_v2",
@@ -128,5 +134,11 @@ OPS = (
         bound=exact,
         also=also_v2,
         cost=cost,
+        laws=(
+            *laws.of_filter(make),
+            laws.likeliest_stay(make),
+            laws.more_stay(make, "mu", (-4.0, 1.0, 3.0, 10.0, 60.0)),
+            *laws.MIROSTAT_V2,
+        ),
     ),
 )

@@ -4,6 +4,8 @@ presence (OpenAI), as llama.cpp combines them."""
 import numpy as np
 
 from reference.bounds import TINY, U
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.samplers.distribution import ON_LOGITS, U64, some_logits, turn
 
@@ -57,16 +59,18 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(16 * shape["vocab"], 5 * shape["vocab"])
 
 
+SIGNATURE = (
+    "logits: f32[vocab], repeated: i32[vocab], counts: i32[vocab], repetition: f64,"
+    " frequency: f64, presence: f64 -> out: f32[vocab]"
+)
 OP = Op(
     name="penalties",
     reference=penalties,
-    signature=(
-        "logits: f32[vocab], repeated: i32[vocab], counts: i32[vocab], repetition: f64,"
-        " frequency: f64, presence: f64 -> out: f32[vocab]"
-    ),
+    signature=SIGNATURE,
     **ON_LOGITS,
     make=make,
     bound=bound,
     cost=cost,
     nan="element",
+    laws=(contained(SIGNATURE, make, "vocab"), *laws.PENALTIES),
 )

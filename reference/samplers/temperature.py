@@ -3,6 +3,8 @@
 import numpy as np
 
 from reference.bounds import relative
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
@@ -88,16 +90,18 @@ def dynamic_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Ar
     return {"out": plain + np.where(np.isfinite(out), np.abs(out), 0) * mid * spread}
 
 
+SIGNATURE = "logits: f32[vocab], temperature: f64 -> out: f32[vocab]"
 OPS = (
     Op(
         name="temperature",
         reference=temperature,
-        signature="logits: f32[vocab], temperature: f64 -> out: f32[vocab]",
+        signature=SIGNATURE,
         **ON_LOGITS,
         make=make_temperature,
         bound=bound,
         cost=cost,
         nan="element",
+        laws=(contained(SIGNATURE, make_temperature, "vocab"), *laws.TEMPERATURE),
     ),
     Op(
         name="dynamic_temperature",
@@ -109,5 +113,6 @@ OPS = (
         make=make_dynamic_temperature,
         bound=dynamic_bound,
         cost=cost,
+        laws=laws.DYNAMIC_TEMPERATURE,
     ),
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
@@ -38,4 +39,10 @@ OP = Op(
     make=make,
     bound=exact,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "k", (1, 2, 7, 63, 64)),
+        *laws.TOP_K,
+    ),
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
@@ -57,4 +58,10 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "n", (0.0, 0.5, 1.0, 2.0, 10.0)),
+        *laws.TOP_N_SIGMA,
+    ),
 )

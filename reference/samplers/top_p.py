@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     NEARLY_ONE,
@@ -55,4 +56,10 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "p", (1e-6, 0.3, 0.7, 0.95, 1.0)),
+        *laws.TOP_P,
+    ),
 )

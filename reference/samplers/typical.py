@@ -3,6 +3,7 @@
 import numpy as np
 
 from reference.bounds import U
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     NEARLY_ONE,
@@ -69,4 +70,9 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.more_stay(make, "p", (1e-9, 0.3, 0.7, 0.95, 1.0)),
+        *laws.TYPICAL,
+    ),
 )

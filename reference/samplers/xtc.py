@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     NEARLY_ONE,
@@ -75,4 +76,5 @@ OP = Op(
     bound=exact,
     also=also,
     cost=cost,
+    laws=(*laws.of_filter(make), *laws.XTC),
 )

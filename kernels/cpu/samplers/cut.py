@@ -78,7 +78,7 @@ def keep_first(logits, top, out):
     for i in range(logits.size):
         hit = logits[i] == top and not found
         found |= hit
-        out[i] = top if hit else GONE
+        out[i] = logits[i] if hit else GONE
 
 
 @share(XTC)
