@@ -84,15 +84,23 @@ def huge(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     return np.where(rng.random(dims) < 0.5, -size, size)
 
 
+def seldom(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """True for one in a hundred, and for one at least."""
+    chosen = np.asarray(rng.random(dims) < 0.01)
+    if chosen.size:
+        chosen.flat[rng.integers(chosen.size)] = True
+    return chosen
+
+
 def infinite(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Ordinary numbers, some infinities of either sign and zeros below zero."""
     odd = np.array([np.inf, -np.inf, -0.0], np.float32)
-    return np.where(rng.random(dims) < 0.01, rng.choice(odd, dims), normal(rng, dims))
+    return np.where(seldom(rng, dims), rng.choice(odd, dims), normal(rng, dims))
 
 
 def nan(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Ordinary numbers, some of them none."""
-    return np.where(rng.random(dims) < 0.01, np.float32(np.nan), normal(rng, dims))
+    return np.where(seldom(rng, dims), np.float32(np.nan), normal(rng, dims))
 
 
 LARGEST = 2.0**40  # magnitude that inputs reach where an op does not say otherwise

@@ -113,14 +113,16 @@ def in_turn(case: Case, *options: Any) -> Array:
 
 
 def _make_rejected(case: Case) -> Arguments:
-    """By row, q is another distribution, certain of its token, p, or almost p; some tokens are
-    drawn from q."""
+    """By row, q is another distribution, certain of its token, p, p but for a hair, or almost p;
+    some tokens are drawn from q."""
     rng, vocab = case.rng(), case.shape["vocab"]
     p, q, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
-    other, certain, equal, almost = range(4)
-    kind = in_turn(case, other, certain, certain, other, equal, other, almost)
+    other, certain, equal, hair, almost = range(5)
+    kind = in_turn(case, other, certain, certain, other, equal, hair, almost)
     q[kind == certain] = certain_of(tokens[kind == certain], vocab)
     q[kind == equal] = p[kind == equal]
+    q[kind == hair] = p[kind == hair]
+    p[kind == hair, 0], q[kind == hair, 0] = 2.0**-1060, 0
     steps = rng.integers(-4, 5, (np.sum(kind == almost), vocab))
     q[kind == almost] = np.minimum(p[kind == almost] * (1 + 2.0**-50 * steps), 1)
     drawn = in_turn(case, False, True, False)
@@ -152,6 +154,7 @@ def _make_exclude(case: Case) -> Arguments:
 def _make_pick(case: Case) -> Arguments:
     rng = case.rng()
     p, u = some_rows(case, rng), rng.random(case.shape["nodes"])
+    p *= in_turn(case, 1.0, 0.5, 1.0, 2.0**-40)[:, None]  # rows need not sum to one
     return {"p": p, "u": in_turn(case, u, u, 0.0, u, NEARLY_ONE)}
 
 

@@ -45,13 +45,13 @@ def order_stays(apply: Apply, case: Case) -> str:
 
 
 def some_base(case: Case) -> tuple[Arguments, Array]:
-    """Codes of a distribution whose tokens lie up to 24 nats below the likeliest, so that some are
-    forgotten; and the log-probabilities that they say, float64."""
+    """Codes of what sums to 1.25 and lies up to 24 nats below the likeliest token, so that some
+    are forgotten; and the log-probabilities that they say, float64."""
     logits, scale = some_on_grid(case), 2.0**-11
     depth = np.minimum(logits.max() - logits, 24)
     codes = (65535 - np.round(depth / scale)).astype(np.uint16)
     above = scale * codes.astype(np.float64)
-    line = np.array([scale, -np.log(np.exp(above).sum())], np.float32)
+    line = np.array([scale, np.log(1.25 / np.exp(above).sum())], np.float32)
     return {"codes": codes, "line": line}, above + np.float64(line[1])
 
 

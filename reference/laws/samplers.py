@@ -27,10 +27,15 @@ def of_filter(make: Make) -> tuple[Law, ...]:
         """What stays has its own bits, what is dropped is -inf; nothing comes back, and some
         token stays."""
         given = make(case)
-        logits, out = given["logits"], apply(given)["out"]
-        if not kept(out):
-            return "no token stays"
-        return other_bits({"out": out}, {"out": np.where(np.isneginf(out), GONE, logits)})
+        highest_below_zero = -np.abs(given["logits"])
+        highest_below_zero[np.argmax(given["logits"])] = -0.0
+        for logits in (given["logits"], highest_below_zero):
+            out = apply({**given, "logits": logits})["out"]
+            if not kept(out):
+                return "no token stays"
+            if found := other_bits({"out": out}, {"out": np.where(np.isneginf(out), GONE, logits)}):
+                return found
+        return ""
 
     def shifted(apply: Apply, case: Case) -> str:
         """A constant added to all logits changes no decision, since it changes no probability."""

@@ -13,6 +13,7 @@ import numpy as np
 from reference.bounds import EXP, TINY, U, gamma
 from reference.op import Arguments, Array, Case, Cost, Shape
 from reference.softmax import softmax
+from reference.values import NOT_FINITE
 
 SIZES = (1, 2, 3, 8, 15, 16, 17, 31, 33, 65, 127, 257, 1000, 2047, 4096, 4099)
 VOCABULARIES: tuple[Shape, ...] = ({"vocab": 32000}, {"vocab": 128256}, {"vocab": 256000})
@@ -126,16 +127,21 @@ def turn(case: Case, options: Sequence[T]) -> T:
 
 def some_logits(case: Case, rng: np.random.Generator) -> Array:
     """Logits of the case's kind, a tenth removed. By turns they are as they come, on a coarse grid
-    (ties), half of them the same, or but a few of them left, as behind a top-k.
+    (ties), half of them the same, but a few of them left, as behind a top-k, or far from zero.
     """
     logits, vocab = case.array(rng, case.shape["vocab"]), case.shape["vocab"]
-    shaped = turn(case, ("plain", "grid", "plateau", "few"))
+    shaped = turn(case, ("plain", "grid", "plateau", "few", "far"))
+    if case.values in NOT_FINITE:
+        shaped = "plain"
     if shaped == "grid":
         logits = (np.round(logits.astype(np.float64) * 4) / 4).astype(np.float32)
     if shaped == "plateau" or vocab > max(SIZES):
         logits = plateau(logits, rng)
+    if shaped == "far":
+        logits += np.float32(512)
     removed = rng.random(vocab) < (max(0.1, 1 - 40 / vocab) if shaped == "few" else 0.1)
     removed[rng.integers(vocab)] = False
+    removed &= np.isfinite(logits)
     return np.where(removed, np.float32(-np.inf), logits)
 
 

@@ -31,7 +31,7 @@ def draw(logits: Array, u: float) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    return {"logits": logits, "u": turn(case, (some, NEARLY_ONE, 0.5 + some / 2, some, 0.0))}
+    return {"logits": logits, "u": turn(case, (some, NEARLY_ONE, 0.5 + some / 2, 0.0))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:

@@ -61,7 +61,8 @@ def make(case: Case) -> Arguments:
     """A context over few tokens, so that it repeats itself; by turns it ends as it began, for up to
     5,000 tokens, or has a breaker here and there."""
     rng, shape = case.rng(), case.shape
-    few, context = rng.integers(0, shape["vocab"], 4), shape["context"]
+    logits, context = some_logits(case, rng), shape["context"]
+    few = rng.choice(np.flatnonzero(~np.isneginf(logits)), 4)
     breakers = rng.integers(0, shape["vocab"], shape["breakers"])
     shaped = turn(case, ("again", "random", "broken"))
     said = rng.choice(few, context, p=(0.4, 0.3, 0.29, 0.01))
@@ -69,9 +70,9 @@ def make(case: Case) -> Arguments:
         length = min(context // 2, 5000)
         said[-length:] = said[:length]
     if shaped == "broken":
-        breakers[:1] = few[3]
+        breakers[-1:] = few[3]
     return {
-        "logits": some_logits(case, rng),
+        "logits": logits,
         "context": said.astype(np.int32),
         "breakers": breakers.astype(np.int32),
         "multiplier": turn(case, (0.7, 1.0, 3.0, 0.3, 1e30)),
@@ -112,7 +113,7 @@ OP = Op(
         "breakers": (0, 1, 2, 4, 17),
     },
     corners=(
-        {"vocab": 1, "context": 4100, "breakers": 0},
+        {"vocab": 1, "context": 2000, "breakers": 0},
         {"vocab": 33, "context": 5000, "breakers": 1},
         {"vocab": 1000, "context": 70000, "breakers": 257},
         {"vocab": 32000, "context": 131072, "breakers": 4},

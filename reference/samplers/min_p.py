@@ -33,8 +33,9 @@ def make(case: Case) -> Arguments:
     """By turns p is so near to a token's exp(logit - max) that float32 would decide otherwise."""
     rng = case.rng()
     logits = some_logits(case, rng)
-    near = math.exp(-min(some_depth(logits, rng), 700)) * (1 + rng.choice([-1, 1]) * 2.0**-40)
-    return {"logits": logits, "p": turn(case, (min(near, 1.0), 0.05, 1.0, 0.7, NEARLY_ONE))}
+    depth, sign = some_depth(logits, rng), rng.choice([-1, 1])
+    near = min(1.0, math.exp(-min(depth, 700)) * (1 + sign * 2.0**-40))
+    return {"logits": logits, "p": turn(case, (near, 0.05, near, 1.0, 0.7, NEARLY_ONE))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:

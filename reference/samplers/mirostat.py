@@ -77,7 +77,9 @@ def mirostat_mu(mu: float, surprise: float, tau: float, eta: float) -> float:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    return {"logits": logits, "mu": turn(case, (10.0, 20 * rng.random(), 5.0, -1.0, 0.7))}
+    bits = math.log2(len(logits))  # of surprise if all are alike
+    mu = turn(case, (bits, 20 * rng.random(), bits + 1, 5.0, -1.0, 10.0))
+    return {"logits": logits, "mu": mu}
 
 
 def also_v1(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -94,6 +96,8 @@ def also_v1(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
             min(vocab, int(math.exp(min(math.log(vocab) + 1, max(0.0, wanted + sign * error)))))
             for sign in (-1, 1)
         }
+    if len(near) == 1:
+        return {}
     return {"out": np.stack([top_k(logits, k) for k in range(min(near), max(near) + 1)])}
 
 

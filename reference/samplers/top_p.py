@@ -35,7 +35,8 @@ def top_p(logits: Array, p: float) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    return {"logits": logits, "p": turn(case, (some, 0.95, 0.3, 1.0, 0.7, NEARLY_ONE, 1e-30))}
+    p = turn(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
+    return {"logits": logits, "p": p}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
