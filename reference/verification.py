@@ -121,8 +121,9 @@ def _make_rejected(case: Case) -> Arguments:
     kind = in_turn(case, other, certain, certain, other, equal, hair, almost)
     q[kind == certain] = certain_of(tokens[kind == certain], vocab)
     q[kind == equal] = p[kind == equal]
-    q[kind == hair] = p[kind == hair]
-    p[kind == hair, 0], q[kind == hair, 0] = 2.0**-1060, 0
+    rows = np.flatnonzero(kind == hair)
+    least, q[rows] = p[rows].argmin(axis=-1), p[rows]
+    p[rows, least], q[rows, least] = np.maximum(p[rows, least], 2.0**-1060), 0
     steps = rng.integers(-4, 5, (np.sum(kind == almost), vocab))
     q[kind == almost] = np.minimum(p[kind == almost] * (1 + 2.0**-50 * steps), 1)
     drawn = in_turn(case, False, True, False)

@@ -108,7 +108,7 @@ OP = Op(
     reference=dry,
     signature=SIGNATURE,
     axes={
-        "vocab": (1, 2, 5, 33, 257, 1000),
+        "vocab": (2, 3, 5, 33, 257, 1000),
         "context": (0, 1, 2, 7, 8, 16, 17, 40, 64, 65, 120, 257, 1000),
         "breakers": (0, 1, 2, 4, 17),
     },

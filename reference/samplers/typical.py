@@ -46,7 +46,7 @@ def distance(logits: Array) -> Array:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits, some = some_logits(case, rng), rng.random()
-    p = turn(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
+    p = turn(case, (0.3, some, 0.7, 1.0, 0.95, NEARLY_ONE, 1e-30, 0.9999, 0.01))
     return {"logits": logits, "p": p}
 
 
