@@ -19,10 +19,8 @@ from reference.bounds import U64, gamma
 from reference.laws import verification as laws
 from reference.laws.common import alone
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
-from reference.samplers.distribution import LARGEST, NEARLY_ONE
+from reference.samplers.distribution import LARGEST, LEAST, NEARLY_ONE
 from reference.softmax import softmax
-
-LEAST = 2.0**-1074  # the smallest float64 above zero
 
 
 def at(rows: Array, tokens: Array) -> Array:

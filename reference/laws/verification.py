@@ -9,9 +9,8 @@ import numpy as np
 
 from reference.laws.common import other_bits, several
 from reference.op import Apply, Arguments, Array, Case, Law
-from reference.samplers.distribution import NEARLY_ONE
+from reference.samplers.distribution import LEAST, NEARLY_ONE
 
-LEAST = 2.0**-1074  # the smallest float64 above zero
 SUMS = 2.0**-40  # what rounding makes of sums of up to 1,000 probabilities, with room
 Make = Callable[[Case], Arguments]
 

@@ -25,6 +25,7 @@ ON_LOGITS: dict[str, Any] = {
     "varying": (),
 }
 NEARLY_ONE = 1 - 2.0**-53
+LEAST = 2.0**-1074  # the smallest float64 above zero
 U64 = 2.0**-53  # unit roundoff of float64
 
 T = TypeVar("T")
