@@ -84,7 +84,7 @@ def huge(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     return np.where(rng.random(dims) < 0.5, -size, size)
 
 
-def seldom(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+def seldom(rng: np.random.Generator, dims: tuple[int, ...]) -> Any:
     """True for one in a hundred, and for one at least."""
     chosen = np.asarray(rng.random(dims) < 0.01)
     if chosen.size:

@@ -102,7 +102,7 @@ def kept(out: Array) -> set[int]:
 def log(*p: float) -> Array:
     """Logits of these probabilities. float32"""
     with np.errstate(divide="ignore"):
-        return np.log(np.array(p)).astype(np.float32)
+        return np.asarray(np.log(p), np.float32)
 
 
 def ordinary(case: Case, least: int = 64) -> Case:

@@ -20,7 +20,7 @@ def taken(apply: Apply, p: float, q: float, u: Array) -> Array:
     nodes = len(u)
     rows = {name: np.repeat([[1 - x, x]], nodes, axis=0) for name, x in (("p", p), ("q", q))}
     given = {**rows, "tokens": np.ones(nodes, np.int32), "u": u}
-    return apply(given)["accepted"] == 1
+    return np.asarray(apply(given)["accepted"] == 1)
 
 
 def impossible_is_rejected(apply: Apply, case: Case) -> str:

@@ -62,7 +62,8 @@ def make(case: Case) -> Arguments:
     5,000 tokens, or has a breaker here and there."""
     rng, shape = case.rng(), case.shape
     logits, context = some_logits(case, rng), shape["context"]
-    few = rng.choice(np.flatnonzero(~np.isneginf(logits)), 4)
+    left = np.flatnonzero(~np.isneginf(logits))
+    few = rng.choice(left if left.size else len(logits), 4)
     breakers = rng.integers(0, shape["vocab"], shape["breakers"])
     shaped = turn(case, ("again", "random", "broken"))
     said = rng.choice(few, context, p=(0.4, 0.3, 0.29, 0.01))
