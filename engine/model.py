@@ -16,9 +16,9 @@ from engine.checks import check_memory, check_step, check_window
 from engine.config import ModelError
 from engine.described import described
 from engine.gguf_file import GGUFFile
+from engine.gpu import greedy
 from engine.gpu.build import joined, load
 from engine.gpu.division import Whole, divide
-from engine.gpu.greedy import NEEDS
 from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.upload import DeviceRows
@@ -188,7 +188,8 @@ class Model:
         self._pack(list(chain(*steps)), arrays, trial=False)
         choosing: dict[Need, CudaKernel] = {}
         if division.parts[-1].on_gpu:  # which then has the logits
-            choosing = self.chooser.choose_on(device, NEEDS, progress.certified)
+            needs = greedy.needs(self.config.vocab)
+            choosing = self.chooser.choose_on(device, needs, progress.certified)
         return joined(division, loaded, steps, arrays, choosing)
 
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
