@@ -17,6 +17,7 @@ from reference.laws.attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 LARGEST_SCORE = 60.0  # of sum |q||k|, or thereabouts; of the scores themselves some 20
+FAIR_SCORE = 8.0  # where it is below 1
 MERGED = 64  # cells: a kernel may add partial results of so many, or of more
 LARGEST = 2.0**58  # of q, k and v: a sum of 256 products in float32 stays below 2^127
 LARGEST_HALF = 65504.0
@@ -77,7 +78,7 @@ def _capped(scores: Array, softcap: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Tokens of sequences that share one cache, their cells scattered over it and the first of each
+    """Tokens of sequences that share one cache, their cells scattered over it and the last of each
     at the end of memory; cells that no token sees hold NaN.
 
     Of more than two tokens the last looks for the last cell it sees, beside what else it does.
@@ -87,8 +88,8 @@ def make(case: Case) -> Arguments:
     capacity, heads, head_dim = shape["capacity"], shape["heads"], shape["head_dim"]
     lists = np.stack([rng.permutation(capacity) for _ in range(shape["sequences"])])
     for s, cells in enumerate(lists):
-        first = capacity - 1 - s % capacity
-        cells[cells == first], cells[0] = cells[0], first
+        last = capacity - 1 - s % capacity
+        cells[cells == last], cells[-1] = cells[-1], last
     spans = _spans(rng, case)
     seen = np.zeros(capacity, bool)
     for sequence, begin, end in spans:
@@ -132,7 +133,8 @@ def _spans(rng: np.random.Generator, case: Case) -> Array:
     any_number = rng.integers(0, capacity + 1, tokens)
     turn = tokens - 1 - t if tokens > 1 else [case.seed]
     count = np.choose(turn, [capacity, 1, whole, any_number, 0], mode="wrap").clip(0, capacity)
-    begin = rng.integers(0, capacity - count + 1) * case.shape["windowed"]
+    begin = np.where(count == 1, capacity - 1, rng.integers(0, capacity - count + 1))
+    begin *= case.shape["windowed"]
     end, sequence = begin + count, (rng.integers(sequences) + t) % sequences
     window = rng.integers(1, capacity + 1) if case.shape["windowed"] else capacity
     end[:prompt] = np.minimum(rng.integers(0, capacity + 1) + t[:prompt], capacity)
@@ -156,13 +158,16 @@ def _cache(rng: np.random.Generator, case: Case, seen: Array) -> Array:
 
 def _tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
     """Queries whose scores stay within softmax's reach, or the largest takes all and nothing else
-    is tried; where the domain ends those of every other head reach that far."""
+    is tried, and are not so small that keys do not matter; where the domain ends, the scores of
+    every other head reach that far."""
     sizes = np.abs(np.where(np.isfinite(q), q, 0))
     scores = [_dots(token, np.abs(keys)).max(axis=1, initial=TINY / scale) for token in sizes]
-    factor = np.minimum(1, LARGEST_SCORE / (scale * np.reshape(scores, (*q.shape[:2], 1))))
+    steepest = scale * np.reshape(scores, (*q.shape[:2], 1))
+    wanted = np.where(steepest < 1, FAIR_SCORE, np.minimum(steepest, LARGEST_SCORE))
+    factor = np.minimum(wanted / steepest, LARGEST / sizes.max(axis=2, initial=1, keepdims=True))
     if case.values == "huge":
         factor[:, 1::2] = 1
-    return (q * factor).astype(np.float32)
+    return np.asarray(q * factor, np.float32)
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -299,7 +304,7 @@ OP = Op(
         # long contexts, sought in by few tokens and by more
         _plain(tokens=3, heads=2, kv_heads=1, head_dim=64, capacity=4100, alibi=1),
         _plain(tokens=9, heads=1, kv_heads=1, head_dim=64, capacity=4100),
-        _plain(tokens=3, heads=1, kv_heads=1, head_dim=64, capacity=65600, alibi=1),
+        _plain(tokens=3, heads=1, kv_heads=1, head_dim=64, capacity=65600, alibi=1, windowed=1),
     ),
     complaint=complaint,
     nan="token",

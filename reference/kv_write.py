@@ -48,7 +48,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     But what a NaN carries is the processor's choice: in F16 the low byte is any, and the high one
     that of a NaN, with 0x7E one of 0x7D to 0x7F.
     """
-    zero = np.zeros(expected["out"].shape)
+    zero = np.zeros_like(expected["out"], np.float64)
     if inputs["format"] == "F16":
         nan = np.isnan(inputs["x"])[..., None] * np.array([255, 1])
         zero[inputs["cells"]] = nan.reshape(-1, zero.shape[1])

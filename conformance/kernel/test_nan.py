@@ -15,7 +15,8 @@ SHAPE = {
 
 
 def kernels_with(policy: str) -> pytest.MarkDecorator:
-    chosen = [k for k in HERE if OPS[k.op].nan == policy]
+    """Those whose outputs are numbers; what kv_write makes of a NaN its laws say."""
+    chosen = [k for k in HERE if OPS[k.op].nan == policy and OPS[k.op].outputs[0].dtype != "format"]
     return pytest.mark.parametrize("kernel", chosen, ids=[k.name for k in chosen])
 
 
