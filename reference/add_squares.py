@@ -35,8 +35,16 @@ OP = Op(
     name="add_squares",
     reference=add_squares,
     signature="x: f32[tokens hidden], before: f64[hidden] -> out: f64[hidden]",
-    axes={"tokens": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 1000)},
+    axes={"tokens": (0, 1, 2, 7, 9, 33), "hidden": (1, 2, 31, 33, 127, 256, 1000)},
     make=make,
     bound=bound,
     cost=cost,
+    corners=(
+        {"tokens": 9, "hidden": 14_336},
+        {"tokens": 65, "hidden": 11_009},
+        {"tokens": 513, "hidden": 257},
+        {"tokens": 2, "hidden": 65_600},
+    ),
+    nan="element",
+    largest=2.0**127,  # float64 holds the square of whatever float32 does
 )

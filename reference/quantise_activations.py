@@ -58,9 +58,16 @@ OP = Op(
         "x: f32[tokens hidden] -> "
         "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]"
     ),
-    axes={"tokens": (0, 1, 2, 7), "hidden": (32, 64, 96, 2048)},
+    axes={"tokens": (0, 1, 2, 7, 9, 33), "hidden": (32, 64, 96, 256, 2048)},
     make=make,
     bound=bound,
     cost=cost,
     fit=fit,
+    corners=(
+        {"tokens": 5, "hidden": 14_336},
+        {"tokens": 65, "hidden": 11_040},
+        {"tokens": 513, "hidden": 288},
+    ),
+    nan="token",
+    largest=2.0**127,  # whatever float32 holds
 )

@@ -98,17 +98,27 @@ OP = Op(
     axes={
         "tokens": (0, 1, 2, 3, 5, 9, 33),
         "hidden": (1, 2, 31, 33, 129, 256),
-        "neurons": (1, 2, 31, 33, 65, 127),
-        "active": (0, 1, 5, 16, 40, 127),
-        "held": (1, 2, 17, 33, 65, 160),
+        "neurons": (1, 2, 31, 33, 65, 127, 300),
+        "active": (0, 1, 5, 16, 17, 40, 127, 280),
+        "held": (1, 2, 17, 33, 65, 160, 290),
     },
     make=make,
     bound=bound,
     cost=cost,
     formats=FORMATS_OF_SPARSE,
     fit=fit,
-    # more tokens than a kernel holds at once, and a hidden that it has to cut
-    corners=({"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33, "held": 40},),
+    # more tokens than a kernel holds at once, and a hidden that it has to cut; sizes of models
+    corners=(
+        {"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33, "held": 40},
+        {"tokens": 1, "hidden": 32, "neurons": 14_336, "active": 4_200, "held": 4_300},
+        {"tokens": 3, "hidden": 33, "neurons": 11_009, "active": 4_100, "held": 4_100},
+        {"tokens": 1, "hidden": 8, "neurons": 65_700, "active": 300, "held": 65_600},
+        {"tokens": 65, "hidden": 14_336, "neurons": 20, "active": 17, "held": 18},
+        {"tokens": 513, "hidden": 65, "neurons": 300, "active": 280, "held": 300},
+    ),
     complaint=not_the_mask,
     rounded={"int8": as_int8},
+    nan="token",
+    largest=dense.LARGEST,
+    varying=("tokens", "active"),
 )

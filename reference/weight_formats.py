@@ -6,7 +6,8 @@ from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
-AXES = {"rows": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 256)}
+AXES = {"rows": (0, 1, 2, 7, 9, 33), "hidden": (1, 2, 31, 33, 127, 129, 256)}
+CORNERS = ({"rows": 65, "hidden": 33}, {"rows": 5, "hidden": 14_336})  # beyond 65,536 elements
 
 
 def quantise(x: Array, format: str) -> Array:
@@ -64,6 +65,8 @@ OPS = (
         cost=cost,
         formats=tuple(name for name, kind in FORMATS.items() if kind.encode),
         fit=whole_blocks,
+        corners=CORNERS,
+        varying=("rows",),
     ),
     Op(
         name="quantise_weighted",
@@ -75,6 +78,8 @@ OPS = (
         cost=cost,
         formats=tuple(name for name, form in FORMATS.items() if form.encode_weighted),
         fit=whole_blocks,
+        corners=CORNERS,
+        varying=("rows",),
     ),
     Op(
         name="dequantise",
@@ -86,5 +91,9 @@ OPS = (
         cost=cost,
         formats=tuple(FORMATS),
         fit=whole_blocks,
+        corners=(*CORNERS, {"rows": 1000, "hidden": 33}),
+        nan="element",
+        varying=("rows",),
+        separate="rows",
     ),
 )
