@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference.bounds import TINY, U, gamma, truncating
+from reference.bounds import FACTOR, TINY, U, gamma, truncating
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.formats.format import NO_INVERSE
@@ -14,7 +14,6 @@ from reference.quantise_activations import (
 )
 
 
-LARGEST = 2.0**55  # times a weight as large, 2^17 times, is below float32's largest number
 DOT = 2.0**27  # beyond 32 products of an int8 activation, a code of a byte and a part's byte
 
 
@@ -170,5 +169,5 @@ OP = Op(
     separate="out",
     rounded={"int8": as_int8, "bf16": as_bf16},
     nan="token",
-    largest=LARGEST,
+    largest=FACTOR,
 )

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from reference.bounds import TINY, gamma
+from reference.bounds import FACTOR, TINY, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
-from reference.linear import LARGEST
 from reference.neuron_masks import active_rows, some_mask, some_slots
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
@@ -98,6 +97,6 @@ OP = Op(
     ),
     complaint=complaint,
     nan="token",
-    largest=LARGEST,
+    largest=FACTOR,
     varying=("tokens", "active"),
 )

@@ -62,7 +62,7 @@ def from_range(x, top, q):
     each = inverse(d)
     for j in range(len(x)):
         q[j] = min(np.int32(top), np.int32((x[j] - low) * each + np.float32(0.5)))
-    return d, low + ZERO  # of two zeros the positive one
+    return d + ZERO, low + ZERO  # of two zeros the positive one
 
 
 # One block of each block format: x float32 [block] to data uint8 [block_bytes], by way of q.

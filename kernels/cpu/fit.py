@@ -225,7 +225,7 @@ def affine_fit(power: int) -> Any:
             better = both(both(spread > ZERO, fitted > ZERO), found < best)
             best = where(better, found, best)
             scale, lowest = where(better, fitted, scale), where(better, shift, lowest)
-        return scale, ZERO - lowest
+        return scale + ZERO, ZERO - lowest  # of two zeros the positive one
 
     return affine
 

@@ -124,8 +124,9 @@ def weigh_q5_1(x: Floats, importance: Floats) -> Bytes:
 
 def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
     """The scale and minimum that take a block's range to 0 .. top, and its integers."""
-    m = x.min(axis=1, keepdims=True) + np.float32(0)  # of two zeros the positive one
-    d = (x.max(axis=1, keepdims=True) - m) / np.float32(top)
+    zero = np.float32(0)  # by adding it, of two zeros the positive one
+    m = x.min(axis=1, keepdims=True) + zero
+    d = (x.max(axis=1, keepdims=True) - m) / np.float32(top) + zero
     q = np.trunc((x - m) * inverse(d) + np.float32(0.5))
     return d, m, q.astype(np.uint8).clip(0, top)
 

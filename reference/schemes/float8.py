@@ -14,9 +14,12 @@ import numpy as np
 
 from reference.op import Arguments, Array, Case, Op
 from reference.schemes.integers import (
+    ANY_FLOAT32,
     GROUPS,
     MANY,
+    SIZES_OF_MODELS,
     TIES_FIRST,
+    any_scales,
     bound,
     cost,
     divided,
@@ -25,6 +28,7 @@ from reference.schemes.integers import (
     make_groups,
     next_to_ties,
 )
+from reference.values import FINITE
 
 SIGN = 0x80
 
@@ -121,7 +125,16 @@ def _values(case: Case, kind: Float8) -> Array:
 
 def make_dequantise(kind: Float8, case: Case) -> Arguments:
     q, scale = quantised(_values(case, kind), kind)
-    return {"q": q, "scale": scale}
+    return {"q": any_codes(case, kind, q), "scale": any_scales(case, scale)}
+
+
+def any_codes(case: Case, kind: Float8, q: Array) -> Array:
+    """Codes, some of them infinity or NaN if that is the case's kind."""
+    if case.values in FINITE:
+        return q
+    rng, odd = case.rng(), np.array([kind.last + 1, kind.nan], np.uint8)
+    signs = rng.choice(np.array([0, SIGN], np.uint8), q.shape)
+    return np.where(rng.random(q.shape) < 0.01, rng.choice(odd, q.shape) | signs, q)
 
 
 def _quantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
@@ -134,7 +147,10 @@ def _quantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
         bound=bound,
         cost=cost,
         values=TIES_FIRST,
-        corners=(MANY,),
+        corners=(MANY, *SIZES_OF_MODELS),
+        nan="token",
+        largest=ANY_FLOAT32,
+        varying=("groups",),
     )
 
 
@@ -147,7 +163,10 @@ def _dequantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
         make=partial(make_dequantise, kind),
         bound=bound,
         cost=cost,
+        corners=SIZES_OF_MODELS,
         nan="token",
+        largest=ANY_FLOAT32,
+        varying=("groups",),
     )
 
 

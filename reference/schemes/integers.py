@@ -11,7 +11,7 @@ import numpy as np
 
 from reference.bounds import TINY
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.values import VALUES
+from reference.values import FINITE
 
 FEWEST, MOST = 2, 8  # bits
 
@@ -115,12 +115,18 @@ def next_to_ties(case: Case, x: Array) -> Array:
 
 def make_symmetric(case: Case) -> Arguments:
     q, scale = quantise_symmetric(**make_quantise_symmetric(case))
-    return {"q": q, "scale": scale}
+    return {"q": q, "scale": any_scales(case, scale)}
 
 
 def make_asymmetric(case: Case) -> Arguments:
     q, scale, zero = quantise_asymmetric(**make_quantise_asymmetric(case))
-    return {"q": q, "scale": scale, "zero": zero}
+    return {"q": q, "scale": any_scales(case, scale), "zero": zero}
+
+
+def any_scales(case: Case, scale: Array) -> Array:
+    """Some of them any numbers of the case's kind instead, as a file may have them."""
+    rng = case.rng()
+    return np.where(rng.random(scale.shape) < 0.3, case.array(rng, *scale.shape), scale)
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -151,19 +157,45 @@ def bad_zero(inputs: Arguments) -> str:
     return no_zero_point("zero", inputs["zero"])
 
 
-GROUPS: dict[str, tuple[int, ...]] = {"groups": (0, 1, 2, 7), "size": (1, 2, 31, 33, 127, 256)}
+GROUPS: dict[str, tuple[int, ...]] = {
+    "groups": (0, 1, 2, 7, 9, 33),
+    "size": (1, 2, 31, 33, 64, 127, 129, 256),
+}
 MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
-TIES_FIRST = ("ties", *(kind for kind in VALUES if kind != "ties"))  # which corners are made of
+SIZES_OF_MODELS: tuple[dict[str, int], ...] = (
+    {"groups": 513, "size": 33},
+    {"groups": 65_600, "size": 3},
+    {"groups": 5, "size": 14_336},
+    {"groups": 1, "size": 131_200},  # a tensor
+)
+TIES_FIRST = ("ties", *(kind for kind in FINITE if kind != "ties"))  # which corners are made of
 BITS: dict[str, tuple[int, ...]] = {"bits": (2, 3, 4, 5, 6, 7, 8)}
+ANY_FLOAT32 = 2.0**127  # where the domain ends
 
-_row = partial(Op, axes=GROUPS | BITS, bound=bound, cost=cost, fit=fit)
+_row = partial(
+    Op,
+    axes=GROUPS | BITS,
+    bound=bound,
+    cost=cost,
+    fit=fit,
+    nan="token",
+    largest=ANY_FLOAT32,
+    varying=("groups",),
+)
 _quantise = partial(
     _row,
     values=TIES_FIRST,
-    corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
+    corners=(
+        MANY | {"bits": 8},
+        MANY | {"bits": 5},
+        *(
+            sizes | {"bits": bits}
+            for sizes, bits in zip(SIZES_OF_MODELS, (8, 4, 3, 8), strict=True)
+        ),
+    ),
     complaint=unknown_bits,
 )
-_dequantise = partial(_row, nan="token")
+_dequantise = partial(_row, corners=SIZES_OF_MODELS)
 
 OPS = (
     _quantise(

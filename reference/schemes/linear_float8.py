@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from reference.bounds import TINY, gamma
+from reference.bounds import FACTOR, TINY, gamma
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.schemes.float8 import E4M3, E5M2, Float8, quantised
+from reference.schemes.float8 import E4M3, E5M2, Float8, any_codes, quantised
 
 
 def linear_e4m3(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
@@ -34,7 +34,8 @@ def _product(kind: Float8, x: Array, x_scale: Array, weight: Array, weight_scale
 def make(kind: Float8, case: Case) -> Arguments:
     found = {}
     for name, values in zip(("x", "weight"), _values(case), strict=True):
-        found[name], found[f"{name}_scale"] = quantised(values, kind)
+        q, found[f"{name}_scale"] = quantised(values, kind)
+        found[name] = any_codes(case, kind, q)
     return found
 
 
@@ -66,11 +67,19 @@ SIGNATURE = (
     " -> out: f32[tokens out]"
 )
 AXES = {
-    "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
-    "hidden": (1, 2, 31, 33, 127, 129, 256),
-    "out": (1, 2, 31, 32, 33, 65, 127),
+    "tokens": (0, 1, 2, 3, 4, 5, 8, 9, 17, 33),
+    "hidden": (1, 2, 31, 33, 127, 129, 256, 257),
+    "out": (1, 2, 16, 31, 33, 65, 127, 129, 257),
 }
-CORNERS = ({"tokens": 67, "hidden": 2112, "out": 33},)  # more than a kernel holds at once
+CORNERS = (
+    {"tokens": 67, "hidden": 2112, "out": 33},  # more than a kernel holds at once
+    {"tokens": 1, "hidden": 14_336, "out": 17},
+    {"tokens": 7, "hidden": 11_009, "out": 9},
+    {"tokens": 513, "hidden": 65, "out": 33},
+    {"tokens": 65, "hidden": 33, "out": 1000},
+    {"tokens": 1, "hidden": 3, "out": 65_600},
+    {"tokens": 2, "hidden": 5, "out": 65_600},
+)
 
 
 def _row(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
@@ -84,6 +93,7 @@ def _row(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
         cost=cost,
         corners=CORNERS,
         nan="token",
+        largest=FACTOR,
     )
 
 

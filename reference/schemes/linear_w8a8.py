@@ -6,7 +6,7 @@ token and each channel. The weight's scales stand by group, as GPTQ's and AWQ's 
 
 import numpy as np
 
-from reference.bounds import TINY, gamma
+from reference.bounds import FACTOR, TINY, gamma
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.schemes.integers import no_zero_point, quantise_asymmetric
 
@@ -89,10 +89,10 @@ OP = Op(
         " -> out: f32[tokens out]"
     ),
     axes={
-        "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
+        "tokens": (0, 1, 2, 3, 4, 5, 8, 9, 17, 33),
         "groups": (1, 2, 3, 5),
         "size": (1, 31, 32, 33, 64, 127, 128, 256),
-        "out": (1, 2, 31, 32, 33, 65, 127),
+        "out": (1, 2, 16, 31, 32, 33, 65, 127, 129, 257),
     },
     make=make,
     bound=bound,
@@ -101,7 +101,14 @@ OP = Op(
     corners=(
         {"tokens": 67, "groups": 2, "size": 2112, "out": 33},
         {"tokens": 5, "groups": 1, "size": 33024, "out": 17},
+        {"tokens": 1, "groups": 112, "size": 128, "out": 17},
+        {"tokens": 7, "groups": 344, "size": 32, "out": 9},
+        {"tokens": 513, "groups": 2, "size": 32, "out": 33},
+        {"tokens": 65, "groups": 1, "size": 64, "out": 1000},
+        {"tokens": 1, "groups": 1, "size": 32, "out": 65_600},
+        {"tokens": 2, "groups": 1, "size": 32, "out": 65_600},
     ),
     complaint=complaint,
     nan="token",
+    largest=FACTOR,
 )
