@@ -13,7 +13,6 @@ from reference.quantise_activations import (
     quantise_activations,
 )
 
-
 DOT = 2.0**27  # beyond 32 products of an int8 activation, a code of a byte and a part's byte
 
 
@@ -35,8 +34,8 @@ def make(case: Case) -> Arguments:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation. Of K products
-    and K sums each may be flushed."""
+    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation. Each of
+    K products and K sums may be flushed."""
     magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
     return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + 2 * TINY * inputs["x"].shape[1]}
 

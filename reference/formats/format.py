@@ -88,9 +88,9 @@ class Format:
     def drawn(self, x: Floats, rng: np.random.Generator) -> Bytes:
         """Rows as a file may hold them, float32 [rows, elements] -> uint8 [rows, row_bytes].
 
-        Each is x quantised (some of the first), any blocks as large as x, or any blocks whose scales
-        have about one power of two, some of them none: from float16's least subnormal number to
-        its largest. All scales are finite, and of either sign where blocks are any.
+        Each is x quantised (some of the first), any blocks as large as x, or any blocks whose
+        scales have about one power of two, some of them none: from float16's least subnormal number
+        to its largest. All scales are finite, and of either sign where blocks are any.
         """
         if self.scaled is None:
             return self.quantise(x)

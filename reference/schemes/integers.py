@@ -162,7 +162,7 @@ GROUPS: dict[str, tuple[int, ...]] = {
     "size": (1, 2, 31, 33, 64, 127, 129, 256),
 }
 MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
-SIZES_OF_MODELS: tuple[dict[str, int], ...] = (
+OF_MODELS: tuple[dict[str, int], ...] = (
     {"groups": 513, "size": 33},
     {"groups": 65_600, "size": 3},
     {"groups": 5, "size": 14_336},
@@ -188,14 +188,11 @@ _quantise = partial(
     corners=(
         MANY | {"bits": 8},
         MANY | {"bits": 5},
-        *(
-            sizes | {"bits": bits}
-            for sizes, bits in zip(SIZES_OF_MODELS, (8, 4, 3, 8), strict=True)
-        ),
+        *(sizes | {"bits": bits} for sizes, bits in zip(OF_MODELS, (8, 4, 3, 8), strict=True)),
     ),
     complaint=unknown_bits,
 )
-_dequantise = partial(_row, corners=SIZES_OF_MODELS)
+_dequantise = partial(_row, corners=OF_MODELS)
 
 OPS = (
     _quantise(
