@@ -3,6 +3,8 @@
 import numpy as np
 
 from reference.formats import FORMATS
+from reference.laws.common import alone
+from reference.laws.embedding import laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 
@@ -55,14 +57,17 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**whole_blocks(shape, format), "vocab": max(1, shape["vocab"])}
 
 
+SIGNATURE = "tokens: i32[tokens], weight: format[vocab hidden] -> out: f32[tokens hidden]"
+
+
 OP = Op(
     name="embedding",
     reference=embedding,
-    signature="tokens: i32[tokens], weight: format[vocab hidden] -> out: f32[tokens hidden]",
+    signature=SIGNATURE,
     axes={
-        "tokens": (0, 1, 2, 7, 9, 33),
-        "vocab": (1, 5, 31, 257),
-        "hidden": (1, 2, 31, 33, 127, 129, 256),
+        "tokens": (1, 2, 7, 9, 33),
+        "vocab": (5, 31, 257),
+        "hidden": (31, 33, 127, 129, 256),
     },
     make=make,
     bound=bound,
@@ -70,6 +75,9 @@ OP = Op(
     formats=tuple(FORMATS),
     fit=fit,
     corners=(
+        {"tokens": 0, "vocab": 5, "hidden": 33},
+        {"tokens": 1, "vocab": 1, "hidden": 1},
+        {"tokens": 3, "vocab": 2, "hidden": 2},
         {"tokens": 2, "vocab": 5, "hidden": 768},
         {"tokens": 5, "vocab": 7, "hidden": 14_336},
         {"tokens": 513, "vocab": 1000, "hidden": 33},
@@ -77,4 +85,5 @@ OP = Op(
     ),
     complaint=complaint,
     nan="element",
+    laws=(alone(SIGNATURE, make), *laws(make)),
 )

@@ -6,12 +6,15 @@ from reference.bounds import FACTOR, TINY, U, gamma, truncating
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
 from reference.formats.format import NO_INVERSE
+from reference.laws.common import alone, contained, scales
+from reference.laws.linear import LAWS, cuts
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.quantise_activations import (
     BLOCK,
     dequantise_activations,
     quantise_activations,
 )
+from reference.values import NOT_FINITE
 
 DOT = 2.0**27  # beyond 32 products of an int8 activation, a code of a byte and a part's byte
 
@@ -28,9 +31,18 @@ def linear(x: Array, weight: Array, format: str) -> Array:
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    x = case.array(rng, shape["tokens"], shape["hidden"])
+    x = some_tokens(case, rng, shape["tokens"], shape["hidden"])
     weight = case.weight(rng, shape["out"], shape["hidden"])
     return {"x": x, "weight": weight, "format": case.format}
+
+
+def some_tokens(case: Case, rng: np.random.Generator, tokens: int, hidden: int) -> Array:
+    """Values of the case's kind; where that holds infinities or NaN every other row, the first one
+    too, has none, so that it shows what a weight's make of it."""
+    x = case.array(rng, tokens, hidden)
+    if case.values in NOT_FINITE:
+        x[::2] = case.finite(rng, *x[::2].shape)
+    return x
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -135,22 +147,29 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(weight + 4 * tokens * (hidden + out), 2 * tokens * hidden * out)
 
 
+SIGNATURE = "x: f32[tokens hidden], weight: format[out hidden] -> out: f32[tokens out]"
+
+
 OP = Op(
     name="linear",
     reference=linear,
-    signature="x: f32[tokens hidden], weight: format[out hidden] -> out: f32[tokens out]",
+    signature=SIGNATURE,
     axes={
-        "tokens": (0, 1, 2, 3, 4, 5, 8, 9, 17, 33),
-        "hidden": (1, 2, 31, 33, 127, 129, 256, 257),
-        "out": (1, 2, 16, 31, 33, 65, 127, 129, 257),
+        "tokens": (1, 2, 3, 4, 5, 8, 9, 17, 33),
+        "hidden": (31, 33, 127, 129, 256, 257),
+        "out": (16, 31, 33, 65, 127, 129, 257),
     },
     make=make,
     bound=bound,
     cost=cost,
     formats=tuple(FORMATS),
     fit=whole_blocks,
-    # more tokens than a kernel holds at once, and a hidden that it has to cut; sizes of models
+    # the least there is; more tokens than a kernel holds at once, and a hidden that it has to cut;
+    # sizes of models
     corners=(
+        {"tokens": 0, "hidden": 33, "out": 5},
+        {"tokens": 1, "hidden": 1, "out": 1},
+        {"tokens": 3, "hidden": 2, "out": 2},
         {"tokens": 2, "hidden": 2112, "out": 9},
         {"tokens": 67, "hidden": 2112, "out": 33},
         {"tokens": 273, "hidden": 1056, "out": 17},
@@ -169,4 +188,12 @@ OP = Op(
     rounded={"int8": as_int8, "bf16": as_bf16},
     nan="token",
     largest=FACTOR,
+    laws=(
+        alone(SIGNATURE, make),
+        alone(SIGNATURE, make, "out"),
+        contained(SIGNATURE, make),
+        scales(make, ("x",), (-1.0, 2.0**10, 2.0**-10)),
+        cuts(SIGNATURE, make),
+        *LAWS,
+    ),
 )

@@ -5,6 +5,9 @@ import numpy as np
 from reference.bounds import FACTOR, TINY, gamma
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
+from reference.laws.common import alone, contained
+from reference.laws.sparse_axpy import laws
+from reference.linear import some_tokens
 from reference.neuron_masks import active_rows, some_mask, some_slots
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
@@ -27,7 +30,7 @@ def sparse_axpy(
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    a = case.array(rng, shape["tokens"], shape["neurons"])
+    a = some_tokens(case, rng, shape["tokens"], shape["neurons"])
     weight = case.in_range().weight(rng, shape["held"], shape["hidden"])
     rows, count = active_rows(some_mask(rng, 1, shape["neurons"], shape["active"]))
     slots = some_slots(rng, rows[: count[0]], shape["neurons"], shape["held"])
@@ -66,26 +69,34 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**whole_blocks(shape, format), "active": active, "held": max(shape["held"], active)}
 
 
+SIGNATURE = (
+    "a: f32[tokens neurons], weight: format[held hidden], rows: i32[neurons], count: i32[1],"
+    " slots: i32[neurons] -> out: f32[tokens hidden]"
+)
+
+
 OP = Op(
     name="sparse_axpy",
     reference=sparse_axpy,
-    signature=(
-        "a: f32[tokens neurons], weight: format[held hidden], rows: i32[neurons], count: i32[1],"
-        " slots: i32[neurons] -> out: f32[tokens hidden]"
-    ),
+    signature=SIGNATURE,
     axes={
-        "tokens": (0, 1, 2, 3, 5, 9, 33),
-        "neurons": (1, 2, 31, 33, 65, 127, 300),
-        "hidden": (1, 2, 31, 33, 129, 256),
-        "active": (0, 1, 3, 4, 17, 127, 280),
-        "held": (1, 2, 17, 33, 65, 160, 290),
+        "tokens": (1, 2, 3, 5, 9, 33),
+        "neurons": (31, 33, 65, 127, 300),
+        "hidden": (31, 33, 129, 256),
+        "active": (3, 4, 17, 127, 280),
+        "held": (17, 33, 65, 160, 290),
     },
     make=make,
     bound=bound,
     cost=cost,
     formats=tuple(FORMATS),
     fit=fit,
+    # the least there is; more than a kernel holds at once; sizes of models
     corners=(
+        {"tokens": 0, "neurons": 9, "hidden": 33, "active": 5, "held": 9},
+        {"tokens": 1, "neurons": 1, "hidden": 1, "active": 1, "held": 1},
+        {"tokens": 2, "neurons": 2, "hidden": 2, "active": 1, "held": 1},
+        {"tokens": 3, "neurons": 65, "hidden": 64, "active": 0, "held": 1},
         {"tokens": 67, "neurons": 100, "hidden": 544, "active": 61, "held": 80},
         {"tokens": 3, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
         {"tokens": 67, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
@@ -99,4 +110,5 @@ OP = Op(
     nan="token",
     largest=FACTOR,
     varying=("tokens", "active"),
+    laws=(alone(SIGNATURE, make), contained(SIGNATURE, make), *laws(SIGNATURE, make)),
 )

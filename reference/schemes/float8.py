@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from reference.laws.common import alone, contained
+from reference.laws.schemes import QUANTISING, negatives_have_the_same_scale
 from reference.op import Arguments, Array, Case, Op
 from reference.schemes.integers import (
     ANY_FLOAT32,
@@ -137,13 +139,19 @@ def any_codes(case: Case, kind: Float8, q: Array) -> Array:
     return np.where(rng.random(q.shape) < 0.01, rng.choice(odd, q.shape) | signs, q)
 
 
+OTHER_SIGN = negatives_have_the_same_scale(lambda q: q ^ np.uint8(SIGN))
+QUANTISE = "x: f32[groups size] -> q: u8[groups size], scale: f32[groups]"
+DEQUANTISE = "q: u8[groups size], scale: f32[groups] -> out: f32[groups size]"
+
+
 def _quantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    make = partial(make_quantise, kind)
     return Op(
         name=name,
         reference=reference,
         signature=QUANTISE,
         axes=GROUPS,
-        make=partial(make_quantise, kind),
+        make=make,
         bound=bound,
         cost=cost,
         values=TIES_FIRST,
@@ -151,27 +159,27 @@ def _quantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
         nan="token",
         largest=ANY_FLOAT32,
         varying=("groups",),
+        laws=(alone(QUANTISE, make, "groups"), OTHER_SIGN, *QUANTISING),
     )
 
 
 def _dequantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    make = partial(make_dequantise, kind)
     return Op(
         name=name,
         reference=reference,
         signature=DEQUANTISE,
         axes=GROUPS,
-        make=partial(make_dequantise, kind),
+        make=make,
         bound=bound,
         cost=cost,
         corners=OF_MODELS,
         nan="token",
         largest=ANY_FLOAT32,
         varying=("groups",),
+        laws=(alone(DEQUANTISE, make, "groups"), contained(DEQUANTISE, make, "groups")),
     )
 
-
-QUANTISE = "x: f32[groups size] -> q: u8[groups size], scale: f32[groups]"
-DEQUANTISE = "q: u8[groups size], scale: f32[groups] -> out: f32[groups size]"
 
 OPS = (
     _quantising(E4M3, "quantise_e4m3", quantise_e4m3),
