@@ -281,7 +281,7 @@ class Op:
         sampled = [
             self.case(
                 {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()},
-                self.kinds[i % len(self.kinds)],
+                self.kinds[(start + i) % len(self.kinds)],
                 start + i,
                 format,
             )
