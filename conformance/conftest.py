@@ -23,7 +23,7 @@ DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with 
 # A first case compiles its kernel, and some kernels take few of an op's sizes.
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 _COMMON = settings(deadline=None, suppress_health_check=_SLOW)
-settings.register_profile("quick", _COMMON, derandomize=True, max_examples=12, database=None)
+settings.register_profile("quick", _COMMON, derandomize=True, max_examples=40, database=None)
 settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("deep" if DEEP else "quick")
 

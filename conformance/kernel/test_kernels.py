@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from conformance.conftest import DEEP
 from conformance.kernel.here import HERE, cases, inputs_of, run
@@ -28,6 +28,8 @@ from kernels.trial import (
 from reference.op import Case, Op
 from reference.table import OPS
 
+RUNS = 4  # that the judge makes of a case, on two kinds of data
+
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
 every_kernel = pytest.mark.parametrize("kernel", HERE, ids=[k.name for k in HERE])
 
@@ -45,6 +47,7 @@ def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
     def check(tried: Tried) -> None:
         assert tried.verdict.passed, f"{tried.verdict.failure}\nagain: {tried.again}"
 
+    @settings(settings.default, max_examples=settings.default.max_examples // RUNS)
     @given(cases(kernel).filter(lambda case: kernel.takes(case.shape)))
     def explore(case: Case) -> None:
         again = replay(kernel.name, case, secret)
