@@ -7,6 +7,7 @@ from reference.bounds import EXP, TINY, U, gamma
 from reference.laws import log_probabilities as laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.samplers.distribution import (
+    LARGEST,
     ON_LOGITS,
     SIZES,
     U64,
@@ -144,7 +145,7 @@ OPS = (
         name="kl_divergence",
         reference=kl_divergence,
         signature="logits: f32[vocab], codes: u16[vocab], line: f32[2] -> out: f64[1]",
-        **ON_LOGITS,
+        **{**ON_LOGITS, "largest": LARGEST / 16},  # sixteen terms are added in float32
         make=make_divergence,
         bound=bound_divergence,
         cost=cost_divergence,
