@@ -272,7 +272,7 @@ class Op:
         return Case(self.fit(full, format), values, seed, format, self.largest)
 
     def quick_cases(
-        self, format: str | None = None, count: int = 24, secret: int | None = None
+        self, format: str | None = None, count: int = 30, secret: int | None = None
     ) -> list[Case]:
         """A sample of the awkward sizes and kinds of values, each kind at least once, and the
         corners; the same one always, or another for each `secret`."""
