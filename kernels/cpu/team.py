@@ -50,8 +50,8 @@ def wait_past(sync, index, seen, spins, own):
     """Spin, yield, and sleep once, until sync[index] differs from `seen`; whether it does.
 
     `own` is where this thread's words are. After a yield that cost a turn it sleeps at once for
-    some waits: the more, the oftener that happens. Who goes to sleep counts first and looks then; who
-    changes the word looks for sleepers afterwards: one of the two sees the other.
+    some waits: the more, the oftener that happens. Who goes to sleep counts first and looks then;
+    who changes the word looks for sleepers afterwards: one of the two sees the other.
     """
     for _ in range(spins):
         if atomic_load(sync, index) != seen:
