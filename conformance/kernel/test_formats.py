@@ -74,7 +74,7 @@ def test_grids_are_those_of_the_gguf_package(name):
 @pytest.mark.parametrize("values", sorted(FINITE))
 def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values):
     """Their largest magnitudes are those of the values, as far as a float16 scale goes."""
-    kind, x = FORMATS[name], rows(values)
+    kind, x = FORMATS[name], rows(values).clip(-65504, 65504)  # beyond, no scale need be found
     drawn = kind.dequantise(kind.like(x, np.random.default_rng(1)))
     assert_array_equal(drawn, kind.dequantise(kind.like(x, np.random.default_rng(1))))
     largest = np.abs(x).max(axis=1)
