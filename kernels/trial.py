@@ -34,7 +34,7 @@ EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may tak
 SECRET_CASES = 12
 LAW_CASES = 2  # sizes at which each law is tried
 
-COMPANY = ("tokens-alone", "cuts-change-no-bit")  # laws of a token that gives the bits that it gives alone
+COMPANY = ("tokens-alone", "cuts-change-no-bit")  # laws of a token's bits, whatever its company
 
 # Where a trial found a failure.
 CONSTRUCTION, CASES, LAWS, SHAPE = "construction", "cases", "laws", "shape"
