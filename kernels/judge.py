@@ -73,12 +73,12 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
         return verdict
     if small:
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
-        setup.fill(kernel.spec.make(other))
+        setup.fill(kernel.spec.make(other), other)
     most = MOST_THREADS if small and turn == 0 else FEW_THREADS
     again = setup.run_team(int(rng.integers(2, most + 1)))
     if small:
         verdict = _worse(verdict, compare(kernel, other, setup.inputs, again), "a second call: ")
-        setup.fill(inputs)
+        setup.fill(inputs, case)
         setup.run_apart(int(rng.integers(2, MOST_THREADS + 1)), first)
     elif _differing(first, again):
         raise KernelError(f"{_differing(first, again)} differs between one thread and several")
@@ -126,7 +126,7 @@ class _Setup:
             shape = kernel.pack.shape(inputs["weight"])
             self._packed = self._guarded(shape, np.uint8, LINE)
         self.inputs: Arguments = {}
-        self.fill(inputs)
+        self.fill(inputs, case)
         arrays = {name: slot.array for name, slot in self._slots.items()}
         packed = self._packed.array if self._packed else None
         called = stages(kernel, {**inputs, **arrays}, self.outputs, packed, self._allocate)
@@ -143,21 +143,22 @@ class _Setup:
         self._spare[-1].poison(self.rng)
         return self._spare[-1].array
 
-    def fill(self, inputs: Arguments) -> None:
-        """Put these arguments where the ones before were; scalars stay as they are."""
-        self.inputs = {**inputs, **{n: v for n, v in self.inputs.items() if n not in self._slots}}
+    def fill(self, inputs: Arguments, case: Case) -> None:
+        """Put a case's arguments where the ones before were; scalars stay as they are."""
+        scalars = {n: v for n, v in self.inputs.items() if not isinstance(v, np.ndarray)}
+        self.inputs = {**inputs, **scalars}
         for name, slot in self._slots.items():
-            slot.put(inputs[name], self._sampled(inputs[name]) if name == "weight" else None)
+            slot.put(inputs[name], self._sampled(inputs[name], case) if name == "weight" else None)
         if self._packed:
-            self._pack(inputs["weight"])
+            self._pack(inputs["weight"], case)
 
-    def _pack(self, weight: Array) -> None:
+    def _pack(self, weight: Array, case: Case) -> None:
         """The packed weight anew; of a large one only groups of rows that are not zero."""
         assert self.kernel.pack is not None
         assert self._packed is not None
         packing, packed = self.kernel.pack, self._packed.writable().reshape(-1)
         rows = len(weight)
-        chosen = self._sampled(weight)
+        chosen = self._sampled(weight, case)
         if len(chosen) == rows:
             packed.fill(0xFF)
             block = packing.block(weight, packed)
@@ -174,9 +175,11 @@ class _Setup:
             raise KernelError("packing wrote outside the packed weight")
         self._packed.lock()
 
-    def _sampled(self, weight: Array) -> Array:
+    def _sampled(self, weight: Array, case: Case) -> Array:
         argument = next(a for a in self.kernel.spec.inputs if a.name == "weight")
-        return self.case.sampled(len(weight), size_of(argument.axes[1], self.case.shape))
+        if argument.dtype != "format":
+            return np.arange(len(weight))
+        return case.sampled(len(weight), size_of(argument.axes[1], case.shape))
 
     def poison(self) -> None:
         """Outputs become what nobody can know, or what stands there before an update in place."""
