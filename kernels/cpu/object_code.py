@@ -93,7 +93,8 @@ def compiled(function: Callable[..., None]) -> Code:
     for value in (*module.functions, *module.global_variables):
         if value.linkage == llvm.Linkage.internal:
             value.name, number = f"own{number}", number + 1
-    return Code(_target_machine().emit_object(module), complaint)
+    machine_code = _target_machine().emit_object(module)
+    return Code(machine_code, complaint or complaint_about_object(machine_code))
 
 
 def assembly(function: Callable[..., None]) -> str:
