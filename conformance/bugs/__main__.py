@@ -27,7 +27,9 @@ def main() -> None:
         for count, outcome in enumerate(outcomes(bugs, options.workers), 1):
             stages[outcome.stage or "survived"] += 1
             if options.json:
-                print(json.dumps(_row(outcome)), flush=True)
+                row = {"op": outcome.bug.op, "bug": str(outcome.bug), "stage": outcome.stage}
+                rest = {"seconds": outcome.seconds, "failure": outcome.failure}
+                print(json.dumps(row | rest), flush=True)
                 continue
             told = f"{outcome.seconds:6.2f} s  {outcome.stage or 'SURVIVED':12} {outcome.bug}"
             print(f"{count:4}/{len(bugs)} {told}  {outcome.failure[:120]}", flush=True)

@@ -167,9 +167,7 @@ def in_python(
     )
 
 
-def sharing(
-    op: str, *works: Work, formats: Iterable[str | None] = (None,)
-) -> tuple[Bug, ...]:
+def sharing(op: str, *works: Work, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:
     """Functions that do one thread's share."""
     return tuple(Bug(op, "python", _called(w), w, kind) for kind in formats for w in works)
 

@@ -54,9 +54,7 @@ class NativeShare:
 class CShare(NativeShare):
     """The function `share` of a C source that sees its arguments as the struct `Block`."""
 
-    def __init__(
-        self, name: str, op: str, format: str | None, source: str, folder: Path
-    ) -> None:
+    def __init__(self, name: str, op: str, format: str | None, source: str, folder: Path) -> None:
         super().__init__(name, op, format)
         self.source = f"{block_of(self.signature)}{source}"
         self._folder = folder
@@ -73,8 +71,8 @@ class CShare(NativeShare):
         name = self._folder / self.fingerprint[:16]
         source, library = name.with_suffix(".c"), name.with_suffix(".so")
         source.write_text(self.source)
-        format = [f"-D{self.format}"] if self.format else []
-        command = [COMPILER, *FLAGS, *format, "-include", C_FOLDER / "prelude.h", "-shared"]
+        format_ = [f"-D{self.format}"] if self.format else []
+        command = [COMPILER, *FLAGS, *format_, "-include", C_FOLDER / "prelude.h", "-shared"]
         subprocess.run([*command, source, "-o", library, "-lm"], check=True)
         return library
 
@@ -144,20 +142,32 @@ def block_of(signature: str) -> str:
     for argument in all_arguments(signature):
         kind = C_TYPES[argument.dtype]
         if argument.axes:
-            fields += [f"{kind} *{argument.name}", f"int64_t {argument.name}_dims[{len(argument.axes)}]"]
+            fields += [
+                f"{kind} *{argument.name}",
+                f"int64_t {argument.name}_dims[{len(argument.axes)}]",
+            ]
         else:
             fields.append(f"{kind if kind == 'double' else 'int64_t'} {argument.name}")
     return f"typedef struct {{ {'; '.join(fields)}; }} Block;\n"
+
+
+def first_alone(work: Work) -> Work:
+    """All of it done by the first thread."""
+
+    def alone(inputs: Arguments, outputs: Mapping[str, Array], thread: int, n_threads: int) -> None:
+        if thread == 0:
+            work(inputs, outputs, thread, n_threads)
+
+    return alone
 
 
 def storing(function: Callable[..., Any]) -> Work:
     """The first thread stores what a function with the reference's parameters gives."""
 
     def work(inputs: Arguments, outputs: Mapping[str, Array], thread: int, n_threads: int) -> None:
-        if thread == 0:
-            result = function(**inputs)
-            results = result if isinstance(result, tuple) else (result,)
-            for out, value in zip(outputs.values(), results, strict=True):
-                out[...] = value
+        result = function(**inputs)
+        results = result if isinstance(result, tuple) else (result,)
+        for out, value in zip(outputs.values(), results, strict=True):
+            out[...] = value
 
-    return work
+    return first_alone(work)
