@@ -12,7 +12,7 @@ from bench.results import Measurement
 from bench.timing import Rule, race
 from bench.workload import MAKERS, Workload
 from kernels.cpu.team import Team
-from kernels.judge import Candidate, Verdict, judge
+from kernels.judge import Verdict, judge
 from kernels.kernel import Kernel
 from reference.op import Arguments, Case
 
@@ -61,14 +61,18 @@ def _beyond_models(case: Case) -> bool:
 
 
 def alone(
-    kernels: Sequence[Kernel], case: Case, team: Team, teller: Callable[[str], Teller]
+    kernels: Sequence[Kernel],
+    case: Case,
+    team: Team,
+    teller: Callable[[str], Teller],
+    secret: int = 0,
 ) -> list[Alone]:
     """Try every kernel, and time those that pass. `teller` gives a teller for each thing done."""
     tell = teller("trying kernels")
     verdicts: list[Verdict] = []
     for kernel in kernels:
         tell(len(verdicts), len(kernels))
-        verdicts.append(judge(Candidate.of(kernel), case))
+        verdicts.append(judge(kernel, case, secret))
     tell(len(kernels), len(kernels))
     judged = list(zip(kernels, verdicts, strict=True))
     sound = [kernel for kernel, verdict in judged if verdict.passed]

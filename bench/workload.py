@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.cases import BenchCase, Sizes
 from bench.limits import ARITHMETIC
-from kernels.judge import Candidate, compare
+from kernels.judge import compare
 from reference.formats import FORMATS
 from reference.neuron_masks import active_rows, some_mask, some_slots
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
@@ -195,7 +195,7 @@ class Workload:
         picks = _picks(kernel.spec, self.bench.shape, seed)
         some_in, some_out = _cut(kernel.spec, picks, inputs, outputs)
         case = kernel.spec.case(self.bench.shape, "normal", seed, kernel.format)
-        return compare(Candidate.of(kernel), case, some_in, some_out).failure
+        return compare(kernel, case, some_in, some_out).failure
 
 
 def _picks(op: Op, shape: Sizes, seed: int) -> Picks:

@@ -43,6 +43,7 @@ from kernels.kernel import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+ROUNDING = Need("quantise_activations")
 TRIED = 32  # tokens by which a load finds how many neurons are active
 
 
@@ -81,7 +82,10 @@ class Model:
             "outputs": min(options.outputs, options.batch, context),
         }
         self.cells = Cells(context, options.sequences)
-        self.chooser = Chooser(Store(), options.strict, options.variant, options.numerics)
+        self.chooser = Chooser(
+            Store(), options.strict, options.variant, options.numerics,
+            {"tokens": max(self.limits.values())},
+        )  # fmt: skip
         self.team = self._resources.enter_context(
             Team(options.threads or physical_cores(), options.pinned)
         )
@@ -143,8 +147,14 @@ class Model:
         """The CPU's."""
         certified = self.options.progress.certified
         chosen = self.chooser.choose(list(dict.fromkeys(map(need, nodes))), certified)
-        if any(kernel.activations == "int8" for kernel in chosen.values()):
-            chosen |= self.chooser.choose([Need("quantise_activations")], certified)
+        rounded = {
+            dict(need.shape)["hidden"]
+            for need, kernel in chosen.items()
+            if kernel.activations == "int8"
+        }
+        if rounded:
+            needs = [Need(ROUNDING.op, None, (("hidden", size),)) for size in sorted(rounded)]
+            chosen[ROUNDING] = self.chooser.choose(needs, certified)[needs[0]]
         return chosen
 
     def _with_gpu(

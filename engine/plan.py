@@ -31,8 +31,7 @@ SCRATCH = "scratch"  # the argument that is a kernel's own memory
 
 def need(node: Node) -> Need:
     """What the node asks of the kernels; sizes that change between steps are left out."""
-    fixed = tuple((a, d) for a, d in sorted(node.shape().items()) if isinstance(d, int))
-    return Need(node.op, node.format, fixed)
+    return Need(node.op, node.format, tuple(sorted(shape_of(node, {}).items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +136,14 @@ def names_in(step: Step) -> set[str]:
 
 def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     """The op's named sizes in a step of these sizes, factors of products such as
-    kv_heads*head_dim among them."""
+    kv_heads*head_dim among them; without those of which nothing is said."""
     spec = OPS[node.op]
     dims = [
         (axis, sizes[dim] if isinstance(dim, str) else dim)
         for argument in (*spec.inputs, *spec.outputs)
         if isinstance(value := node.arguments.get(argument.name), Value)
         for axis, dim in zip(argument.axes, value.dims, strict=True)
+        if not isinstance(dim, str) or dim in sizes
     ]
     shape: dict[str, int] = {}
     for axis, size in dims:
@@ -152,7 +152,8 @@ def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     for axis, size in dims:
         if "*" in axis:
             unknown, known = axis.split("*")
-            shape.setdefault(unknown, size // shape[known])
+            if known in shape:
+                shape.setdefault(unknown, size // shape[known])
     return shape
 
 

@@ -21,7 +21,11 @@ Run = Callable[[int, Sequence[int]], None]
 
 
 def stages(
-    kernel: Kernel, inputs: Arguments, outputs: Mapping[str, Array], packed: Array | None = None
+    kernel: Kernel,
+    inputs: Arguments,
+    outputs: Mapping[str, Array],
+    packed: Array | None = None,
+    allocate: Callable[[tuple[int, ...], Any], Array] = np.empty,
 ) -> list[tuple[Share, Words, Any]]:
     """(share, block, what must stay alive) of each stage, memory allocated, the weight packed
     unless it is given `packed`."""
@@ -33,14 +37,15 @@ def stages(
         values["weight"] = kernel.pack(values["weight"], 3) if packed is None else packed
     if kernel.activations == "int8":
         x = values["x"]
-        values["q"] = np.empty(x.shape, np.int8)
-        values["scale"] = np.empty((len(x), x.shape[1] // BLOCK), np.float32)
-        values["total"] = np.empty((len(x), x.shape[1] // BLOCK), np.int32)
+        values["q"] = allocate(x.shape, np.int8)
+        values["scale"] = allocate((len(x), x.shape[1] // BLOCK), np.float32)
+        values["total"] = allocate((len(x), x.shape[1] // BLOCK), np.int32)
         quantise = quantise_activations.generic
         result.append((quantise, pack_words(quantise.signature, values), values))
     if kernel.scratch:
         shape = sizes(kernel.spec, inputs, kernel.format)
-        values["scratch"] = np.full(kernel.scratch(shape), np.nan, np.float32)
+        values["scratch"] = allocate((kernel.scratch(shape),), np.float32)
+        values["scratch"].fill(np.nan)
     called = [(share, pack_words(share.signature, values), values) for share in kernel.shares]
     return result + called
 

@@ -8,7 +8,7 @@ unfound: stale certificates are never trusted. They are kept as JSON lines, only
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from kernels.call import AnyKernel
@@ -17,14 +17,15 @@ from kernels.cuda.call import stages
 from kernels.cuda.current import current
 from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
+from kernels.domain import Axes, joined
 from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
 
-LEVELS = (EMULATED, "quick", "deep")
+LEVELS = (EMULATED, "quick", "full", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
-    "kernels.judge", "kernels.guard", "kernels.trial", "kernels.call", "kernels.shapes",
-    "kernels.kernel",
+    "kernels.judge", "kernels.guard", "kernels.trial", "kernels.domain", "kernels.call",
+    "kernels.shapes", "kernels.kernel",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 
@@ -87,7 +88,9 @@ class Certificate:
     """The outcome of a trial; `failure` is empty for a kernel that passed.
 
     `worst` is the largest |error| / bound seen, `nmse` the largest on normally distributed inputs,
-    `cases` how many were tried, `when` an ISO date.
+    `cases` how many were tried, `when` an ISO date, `stage` where a failure was found. The domain:
+    `axes` has the smallest and the largest size tried of each axis, `shapes` those of nodes
+    that were tried as they are (kernels/domain.py says what they answer for).
     """
 
     kernel: str
@@ -99,10 +102,18 @@ class Certificate:
     seconds: float
     when: str
     failure: str = ""
+    stage: str = ""
+    axes: Axes = field(default_factory=dict)
+    shapes: tuple[dict[str, int], ...] = ()
 
     @property
     def passed(self) -> bool:
         return not self.failure
+
+    def with_domain_of(self, other: "Certificate") -> "Certificate":
+        """The same, which answers for what the other does, too."""
+        shapes = [*self.shapes, *(s for s in other.shapes if s not in self.shapes)]
+        return replace(self, axes=joined(self.axes, other.axes), shapes=tuple(shapes))
 
 
 class Store:
@@ -112,8 +123,9 @@ class Store:
         self.path = path or cache_folder() / "certificates.jsonl"
 
     def load(self) -> dict[str, Certificate]:
-        """The certificate that counts for each key: deep before quick, then the last, but a
-        failure, of either level, before what was passed earlier. Damaged lines are none."""
+        """The certificate that counts for each key: deep before full before quick, then the last,
+        for all that was tried; but a failure, of any level, before what was passed earlier. Damaged
+        lines are none."""
         found: dict[str, Certificate] = {}
         try:
             lines = self.path.read_text(errors="replace").splitlines()
@@ -121,12 +133,17 @@ class Store:
             return found
         for line in lines:
             try:
-                certificate = Certificate(**json.loads(line))
+                said = json.loads(line)
+                certificate = Certificate(**{**said, "shapes": tuple(said.get("shapes", ()))})
                 level = LEVELS.index(certificate.level)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, AttributeError):
                 continue
             known = found.get(certificate.key)
-            if known is None or not certificate.passed or level >= LEVELS.index(known.level):
+            if known and known.passed and certificate.passed:
+                higher = level >= LEVELS.index(known.level)
+                counts, other = (certificate, known) if higher else (known, certificate)
+                found[certificate.key] = counts.with_domain_of(other)
+            elif not known or not certificate.passed or level >= LEVELS.index(known.level):
                 found[certificate.key] = certificate
         return found
 

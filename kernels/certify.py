@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda.current import current
 from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
 from kernels.table import find_any
-from kernels.trial import quick
+from kernels.trial import CASES, Request, answered
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 FAREWELL = 10.0  # seconds that a child has to end when it is killed
@@ -30,14 +29,14 @@ Certified = Callable[[int, Certificate], None]  # how many are tried, and each o
 
 
 def certify(
-    kernels: Sequence[AnyKernel],
+    requests: Sequence[Request],
     store: Store,
     progress: Certified | None = None,
     patience: float = PATIENCE,
     program: Sequence[str] = ("kernels.trial",),
     until: float = math.inf,
 ) -> None:
-    """Try the kernels on their ops' seeded cases and keep their certificates.
+    """Try what is asked for and keep the certificates.
 
     A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
     with the rest. `progress` is told of each certificate as it comes; `program` is the module that
@@ -48,23 +47,24 @@ def certify(
     def keep(certificate: Certificate) -> None:
         store.add([certificate])
         if progress:
-            progress(len(kernels), certificate)
+            progress(len(requests), certificate)
 
-    for kernel in filter(_emulated, kernels):
-        keep(replace(quick(kernel), level=EMULATED))
-    waiting = [kernel.name for kernel in kernels if not _emulated(kernel)]
+    for request in filter(_emulated, requests):
+        kernel = find_any(request.kernel)
+        keep(replace(answered(kernel, request), level=EMULATED))
+    waiting = [request for request in requests if not _emulated(request)]
     while waiting and time.monotonic() < until:
         for certificate in _trials(waiting, patience, program, until):
             keep(certificate)
-            waiting.remove(certificate.kernel)
+            waiting.pop(0)
 
 
-def _emulated(kernel: AnyKernel) -> bool:
-    return isinstance(kernel, CudaKernel) and current().emulated
+def _emulated(request: Request) -> bool:
+    return isinstance(find_any(request.kernel), CudaKernel) and current().emulated
 
 
 def _trials(
-    names: Sequence[str], patience: float, program: Sequence[str], until: float
+    requests: Sequence[Request], patience: float, program: Sequence[str], until: float
 ) -> Iterator[Certificate]:
     """The certificates of one child, until it is done, dies or hangs: at least one, if there is
     time for it."""
@@ -85,17 +85,20 @@ def _trials(
     ]
     for reader in readers:
         reader.start()
-    pending, hung, late = list(names), False, False
+    pending, hung, late, trying = list(requests), False, False, ""
     try:
         assert child.stdin is not None
         with child.stdin:
-            child.stdin.write("\n".join(names) + "\n")
+            child.stdin.write("".join(f"{request.line()}\n" for request in requests))
     except BrokenPipeError:
         pass  # it died at once: its exit status says how
     try:
         while line := lines.get(timeout=max(0.0, min(patience, until - time.monotonic()))):
-            yield Certificate(**json.loads(line))
-            pending.pop(0)
+            said = json.loads(line)
+            trying = said.get("trying", "")
+            if not trying:
+                yield Certificate(**said["certificate"])
+                pending.pop(0)
     except queue.Empty:
         late = time.monotonic() >= until
         hung = not late
@@ -103,7 +106,7 @@ def _trials(
         status = _ended(child, readers, kill=hung or late)
     if pending and not late:
         failure = f"did not finish within {patience:g} s" if hung else _death(status, complaints)
-        yield _failed(find_any(pending[0]), failure)
+        yield _failed(pending[0], failure + (f" (again: {trying})" if trying else ""))
 
 
 def _ended(
@@ -136,8 +139,7 @@ def _death(status: int | None, complaints: Sequence[str]) -> str:
     return f"stopped its trial: {last[:300]}"
 
 
-def _failed(kernel: AnyKernel, failure: str) -> Certificate:
+def _failed(request: Request, failure: str) -> Certificate:
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    return Certificate(
-        kernel.name, Key.of(kernel).digest, "quick", 0, -1.0, -1.0, 0.0, when, failure
-    )
+    key = Key.of(find_any(request.kernel)).digest
+    return Certificate(request.kernel, key, request.level, 0, -1.0, -1.0, 0.0, when, failure, CASES)

@@ -1,19 +1,22 @@
 """Choose the kernels that the engine may use: the best variant with a certificate."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Certified, certify
+from kernels.cuda.current import current
 from kernels.cuda.device import Device
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.domain import Axes, covers, tried
 from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, variants
-from reference.op import Shape
+from kernels.trial import Request
+from reference.op import Op, Shape
 
 K = TypeVar("K", Kernel, CudaKernel)
 
@@ -56,16 +59,19 @@ class Need:
 
 @dataclass(slots=True)
 class Chooser:
-    """Finds a certified kernel for every need, certifying what has no certificate yet.
+    """Finds a certified kernel for every need, certifying what has no certificate yet, and trying
+    what has one at the shapes that it does not answer for.
 
-    `numerics` "fast" admits kernels that round more than the default ones. In strict mode a failed
-    certificate stops; else the next variant serves, and `notes` says so.
+    `limits` has the largest sizes of what varies between steps, such as "tokens"; `numerics` "fast"
+    admits kernels that round more than the default ones. In strict mode a failed certificate stops;
+    else the next variant serves, and `notes` says so.
     """
 
     store: Store
     strict: bool = False
     variant: str | None = None
     numerics: str = "exact"
+    limits: Shape = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def choose(
@@ -119,27 +125,59 @@ class Chooser:
     ) -> dict[Need, K]:
         """The first of each need's candidates that passes; needs of which none does are left
         out."""
-        options = {need: list(kernels) for need, kernels in candidates.items() if kernels}
-        chosen: dict[Need, K] = {}
-        while missing := [n for n, left in options.items() if left and n not in chosen]:
-            known = self.store.load()
-            untried = _distinct(
-                options[n][0] for n in missing if Key.of(options[n][0]).digest not in known
-            )
-            if untried:
-                certify(untried, self.store, progress)
-                known = self.store.load()
-            for need in missing:
-                kernel = options[need][0]
-                certificate = known.get(Key.of(kernel).digest)
-                if certificate is None:
-                    raise UncertifiedError(f"{kernel.name} changed while it was tried: load again")
-                if certificate.passed:
-                    chosen[need] = kernel
-                else:
-                    self._refuse(kernel, certificate)
-                    options[need].pop(0)
-        return chosen
+        options = {need: list(kernels) for need, kernels in candidates.items()}
+        asked: list[Request] = []
+        while True:
+            known, first = self.store.load(), dict[Need, K]()
+            for need, kernels in options.items():
+                while kernels:
+                    certificate = known.get(Key.of(kernels[0]).digest)
+                    if certificate is None or certificate.passed:
+                        first[need] = kernels[0]
+                        break
+                    self._refuse(kernels.pop(0), certificate)
+            requests = self._requests(first, known)
+            if again := [request for request in requests if request in asked]:
+                raise UncertifiedError(f"{again[0].kernel} changed while it was tried: load again")
+            if not requests:
+                return first
+            certify(requests, self.store, progress)
+            asked += requests
+
+    def _requests(
+        self, chosen: Mapping[Need, AnyKernel], known: Mapping[str, Certificate]
+    ) -> list[Request]:
+        """What has to be tried before these kernels may serve these needs."""
+        kernels = {kernel.name: kernel for kernel in chosen.values()}
+        shapes: dict[str, list[Shape]] = {name: [] for name in kernels}
+        untried = {n for n, k in kernels.items() if Key.of(k).digest not in known}
+        for need, kernel in chosen.items():
+            if isinstance(kernel, CudaKernel) and current().emulated:
+                continue  # who proves nothing of a GPU need not prove it at size
+            axes, tried = self._domain(kernel, known)
+            shape = self._shape(need, kernel.spec)
+            if not covers(kernel.spec, axes, tried, shape):
+                shapes[kernel.name].append(shape)
+        return [
+            Request(name, shapes=tuple(own), known=name not in untried)
+            for name, own in shapes.items()
+            if own or name in untried
+        ]
+
+    def _domain(
+        self, kernel: AnyKernel, known: Mapping[str, Certificate]
+    ) -> tuple[Axes, Sequence[Shape]]:
+        """What a kernel's certificate answers for, or will when it has one."""
+        certificate = known.get(Key.of(kernel).digest)
+        if certificate:
+            return certificate.axes, certificate.shapes
+        cases = kernel.spec.quick_cases(kernel.format)
+        return tried(case for case in cases if kernel.takes(case.shape)), ()
+
+    def _shape(self, need: Need, op: Op) -> dict[str, int]:
+        """A need's sizes, with the largest of those that vary."""
+        varying = {a: size for a, size in self.limits.items() if a in op.varying and a in op.axes}
+        return {**varying, **{a: size for a, size in need.shape if a in op.axes}}
 
     def _refuse(self, kernel: AnyKernel, certificate: Certificate) -> None:
         note = f"{kernel.name} failed its trial and is not used: {certificate.failure}"
@@ -151,7 +189,3 @@ class Chooser:
     def _nothing_for(self, need: Need) -> str:
         reasons = [note for note in self.notes if note.startswith(f"{need.op}/")]
         return f"no certified kernel for {need}" + (f": {reasons[-1]}" if reasons else " here")
-
-
-def _distinct(kernels: Iterable[K]) -> list[K]:
-    return list({kernel.name: kernel for kernel in kernels}.values())

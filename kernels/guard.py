@@ -1,4 +1,5 @@
-"""Arrays that end where memory does: a read beyond the end takes the process down."""
+"""Arrays between pages that may not be touched: a stray read or write takes the process down, and
+what is written beside an array within its own pages is seen."""
 
 import ctypes
 import mmap
@@ -7,24 +8,77 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-PROT_NONE = 0
+PAGE = mmap.PAGESIZE
+PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2  # of mprotect
+MPROTECT = getattr(ctypes.CDLL(None), "mprotect", None)
+AT_END = -1  # a place: as near to the end of memory as the boundary allows
+
+
+class Guarded:
+    """An array `place` bytes into its first page, or AT_END, and random bytes around it.
+
+    It begins at a multiple of `boundary` bytes, by default of its elements' size. Where the system
+    has no mprotect, only the random bytes guard it.
+    """
+
+    def __init__(
+        self, dims: tuple[int, ...], dtype: Any, place: int, rng: np.random.Generator,
+        boundary: int = 0,
+    ) -> None:  # fmt: skip
+        kind = np.dtype(dtype)
+        boundary, size = boundary or kind.itemsize, int(np.prod(dims)) * kind.itemsize
+        begin = -(-max(place, 0) // boundary) * boundary
+        self._inside = -(-max(begin + size, 1) // PAGE) * PAGE
+        if place == AT_END:
+            begin = (self._inside - size) // boundary * boundary
+        self._memory = mmap.mmap(-1, self._inside + 2 * PAGE)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._protect(0, PAGE, PROT_NONE)
+        self._protect(PAGE + self._inside, PAGE, PROT_NONE)
+        within = np.frombuffer(self._memory, np.uint8, self._inside, PAGE)
+        self._margins = within[:begin], within[begin + size :]
+        for margin in self._margins:
+            margin[:] = np.frombuffer(rng.bytes(len(margin)), np.uint8)
+        self._before = [margin.tobytes() for margin in self._margins]
+        self.array: Array = within[begin : begin + size].view(kind).reshape(dims)
+
+    def _protect(self, begin: int, size: int, access: int) -> None:
+        if MPROTECT:
+            MPROTECT(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(size), access)
+
+    def put(self, array: Array) -> None:
+        """Copy an array of the same shape here, and let nobody write to it any more."""
+        self.writable()[...] = array
+        self.lock()
+
+    def writable(self) -> Array:
+        """The array, which may be written to until it is locked again."""
+        self._protect(PAGE, self._inside, PROT_READ | PROT_WRITE)
+        return self.array
+
+    def lock(self) -> None:
+        """Let nobody write here any more."""
+        self._protect(PAGE, self._inside, PROT_READ)
+
+    def poison(self, rng: np.random.Generator) -> None:
+        """Fill a writable array with what nobody can know: any NaN, or any integer."""
+        flat = self.array.reshape(-1).view(np.uint8)
+        flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
+        if self.array.dtype.kind == "f":
+            width = 8 * self.array.itemsize
+            quiet = {32: 0x7FC00000, 64: 0x7FF8000000000000}[width]
+            words = flat.view(f"u{self.array.itemsize}")
+            words |= words.dtype.type(quiet)
+
+    @property
+    def intact(self) -> bool:
+        """Whether the bytes around the array are what they were."""
+        margins = zip(self._margins, self._before, strict=True)
+        return all(margin.tobytes() == before for margin, before in margins)
 
 
 def at_page_end(array: Array) -> Array:
-    """A copy whose last byte lies just before a page that may not be touched.
-
-    Where the system has no mprotect, an ordinary copy.
-    """
-    mprotect = getattr(ctypes.CDLL(None), "mprotect", None)
-    if mprotect is None or not array.nbytes:
-        return array.copy()
-    page = mmap.PAGESIZE
-    whole = -(-array.nbytes // page) * page
-    memory = mmap.mmap(-1, whole + page)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    if mprotect(ctypes.c_void_p(start + whole), ctypes.c_size_t(page), PROT_NONE):
-        return array.copy()
-    copy = np.frombuffer(memory, array.dtype, array.size, whole - array.nbytes)
-    copy = copy.reshape(array.shape)
-    copy[...] = array
-    return copy
+    """A copy whose last byte lies just before a page that may not be touched."""
+    guarded = Guarded(array.shape, array.dtype, AT_END, np.random.default_rng(0))
+    guarded.array[...] = array
+    return guarded.array

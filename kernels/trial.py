@@ -1,76 +1,216 @@
-"""A kernel's trial at level quick: the op's seeded cases before the judge.
+"""A kernel's trial: what an engine demands before the kernel serves, and the op's laws.
 
-Run as a program (`python -m kernels.trial`) it is the child of `kernels.certify`: it reads kernel
-names from standard input and writes a JSON line for each in turn, so that whoever started it knows
-which kernel took the process down.
+Level "quick" is what the engine demands: the op's cases, a part of them drawn from a secret, and
+the shapes of the nodes that the kernel is to serve. Level "full" adds the laws. Run as a program
+(`python -m kernels.trial`) it is the child of `kernels.certify`: it reads requests from standard
+input and writes JSON lines, what it is about to try and each certificate in turn, so that whoever
+started it knows which kernel, and which case, took the process down.
 """
 
 import json
 import os
+import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from kernels.call import AnyKernel
+from kernels.call import AnyKernel, bind
 from kernels.certificates import Certificate, Key
-from kernels.judge import Candidate, Verdict, judge, replay
+from kernels.cuda.current import current
+from kernels.cuda.kernel import CudaKernel
+from kernels.domain import node_cases, tried
+from kernels.judge import Verdict, judge, replay
+from kernels.shapes import ShapeError, empty_outputs, sizes
 from kernels.table import find_any
+from reference.op import Arguments, Array, Case, Law, Shape
+
+EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take
+LAW_CASES = 2  # sizes at which each law is tried
+
+# Where a trial found a failure.
+CONSTRUCTION, CASES, LAWS, SHAPE = "construction", "cases", "laws", "shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A kernel to try, at a level and for nodes of these shapes; if the rest is `known`, only for
+    them."""
+
+    kernel: str
+    level: str = "quick"
+    shapes: tuple[Shape, ...] = ()
+    known: bool = False
+
+    def line(self) -> str:
+        """For the child, which parses it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, line: str) -> "Request":
+        said = json.loads(line)
+        return cls(**{**said, "shapes": tuple(said["shapes"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One thing that was tried: in which stage, and the command that tries it again."""
+
+    stage: str
+    verdict: Verdict
+    again: str
+
+
+Tell = Callable[[str], object]  # the command that tries again what is about to be tried
+
+
+def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) -> Iterator[Tried]:
+    """Everything that a request asks for, one after the other."""
+    op, cases = kernel.spec, sampled(kernel, secret)
+
+    def case_tried(stage: str, case: Case) -> Tried:
+        again = replay(kernel.name, case, secret)
+        tell(again)
+        return Tried(stage, judge(kernel, case, secret), again)
+
+    if not request.known:
+        yield from (case_tried(CASES, case) for case in cases)
+    for shape in request.shapes:
+        for case in node_cases(op, cases, shape, secret):
+            if kernel.takes(case.shape):
+                yield case_tried(SHAPE, case)
+    if request.level == "full" and not request.known:
+        for law in laws_of(kernel):
+            for case in law_cases(kernel, secret):
+                tell(f"{law.name}: {replay(kernel.name, case, secret)}")
+                yield Tried(LAWS, held(kernel, law, case), replay(kernel.name, case, secret))
+
+
+def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
+    """The op's cases that this kernel takes, the same ones always and as many that are secret, and
+    the corners; of an emulated one those that it can do in time."""
+    op = kernel.spec
+    found = op.quick_cases(kernel.format)
+    found += op.quick_cases(kernel.format, secret=secret)[: -len(op.corners) or None]
+    if isinstance(kernel, CudaKernel) and current().emulated:
+        costs = (op.cost(case.shape, case.format) for case in found)
+        affordable = [cost.bytes + cost.operations <= EMULATED_MOST for cost in costs]
+        found = [case for case, few in zip(found, affordable, strict=True) if few]
+    return [case for case in found if kernel.takes(case.shape)]
+
+
+def laws_of(kernel: AnyKernel) -> list[Law]:
+    """The op's laws that are about the kernel's format."""
+    return [law for law in kernel.spec.laws if kernel.format in (law.formats or (kernel.format,))]
+
+
+def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:
+    """Small ordinary cases, for a law to take its sizes from."""
+    found = [c for c in sampled(kernel, secret) if c.values == "normal" and min(c.shape.values())]
+    return sorted(found, key=lambda c: kernel.spec.cost(c.shape, c.format).bytes)[-LAW_CASES:]
+
+
+def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:
+    """Whether a kernel keeps to a law."""
+    try:
+        broken = law.broken(partial(_applied, kernel), case)
+    except ShapeError:  # a law about sizes that this kernel does not take
+        broken = ""
+    if not broken:
+        return Verdict(case)
+    return Verdict(case, np.inf, np.inf, f"against the law {law.name}: {broken}")
+
+
+def _applied(kernel: AnyKernel, inputs: Arguments) -> dict[str, Array]:
+    """What the kernel makes of these inputs, in memory that holds nothing of use."""
+    shape = sizes(kernel.spec, inputs, kernel.format)
+    if not kernel.takes(shape):
+        raise ShapeError(f"{kernel.name} does not take {shape}")
+    outputs = empty_outputs(kernel.spec, shape, kernel.format)
+    for output in outputs.values():
+        output.reshape(-1).view(np.uint8)[:] = 0xFF  # NaN as a float, -1 as an integer
+    bind(kernel, inputs, outputs)(1, (0,))
+    return outputs
 
 
 def certificate_of(
-    kernel: AnyKernel, verdicts: Iterable[Verdict], level: str, started: float
+    kernel: AnyKernel,
+    attempts: Iterable[Tried],
+    request: Request,
+    started: float,
 ) -> Certificate:
-    """The certificate that these verdicts give; the first failure ends the trial."""
-    cases, worst, nmse, failure = 0, 0.0, 0.0, ""
-    for verdict in verdicts:
-        cases += 1
+    """The certificate that these attempts give; the first failure ends the trial."""
+    cases, worst, nmse, failure, stage = list[Case](), 0.0, 0.0, "", ""
+    for one in attempts:
+        verdict = one.verdict
+        cases.append(verdict.case)
         worst = max(worst, verdict.worst)
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
             nmse = max(nmse, verdict.nmse)
         if not verdict.passed:
-            again = replay(kernel.name, verdict.case)
-            failure = f"{verdict.failure} (again: {again})"
+            failure, stage = f"{verdict.failure} (again: {one.again})", one.stage
             break
     if not cases:
-        failure = "no case was tried"
+        failure, stage = "no case was tried", CASES
     return Certificate(
         kernel=kernel.name,
         key=Key.of(kernel).digest,
-        level=level,
-        cases=cases,
+        level=request.level,
+        cases=len(cases),
         worst=worst if np.isfinite(worst) else -1.0,
         nmse=nmse if np.isfinite(nmse) else -1.0,
         seconds=round(time.perf_counter() - started, 3),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         failure=failure,
+        stage=stage,
+        axes=tried(cases),
+        shapes=tuple(dict(shape) for shape in request.shapes),
     )
+
+
+def answered(
+    kernel: AnyKernel, request: Request, secret: int | None = None, tell: Tell = len
+) -> Certificate:
+    """The certificate of a request, tried in this process."""
+    started = time.perf_counter()
+    chosen = secrets.randbits(31) if secret is None else secret
+    return certificate_of(kernel, attempt(kernel, request, chosen, tell), request, started)
+
+
+def demanded(
+    kernel: AnyKernel, shapes: Sequence[Shape] = (), secret: int | None = None
+) -> Certificate:
+    """What an engine demands before the kernel serves nodes of these shapes."""
+    return answered(kernel, Request(kernel.name, shapes=tuple(shapes)), secret)
 
 
 def quick(kernel: AnyKernel) -> Certificate:
-    """Judge the kernel on its op's seeded cases, in this process."""
-    started = time.perf_counter()
-    candidate = Candidate.of(kernel)
-    cases = [c for c in kernel.spec.quick_cases(kernel.format) if kernel.takes(c.shape)]
-    return certificate_of(
-        kernel, (judge(candidate, c, guarded=True) for c in cases), "quick", started
-    )
+    """What an engine demands of a kernel that serves small shapes."""
+    return demanded(kernel)
 
 
-def answer(tried: Callable[[AnyKernel], Certificate]) -> None:
+def answer(given: Callable[[AnyKernel, Request, Tell], Certificate]) -> None:
     """Certificates on standard output, which is for them alone from here on: what libraries print
     goes to stderr."""
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)
+
+        def say(**what: Any) -> None:
+            answers.write(json.dumps(what) + "\n")
+
         for line in sys.stdin:
-            answers.write(json.dumps(asdict(tried(find_any(line.strip())))) + "\n")
+            request = Request.parse(line)
+            kernel = find_any(request.kernel)
+            say(certificate=asdict(given(kernel, request, lambda again: say(trying=again))))
 
 
 def main() -> None:
-    answer(quick)
+    answer(lambda kernel, request, tell: answered(kernel, request, None, tell))
 
 
 if __name__ == "__main__":

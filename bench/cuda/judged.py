@@ -10,6 +10,7 @@ from kernels.certify import certify
 from kernels.cuda.device import Device
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
+from kernels.trial import Request
 
 WORKERS = 8
 TOGETHER = 6  # kernels to a child
@@ -35,7 +36,14 @@ def judge_all(
     def work() -> None:
         for some in taken(waiting, until):
             # with an end, or kernels that hang alike would be waited for one by one
-            certify(some, store, told, PATIENCE, ("bench.cuda.trial", str(seconds)), until)
+            certify(
+                [Request(k.name) for k in some],
+                store,
+                told,
+                PATIENCE,
+                ("bench.cuda.trial", str(seconds)),
+                until,
+            )
 
     in_threads(WORKERS, work, waiting)
 

@@ -14,7 +14,7 @@ from bench.results import Measurement
 from kernels.cuda.gpu import Gpu
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
-from kernels.judge import Candidate, compare
+from kernels.judge import compare
 from reference.op import Case
 
 OURS = "assay"
@@ -55,7 +55,7 @@ def check(case: OpCase, kernel: CudaKernel, bound: Bound) -> str:
     bound.enqueue(0)
     inputs, outputs = case.part(case.inputs, bound.outputs())
     at = Case(case.shape, format=case.format)
-    return compare(Candidate.of(kernel), at, inputs, outputs).failure
+    return compare(kernel, at, inputs, outputs).failure
 
 
 def rows(

@@ -15,7 +15,7 @@ from bench.child import FAREWELL, kill
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.product import Product
-from kernels.judge import Candidate, judge
+from kernels.judge import judge
 from reference.op import Case
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -105,7 +105,7 @@ def main() -> int:
     cupy.cuda.set_allocator(None)  # each array by itself, so that its ends are seen
     failures = 0
     for kernel, case in sample():
-        if failure := judge(Candidate.of(kernel), case).failure:
+        if failure := judge(kernel, case).failure:
             print(f"{kernel.name} {case.describe()}: {failure}")
             failures += 1
     return 1 if failures else 0

@@ -12,8 +12,8 @@ import numpy as np
 
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate
-from kernels.judge import Candidate, judge
-from kernels.trial import answer, certificate_of
+from kernels.judge import judge, replay
+from kernels.trial import CASES, Request, Tell, Tried, answer, certificate_of
 from reference.op import Case, Op
 
 GROWTH = 5 / 4  # how far beyond the largest awkward size random ones go
@@ -42,15 +42,21 @@ def cases(kernel: AnyKernel, seconds: float) -> Iterator[Case]:
         yield case
 
 
-def tried(kernel: AnyKernel, seconds: float) -> Certificate:
-    started, candidate = time.perf_counter(), Candidate.of(kernel)
+def tried(kernel: AnyKernel, request: Request, seconds: float, tell: Tell) -> Certificate:
+    started = time.perf_counter()
+
+    def attempt(case: Case) -> Tried:
+        again = replay(kernel.name, case)
+        tell(again)
+        return Tried(CASES, judge(kernel, case), again)
+
     taken = (case for case in cases(kernel, seconds) if kernel.takes(case.shape))
-    return certificate_of(kernel, (judge(candidate, case) for case in taken), "quick", started)
+    return certificate_of(kernel, map(attempt, taken), request, started)
 
 
 def main() -> None:
     seconds = float(sys.argv[1])
-    answer(lambda kernel: tried(kernel, seconds))
+    answer(lambda kernel, request, tell: tried(kernel, request, seconds, tell))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def op(
     variant: Annotated[str | None, typer.Option(help="One variant only.")] = None,
     values: Annotated[str, typer.Option(help="Kind of values: normal, spiky, …")] = "normal",
     seed: Annotated[int, typer.Option(help="Same seed, same inputs.")] = 0,
+    secret: Annotated[int, typer.Option(help="Of a trial: what fills memory around arrays.")] = 0,
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
@@ -52,6 +53,8 @@ def op(
         raise ValueError(f"{name} takes no format, got {format}")
     if seed < 0:
         raise ValueError(f"--seed must not be negative, got {seed}")
+    if secret < 0:
+        raise ValueError(f"--secret must not be negative, got {secret}")
     chosen = format or (spec.formats[0] if spec.formats else None)
     case = spec.case(parse_shape(shape), values, seed, chosen)
     kernels = [k for k in variants(name, case.format) if variant in (None, k.variant)]
@@ -62,7 +65,7 @@ def op(
     bar = progress_bar()
     bar.live.auto_refresh = False  # a thread that redraws would take a core from the kernels
     with Team(threads or physical_cores()) as team, bar:
-        rows = alone(usable, case, team, partial(teller, bar))
+        rows = alone(usable, case, team, partial(teller, bar), secret)
         count = team.n_threads
     if as_json:
         print(json.dumps([to_json(row, count) for row in rows]))

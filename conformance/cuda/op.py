@@ -14,7 +14,7 @@ from conformance.cuda.emulator import Emulator
 from kernels.cuda.current import current, taking_the_place
 from kernels.cuda.device import DeviceError
 from kernels.cuda.fusions import EVERY_CUDA
-from kernels.judge import Candidate, judge
+from kernels.judge import judge
 
 
 def gpu() -> bool:
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--shape", default="", help="sizes, e.g. tokens=1,hidden=2048")
     parser.add_argument("--values", default="normal")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--secret", type=int, default=0)
     given = parser.parse_args()
     named = [k for k in EVERY_CUDA if k.op == given.op and given.format in (None, k.format)]
     if not named:
@@ -54,7 +55,7 @@ def main() -> int:
     wrong = not chosen
     with nullcontext() if gpu() else taking_the_place(Emulator()):
         for kernel in chosen:
-            verdict = judge(Candidate.of(kernel), case)
+            verdict = judge(kernel, case, given.secret)
             outcome = verdict.failure or "right"
             figures = f"{verdict.worst:.3f}", f"{verdict.nmse:.1e}"
             table.add_row(kernel.name, current().name, *figures, outcome)

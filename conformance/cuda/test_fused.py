@@ -26,7 +26,7 @@ from kernels.cuda.device import EMULATED
 from kernels.cuda.fused import Fused
 from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
 from kernels.cuda.launch import Grid, Launch
-from kernels.judge import Candidate, judge
+from kernels.judge import judge
 from kernels.trial import quick
 from reference.op import Array, Case
 
@@ -62,7 +62,7 @@ def any_case(draw: st.DrawFn, kernel: Fused) -> Case:
 @given(data=st.data())
 def test_any_sizes(kernel: Fused, data: st.DataObject) -> None:
     case = data.draw(any_case(kernel).filter(lambda case: kernel.takes(case.shape)))
-    verdict = judge(Candidate.of(kernel), case)
+    verdict = judge(kernel, case)
     assert verdict.passed, verdict.failure
 
 

@@ -21,7 +21,7 @@ from kernels.cuda.packing import Bfloats
 from kernels.cuda.product import Factors, Product
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.errors import KernelError
-from kernels.judge import Candidate, Verdict, judge
+from kernels.judge import Verdict, judge
 from reference.formats import FORMATS
 from reference.formats.floats import decode_bf16, encode_bf16
 from reference.op import Array
@@ -49,7 +49,7 @@ def verdicts(device: Emulator, kernel: CudaKernel = KERNEL) -> list[Verdict]:
     with taking_the_place(device):
         for case in op.quick_cases(kernel.format):
             if linear.many(case.shape):
-                found.append(judge(Candidate.of(kernel), case))
+                found.append(judge(kernel, case))
                 if not found[-1].passed:
                     break
     return found

@@ -9,7 +9,7 @@ from conformance.cuda.edits.table import EDITS
 from conformance.cuda.emulator import compiler
 from kernels.cuda.current import current
 from kernels.cuda.launch import FOLDER
-from kernels.judge import Candidate, judge
+from kernels.judge import judge
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
@@ -19,9 +19,8 @@ def test_an_edited_kernel_is_rejected(edit: Edit, tmp_path: Path, record_propert
     kernel = edit.kernel(tmp_path)
     for launch in kernel.launches:
         current().prepare(launch)
-    candidate = Candidate.of(kernel)
     cases = kernel.spec.quick_cases(kernel.format)
-    verdicts = (judge(candidate, case) for case in cases if kernel.takes(case.shape))
+    verdicts = (judge(kernel, case) for case in cases if kernel.takes(case.shape))
     rejected = any(not verdict.passed for verdict in verdicts)
     record_property("planted", (str(edit), rejected))
     assert rejected, f"{edit} passed every quick case"

@@ -11,7 +11,7 @@ from kernels.call import call
 from kernels.cpu.attention import FEW
 from kernels.cpu.attention_sums import CHUNK
 from kernels.cuda import attention as cuda
-from kernels.judge import Candidate, compare
+from kernels.judge import compare
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
 from reference.attention import MERGED
@@ -97,7 +97,7 @@ def test_chunks_merge_within_the_bound(kernel, cells, tokens):
     """At and around every end of a chunk the result is the reference's, within its bound."""
     inputs = scene(kernel, 8, tokens=tokens, heads=2, kv_heads=1, capacity=LONG)
     inputs["spans"][:, 1:] = [[max(0, cells - t) // 3 * (t % 2), cells - t] for t in range(tokens)]
-    verdict = compare(Candidate.of(kernel), Case({}), inputs, {"out": run(kernel, **inputs)})
+    verdict = compare(kernel, Case({}), inputs, {"out": run(kernel, **inputs)})
     assert verdict.passed, verdict.failure
 
 
@@ -109,7 +109,7 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
     inputs = scene(kernel, 9, tokens=tokens, heads=1, kv_heads=1, capacity=cells)
     inputs["spans"][:, 1:] = [0, cells]
     together = run(kernel, **inputs)
-    verdict = compare(Candidate.of(kernel), Case({}), inputs, {"out": together})
+    verdict = compare(kernel, Case({}), inputs, {"out": together})
     assert verdict.passed, verdict.failure
     one = {name: inputs[name][:1] for name in ("q", "spans", "positions")}
     assert_array_equal(run(kernel, **{**inputs, **one}), together[:1])

@@ -1,6 +1,8 @@
 """Every kernel that this machine can run, before the judge, on cases that Hypothesis looks for."""
 
+import secrets
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +13,19 @@ from conformance.kernel.here import HERE, ON_CPU, cases, inputs_of, run
 from kernels.call import bind
 from kernels.certificates import Store
 from kernels.cuda.current import current
-from kernels.judge import Candidate, Verdict, judge, replay
+from kernels.judge import judge, replay
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError, empty_outputs
-from kernels.trial import certificate_of
+from kernels.trial import (
+    CASES,
+    Request,
+    Tried,
+    attempt,
+    certificate_of,
+    held,
+    law_cases,
+    laws_of,
+)
 from reference.op import Case, Op
 from reference.table import OPS
 
@@ -29,33 +40,45 @@ def first_format(op: Op) -> str | None:
 @every_kernel
 def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
     """No case of its op takes a kernel beyond the derived bound, or out of its memory."""
-    candidate, started = Candidate.of(kernel), time.perf_counter()
-    quick = kernel.spec.quick_cases(kernel.format)
-    verdicts = [judge(candidate, case) for case in quick if kernel.takes(case.shape)]
+    request, secret = Request(kernel.name), secrets.randbits(31)
+    started, attempts = time.perf_counter(), list(attempt(kernel, request, secret))
 
-    def check(verdict: Verdict) -> None:
-        assert verdict.passed, f"{verdict.failure}\nagain: {replay(kernel.name, verdict.case)}"
+    def check(tried: Tried) -> None:
+        assert tried.verdict.passed, f"{tried.verdict.failure}\nagain: {tried.again}"
 
     @given(cases(kernel).filter(lambda case: kernel.takes(case.shape)))
     def explore(case: Case) -> None:
-        verdicts.append(judge(candidate, case))
-        check(verdicts[-1])
+        again = replay(kernel.name, case, secret)
+        attempts.append(Tried(CASES, judge(kernel, case, secret), again))
+        check(attempts[-1])
 
     def finish() -> None:  # not when interrupted: a trial cut short proves nothing
-        record_property("judged", (kernel.name, len(verdicts)))
+        record_property("judged", (kernel.name, len(attempts)))
         if DEEP:
             emulated = kernel.target == "cuda" and current().emulated
-            level = "emulated" if emulated else "deep"
-            Store().add([certificate_of(kernel, verdicts, level, started)])
+            level = replace(request, level="emulated" if emulated else "deep")
+            Store().add([certificate_of(kernel, attempts, level, started)])
 
     try:
-        for verdict in verdicts:
-            check(verdict)
+        for tried in attempts:
+            check(tried)
         explore()
     except AssertionError:
         finish()
         raise
     finish()
+
+
+LAWS = [(kernel, law) for kernel in HERE for law in laws_of(kernel)]
+
+
+@pytest.mark.parametrize(("kernel", "law"), LAWS, ids=[f"{k.name}:{w.name}" for k, w in LAWS])
+def test_every_law_holds(kernel, law):
+    """Each law of its op, at small sizes; at random ones where tests look deep."""
+    for seed in range(20 if DEEP else 1):
+        for case in law_cases(kernel, seed):
+            verdict = held(kernel, law, case)
+            assert verdict.passed, f"{verdict.failure}\nagain: {replay(kernel.name, case)}"
 
 
 @pytest.mark.parametrize("kernel", ON_CPU, ids=[k.name for k in ON_CPU])

@@ -17,7 +17,7 @@ from kernels.cpu import linear_amx, linear_amx_bf16
 from kernels.cpu.packing import BF16_PACKINGS, PACKINGS
 from kernels.cpu.share import pack_words
 from kernels.guard import at_page_end
-from kernels.judge import Candidate, judge
+from kernels.judge import judge
 from kernels.kernel import Kernel
 from kernels.table import AMX_BF16, AMX_INT8
 from reference.formats import FORMATS
@@ -43,9 +43,8 @@ each_kernel = pytest.mark.parametrize("kernel", INT8 + BF16, ids=lambda k: k.for
 @each_kernel
 def test_no_case_is_beyond_the_bound(kernel: Kernel):
     """All that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
-    candidate = Candidate.of(kernel)
     for case in kernel.spec.quick_cases(kernel.format):
-        verdict = judge(candidate, case, guarded=True)
+        verdict = judge(kernel, case)
         assert verdict.passed, f"{case.describe()}: {verdict.failure}"
 
 

@@ -19,15 +19,17 @@ def certify(
     again: Annotated[bool, typer.Option("--again", help="Try certified kernels anew.")] = False,
     as_json: o.Json = False,
 ) -> None:
-    """Try kernels against their references and keep the certificates."""
+    """Try kernels against their references and their ops' laws, and keep the certificates."""
     from dataclasses import asdict
 
     from rich.table import Table
 
     from engine.shell.show import progress_bar, stdout
-    from kernels.certificates import Certificate, Key, Store
+    from kernels.call import AnyKernel
+    from kernels.certificates import LEVELS, Certificate, Key, Store
     from kernels.certify import certify as try_all
     from kernels.table import EVERY
+    from kernels.trial import Request
 
     chosen = [k for k in EVERY if op in (None, k.op) and not k.missing()]
     if not chosen:
@@ -36,7 +38,13 @@ def certify(
         raise typer.Exit(_deep(op))
     store = Store()
     known = store.load()
-    wanted = [k for k in chosen if again or Key.of(k).digest not in known]
+    full = LEVELS.index("full")
+
+    def proved(kernel: AnyKernel) -> bool:
+        found = known.get(Key.of(kernel).digest)
+        return found is not None and (LEVELS.index(found.level) >= full or not found.passed)
+
+    wanted = [Request(k.name, "full") for k in chosen if again or not proved(k)]
     with progress_bar() as bar:
         task = bar.add_task("certifying kernels", total=len(wanted))
 
