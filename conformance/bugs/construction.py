@@ -9,7 +9,9 @@ _INSTRUCTIONS = re.compile(
     r"|syscall|sysenter|int|std|in|out)\b",
     re.M,
 )
-_WRITABLE = re.compile(r"^\s+(\.l?comm\b|\.(?:section\s+)?\.?t?(?:data|bss)\b(?!\.rel\.ro).*)", re.M)
+_WRITABLE = re.compile(
+    r"^\s+(\.l?comm\b|\.(?:section\s+)?\.?t?(?:data|bss)\b(?!\.rel\.ro).*)", re.M
+)
 _NAMED = re.compile(r"\b(\w+)@(?:PLT|GOT\w*|got\w*|tls\w*)")
 
 
@@ -24,6 +26,6 @@ def complaint_about(assembly: str) -> str:
         return f"runs {found[1]}"
     if found := re.search(r"%[fg]s:", assembly):
         return "reads memory of the thread"
-    if found := re.search(r"^\s+(?:call|jmp)\s+\*(?!.*\.L)(?!%\w+\s*$).*", assembly, re.M):
+    if found := re.search(r"^\s+call\s+\*.*", assembly, re.M):
         return f"calls an address: {' '.join(found[0].split())}"
     return ""

@@ -5,19 +5,21 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from conformance.bugs.construction import complaint_about
 from kernels.cpu.share import PROTOTYPE, Words, all_arguments
 from reference.op import DTYPES, Argument, Arguments, Array
 from reference.table import OPS
 
 C_FOLDER = Path(__file__).parent / "c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
-FLAGS = ("-std=gnu11", "-O2", "-ffp-contract=off", "-fPIC", "-w")
+FLAGS = ("-std=gnu11", "-O2", "-ffp-contract=off", "-fPIC", "-fno-stack-protector", "-w")
 C_TYPES = {
     "f32": "float", "f64": "double", "format": "uint8_t", "i8": "int8_t", "u8": "uint8_t",
     "u16": "uint16_t", "i32": "int32_t", "i64": "int64_t", "u32": "uint32_t", "u64": "uint64_t",
@@ -25,6 +27,18 @@ C_TYPES = {
 
 # Does one thread's share: inputs, outputs, thread, n_threads.
 Work = Callable[[Arguments, Mapping[str, Array], int, int], None]
+
+
+@dataclass(frozen=True)
+class Code:
+    """What runs, and what its construction has against it ("" if nothing)."""
+
+    object: bytes
+    construction: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.construction.encode() + b"\0" + self.object).hexdigest()
 
 
 class NativeShare:
@@ -65,20 +79,26 @@ class CShare(NativeShare):
         return hashlib.sha256(f"{prelude}{self.source}{FLAGS}{self.format}".encode()).hexdigest()
 
     @cached_property
-    def library(self) -> Path:
-        """Compiled now, once."""
+    def _library(self) -> tuple[Path, str]:
+        """Compiled now, once: where, and its assembly."""
         assert COMPILER, "no C compiler"
         name = self._folder / self.fingerprint[:16]
-        source, library = name.with_suffix(".c"), name.with_suffix(".so")
+        source, assembly, library = (name.with_suffix(end) for end in (".c", ".s", ".so"))
         source.write_text(self.source)
-        format_ = [f"-D{self.format}"] if self.format else []
-        command = [COMPILER, *FLAGS, *format_, "-include", C_FOLDER / "prelude.h", "-shared"]
-        subprocess.run([*command, source, "-o", library, "-lm"], check=True)
-        return library
+        words = [f"-D{self.format}"] if self.format else []
+        words += ["-include", C_FOLDER / "prelude.h", "-S", source, "-o", assembly]
+        subprocess.run([COMPILER, *FLAGS, *words], check=True)
+        subprocess.run([COMPILER, "-shared", assembly, "-o", library, "-lm"], check=True)
+        return library, assembly.read_text()
+
+    @cached_property
+    def code(self) -> Code:
+        library, assembly = self._library
+        return Code(library.read_bytes(), complaint_about(assembly))
 
     @cached_property
     def entry(self) -> Any:
-        function = ctypes.CDLL(str(self.library)).share
+        function = ctypes.CDLL(str(self._library[0])).share
         function.argtypes, function.restype = PROTOTYPE._argtypes_, None
         return function
 
@@ -93,6 +113,10 @@ class PythonShare(NativeShare):
     @cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.name.encode()).hexdigest()
+
+    @cached_property
+    def code(self) -> Code:
+        return Code(self.name.encode(), "")
 
     @cached_property
     def entry(self) -> Any:

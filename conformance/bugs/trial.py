@@ -8,22 +8,25 @@ costs nothing else.
 import json
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from conformance.bugs.bug import Bug
 from conformance.rooms import ROOT
+from kernels.kernel import Kernel
+from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, answered, sampled
 
-PATIENCE = 120.0  # seconds for one bug, compiled and tried
+PATIENCE = 60.0  # seconds for one bug, compiled and tried
+SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,26 @@ class Outcome:
     seconds: float
 
 
-def tried(bug: Bug) -> tuple[str, str]:
-    """The stage that stopped it and what that says, empty if none did; in this process."""
-    from kernels.trial import quick
-
+def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, str]:
+    """The stage that stopped it and what that says, empty if none did; in this process. `tell` is
+    told of each stage as it begins."""
     with tempfile.TemporaryDirectory() as folder:
         kernel = bug.kernel(Path(folder))
-        if bug.language != "cuda":
-            kernel.share.compile()
-        certificate = quick(kernel)
-    return ("cases", certificate.failure) if certificate.failure else ("", "")
+        tell(CONSTRUCTION)
+        for share in kernel.shares if isinstance(kernel, Kernel) else ():
+            if complaint := share.code.construction:
+                return CONSTRUCTION, complaint
+            share.compile()
+        cases = len(sampled(kernel, secret))
+
+        def tell_stage(again: str) -> None:
+            nonlocal cases
+            cases -= 1
+            tell(f"{SHAPE if cases < 0 else CASES} {again}")
+
+        request = Request(kernel.name, shapes=bug.shapes)
+        certificate = answered(kernel, request, secret, tell_stage)
+    return certificate.stage, certificate.failure
 
 
 class Trials:
@@ -98,30 +111,31 @@ def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
 def _forked(bug: Bug) -> dict[str, Any]:
     """The outcome of a bug that is tried in a child."""
     started = time.perf_counter()
-    answers, mouth = os.pipe()
+    ear, mouth = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(mouth, json.dumps(tried(bug)).encode())
-        except BaseException as error:
-            os.write(mouth, json.dumps(("error", repr(error))).encode())
+            with os.fdopen(mouth, "w", buffering=1) as said:
+                stage, failure = tried(bug, SECRET, lambda told: said.write(f"{told}\n"))
+                said.write(json.dumps({"stage": stage, "failure": failure}) + "\n")
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(mouth)
-    ready, _, _ = select.select([answers], [], [], PATIENCE)
-    if not ready:
-        os.kill(child, signal.SIGKILL)
-    with os.fdopen(answers) as said:
-        told = said.read()
+    alarm = threading.Timer(PATIENCE, os.kill, (child, signal.SIGKILL))
+    alarm.start()
+    with os.fdopen(ear) as heard:
+        lines = heard.read().splitlines()
     _, status = os.waitpid(child, 0)
-    if told:
-        stage, failure = json.loads(told)
-    elif not ready:
-        stage, failure = "cases", f"did not finish within {PATIENCE:g} s"
-    else:
-        stage, failure = "cases", f"took its process down with {signal.Signals(status).name}"
+    alarm.cancel()
+    last = lines[-1] if lines else "nothing"
     seconds = round(time.perf_counter() - started, 2)
-    return {"stage": stage, "failure": failure, "seconds": seconds}
+    if last.startswith("{"):
+        return {**json.loads(last), "seconds": seconds}
+    stage, _, again = last.partition(" ")
+    ended = "stopped its trial" if status == 0 else f"died by {signal.Signals(status & 127).name}"
+    return {"stage": stage, "failure": f"{ended} (at: {again})", "seconds": seconds}
 
 
 def main() -> None:
