@@ -14,6 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Of tests at a time, each of some 1.5 GB.
 PROCESSES ?= 2
+# One that crashes or hangs ends the tests: another would only begin again with the same test.
+SEVERAL = -n $(PROCESSES) --max-worker-restart 0
 
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
@@ -26,11 +28,11 @@ demo: $(VENV)/.installed
 # processes each keeps to one core (conftest.py), so what threads do on many is tested apart.
 test: $(VENV)/.installed-dev
 	$(BIN)/assay op rms_norm >/dev/null
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/kernel conformance/cuda -n $(PROCESSES)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -n $(PROCESSES) \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/kernel conformance/cuda $(SEVERAL)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ $(SEVERAL) \
 		$(foreach room,kernel cuda parallel,--ignore conformance/$(room))
 	$(BIN)/pytest conformance/parallel
-	$(BIN)/pytest bench/ --quick --threads 2 -n $(PROCESSES)
+	$(BIN)/pytest bench/ --quick --threads 2 $(SEVERAL)
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/

@@ -1,21 +1,51 @@
-"""Tests in several processes (`pytest -n 2`, with pytest-xdist): who takes which.
+"""What holds for every test: Ctrl-C is heeded, no test hangs, and who of several processes takes
+which (`pytest -n 2`, with pytest-xdist).
 
 All tests of a kernel run in one process, which compiles it while others compile others, and else
 all of a file, for what they share is made once.
 """
 
+import faulthandler
 import os
 import re
+import signal
+from collections.abc import Generator, Iterator
 
 import pytest
 
 KERNEL = re.compile(r"\w+/(cpu|cuda)/\w+(/\w+)?|\w+/wrong/[\w./-]+")  # or a planted bug
 WHOLE = "conformance/kernel/test_cross_compile.py"  # a fixture compiles all of its kernels
+LONGEST = 12 * 3600 if os.environ.get("ASSAY_DEEP") else 1200  # seconds that a test may take
+STDERR = pytest.StashKey[int]()  # as it was before pytest captures what tests write
 
 
-def pytest_configure() -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts tests and what they start, though cron and a shell's `&` have what they
+    start ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that waits in vain, in compiled code too, ends its process, which says where it was.
+
+    A measurement may take as long as it does."""
+    if not item.config.getoption("--benchmark", False):
+        where = item.config.stash[STDERR]
+        faulthandler.dump_traceback_later(LONGEST, exit=True, file=where)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Each process keeps to a core of its own, its threads with it: those of a team wait for each
     other by yielding, which another process on their cores would not give back at once."""
+    config.stash[STDERR] = os.dup(2)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))

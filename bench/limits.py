@@ -21,9 +21,10 @@ import psutil
 from bench.probe import UNITS
 from bench.trials import Arena, peak_trials, read_caches, working_sets
 from bench.trials import Cache as Cache
+from kernels.cache import cache_folder
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
-from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
+from kernels.provenance import digest_of, fingerprint, machine, tools
 from reference.op import Cost
 
 ROUNDS = 8

@@ -18,6 +18,7 @@ from conformance.cuda.emulator import Emulator
 from kernels.cuda.current import taking_the_place
 
 DEEP = bool(os.environ.get("ASSAY_DEEP"))
+DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored
 
 # A first case compiles its kernel, and some kernels take few of an op's sizes.
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -15,7 +15,7 @@ def python(folder: Path, environment: Mapping[str, str], program: str, *argument
     """What the program prints, run in this folder; an error there is one here."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        cwd=folder, env=environment, text=True, capture_output=True, check=False,
+        cwd=folder, env=environment, text=True, capture_output=True, timeout=900, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"exit {done.returncode}\n{done.stderr}")

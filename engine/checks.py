@@ -1,16 +1,22 @@
 """What has to hold before a model is made, steps, or continues a prompt: of the file's tensors, of
 the memory that is free, of arguments."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import psutil
 
 from engine.config import ModelConfig, ModelError
+from engine.gguf_cursor import shown
 from engine.gguf_file import GGUFFile
 from engine.models.family import Family
 from engine.options import Options
 from engine.sampling_params import SamplingParams
 from reference.formats import FORMATS
+
+# Frequencies that old checkpoints store and that are computed here; predictors, without which a
+# block runs dense.
+HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|fc1|fc2)\.weight")
 
 
 class PromptError(ValueError):
@@ -18,7 +24,8 @@ class PromptError(ValueError):
 
 
 def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
-    """Every tensor that the family wants is in the file, in a shape and a format that run."""
+    """Every tensor that the family wants is in the file, in a shape and a format that run, and none
+    that its graph would leave out."""
     tensors = file.tensors
     if config.blocks > len(tensors):  # before anything is made for each block
         raise ModelError(
@@ -28,7 +35,21 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     wanted = family.expected_tensors(config)
     if missing := [name for name in wanted if name not in tensors]:
         raise ModelError(f"{file.path}: tensor {missing[0]} is missing")
-    for name, dims in (wanted | family.optional_tensors(config)).items():
+    known = wanted | family.optional_tensors(config)
+    unused = [name for name in tensors if name not in known and not HARMLESS.fullmatch(name)]
+    unused += [
+        name
+        for name in known
+        if name.endswith(".bias") and name in tensors
+        if name.removesuffix("bias") + "weight" not in tensors
+    ]
+    if unused:
+        more = f", and {len(unused) - 1} more" if unused[1:] else ""
+        raise ModelError(
+            f"{file.path}: it has tensor {shown(unused[0])}{more}, which {config.architecture} of"
+            f" {config.blocks} blocks does not use: its answers would be wrong"
+        )
+    for name, dims in known.items():
         if name in tensors:
             info = tensors[name]
             if info.dims != dims:
@@ -58,6 +79,16 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
         raise ModelError(
             f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
             f" {free / 1e9:.1f} GB are free"
+        )
+
+
+def check_window(file: GGUFFile, config: ModelConfig, context: int) -> None:
+    """A context has no more cells than attention reaches back."""
+    if config.window and context > config.window:
+        raise ModelError(
+            f"{file.path}: {config.architecture}.attention.sliding_window is {config.window}, and"
+            f" attention here reaches the whole context, {context}: load it with a context of"
+            f" {config.window} at most"
         )
 
 

@@ -1,7 +1,7 @@
 """One completion in the making: its sampler, its text, and when it stops."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,19 @@ Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one token adds to a completion.
+    """What one token adds to a completion; each token has one piece.
 
     `text` may be empty (half a character, or the possible beginning of a stop string, is held
     back). `logprob` is the token's log-probability under the model; `top_logprobs` the likeliest
     (token, logprob) pairs when asked for. The last piece of completion `index` has a
-    `finish_reason`: "stop", "length" or "cancelled". The first piece carries the prompt's
+    `finish_reason`: "stop", "length" or "cancelled"; that of a cancelled one says no more than what
+    was held back, and its `token` is None. The first piece carries the prompt's
     log-probabilities when asked for, one a token, None for the first. `drafted`: the token was
     foretold by a draft, and cost no step of its own.
     """
 
     text: str
-    token: int
+    token: int | None
     logprob: float
     index: int = 0
     finish_reason: str | None = None
@@ -129,8 +130,11 @@ class Completion:
         text, found = self._stops.push(self._text.flush())
         return text if found else text + self._stops.flush()
 
-    def end(self, reason: str) -> Piece:
-        """A last piece without a token of its own, for a completion that is cut short."""
+    def ended(self, piece: Piece, reason: str) -> Piece:
+        """Its last piece as it is when no further one can come, with what was held back."""
         self.finished = True
-        token = self.tokens[-1] if self.tokens else -1
-        return Piece(self._rest(), token, 0.0, self.index, reason)
+        return replace(piece, text=piece.text + self._rest(), finish_reason=reason)
+
+    def cancelled(self) -> Piece:
+        """A last piece without a token, since that of its last token was said."""
+        return self.ended(Piece("", None, 0.0, self.index), "cancelled")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.unused import unused_key
 from reference import rope_frequencies
 from reference.opt import UNUSED
 
@@ -46,12 +47,13 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched: kind is none, linear or yarn."""
+    """How rotary frequencies are stretched: kind is none, linear or yarn. `magnitude` multiplies
+    cosines and sines."""
 
     kind: str = "none"
     factor: float = 1.0
     original_context: int = 0
-    attention_factor: float = 1.0
+    magnitude: float = 1.0
     extrapolation: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
@@ -86,7 +88,8 @@ class ModelConfig:
 
     `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
     and which skip neurons where there is a `sparsity`. `positions` is how many it has learned, 0
-    where they are rotary.
+    where they are rotary. `window` is how many tokens attention may reach back, itself included, 0
+    where it reaches all.
     """
 
     architecture: str
@@ -105,6 +108,7 @@ class ModelConfig:
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
+    window: int = 0
     transposed_down: bool = False
     sparsity: Sparsity | None = None
 
@@ -149,8 +153,11 @@ class ModelConfig:
             rope_dims=keys.count("rope.dimension_count", head_dim),
             rope_base=keys.real("rope.freq_base", 10000.0),
             rope_scaling=_rope_scaling(keys),
+            window=keys.count("attention.sliding_window", 0, least=0),
         )
         config._check()
+        if fault := unused_key(metadata, architecture, keys.read):
+            raise ModelError(fault)
         return config
 
     def _check(self) -> None:
@@ -167,8 +174,20 @@ class ModelConfig:
             raise ModelError(
                 f"{eps} {self.norm_eps} and rope.freq_base {self.rope_base} must be positive"
             )
-        if self.rope_scaling.kind == "yarn" and self.rope_base <= 1:
+        if self.rope_scaling.kind == "yarn":
+            self._check_yarn(self.rope_scaling)
+
+    def _check_yarn(self, scaling: RopeScaling) -> None:
+        if self.rope_base <= 1:
             raise ModelError(f"rope.freq_base must exceed 1 for yarn, got {self.rope_base}")
+        fast, slow = scaling.beta_fast, scaling.beta_slow
+        context = scaling.original_context or self.context
+        low, high = rope_frequencies.yarn_range(self.rope_dims, self.rope_base, context, fast, slow)
+        if low > high:  # which transformers and llama.cpp take differently
+            raise ModelError(
+                f"rope.scaling: with yarn_beta_fast {fast:g}, yarn_beta_slow {slow:g} and an"
+                f" original context of {context} YaRN's ramp ends before it begins"
+            )
 
     def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
         """Rotary frequencies float64 [rope_dims / 2] and the magnitude of cosines and sines.
@@ -189,11 +208,9 @@ class ModelConfig:
                 beta_fast=scaling.beta_fast,
                 beta_slow=scaling.beta_slow,
             )
-            magnitude = rope_frequencies.yarn_magnitude(scaling.factor, scaling.attention_factor)
-            return frequencies, magnitude
-        if scaling.kind == "linear":
+        elif scaling.kind == "linear":
             frequencies = rope_frequencies.interpolated(frequencies, scaling.factor)
-        return frequencies, scaling.attention_factor
+        return frequencies, scaling.magnitude
 
 
 def _rope_scaling(keys: "_Keys") -> RopeScaling:
@@ -211,28 +228,58 @@ def _rope_scaling(keys: "_Keys") -> RopeScaling:
             raise ModelError(
                 f"{keys.full('rope.scaling.' + key)} must be positive, got {betas[key]}"
             )
+    extrapolation = keys.real("rope.scaling.yarn_ext_factor", 1.0)
+    if kind == "yarn" and extrapolation == 0:
+        raise ModelError(
+            f"{keys.full('rope.scaling.yarn_ext_factor')} is 0: to interpolate all dimensions,"
+            " rope.scaling.type is linear"
+        )
     return RopeScaling(
         kind=kind,
         factor=factor,
         original_context=keys.count("rope.scaling.original_context_length", 0, least=0),
-        attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
-        extrapolation=keys.real("rope.scaling.yarn_ext_factor", 1.0),
+        magnitude=_magnitude(keys, factor, kind, extrapolation),
+        extrapolation=1.0 if extrapolation < 0 else extrapolation,
         beta_fast=betas["yarn_beta_fast"],
         beta_slow=betas["yarn_beta_slow"],
     )
 
 
+def _magnitude(keys: "_Keys", factor: float, kind: str, extrapolation: float) -> float:
+    """Of cosines and sines (docs/decisions/031-yarn-keys.md).
+
+    attn_factor           multiplies what YaRN has by itself, and without YaRN is alone
+    yarn_attn_factor      is in its place: transformers' attention_factor
+    yarn_log_multiplier   divides it by that of another scale: transformers' mscale_all_dim
+    """
+    times = keys.real("rope.scaling.attn_factor", 1.0)
+    told = keys.real("rope.scaling.yarn_attn_factor", 0.0)
+    scale = keys.real("rope.scaling.yarn_log_multiplier", 0.0)
+    if scale < 0:
+        name = keys.full("rope.scaling.yarn_log_multiplier")
+        raise ModelError(f"{name} must be at least 0, got {scale}")
+    if kind != "yarn":
+        return times
+    if told and extrapolation >= 0:  # below 0 llama.cpp saved numbers of its own, none of them told
+        return told * times
+    yarn_magnitude = rope_frequencies.yarn_magnitude
+    return yarn_magnitude(factor) / yarn_magnitude(factor, scale) * times
+
+
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Typed access to the metadata under the architecture's prefix."""
+    """Typed access to the metadata under the architecture's prefix; `read` are the keys that were
+    asked for."""
 
     metadata: Mapping[str, Any]
     prefix: str
+    read: set[str] = field(default_factory=set)
 
     def full(self, key: str) -> str:
         return f"{self.prefix}.{key}"
 
     def _get(self, key: str, default: Any) -> Any:
+        self.read.add(self.full(key))
         value = self.metadata.get(self.full(key), default)
         if value is None:
             raise ModelError(f"{self.full(key)} is missing from the metadata")

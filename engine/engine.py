@@ -255,6 +255,7 @@ class Engine:
             timings.speculation = drafts.timings
         try:
             while live:
+                pieces: list[Piece] = []
                 for completion, row in zip(live, rows, strict=True):
                     with timings.sample.measure(1):
                         if drafts and isinstance(row, np.ndarray):
@@ -262,29 +263,33 @@ class Engine:
                         else:
                             piece = completion.sample(row, prompt_logprobs)
                     if completion.index == 0:
-                        self.text.drawn = [piece.token]
+                        self.text.drawn = completion.tokens[-1:]
                         self._sampler = completion.sampler
                     prompt_logprobs = None
+                    pieces.append(piece)
+                going = [completion for completion in live if not completion.finished]
+                if not self._has_room(going, drafts) and not context_shift:
+                    pieces = [
+                        piece if completion.finished else completion.ended(piece, "length")
+                        for completion, piece in zip(live, pieces, strict=True)
+                    ]
+                    going = []
+                for piece in pieces:
                     yield piece
                     if generation != self._generation:
                         raise RuntimeError(
                             "this generation cannot go on: another has begun on the same engine"
                         )
-                live = [completion for completion in live if not completion.finished]
+                live = going
                 if live and self._cancelled.is_set():
-                    yield from (completion.end("cancelled") for completion in live)
+                    yield from (completion.cancelled() for completion in live)
                     return
-                if live and drafts and drafts.is_ahead(piece.token):
-                    rows = [drafts.go_on(piece.token)]
-                    self.text.go_on(piece.token)
+                if live and drafts and drafts.is_ahead(token := live[0].tokens[-1]):
+                    rows = [drafts.go_on(token)]
+                    self.text.go_on(token)
                     timings.eval.tokens += 1
                     continue
-                if drafts:
-                    drafts.settle()
                 if live and model.cells.free < len(live):
-                    if not context_shift:
-                        yield from (completion.end("length") for completion in live)
-                        return
                     self.text.shift(keep)
                 if live:
                     with timings.eval.measure(len(live)):
@@ -294,6 +299,15 @@ class Engine:
         finally:
             if drafts and generation == self._generation:
                 drafts.settle()
+
+    def _has_room(self, live: Sequence[Completion], drafts: Speculation | None) -> bool:
+        """Whether each of them can go on: a draft has its token, or there are cells for all, with
+        those of a draft that has not."""
+        if drafts and live and drafts.is_ahead(live[0].tokens[-1]):
+            return True
+        if drafts:
+            drafts.settle()
+        return self.model.cells.free >= len(live)
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.cells import Cells
-from engine.checks import check_memory, check_step
+from engine.checks import check_memory, check_step, check_window
 from engine.config import ModelError
 from engine.described import described
 from engine.gguf_file import GGUFFile
@@ -76,6 +76,7 @@ class Model:
         self.config, self.family, self.bundles = said.config, said.family, said.bundles
         self._of_sparsity = said.notes
         context = options.context or min(self.config.context, 4096)
+        check_window(self.file, self.config, context)
         check_memory(self.config, options, context)
         self.limits = {
             "tokens": min(options.batch, context),

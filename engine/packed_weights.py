@@ -30,9 +30,9 @@ import numpy as np
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile, stamp_of
 from engine.watch import Watch
+from kernels.cache import cache_folder
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.team import Program, Team
-from kernels.provenance import cache_folder
 
 PIECE = 2**26  # bytes of the model's file that are packed at a time
 SMALL_PIECE = 2**23  # where memory is scarce

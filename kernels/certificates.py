@@ -7,18 +7,22 @@ unfound: stale certificates are never trusted. They are kept as JSON lines, only
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from kernels.cache import append, append_to, cache_folder, read, read_own, ready
 from kernels.call import AnyKernel
+from kernels.cpu import quantise_activations
+from kernels.cpu.share import Share
 from kernels.cuda import nvrtc
 from kernels.cuda.call import stages
 from kernels.cuda.current import current
 from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
 from kernels.domain import Axes, joined
-from kernels.provenance import cache_folder, digest_of, fingerprint, machine, tools
+from kernels.kernel import Kernel
+from kernels.provenance import digest_of, fingerprint, machine, tools
 
 LEVELS = (EMULATED, "quick", "full", "deep")
 
@@ -59,15 +63,10 @@ class Key:
                 tools=json.dumps(tools() | nvrtc.tools() | library),
                 machine=device or current().identity,
             )
-        shares = [kernel.share.fingerprint]
-        if kernel.pack:
-            shares.append(kernel.pack.share.fingerprint)
-        if kernel.activations == "int8":
-            shares.append(fingerprint("kernels.cpu.quantise_activations"))
         return cls(
             kernel=kernel.name,
             row=kernel.conditions(),
-            source=_digest(*shares),
+            source=_digest(*(share.fingerprint for share in shares_of(kernel))),
             reference=fingerprint(kernel.spec.reference.__module__),
             judge=digest_of(*JUDGE),
             tools=json.dumps(tools()),
@@ -79,6 +78,32 @@ class Key:
         return _digest(json.dumps(asdict(self)))
 
 
+def shares_of(kernel: Kernel) -> list[Share]:
+    """All that is compiled of a kernel for the CPU, with what runs before it and what packs."""
+    shares = [*kernel.shares]
+    if kernel.pack:
+        shares.append(kernel.pack.share)
+    if kernel.activations == "int8":
+        shares.append(quantise_activations.generic)
+    return shares
+
+
+def code_of(kernel: AnyKernel) -> str:
+    """The digest of the machine code that this process runs, compiled now if it was not before; ""
+    of a CUDA kernel, which its key binds."""
+    if isinstance(kernel, CudaKernel):
+        return ""
+    return _digest(*(share.code.digest for share in shares_of(kernel)))
+
+
+def construction_of(kernel: AnyKernel) -> str:
+    """What the machine code of a kernel for the CPU does that no trial could see; "" if nothing."""
+    if isinstance(kernel, CudaKernel):
+        return ""
+    found = ((share.name, share.code.construction) for share in shares_of(kernel))
+    return next((f"{name} {complaint}" for name, complaint in found if complaint), "")
+
+
 def _digest(*words: str) -> str:
     return hashlib.sha256("".join(words).encode()).hexdigest()
 
@@ -88,9 +113,10 @@ class Certificate:
     """The outcome of a trial; `failure` is empty for a kernel that passed.
 
     `worst` is the largest |error| / bound seen, `nmse` the largest on normally distributed inputs,
-    `cases` how many were tried, `when` an ISO date, `stage` where a failure was found. The domain:
-    `axes` has the smallest and the largest size tried of each axis, `shapes` those of nodes
-    that were tried as they are (kernels/domain.py says what they answer for).
+    `cases` how many were tried, `when` an ISO date, `stage` where a failure was found, `code` the
+    digest of the machine code. The domain: `axes` has the smallest and the largest size tried of
+    each axis, `shapes` those of nodes that were tried as they are (kernels/domain.py says what
+    they answer for).
     """
 
     kernel: str
@@ -103,6 +129,7 @@ class Certificate:
     when: str
     failure: str = ""
     stage: str = ""
+    code: str = ""
     axes: Axes = field(default_factory=dict)
     shapes: tuple[dict[str, int], ...] = ()
 
@@ -120,17 +147,19 @@ class Store:
     """The certificates kept in a JSON lines file."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or cache_folder() / "certificates.jsonl"
+        self._path = path
+
+    @property
+    def path(self) -> Path:
+        return self._path or cache_folder() / "certificates.jsonl"
 
     def load(self) -> dict[str, Certificate]:
         """The certificate that counts for each key: deep before full before quick, then the last,
         for all that was tried; but a failure, of any level, before what was passed earlier. Damaged
         lines are none."""
         found: dict[str, Certificate] = {}
-        try:
-            lines = self.path.read_text(errors="replace").splitlines()
-        except OSError:  # none kept yet; where none can be kept, `add` says so
-            return found
+        kept = read("certificates.jsonl") if self._path is None else read_own(self._path)
+        lines = (kept or b"").decode(errors="replace").splitlines()
         for line in lines:
             try:
                 said = json.loads(line)
@@ -139,7 +168,7 @@ class Store:
             except (ValueError, TypeError, AttributeError):
                 continue
             known = found.get(certificate.key)
-            if known and known.passed and certificate.passed:
+            if known and known.passed and certificate.passed and known.code == certificate.code:
                 higher = level >= LEVELS.index(known.level)
                 counts, other = (certificate, known) if higher else (known, certificate)
                 found[certificate.key] = counts.with_domain_of(other)
@@ -149,17 +178,32 @@ class Store:
 
     def get(self, kernel: AnyKernel) -> Certificate | None:
         """The certificate that holds for this kernel here and now."""
-        return self.load().get(Key.of(kernel).digest)
+        return holding(kernel, self.load())
+
+    def ready(self) -> None:
+        """Say now, not after the trials, if nothing can be kept."""
+        if self._path is None:
+            ready()
 
     def add(self, certificates: Iterable[Certificate]) -> None:
         """Append, in one write, so that two programs cannot mix their lines."""
-        lines = "".join(json.dumps(asdict(c)) + "\n" for c in certificates)
+        lines = "".join(json.dumps(asdict(c)) + "\n" for c in certificates).encode()
+        if self._path is None:
+            append("certificates.jsonl", lines)
+            return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file:
-                file.write(lines.encode())
+            append_to(self._path, lines)
         except OSError as error:
             raise OSError(
-                f"certificates cannot be kept in {self.path}: {error.strerror};"
+                f"certificates cannot be kept in {self._path}: {error.strerror};"
                 " set ASSAY_CACHE to a folder that can be written"
             ) from None
+
+
+def holding(kernel: AnyKernel, known: Mapping[str, Certificate]) -> Certificate | None:
+    """Of the certificates by key, the one that holds for what this process would run: none, if that
+    is other machine code than was tried. What failed before there was any fails."""
+    found = known.get(Key.of(kernel).digest)
+    if found and not found.passed and not found.code:
+        return found
+    return found if found and found.code == code_of(kernel) else None

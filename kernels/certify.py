@@ -49,6 +49,7 @@ def certify(
         if progress:
             progress(len(requests), certificate)
 
+    store.ready()
     for request in filter(_emulated, requests):
         kernel = find_any(request.kernel)
         keep(replace(answered(kernel, request), level=EMULATED))

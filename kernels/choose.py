@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernels.call import AnyKernel
-from kernels.certificates import Certificate, Key, Store
+from kernels.certificates import Certificate, Store, holding
 from kernels.certify import Certified, certify
 from kernels.cuda.current import current
 from kernels.cuda.device import Device
@@ -131,7 +131,7 @@ class Chooser:
             known, first = self.store.load(), dict[Need, K]()
             for need, kernels in options.items():
                 while kernels:
-                    certificate = known.get(Key.of(kernels[0]).digest)
+                    certificate = holding(kernels[0], known)
                     if certificate is None or certificate.passed:
                         first[need] = kernels[0]
                         break
@@ -150,7 +150,7 @@ class Chooser:
         """What has to be tried before these kernels may serve these needs."""
         kernels = {kernel.name: kernel for kernel in chosen.values()}
         shapes: dict[str, list[Shape]] = {name: [] for name in kernels}
-        untried = {n for n, k in kernels.items() if Key.of(k).digest not in known}
+        untried = {n for n, k in kernels.items() if holding(k, known) is None}
         for need, kernel in chosen.items():
             if isinstance(kernel, CudaKernel) and current().emulated:
                 continue  # who proves nothing of a GPU need not prove it at size
@@ -168,7 +168,7 @@ class Chooser:
         self, kernel: AnyKernel, known: Mapping[str, Certificate]
     ) -> tuple[Axes, Sequence[Shape]]:
         """What a kernel's certificate answers for, or will when it has one."""
-        certificate = known.get(Key.of(kernel).digest)
+        certificate = holding(kernel, known)
         if certificate:
             return certificate.axes, certificate.shapes
         cases = kernel.spec.quick_cases(kernel.format)

@@ -4,8 +4,9 @@ import ast
 import hashlib
 import importlib.util
 import inspect
-import os
+import json
 import platform
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,18 +16,18 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba import config
 
+import kernels
+import reference
+from kernels.cpu.closures import told_of
+
 ROOMS = ("reference", "kernels")
 TOOLS = ("numba", "llvmlite", "numpy")
-SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "USING_SVML")
+# Settings of Numba that change nothing it compiles for the CPU, though they may differ each time.
+NO_CODE = re.compile(r"_|CACHE_|CHROME_|COLOR_|CUDA|DUMP_|HIGHLIGHT_|NUMBA_|THREADING_")
 
 
-def cache_folder() -> Path:
-    """Where certificates and compiled kernels are kept; ASSAY_CACHE overrides it."""
-    if chosen := os.environ.get("ASSAY_CACHE"):
-        return Path(chosen)
-    import platformdirs  # a bare machine whose GPU is checked may have none
-
-    return Path(platformdirs.user_cache_dir("assay", appauthor=False))
+class EditedError(RuntimeError):
+    """A source is not any more what this process imported."""
 
 
 @cache
@@ -38,6 +39,16 @@ def _source(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
+def _imported(path: Path) -> bytes:
+    """A source as this process imported it, or EditedError if that is not what its file holds."""
+    source = path.read_bytes()
+    stamps = {**reference.STAMPS, **kernels.STAMPS}
+    ours = any(path.is_relative_to(f) for f in (*reference.__path__, *kernels.__path__))
+    if ours and stamps.get(str(path)) != path.stat().st_ctime_ns:
+        raise EditedError(f"{path} was edited since this process began: start it anew")
+    return source
+
+
 @cache
 def _imports(module: str) -> frozenset[str]:
     """The modules of our rooms that this module's source imports."""
@@ -45,7 +56,7 @@ def _imports(module: str) -> frozenset[str]:
     found: set[str] = set()
     if path is None:
         return frozenset()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(_imported(path))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -72,6 +83,16 @@ def fingerprint(module: str, *extra: str) -> str:
     return digest_of(*closure(module), extra=extra)
 
 
+def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
+    """sha256 over all that a share's function is made of. One from elsewhere than our rooms, a
+    notebook perhaps, has no file to go by: what it does is told by its code, in memory."""
+    module = function.__module__
+    if module.split(".")[0] in ROOMS:
+        return fingerprint(module, *extra)
+    told, modules = told_of(function, ROOMS)
+    return digest_of(*modules, extra=(told, *extra))
+
+
 def fingerprint_of(function: Callable[..., Any]) -> str:
     """sha256 over the sources of a function's module's closure, its name, and the plain values that
     it was made with."""
@@ -86,22 +107,32 @@ def digest_of(*modules: str, extra: tuple[str, ...] = ()) -> str:
     for name in modules:
         path = _source(name)
         assert path is not None
-        digest.update(f"{name}\0".encode() + path.read_bytes())
+        digest.update(f"{name}\0".encode() + _imported(path))
     for word in extra:
         digest.update(b"\0" + word.encode())
     return digest.hexdigest()
 
 
-@cache
 def tools() -> dict[str, str]:
-    """Versions, and the settings of Numba that change machine code."""
+    """Versions, and the settings of Numba that may change machine code."""
+    names = (name for name in dir(config) if name.isupper() and not NO_CODE.match(name))
+    return _versions() | {name: str(getattr(config, name)) for name in names}
+
+
+@cache
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "libc": "-".join(platform.libc_ver())}
     for tool in TOOLS:
         try:
             found[tool] = version(tool)
         except PackageNotFoundError:
             continue
-    return found | {name: str(getattr(config, name, None)) for name in SETTINGS}
+    return found
+
+
+def compiler() -> str:
+    """All but sources that machine code for the CPU depends on."""
+    return json.dumps([tools(), machine()])
 
 
 @cache

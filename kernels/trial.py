@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kernels.call import AnyKernel, bind
-from kernels.certificates import Certificate, Key
+from kernels.certificates import Certificate, Key, code_of, construction_of
 from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
 from kernels.domain import node_cases, tried
@@ -78,6 +78,10 @@ def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) 
         tell(again)
         return Tried(stage, judge(kernel, case, secret), again)
 
+    if complaint := construction_of(kernel):
+        failed = Verdict(op.case({}, op.values[0], 0, kernel.format), np.inf, np.inf, complaint)
+        yield Tried(CONSTRUCTION, failed, "assay certify --op " + kernel.op)
+        return
     if not request.known:
         yield from (case_tried(CASES, case) for case in cases)
     for shape in request.shapes:
@@ -168,6 +172,7 @@ def certificate_of(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         failure=failure,
         stage=stage,
+        code=code_of(kernel),
         axes=tried(cases),
         shapes=tuple(dict(shape) for shape in request.shapes),
     )

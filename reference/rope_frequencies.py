@@ -42,6 +42,20 @@ def llama3_divisors(
     return np.asarray(np.where(short, 1.0, np.where(long, factor, smooth)))
 
 
+def yarn_range(
+    dims: int, base: float, original_context: int, beta_fast: float = 32.0, beta_slow: float = 1.0
+) -> tuple[float, float]:
+    """The pairs between which YaRN goes over from kept to interpolated frequencies: those that turn
+    `beta_fast` and `beta_slow` times within the original context."""
+
+    def correction(rotations: float) -> float:
+        ratio = original_context / (rotations * 2 * np.pi)
+        return float(dims * np.log(ratio) / (2 * np.log(base)))
+
+    low, high = np.floor(correction(beta_fast)), np.ceil(correction(beta_slow))
+    return max(0.0, float(low)), min(dims - 1.0, float(high))
+
+
 def yarn(
     frequencies: Array,
     base: float,
@@ -54,18 +68,15 @@ def yarn(
 ) -> Array:
     """YaRN (Peng et al., arXiv 2309.00071): interpolate slow dimensions, keep fast ones."""
     dims = 2 * len(frequencies)
-
-    def correction(rotations: float) -> float:
-        ratio = original_context / (rotations * 2 * np.pi)
-        return float(dims * np.log(ratio) / (2 * np.log(base)))
-
-    low = max(0.0, np.floor(correction(beta_fast)))
-    high = min(dims - 1.0, np.ceil(correction(beta_slow)))
+    low, high = yarn_range(dims, base, original_context, beta_fast, beta_slow)
     ramp = (np.arange(len(frequencies)) - low) / max(0.001, high - low)
     keep = (1 - ramp.clip(0, 1)) * extrapolation
     return np.asarray(frequencies / factor * (1 - keep) + frequencies * keep)
 
 
-def yarn_magnitude(factor: float, attention_factor: float = 1.0) -> float:
-    """YaRN's multiplier of cosines and sines: attention_factor * (1 + 0.1 ln factor)."""
-    return float(attention_factor * (1 + 0.1 * np.log(factor)))
+def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    """YaRN's multiplier of cosines and sines, 1 + 0.1 scale ln factor; 1 unless they are stretched.
+
+    `scale` is what transformers calls mscale.
+    """
+    return float(1 + 0.1 * scale * np.log(factor)) if factor > 1 else 1.0

@@ -55,7 +55,9 @@ class Assay:
         return logits
 
     def first_token(self, tokens: Sequence[int]) -> int:
-        return next(self.engine.generate(tokens, self._greedy)).token
+        token = next(self.engine.generate(tokens, self._greedy)).token
+        assert token is not None  # nobody cancels
+        return token
 
     @property
     def about(self) -> dict[str, str]:

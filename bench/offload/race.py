@@ -21,7 +21,7 @@ from bench.quality import passages, stories
 from bench.timing import Rule, race
 from engine.embedded import embedded_models
 from engine.gguf_file import GGUFFile
-from kernels.provenance import cache_folder
+from kernels.cache import cache_folder
 
 OVER = 64 * 2**20  # bytes by which a process may exceed its budget
 SMALL = 2**28  # bytes of weights below which a budget of a process means little

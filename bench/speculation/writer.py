@@ -35,11 +35,13 @@ def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length:
     """Go on by at least so many tokens in whole steps. The prompt, and the token behind it, which
     costs no step, are not timed."""
     pieces = engine.generate(prompt, params)
-    tokens, steps = [next(pieces).token], 0
+    first = next(pieces).token
+    assert first is not None
+    tokens, steps = [first], 0
     started = time.perf_counter()
     try:
         for piece in pieces:
-            if piece.finish_reason:
+            if piece.token is None or piece.finish_reason:
                 break
             tokens.append(piece.token)
             steps += not piece.drafted

@@ -324,7 +324,7 @@ def _tree(tmp_path_factory):
 
 
 def git(folder, *words):
-    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, timeout=60)
 
 
 def assay(folder, *words, cwd=None):
@@ -332,7 +332,7 @@ def assay(folder, *words, cwd=None):
     env = {**os.environ, "PYTHONPATH": str(folder), "ASSAY_RESULTS": str(folder / "results")}
     return subprocess.run(
         [sys.executable, "-c", program, "compare", *words],
-        cwd=cwd or folder, env=env, capture_output=True, text=True, check=False,
+        cwd=cwd or folder, env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -368,7 +368,7 @@ def test_a_commit_that_does_not_build_is_told(tree):
     words += ["bench/test_ops.py", "-k", "test_op and softmax and hot"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
-        cwd=tree, capture_output=True, text=True, check=False,
+        cwd=tree, capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, "PYTHONPATH": str(tree)},
     )  # fmt: skip
     assert done.returncode == 1, done.stdout

@@ -58,8 +58,9 @@ def without_gpu(*arguments: str, folder: Path) -> subprocess.CompletedProcess[st
     }
     command = [sys.executable, "-m", "bench.gpu_check", *arguments]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
 
 
 def test_no_gpu_is_one_line_and_nothing_else(tmp_path):
@@ -90,7 +91,7 @@ def test_a_bare_machine_can_import_all_of_it():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", BARE, " ".join(ABSENT)],
-        env=environment, capture_output=True, text=True, check=False,
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout == "all there\n", done.stderr
 

@@ -40,7 +40,7 @@ def test_who_keeps_to_it_lives(group: MemoryGroup) -> None:
         process = ask(group, 8 * MIB)
         assert process.stdout
         assert process.stdout.readline().strip() == str(8 * MIB)
-        process.communicate("\n")
+        process.communicate("\n", timeout=60)
         assert (process.returncode, group.killed) == (0, 0)
 
 
@@ -48,7 +48,7 @@ def test_who_takes_more_is_killed(group: MemoryGroup) -> None:
     """Its death is counted, and the group goes with it; this process is not in it."""
     with group:
         process = ask(group, 128 * MIB)
-        process.communicate()
+        process.communicate(timeout=60)
         assert process.returncode == -9
         assert group.killed == 1
         assert len(bytearray(128 * MIB))

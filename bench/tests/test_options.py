@@ -25,7 +25,7 @@ def run(folder, *words):
     words = ("-p", "no:cacheprovider", *words)
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_kernel_fails_either_way(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "ASSAY_RESULTS": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "plant", *STORY, "bench/test_ops.py", "-k", "hot"],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WrongOutputError: relu/cpu/generic tokens=1,width=768: out" in done.stdout
@@ -135,7 +135,7 @@ def _told(tmp_path_factory):
     env = {**os.environ, "ASSAY_RESULTS": str(folder / "results")}
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps(asked), json.dumps(QUIETLY)],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -31,7 +31,7 @@ def environment(folder):
 def assay(folder, *words):
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *words],
-        env=environment(folder), capture_output=True, text=True, check=False,
+        env=environment(folder), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -203,7 +203,8 @@ def _told(tmp_path_factory):
     )
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps(asked)],
-        env=environment(folder / "results"), capture_output=True, text=True, check=False,
+        env=environment(folder / "results"), capture_output=True, text=True, timeout=600,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not list((folder / "results").glob("*")), "a run that measured nothing was kept"

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from kernels.cache import cache_folder
 from kernels.cuda.device import EMULATED, Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Stage
 from kernels.errors import KernelError
-from kernels.provenance import cache_folder
 from reference.formats.floats import decode_bf16
 from reference.op import Array
 
@@ -53,7 +53,7 @@ class _Range(ctypes.Structure):
 
 def _run(name: str, *options: str | Path) -> None:
     command = [compiler() or "g++", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise KernelError(f"{name} does not compile as C++:\n{done.stderr}")
 
@@ -309,6 +309,6 @@ def _with_line(said: str) -> str:
         if begin <= address < end and path and shutil.which("addr2line"):
             inside = hex(address - begin + int(offset, 16))
             command = ["addr2line", "-e", path[0], inside]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             return f"{said[: found.start()]} ({Path(done.stdout.split(' ')[0].strip()).name})"
     return said

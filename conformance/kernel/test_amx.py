@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -279,12 +280,39 @@ def test_wrong_shapes_are_refused():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has to be asked")
 def test_permission_is_what_linux_says(monkeypatch: pytest.MonkeyPatch):
-    """Asked where the CPU is said to have AMX, it agrees with the flags it lists."""
+    """Asked where the CPU is said to have tiles, it agrees with the flags it lists."""
     flags = Path("/proc/cpuinfo").read_text()
-    monkeypatch.setattr(amx, "cpu_features", lambda: amx.FEATURES)
+    monkeypatch.setattr(amx, "cpu_features", lambda: frozenset({"amx-tile"}))
     assert request.__wrapped__() == ("amx_tile" in flags)
-    monkeypatch.setattr(amx, "cpu_features", lambda: amx.FEATURES - {"amx-int8"})
-    assert not request.__wrapped__()
+
+
+@pytest.mark.parametrize("granted", [True, False])
+@pytest.mark.parametrize(
+    ("machine", "features", "asks"),
+    [
+        ("x86_64", amx.FEATURES, True),
+        ("x86_64", amx.FEATURES - {"amx-int8"}, True),  # bfloat16 takes the same tiles
+        ("x86_64", amx.FEATURES - {"amx-bf16"}, True),
+        ("x86_64", amx.FEATURES - {"amx-tile"}, False),
+        ("aarch64", amx.FEATURES, False),
+    ],
+)
+def test_permission_is_for_tiles(
+    machine: str, features: frozenset[str], asks: bool, granted: bool, monkeypatch: Any
+):
+    """Linux is asked for them where a CPU has any, whatever they multiply, and nowhere else."""
+    calls: list[list[int]] = []
+
+    def syscall(*words: Any) -> int:
+        calls.append([word.value for word in words])
+        return 0 if granted else -1
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(amx, "cpu_features", lambda: features)
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(syscall=syscall))
+    assert request.__wrapped__() == (asks and granted)
+    assert calls == [[158, 0x1023, 18]] * asks
 
 
 @pytest.mark.skipif(not request(), reason="this CPU lacks AMX, or Linux does not permit it")

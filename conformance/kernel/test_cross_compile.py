@@ -35,27 +35,16 @@ llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
 llvm.get_process_triple = lambda: sys.argv[1]
 
-from numba.core.caching import Cache
-from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
-optimise, last = CPUCodeLibrary._optimize_final_module, []
-
-def recorded(library):
-    optimise(library)
-    last[:] = [str(library._final_module)]
-
-CPUCodeLibrary._optimize_final_module = recorded
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 JITCodeLibrary._finalize_specific = lambda library: None
 JITCodeLibrary.get_pointer_to_function = lambda library, name: 0
 JITCPUCodegen.set_env = lambda *_: None
-Cache.save_overload = lambda *_: None
 
+from kernels.cpu.object_code import optimised
 from kernels.table import find
-found = {name: [] for name in sys.argv[2:]}
-for name, texts in found.items():
-    kernel = find(name)
-    for share in kernel.shares:
-        share.compile()
-        texts += last
+found = {
+    name: [str(optimised(share.function)) for share in find(name).shares] for name in sys.argv[2:]
+}
 json.dump(found, sys.stdout)
 """
 

@@ -124,8 +124,9 @@ def test_a_process_without_permission_lacks_amx(monkeypatch: pytest.MonkeyPatch)
 
 ASSEMBLY = """
 from kernels.cpu import linear_amx, linear_amx_bf16
+from kernels.cpu.object_code import assembly
 for share in (linear_amx.SHARES["Q8_0"], linear_amx_bf16.SHARES["F32"]):
-    print(share.compiled._library.get_asm_str())
+    print(assembly(share.function))
 """
 
 

@@ -84,9 +84,11 @@ def test_yarn(base, factor, original):
 
 
 def test_yarn_magnitude():
-    """A factor of 16 scales cosines and sines by 1.277; a factor of 1 leaves them alone."""
-    assert rope_frequencies.yarn_magnitude(1.0) == 1
+    """A factor of 16 scales cosines and sines by 1.277; one that does not stretch leaves them
+    alone."""
+    assert rope_frequencies.yarn_magnitude(1.0) == rope_frequencies.yarn_magnitude(0.5) == 1
     assert rope_frequencies.yarn_magnitude(16.0) == pytest.approx(0.1 * math.log(16) + 1.0)
+    assert rope_frequencies.yarn_magnitude(16.0, 2.0) == pytest.approx(0.2 * math.log(16) + 1.0)
 
 
 def test_linear_scaling_is_division_of_positions():

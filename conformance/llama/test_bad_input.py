@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 import pytest
 
+from conformance.conftest import DEAF
 from conformance.llama.small_models import Small
 from engine import Engine, PromptError, SamplingParams
 from engine.config import ModelError
@@ -117,24 +118,28 @@ def test_program_refuses_files(model: Path, tmp_path: Path) -> None:
         assert words in line
 
 
-def heeding_interrupts() -> None:
-    """Shells have what they run in the background ignore Ctrl-C, and what that runs inherits it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_program_is_interrupted(tmp_path: Path) -> None:
     """Ctrl-C in the midst of a generation ends the program at once, with exit status 1."""
     path = Small(format="Q4_0", context=4096).write(tmp_path / "small.gguf")
     arguments = [PROGRAM, "run", path, "-p", "5 6", "-n", "-1", "--ignore-eos", "--context-shift"]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heeding_interrupts
-    ) as program:
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.read(20)
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=30)
         assert said == b"assay: interrupted\n"
         assert program.returncode == 1
+
+
+def test_program_started_where_interrupts_are_ignored(model: Path) -> None:
+    """As nohup and a shell's `&` start it: it goes on to its end."""
+    arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.read(1)
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=60)
+        assert program.returncode == 0
 
 
 def test_program_whose_reader_leaves(model: Path) -> None:

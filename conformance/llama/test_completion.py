@@ -12,6 +12,7 @@ from conformance.llama.spelling import (
     generate,
     letters,
     say,
+    saying,
     spelled,
     text,
     tokens,
@@ -71,16 +72,67 @@ def test_stop_strings(
         assert shown.startswith(text(pieces[:i]))
 
 
+ROOM = 64  # cells of the engine
+
+
 def test_context_full(engine: Engine) -> None:
-    """When the cells are used up a completion ends with "length", having used them all."""
-    room = 64
+    """When the cells are used up a completion ends with "length", having used them all; its last
+    token, too, has one piece."""
     prompt = engine.encode(TEXT)
     pieces = generate(engine, prompt, max_tokens=None, ignore_eos=True)
-    drawn = [p for p in pieces if p.finish_reason is None]
-    assert len(prompt) + len(drawn) == room + 1
-    assert pieces[-1].finish_reason == "length"
-    assert tokens(drawn)[:16] == tokens(generate(engine, prompt, ignore_eos=True))
-    assert generate(engine, letters("a" * room))[-1].finish_reason == "length"
+    assert len(prompt) + len(pieces) == ROOM + 1
+    assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + ["length"]
+    assert tokens(pieces)[:16] == tokens(generate(engine, prompt, ignore_eos=True))
+    (last,) = generate(engine, letters("a" * ROOM))
+    assert (last.finish_reason, last.logprob < 0) == ("length", True)
+
+
+def test_context_full_of_several(engine: Engine) -> None:
+    """Completions share the cells: all end with the round of tokens behind which there are too few,
+    but for those that had ended."""
+    prompt = engine.encode(TEXT)
+    pieces = generate(engine, prompt, max_tokens=None, ignore_eos=True, n=3, temperature=1, seed=1)
+    rounds = 1 + (ROOM - len(prompt)) // 3
+    for i in range(3):
+        mine = [piece for piece in pieces if piece.index == i]
+        assert [p.finish_reason for p in mine] == [None] * (rounds - 1) + ["length"]
+
+
+HELD = {
+    "a character": (b"ab" + "😀".encode()[:3], {}, "ab", "\ufffd"),
+    "a stop string": (b"abxy", {"stop": "xyz"}, "ab", "xy"),
+    "either": (b"abx" + "é".encode()[:1], {"stop": "xyz"}, "ab", "x\ufffd"),
+}
+
+
+@pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
+def test_what_was_held_back_at_a_full_context(
+    engine: Engine, data: bytes, params: dict[str, str], shown: str, held: str
+) -> None:
+    """It is said once, with the last token."""
+    prompt = letters("a" * (ROOM + 1 - len(data)))
+    said = saying(spelled(data))
+    pieces = generate(engine, prompt, logits_processors=said, max_tokens=None, **params)
+    assert tokens(pieces) == spelled(data)
+    assert (text(pieces[:-1]), pieces[-1].text) == (shown, held)
+    assert [p.finish_reason for p in pieces] == [None] * (len(data) - 1) + ["length"]
+
+
+@pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
+def test_what_was_held_back_at_a_cancel(
+    engine: Engine, data: bytes, params: dict[str, str], shown: str, held: str
+) -> None:
+    """It is said once, by a piece that has no token: that of each token was said."""
+    pieces = []
+    said = saying(spelled(data))
+    asked = SamplingParams(temperature=0, logits_processors=said, max_tokens=None, **params)
+    for piece in engine.generate(TEXT, asked):
+        pieces.append(piece)
+        if len(pieces) == len(data):
+            engine.cancel()
+    assert tokens(pieces) == [*spelled(data), None]
+    assert (text(pieces[:-1]), pieces[-1].text) == (shown, held)
+    assert [p.finish_reason for p in pieces] == [None] * len(data) + ["cancelled"]
 
 
 # What is shown

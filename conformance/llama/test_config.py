@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from engine.config import ModelConfig, ModelError
+from engine.convert import CheckpointError, rope_scaling
+from engine.convert.fields import Fields
 from reference import rope_frequencies
 
 PLAIN: dict[str, Any] = {
@@ -96,6 +98,7 @@ def test_wrong_optional_counts(key: str, value: Any) -> None:
     "key",
     ["attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scale_linear",
      "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
+     "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_log_multiplier",
      "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"],
 )  # fmt: skip
 @pytest.mark.parametrize("value", [math.nan, math.inf, "1e-5", [1.0], True, []])
@@ -160,6 +163,19 @@ def test_unknown_architectures(architecture: Any) -> None:
             "scaling.yarn_beta_fast",
         ),
         ({"rope.scaling.type": "yarn", "rope.freq_base": 1.0}, "rope.freq_base must exceed 1"),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.yarn_beta_fast": 0.05},
+            "with yarn_beta_fast 0.05, yarn_beta_slow 1 and an original context of 128",
+        ),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.original_context_length": 1},
+            "original context of 1 YaRN's ramp ends before it begins",
+        ),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.yarn_ext_factor": 0.0},
+            "yarn_ext_factor is 0",
+        ),
+        ({"rope.scaling.yarn_log_multiplier": -0.1}, "yarn_log_multiplier must be at least 0"),
         ({"attention.causal": "no"}, "attention.causal"),
         (
             {"attention.head_count": 65},
@@ -197,19 +213,119 @@ def test_linear_scaling(changes: dict[str, Any], factor: float) -> None:
     assert magnitude == 1
 
 
-def test_yarn_scaling() -> None:
-    """YaRN's keys reach its formula; the context is the model's own where none is given."""
-    keys = {"rope__scaling__type": "yarn", "rope__scaling__factor": 8.0}
-    plain = rope_frequencies.plain(16, 10000.0)
-    for original in (None, 32):
-        found, magnitude = config(**keys, rope__scaling__original_context_length=original).rope(
-            None
-        )
-        expected = rope_frequencies.yarn(
-            plain, 10000.0, 8.0, original or 128, extrapolation=1.0, beta_fast=32.0, beta_slow=1.0
-        )
-        np.testing.assert_array_equal(found, expected)
-        assert magnitude == rope_frequencies.yarn_magnitude(8.0, 1.0) > 1
+# What transformers 5.23's _compute_yarn_parameters gives a head of 16 at base 10,000 for a factor
+# of 8 and an original context of 256. llama.cpp's rope_yarn (of llama-cpp-python 0.3.36, compiled
+# apart) gives the same with what its context makes of the keys; it alone told "half extrapolated".
+YARN = {"type": "yarn", "factor": 8.0, "original_context_length": 256}
+FREQUENCIES = [1, 0.247052942, 0.05625, 0.0108703295, 0.00125, 3.95284708e-4, 1.25e-4,
+               3.95284708e-5]  # fmt: skip
+OF_BETAS = [1, 0.316227766, 0.05625, 0.00395284708, *FREQUENCIES[4:]]
+SHRUNK = [1, 0.395284708, 0.15, 0.0553398591, 0.02, 0.00632455532, 0.002, 6.32455532e-4]
+HALF = [0.5625, 0.14329069, 0.034375, 0.0074115877, *FREQUENCIES[4:]]
+OWN = 1.20794415
+YARNS: dict[str, tuple[dict[str, Any], list[float], float]] = {
+    "alone": ({}, FREQUENCIES, OWN),
+    "llama.cpp's attn_factor": ({"attn_factor": 0.75}, FREQUENCIES, 0.90595812),
+    "transformers' attention_factor": ({"yarn_attn_factor": 0.9}, FREQUENCIES, 0.9),
+    "an attention_factor of 1": ({"yarn_attn_factor": 1.0}, FREQUENCIES, 1.0),
+    "both": ({"yarn_attn_factor": 0.9, "attn_factor": 0.75}, FREQUENCIES, 0.675),
+    "mscale_all_dim": ({"yarn_log_multiplier": 0.5}, FREQUENCIES, 1.09418),
+    "mscale_all_dim of 1": ({"yarn_log_multiplier": 1.0}, FREQUENCIES, 1.0),
+    "told beside it": ({"yarn_log_multiplier": 1.0, "yarn_attn_factor": 0.9}, FREQUENCIES, 0.9),
+    "betas": ({"yarn_beta_fast": 8.0, "yarn_beta_slow": 2.0}, OF_BETAS, OWN),
+    "below 1": ({"factor": 0.5}, SHRUNK, 1.0),
+    "half extrapolated": ({"yarn_ext_factor": 0.5}, HALF, OWN),
+    "as llama.cpp saves it": (
+        {"yarn_ext_factor": -1.0, "yarn_attn_factor": 1.0, "yarn_log_multiplier": 0.0,
+         "attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0, "finetuned": False},
+        FREQUENCIES, OWN,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "frequencies", "magnitude"), YARNS.values(), ids=YARNS)
+def test_yarn_scaling(keys: dict[str, Any], frequencies: list[float], magnitude: float) -> None:
+    """Each key means what transformers and llama.cpp mean by it: attn_factor multiplies what YaRN
+    has by itself, yarn_attn_factor is in its place."""
+    found = config(**{f"rope__scaling__{key}": value for key, value in (YARN | keys).items()})
+    ours, own = found.rope(None)
+    np.testing.assert_allclose(ours, frequencies, rtol=1e-6)
+    assert own == pytest.approx(magnitude, rel=1e-6)
+
+
+LONGER = {"factor": 8.0, "original_max_position_embeddings": 256}
+FIELDS: dict[str, tuple[dict[str, Any], list[float], float]] = {
+    "alone": (LONGER, FREQUENCIES, OWN),
+    "attention_factor": (LONGER | {"attention_factor": 0.9}, FREQUENCIES, 0.9),
+    "an attention_factor of 1": (LONGER | {"attention_factor": 1.0}, FREQUENCIES, 1.0),
+    "two scales": (LONGER | {"mscale": 2.0, "mscale_all_dim": 0.5}, FREQUENCIES, 1.28253996),
+    "two scales of 1": (LONGER | {"mscale": 1, "mscale_all_dim": 1}, FREQUENCIES, 1.0),
+    "half of two scales": (LONGER | {"mscale": 2.0, "mscale_all_dim": 0}, FREQUENCIES, OWN),
+    "betas": (LONGER | {"beta_fast": 8, "beta_slow": 2}, OF_BETAS, OWN),
+    "betas of 0": (LONGER | {"beta_fast": 0, "beta_slow": None}, FREQUENCIES, OWN),
+    "no factor": (LONGER | {"factor": None}, FREQUENCIES, OWN),
+    "below 1": (LONGER | {"factor": 0.5}, SHRUNK, 1.0),
+}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize(("fields", "frequencies", "magnitude"), FIELDS.values(), ids=FIELDS)
+def test_yarn_of_a_checkpoint(
+    fields: dict[str, Any], frequencies: list[float], magnitude: float, outside: bool
+) -> None:
+    """The keys that the converter writes give what transformers computes of the fields; the
+    original context outside of them goes first."""
+    values = {"max_position_embeddings": 2048, "rope_scaling": {"type": "yarn"} | fields}
+    if outside:
+        name = "original_max_position_embeddings"
+        values |= {name: 256, "rope_scaling": {"type": "yarn"} | fields | {name: 999}}
+    keys = rope_scaling.keys(Fields(values, "config.json"))
+    found = config(**{key.replace(".", "__"): value for key, (_, value) in keys.items()})
+    ours, own = found.rope(None)
+    np.testing.assert_allclose(ours, frequencies, rtol=1e-6)
+    assert own == pytest.approx(magnitude, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"truncate": False}, "truncate is false"),
+        ({"attn_factor": 2.0}, "attn_factor is 2.0, which transformers ignores"),
+        ({"extrapolation_factor": 0.5}, "extrapolation_factor is 0.5, which transformers ignores"),
+        ({"factor": 0}, "factor must be positive, got 0"),
+        ({"beta_fast": "8"}, "beta_fast must be a finite number"),
+    ],
+)
+def test_yarn_that_no_key_says(fields: dict[str, Any], words: str) -> None:
+    """What GGUF cannot say, or transformers and YaRN's first code take differently, is refused."""
+    scaling = LONGER | {"type": "yarn"} | fields
+    with pytest.raises(CheckpointError, match=words):
+        rope_scaling.keys(Fields({"rope_scaling": scaling}, "config.json"))
+
+
+def test_what_llama_cpp_computes_otherwise() -> None:
+    """Betas of its own are told, since llama.cpp does not read them of these families."""
+    for betas, notes in (({}, 0), ({"beta_fast": 32}, 0), ({"beta_fast": 16}, 1)):
+        fields = Fields({"rope_scaling": LONGER | {"type": "yarn"} | betas}, "config.json")
+        found = rope_scaling.notes(fields, "llama")
+        assert len(found) == notes
+
+
+def test_yarns_context_is_the_models_own() -> None:
+    """Where none is told."""
+    keys = {f"rope__scaling__{key}": value for key, value in YARN.items()}
+    told = config(**keys).rope(None)
+    own = config(context_length=256, **keys | {"rope__scaling__original_context_length": None})
+    np.testing.assert_array_equal(own.rope(None)[0], told[0])
+
+
+@pytest.mark.parametrize("kind", ["none", "linear"])
+def test_factors_without_yarn(kind: str) -> None:
+    """attn_factor multiplies cosines and sines whatever the kind is; YaRN's keys are YaRN's."""
+    keys = {"type": kind, "factor": 8.0, "attn_factor": 0.75}
+    yarns = {"yarn_attn_factor": 0.9, "yarn_log_multiplier": 1.0, "yarn_beta_fast": 1.0}
+    found = config(**{f"rope__scaling__{key}": value for key, value in (keys | yarns).items()})
+    assert found.rope(None)[1] == 0.75
 
 
 def test_divisors() -> None:

@@ -20,9 +20,9 @@ from engine.model import Model
 from engine.models import llama
 from engine.options import Options, Progress
 from engine.packed_weights import Kept, Packed, Places, pack
+from kernels.cache import cache_folder
 from kernels.cpu.packing import PACKINGS, Packing
 from kernels.cpu.team import Team
-from kernels.provenance import cache_folder
 from kernels.table import KERNELS
 from reference.formats import FORMATS
 from reference.op import Array

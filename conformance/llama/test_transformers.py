@@ -137,6 +137,7 @@ def test_transformers_works_beside_our_kernels(tmp_path: Path) -> None:
         "print(transformers.LlamaForCausalLM(config).config.model_type)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, text=True, capture_output=True, check=False
-    )
+        [sys.executable, "-c", program],
+        cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "llama\n"), done.stderr

@@ -17,7 +17,7 @@ import pytest
 from conformance.offloader.budgets import packed_of
 from conformance.offloader.test_direct_file import pages_kept
 from data import random_model
-from kernels.provenance import cache_folder
+from kernels.cache import cache_folder
 from reference.formats import FORMATS
 
 MIB = 2**20

@@ -1,17 +1,21 @@
 """What goes wrong in a share reaches the caller, and an interrupt waits for the program's end."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numba
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.conftest import DEAF
 from conformance.parallel.shares import FAIL, fail
 from conformance.parallel.test_team import Visits, wait_until
+from conformance.rooms import ROOT
 from kernels.cpu.share import PROTOTYPE, pack_words
 from kernels.cpu.team import PARKED, Program, Team
 
@@ -184,15 +188,25 @@ def test_impatient_interrupts():
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
 def test_ctrl_c_ends_a_loop_of_programs():
     """A signal that a worker receives is handled by the caller's next Python."""
-    seen, runs = Visits(2), 0
+    seen, deadline = Visits(2), time.monotonic() + 20
     others = set(threading.enumerate())
     with Team(2) as team:
         team.run(seen.program)
         (worker,) = set(threading.enumerate()) - others
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             signal.pthread_kill(worker.ident, signal.SIGINT)
-            while True:
+            while time.monotonic() < deadline:
                 team.run(seen.program)
-                runs += 1
     assert (seen.visits == seen.visits[0, 0]).all()
     assert_array_equal(seen.early, 0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no signals to ignore")
+def test_tests_heed_ctrl_c_where_they_are_started_with_it_ignored():
+    """As cron, nohup and `make test &` start them."""
+    test = f"{__file__}::{test_ctrl_c_ends_a_loop_of_programs.__name__}"
+    program = [*DEAF, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    done = subprocess.run(
+        program, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout

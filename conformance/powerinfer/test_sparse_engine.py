@@ -27,7 +27,7 @@ from engine.packed_weights import Jobs, Packed, pack
 from engine.placement import Activations
 from engine.placement.budget import GIB, parts
 from engine.placement.statistics import write as write_statistics
-from kernels.provenance import cache_folder
+from kernels.cache import cache_folder
 from reference.op import Array
 from reference.transformer import Neurons, Weight
 

@@ -1,6 +1,7 @@
 """Certificates: refused when anything they bind has changed, and nothing runs without one."""
 
 import json
+import re
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from kernels.certify import certify
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.kernel import Kernel
 from kernels.table import KERNELS, find, variants
+from kernels.trial import Request
 
 SOFTMAX, SILU, ROPE, LINEAR = (
     find(name)
@@ -220,8 +222,9 @@ def test_what_is_not_done_in_time_has_no_certificate(store, tmp_path, monkeypatc
     """Not even one that says it failed."""
     (tmp_path / "slow_trial.py").write_text(SLOW)
     monkeypatch.syspath_prepend(str(tmp_path))
-    program, began = ("slow_trial", json.dumps(asdict(certificate(SOFTMAX)))), time.monotonic()
-    certify([SOFTMAX, SILU], store, program=program, until=began + 6)
+    told = json.dumps({"certificate": asdict(certificate(SOFTMAX))})
+    program, began = ("slow_trial", told), time.monotonic()
+    certify([Request(SOFTMAX.name), Request(SILU.name)], store, program=program, until=began + 6)
     assert 6 <= time.monotonic() - began < 40
     assert store.load() == {certificate(SOFTMAX).key: certificate(SOFTMAX)}
 
@@ -237,8 +240,9 @@ from dataclasses import asdict
 from kernels.certificates import Store
 from kernels.certify import certify
 from kernels.table import find
+from kernels.trial import Request
 kernels, store = [find(name) for name in sys.argv[2:]], Store()
-certify(kernels, store, patience=float(sys.argv[1]))
+certify([Request(kernel.name) for kernel in kernels], store, patience=float(sys.argv[1]))
 print(json.dumps({k.op: store.get(k).failure for k in kernels}))
 """
 
@@ -276,8 +280,9 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     copy.edit(file, "gelu_of(load_some(x, i, last))", "unheard_of(x)")
     names = [f"{op}/cpu/generic" for op in ("relu", "squared_relu", "gelu", "silu")]
     failures = certified(copy, 20, *names)
-    assert failures["relu"] == "took the process down with SIGSEGV"
-    assert failures["squared_relu"] == "did not finish within 20 s"
+    again = r" \(again: assay op relu --variant generic --shape tokens=\d+,width=\d+ .*\)"
+    assert re.fullmatch("took the process down with SIGSEGV" + again, failures["relu"])
+    assert failures["squared_relu"].startswith("did not finish within 20 s (again: assay op ")
     assert failures["gelu"].startswith("stopped its trial: ")
     assert failures["silu"] == ""
 

@@ -80,10 +80,11 @@ class Family:
 
     def notes(self, config: Fields) -> list[str]:
         """What the file's owner should know."""
-        activation = self.activation_of(config)
-        if activation == self.usual:
-            return []
-        return [f"its activation is {activation}: llama.cpp, of {self.gguf}, computes {self.usual}"]
+        found, activation = rope_scaling.notes(config, self.gguf), self.activation_of(config)
+        if activation != self.usual:
+            said = f"its activation is {activation}"
+            found.append(f"{said}: llama.cpp, of {self.gguf}, computes {self.usual}")
+        return found
 
     def shape(self, config: Fields) -> gw.Keys:
         """The same without the activation, by keys without the architecture."""

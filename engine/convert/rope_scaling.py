@@ -4,8 +4,6 @@ Up to version 4 of transformers they are `rope_theta` and `rope_scaling` of conf
 all in `rope_parameters`.
 """
 
-import math
-
 import numpy as np
 
 from engine import gguf_writer as gw
@@ -14,6 +12,7 @@ from reference import rope_frequencies
 from reference.formats.format import Floats
 
 KINDS = ("default", "linear", "yarn", "llama3")
+BETAS = 32.0, 1.0
 
 
 def parameters(config: Fields) -> Fields:
@@ -30,19 +29,41 @@ def keys(config: Fields) -> gw.Keys:
     kind = _kind(rope)
     found = {"freq_base": gw.f32(rope.real("rope_theta", 10000.0))}
     if kind in ("linear", "yarn"):
-        factor = rope.real("factor")
+        factor = _factor(config, rope)
         found |= {"scaling.type": gw.text(kind), "scaling.factor": gw.f32(factor)}
     if kind == "yarn":
         if not rope.flag("truncate", True):
             raise rope.error("truncate is false, which GGUF has no key for")
-        own = rope_frequencies.yarn_magnitude(factor)  # GGUF's factor multiplies YaRN's own
+        for name in ("attn_factor", "extrapolation_factor"):  # of YaRN's first code
+            if rope.real(name, 1.0) != 1:
+                raise rope.error(f"{name} is {rope.get(name)}, which transformers ignores")
+        # llama.cpp reads attn_factor, which multiplies YaRN's own, where it reads yarn_attn_factor
+        # of no family here
+        own = rope_frequencies.yarn_magnitude(factor)
+        fast, slow = betas(rope)
         found |= {
             "scaling.original_context_length": gw.u32(_original_context(config, rope)),
             "scaling.attn_factor": gw.f32(_magnitude(rope, factor) / own),
-            "scaling.yarn_beta_fast": gw.f32(rope.real("beta_fast", 32.0)),
-            "scaling.yarn_beta_slow": gw.f32(rope.real("beta_slow", 1.0)),
+            "scaling.yarn_beta_fast": gw.f32(fast),
+            "scaling.yarn_beta_slow": gw.f32(slow),
         }
     return {f"rope.{key}": value for key, value in found.items()}
+
+
+def betas(rope: Fields) -> tuple[float, float]:
+    """Turns within the original context between which YaRN's ramp lies; 0 means the default."""
+    return rope.real("beta_fast", BETAS[0]) or BETAS[0], rope.real("beta_slow", BETAS[1]) or BETAS[
+        1
+    ]
+
+
+def notes(config: Fields, gguf: str) -> list[str]:
+    """What llama.cpp computes otherwise of an architecture."""
+    rope = parameters(config)
+    if _kind(rope) != "yarn" or betas(rope) == BETAS:
+        return []
+    fast, slow = BETAS
+    return [f"its YaRN has betas of its own: llama.cpp, of {gguf}, computes with {fast} and {slow}"]
 
 
 def divisors(config: Fields, head_dim: int) -> Floats | None:
@@ -55,7 +76,8 @@ def divisors(config: Fields, head_dim: int) -> Floats | None:
         raise rope.error(f"want 0 < low_freq_factor < high_freq_factor, got {low} and {high}")
     frequencies = rope_frequencies.plain(head_dim, rope.real("rope_theta", 10000.0))
     context = _original_context(config, rope)
-    found = rope_frequencies.llama3_divisors(frequencies, rope.real("factor"), low, high, context)
+    factor = _factor(config, rope)
+    found = rope_frequencies.llama3_divisors(frequencies, factor, low, high, context)
     return found.astype(np.float32)
 
 
@@ -65,24 +87,33 @@ def _kind(rope: Fields) -> str:
         raise rope.error(f"rope_type is {kind!r}; this engine runs {', '.join(KINDS)}")
     if rope.real("partial_rotary_factor", 1.0) != 1:
         raise rope.error("partial_rotary_factor: this family turns whole heads")
-    if kind != "default" and rope.real("factor") <= 0:
-        raise rope.error(f"factor must be positive, got {rope.get('factor')}")
     return str(kind)
 
 
+def _factor(config: Fields, rope: Fields) -> float:
+    """How many times as long contexts become; YaRN's is that of the contexts where none is told."""
+    default = None
+    if _kind(rope) == "yarn" and rope.values.get("factor", 1) is None:
+        default = config.count("max_position_embeddings") / _original_context(config, rope)
+    factor = rope.real("factor", default)
+    if factor <= 0:
+        raise rope.error(f"factor must be positive, got {rope.get('factor')}")
+    return factor
+
+
 def _original_context(config: Fields, rope: Fields) -> int:
-    default = config.get("original_max_position_embeddings", config.get("max_position_embeddings"))
-    return rope.count("original_max_position_embeddings", default)
+    """The model's own field goes before that among those of its rope."""
+    name = "original_max_position_embeddings"
+    if config.get(name) is not None:
+        return config.count(name)
+    return rope.count(name, config.get("max_position_embeddings"))
 
 
 def _magnitude(rope: Fields, factor: float) -> float:
     """Of cosines and sines: told, or computed as transformers does."""
-
-    def of(scale: float) -> float:
-        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
-
     if rope.get("attention_factor") is not None:
         return rope.real("attention_factor")
+    of = rope_frequencies.yarn_magnitude
     if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return of(rope.real("mscale")) / of(rope.real("mscale_all_dim"))
-    return of(1.0)
+        return of(factor, rope.real("mscale")) / of(factor, rope.real("mscale_all_dim"))
+    return of(factor)

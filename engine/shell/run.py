@@ -123,7 +123,7 @@ def run(
             result = {
                 "prompt": text,
                 "text": "".join(piece.text for piece in found),
-                "tokens": [piece.token for piece in found],
+                "tokens": [piece.token for piece in found if piece.token is not None],
                 "finish_reason": found[-1].finish_reason if found else None,
                 "timings": timings_json(engine),
                 "notes": engine.model.notes,

@@ -73,9 +73,10 @@ class Speculation:
             piece = completion.take(sampled, prompt_logprobs)
         else:
             piece = completion.sample(logits, prompt_logprobs)
-        self._text.append(piece.token)
-        self._taken.append(piece.token)
-        drafted = self.is_ahead(piece.token)
+        token = completion.tokens[-1]
+        self._text.append(token)
+        self._taken.append(token)
+        drafted = self.is_ahead(token)
         self._foretold += drafted
         return replace(piece, drafted=drafted)
 

@@ -1,41 +1,19 @@
-"""Compiled functions that close over other compiled functions, kept on disk.
+"""Compiled functions that close over other compiled functions, and what tells them apart: a name
+that says what they close over, the same in every process."""
 
-Numba tells two closures of one function apart by a number that starts anew in every process, and
-joins what has equal names when it loads from disk: closures that different processes compiled would
-be taken for one another, also those inside an overload, which nobody sees. Here numbers start where
-no other process's do. It also keys what it keeps by the pickled closure, which for a compiled
-function holds a random number, so that another process would find nothing. Here a closure's name
-says what it closes over, and the name is the key.
-"""
-
-import gc
 import hashlib
-import itertools
-import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, partial
 from inspect import getclosurevars
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 from numba import njit
-from numba.core.bytecode import FunctionIdentity
-from numba.core.caching import FunctionCache
-from numba.core.ccallback import CFunc
 
 # For what compiled functions alone call: it has no wrapper for Python, which would take a fifth of
 # the time of compiling, and crashes when Python calls it.
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-def _number_anew() -> None:
-    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
-
-
-_number_anew()
-os.register_at_fork(after_in_child=_number_anew)
 
 
 def _python(value: Any) -> FunctionType | None:
@@ -67,34 +45,44 @@ def _told(value: Any) -> str:
     return told
 
 
-def compile_c(function: Any, signature: Any, options: dict[str, Any]) -> CFunc:
-    """A C function of this Numba signature, compiled now or before, by whatever process."""
-    function.__qualname__ = identity(function)
-    compiled = _Compiled(function, (signature.args, signature.return_type), {}, options)
-    compiled.enable_caching()
-    with _garbage_kept():
-        compiled.compile()
-    return compiled
+def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str, tuple[str, ...]]:
+    """What a function computes, told by its code and by what that names; and the modules of these
+    rooms, with sources of their own, that it takes functions from."""
+    words: list[str] = []
+    modules: set[str] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        found = _python(value)
+        if found is None:
+            words.append(_value(value))
+        elif found.__module__.partition(".")[0] in rooms:
+            modules.add(found.__module__)
+            words.append(f"{found.__module__} {identity(found)}")
+        elif id(found) not in seen:
+            seen.add(id(found))
+            words += _of_code(found.__code__)
+            named = getclosurevars(found)
+            waiting += [*named.nonlocals.values(), *named.globals.values()]
+    return "\n".join(words), tuple(sorted(modules))
 
 
-@contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """Numba makes objects by the million, and looking for garbage among them takes an eighth of
-    the time of compiling."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+def _of_code(code: CodeType) -> Iterator[str]:
+    yield f"{code.co_name} {code.co_code.hex()} {code.co_names} {code.co_varnames}"
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _of_code(constant)
+        else:
+            yield repr(constant)
 
 
-class _Cache(FunctionCache):
-    def _index_key(self, signature: Any, codegen: Any) -> Any:
-        return signature, codegen.magic_tuple()  # the file is the function's, by its name
-
-
-class _Compiled(CFunc):
-    def enable_caching(self) -> None:
-        self._cache = _Cache(self._pyfunc)  # type: ignore[attr-defined]
+def _value(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return _told(value)

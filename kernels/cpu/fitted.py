@@ -158,13 +158,19 @@ def nibbles(at: int, run: int, fifths: int = 0) -> Any:
     return five if fifths else four
 
 
+@inner
+def put_bytes(data, at, source):
+    for i in range(len(source)):  # a slice of another's would have to be of its size
+        data[at + i] = source[i]
+
+
 def put_nibbles(head: int, fifths: int = 0) -> Any:
     """Behind `head` bytes of float16s."""
     put_codes = nibbles(head, 16, fifths)
 
     @inner
     def put(data, halves, scales, minima, q):
-        data[:head] = halves
+        put_bytes(data, 0, halves)
         put_codes(data, q)
 
     return put
@@ -176,7 +182,7 @@ def put_superblock(fifths: int = 0) -> Any:
 
     @inner
     def put(data, halves, scales, minima, q):
-        data[:4] = halves
+        put_bytes(data, 0, halves)
         for p in range(4):
             data[4 + p] = scales[p] | scales[p + 4] >> 4 << 6
             data[8 + p] = minima[p] | minima[p + 4] >> 4 << 6
@@ -191,7 +197,7 @@ def put_q2_k(data, halves, scales, minima, q):
     for p in range(16):
         data[p] = scales[p] | minima[p] << 4
     pack(data, 16, q, 0, 2, 32)
-    data[80:84] = halves
+    put_bytes(data, 80, halves)
 
 
 @inner
@@ -202,7 +208,7 @@ def put_q3_k(data, halves, scales, minima, q):
     pack(data, 32, q, 0, 2, 32)
     pack(data, 96, scales, 0, 4, 8)
     pack(data, 104, scales, 4, 2, 4)
-    data[108:110] = halves
+    put_bytes(data, 108, halves)
 
 
 @inner
@@ -211,14 +217,14 @@ def put_q6_k(data, halves, scales, minima, q):
     pack(data, 128, q, 4, 2, 32)
     for p in range(16):
         data[192 + p] = scales[p] & 255
-    data[208:210] = halves
+    put_bytes(data, 208, halves)
 
 
 @inner
 def put_iq4_xs(data, halves, scales, minima, q):
     for p in range(8):
         scales[p] += 32
-    data[:2] = halves
+    put_bytes(data, 0, halves)
     pack(data, 2, scales, 4, 2, 1)
     pack(data, 4, scales, 0, 4, 1)
     pack(data, 8, q, 0, 4, 16)

@@ -59,7 +59,8 @@ def rows_copier(block, thread, n_threads):
     rows, row_bytes = weight.shape
     first, last = part(rows, thread, n_threads)
     for row in range(first, last):
-        out[row, :row_bytes] = weight[row]
+        for i in range(row_bytes):  # a slice of another's would have to be of its size
+            out[row, i] = weight[row, i]
         out[row, row_bytes:] = 0
 
 

@@ -7,9 +7,9 @@ the very machine code that the engine runs, and a kernel is compiled once, alone
 """
 
 import ctypes
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,13 +19,13 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from kernels.cpu.closures import compile_c
-from kernels.provenance import cache_folder, fingerprint
+from kernels.cpu.closures import identity
+from kernels.cpu.object_code import Code, Loaded, code_for
+from kernels.provenance import compiler, fingerprint_of_share
 from reference.op import DTYPES, Argument, parse_signature
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64)
-C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 I64 = ir.IntType(64)
 
 
@@ -135,28 +135,30 @@ class Share:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of the kernel's source with all it calls, and of its signature."""
-        return fingerprint(self.function.__module__, self.name, self.signature)
+        return fingerprint_of_share(self.function, self.name, self.signature)
 
     @cached_property
-    def compiled(self) -> Any:
-        # Numba's own cache looks at one file's date only: a folder a fingerprint covers the rest
-        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(self._folder())
-        try:
-            options = {"nopython": True, "error_model": "numpy", "nogil": True}
-            return compile_c(self.function, C_SIGNATURE, options)
-        finally:
-            numba.config.CACHE_DIR = before
+    def key(self) -> str:
+        """sha256 of all that its machine code depends on."""
+        words = (self.fingerprint, identity(self.function), compiler())
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+    @cached_property
+    def code(self) -> Code:
+        """Its machine code, compiled now or before; what is loaded is this very code."""
+        return code_for(self.name, self.key, self.function)
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        return Loaded(self.code)
 
     def compile(self) -> None:
         """Compile now, or load what was compiled before."""
-        _ = self.compiled
-
-    def _folder(self) -> Path:
-        return cache_folder() / "compiled" / self.fingerprint[:16]
+        _ = self._loaded
 
     @property
     def address(self) -> int:
-        return int(self.compiled.address)
+        return self._loaded.address
 
     @cached_property
     def _entry(self) -> Any:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kernels.cache import cache_folder
 from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch, sources
-from kernels.provenance import cache_folder
 
 # NVRTC has handlers of its own, and puts those before back such that what a signal interrupts goes
 # on: Ctrl-C would no longer end a step that waits for a disk.

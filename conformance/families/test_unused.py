@@ -1,0 +1,230 @@
+"""What a file says beyond what a family's graph computes is refused by name, unless it is known to
+change nothing."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from conformance.families.small import SmallFalcon, SmallOPT
+from conformance.llama.small_models import Small
+from conformance.powerinfer.sparse_files import SmallSparse
+from engine.cells import Cells
+from engine.config import ModelConfig, ModelError
+from engine.described import described
+from engine.embedded import embedded_models
+from engine.gguf_file import GGUFFile
+from engine.graph import Value
+from engine.inputs import caches_of, step_inputs, weights_of
+from engine.model import Model
+from engine.options import Options
+from engine.unused import ASKED, INFORMATION
+
+VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
+SUBJECTS: dict[str, Small] = {
+    "llama": Small(blocks=1, biases=True),
+    "bamboo": Small(blocks=1, architecture="bamboo"),
+    "falcon": SmallFalcon(blocks=1, two_norms=True, tied=False),
+    "opt": SmallOPT(blocks=1, tied=False),
+    "sparse llama": SmallSparse(blocks=1, ranks=(32,), shares=(0.4,)),
+}
+each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
+VECTOR = np.ones(16, np.float32)
+STRANGERS = {
+    "blk.0.attn_q_norm.weight": VECTOR,
+    "blk.0.attn_sinks.weight": VECTOR,
+    "blk.0.post_attention_norm.weight": np.ones(64, np.float32),
+    "blk.0.ffn_gate.bias": np.ones(96, np.float32),
+    "blk.0.ffn_gate_inp.weight": np.ones((8, 64), np.float32),
+    "blk.1.attn_norm.weight": np.ones(64, np.float32),
+    "rope_factors_long.weight": np.ones(8, np.float32),
+    "output.bias": np.ones(70, np.float32),
+    "a b\n": VECTOR,
+}  # fmt: skip
+RMS = {"bamboo": {"attention__layer_norm_rms_epsilon": 1e-5}}
+
+
+def written(small: Small, path: Path, more: dict[str, Any] | None = None, /, **keys: Any) -> Path:
+    """The model's file with further tensors and keys."""
+    weights, norms = small.tensors()
+    changed = weights, norms | (more or {})
+    keys = RMS.get(small.architecture, {}) | keys
+    with patch.object(type(small), "tensors", lambda _: changed):
+        return small.write(path, **keys)
+
+
+def refusal(path: Path) -> str:
+    """The one line that refuses a file, without the file that it begins with."""
+    with GGUFFile(path) as file, pytest.raises(ModelError) as caught:
+        described(file, Options())
+    line = str(caught.value)
+    assert line.isprintable()
+    assert line.startswith(f"{path}: ")
+    return line.removeprefix(f"{path}: ")
+
+
+@each_subject
+def test_tensors_that_no_node_reads(small: Small, tmp_path: Path) -> None:
+    """Whatever it is called, and wherever it belongs to, it is named."""
+    for name, values in STRANGERS.items():
+        line = refusal(written(small, tmp_path / "more.gguf", {name: values}))
+        assert line.startswith(f"it has tensor {name!r}, which {small.architecture} of 1 blocks")
+    line = refusal(written(small, tmp_path / "more.gguf", STRANGERS))
+    assert f"tensor {next(iter(STRANGERS))!r}, and {len(STRANGERS) - 1} more" in line
+
+
+@pytest.mark.parametrize(("small", "name"), [
+    (SUBJECTS["opt"], "rope_freqs.weight"),
+    (SUBJECTS["opt"], "blk.0.attn_norm_2.weight"),
+    (SUBJECTS["falcon"], "blk.0.attn_qkv.bias"),
+    (SUBJECTS["falcon"], "blk.0.ffn_norm.weight"),
+    (SUBJECTS["llama"], "position_embd.weight"),
+    (SmallFalcon(blocks=1), "blk.0.attn_norm_2.bias"),
+], ids=lambda it: it if isinstance(it, str) else it.architecture)  # fmt: skip
+def test_tensors_of_another_family(small: Small, name: str, tmp_path: Path) -> None:
+    """So is what only another family reads, and the bias of a norm that is not there."""
+    path = written(small, tmp_path / "more.gguf", {name: np.ones(64, np.float32)})
+    assert name in refusal(path)
+
+
+@each_subject
+def test_every_known_tensor_is_read(small: Small, tmp_path: Path) -> None:
+    """What a family lists is what its graph computes with: each tensor is some node's, or its rows
+    are, or, as rope_freqs, a constant's."""
+    everything = {}
+    with GGUFFile(written(small, tmp_path / "small.gguf")) as file:
+        found = described(file, Options())
+        for name, dims in found.family.optional_tensors(found.config).items():
+            if name not in file.tensors:
+                everything[name] = np.ones(dims, np.float32)
+    with GGUFFile(written(small, tmp_path / "all.gguf", everything)) as file:
+        stored = set(file.tensors)
+        found = described(file, Options())
+        arrays: dict[str, Any] = {}
+        weights = weights_of(file, found.family, found.config, arrays)
+        caches = caches_of(found.config, "F16", 16)
+        graph, _ = found.family.build(found.config, weights, step_inputs(Cells(16, 1)), caches)
+    values = [value for node in graph.nodes for value in node.arguments.values()]
+    read = {value.name for value in values if isinstance(value, Value) and value.kind == "weight"}
+    wholes = {name: rows.tensor for name, rows in found.family.parts(found.config).items()}
+    read = {wholes.get(name, name) for name in read} | {"rope_freqs.weight"}
+    assert stored - read == set()
+
+
+@each_subject
+def test_harmless_tensors(small: Small, tmp_path: Path) -> None:
+    """Buffers of old checkpoints are computed here, and what names neurons may stay unused."""
+    more = {"blk.0.attn_rot_embd.weight": VECTOR}
+    if not isinstance(small, SmallSparse):
+        more |= {"blk.0.fc1.weight": np.ones((32, 64), np.float32),
+                 "blk.0.fc2.weight": np.ones((96, 32), np.float32)}  # fmt: skip
+    with GGUFFile(written(small, tmp_path / "more.gguf", more)) as file:
+        described(file, Options(sparse="off" if isinstance(small, SmallSparse) else "auto"))
+
+
+@each_subject
+def test_keys_that_ask_for_more(small: Small, tmp_path: Path) -> None:
+    """A key that would change the answers is named with its value and what it asks for; with a
+    value that asks for nothing it is harmless."""
+    path = tmp_path / "more.gguf"
+    for key, (asked, nothing) in ASKED.items():
+        value = 30.0 if isinstance(nothing[0], int) else "another"
+        line = refusal(written(small, path, **{key.replace(".", "__"): value}))
+        name = small.architecture
+        assert line.startswith(f"{name}.{key} is {value!r}, but {name} here has no {asked}")
+    harmless = {key.replace(".", "__"): nothing[0] for key, (_, nothing) in ASKED.items()}
+    told = {key.replace(".", "__"): 7 for key in INFORMATION if "epsilon" not in key}
+    with GGUFFile(written(small, path, **harmless, **told)) as file:
+        described(file, Options())
+
+
+@pytest.mark.parametrize("key", ["use_qk_norm", "rope.scaling.yarn_gamma", "ssm.state_size", ""])
+@each_subject
+def test_keys_that_nobody_knows(small: Small, key: str, tmp_path: Path) -> None:
+    """Under the architecture's name even a zero is refused, and the way to drop it is told."""
+    path = written(small, tmp_path / "more.gguf", **{key.replace(".", "__"): 0})
+    line = refusal(path)
+    assert line.startswith(f"key '{small.architecture}.{key}' is not known here")
+    assert "assay inspect MODEL --remove KEY -o OUT" in line
+
+
+PLAIN: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.context_length": 8192,
+    "llama.embedding_length": 64,
+    "llama.block_count": 2,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+
+
+def test_lists_of_values() -> None:
+    """One value a block: harmless while each of them is."""
+    key = "llama.swiglu_clamp_exp"
+    ModelConfig.from_metadata(PLAIN | {key: [0.0, 0.0]}, 70)
+    with pytest.raises(ModelError, match=r"swiglu_clamp_exp is \[0\.0, 7\.0\]"):
+        ModelConfig.from_metadata(PLAIN | {key: [0.0, 7.0]}, 70)
+    with pytest.raises(ModelError) as caught:
+        ModelConfig.from_metadata(PLAIN | {key: [1.0] * 1000}, 70)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("value", [np.nan, "", "30", True, -1])
+def test_odd_values(value: Any) -> None:
+    """What is no zero is no zero, whatever it is."""
+    with pytest.raises(ModelError, match="attn_logit_softcapping"):
+        ModelConfig.from_metadata(PLAIN | {"llama.attn_logit_softcapping": value}, 70)
+
+
+def test_keys_under_other_names() -> None:
+    """A vendor's own keys change nothing; those of another kind of model are refused."""
+    vendors = {"mradermacher.quantize_version": "2", "quantize.imatrix.entries_count": 224,
+               "quantize.imatrix.file": "x.dat", "general.sampling.top_k": 40,
+               "general.tags": ["a"], "split.no": 0, "split.count": 0, "unsloth.fixed": True,
+               "powerinfer.sparse_threshold": 0.5, "qwen2.rope.freq_base": 1e6,
+               "tokenizer.ggml.add_sep_token": False, "llamas.wings": 2}  # fmt: skip
+    ModelConfig.from_metadata(PLAIN | vendors, 70)
+    for key in ("adapter.type", "clip.vision.image_size", "diffusion.shift_logits",
+                "xielu.beta"):  # fmt: skip
+        with pytest.raises(ModelError, match=f"key '{key}' is of "):
+            ModelConfig.from_metadata(PLAIN | {key: 1}, 70)
+
+
+def test_a_window_of_attention(tmp_path: Path) -> None:
+    """A context that no window divides is the same without it; a longer one is refused, and the
+    longest that runs is told."""
+    small = SUBJECTS["llama"]
+    for window in (0, 128, 4096):
+        path = written(small, tmp_path / f"{window}.gguf", attention__sliding_window=window)
+        Model(path, Options(threads=1)).close()
+    path = written(small, tmp_path / "small.gguf", attention__sliding_window=32)
+    Model(path, Options(threads=1, context=32)).close()
+    with pytest.raises(ModelError) as caught:
+        Model(path, Options(threads=1))
+    line = str(caught.value)
+    assert line.startswith(f"{path}: llama.attention.sliding_window is 32, ")
+    assert line.endswith("load it with a context of 32 at most")
+
+
+@pytest.mark.parametrize("name", sorted(set(embedded_models())))
+def test_embedded_models(name: str) -> None:
+    """What comes with Assay says nothing that it does not use."""
+    with GGUFFile(embedded_models()[name]) as file:
+        described(file, Options())
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "llama-spm", "phi-3", "qwen2"])
+def test_keys_of_real_converters(name: str) -> None:
+    """The keys that llama.cpp's converter writes are all known, whichever family it writes of."""
+    path = VOCABS / f"ggml-vocab-{name}.gguf"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    with GGUFFile(path) as file:
+        theirs = file.metadata["general.architecture"]
+        metadata = {
+            key.replace(f"{theirs}.", "llama.", 1): value for key, value in file.metadata.items()
+        }
+    ModelConfig.from_metadata(metadata | {"general.architecture": "llama"}, 70)

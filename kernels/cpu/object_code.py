@@ -1,0 +1,149 @@
+"""A share's machine code: made by Numba and LLVM, kept in the cache folder, loaded without pickles.
+
+Numba's own cache is a pickle, keyed by one file's date. Here a share is an object file with one C
+function in it, called `share`: what that does not reach is dropped, and with it every name that
+differs between processes, so that equal sources give equal bytes whoever compiles them. A line of
+JSON before the object code tells whose it is; certificates hold its digest.
+"""
+
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba import types
+from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
+
+from kernels.cache import keep, read, ready, say
+from kernels.cpu.construction import complaint_about
+
+C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
+OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
+ENTRY = "share"  # the name of the C function
+
+
+@dataclass(frozen=True)
+class Code:
+    """Object code, what there is against its construction ("" if nothing), and whether it was
+    found on disk."""
+
+    object: bytes
+    construction: str
+    kept: bool = False
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.construction.encode() + b"\0" + self.object).hexdigest()
+
+
+def code_for(name: str, key: str, function: Callable[..., None]) -> Code:
+    """What was compiled before under this key, in whatever process, or else is compiled now."""
+    path = f"compiled/{key[:32]}.share"
+    kept = read(path)
+    if kept is not None:
+        if code := _parsed(kept, key):
+            return code
+        say(f"{path} in the cache folder is damaged or another's: {name} is compiled anew")
+    ready()  # says at once if nothing can be kept
+    code = compiled(function)
+    keep(path, _header(name, key, code) + code.object)
+    return code
+
+
+def _header(name: str, key: str, code: Code) -> bytes:
+    words = {"share": name, "key": key, "construction": code.construction, "digest": code.digest}
+    return json.dumps(words).encode() + b"\n"
+
+
+def _parsed(kept: bytes, key: str) -> Code | None:
+    """Code that is whole, and was kept under this key."""
+    header, _, machine_code = kept.partition(b"\n")
+    try:
+        words = json.loads(header)
+        code = Code(machine_code, words["construction"], kept=True)
+        return code if (words["key"], words["digest"]) == (key, code.digest) else None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def compiled(function: Callable[..., None]) -> Code:
+    """Compile now."""
+    module = optimised(function)
+    complaint = complaint_about(module)
+    number = 0
+    for value in (*module.functions, *module.global_variables):
+        if value.linkage == llvm.Linkage.internal:
+            value.name, number = f"own{number}", number + 1
+    return Code(_target_machine().emit_object(module), complaint)
+
+
+def assembly(function: Callable[..., None]) -> str:
+    """Compile now, to be read."""
+    return str(_target_machine().emit_assembly(optimised(function)))
+
+
+def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
+    """LLVM's IR of the share as it will be machine code: its C function and what that reaches."""
+    callback: Any = CFunc(function, (C_SIGNATURE.args, C_SIGNATURE.return_type), {}, OPTIONS)
+    with global_compiler_lock, _garbage_kept():
+        result = callback._compile_uncached()
+        library = result.library
+        library._finalize_final_module = lambda: None  # which would have Numba's engine load it
+        library.finalize()
+    module = library._final_module
+    entry = module.get_function(result.fndesc.llvm_cfunc_wrapper_name)
+    defined = [v for v in (*module.functions, *module.global_variables) if not v.is_declaration]
+    for value in defined:
+        if value.name != entry.name:
+            value.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_ipsccp_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.add_strip_dead_prototype_pass()
+    tuning = llvm.create_pipeline_tuning_options(0)
+    passes.run(module, llvm.create_pass_builder(_target_machine(), tuning))
+    entry.name = module.name = ENTRY
+    return module
+
+
+def _target_machine() -> llvm.TargetMachine:
+    return cpu_target.target_context.codegen()._tm
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Numba makes objects by the million, and looking for garbage among them takes an eighth of
+    the time of compiling."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class Loaded:
+    """Object code in memory, ready to be called at its address for as long as this lives."""
+
+    def __init__(self, code: Code) -> None:
+        machine = _target().create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._object = llvm.ObjectFileRef.from_data(code.object)
+        self._engine.add_object_file(self._object)
+        self.address = int(self._engine.get_function_address(ENTRY))
+
+
+@cache
+def _target() -> Any:
+    """Loads what kernels may call, too: Numba's helpers."""
+    rtsys.initialize(cpu_target.target_context)
+    return llvm.Target.from_triple(llvm.get_process_triple())
