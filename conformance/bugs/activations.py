@@ -39,7 +39,9 @@ IN_CUDA = (
         ("other-sign", "x / (1.f + expf(-x))", "x / (1.f + expf(x))"),
         ("no-x", "return x / (1.f + expf(-x))", "return 1.f / (1.f + expf(-x))"),
     )),
-    *in_cuda("silu", "activations.cu", (("gelu", "ACTIVATION(silu, Silu)", "ACTIVATION(silu, Gelu)"),)),
+    *in_cuda("silu", "activations.cu", (
+        ("gelu", "ACTIVATION(silu, Silu)", "ACTIVATION(silu, Gelu)"),
+    )),
     *in_cuda("gelu", "activations.cuh", (
         ("cubic-of-ten", "0.044715f", "0.44715f"),
         ("square", "0.044715f * x, x, 1.f", "0.044715f, x, 1.f"),

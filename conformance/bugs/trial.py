@@ -22,8 +22,10 @@ from typing import Any
 
 from conformance.bugs.bug import Bug
 from conformance.rooms import ROOT
-from kernels.kernel import Kernel
+from kernels.cpu.float_control import read_control, restore_control
+from kernels.provenance import fingerprint
 from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, answered, sampled
+from reference.table import OPS
 
 PATIENCE = 60.0  # seconds for one bug, compiled and tried
 SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
@@ -45,10 +47,6 @@ def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, st
     with tempfile.TemporaryDirectory() as folder:
         kernel = bug.kernel(Path(folder))
         tell(CONSTRUCTION)
-        for share in kernel.shares if isinstance(kernel, Kernel) else ():
-            if complaint := share.code.construction:
-                return CONSTRUCTION, complaint
-            share.compile()
         cases = len(sampled(kernel, secret))
 
         def tell_stage(again: str) -> None:
@@ -142,10 +140,14 @@ def main() -> None:
     from conformance.bugs.table import EVERY
 
     named = {str(bug): bug for bug in EVERY}
+    for share in (read_control, restore_control):
+        share.compile()
     with os.fdopen(os.dup(1), "w", buffering=1) as out:
         os.dup2(2, 1)
         for line in sys.stdin:
-            print(json.dumps(_forked(named[line.strip()])), file=out)
+            bug = named[line.strip()]
+            fingerprint(OPS[bug.op].reference.__module__)  # once, not in every child
+            print(json.dumps(_forked(bug)), file=out)
 
 
 if __name__ == "__main__":
