@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from conformance.bugs.bug import Bug
+from conformance.cuda.emulator import Emulator
 from conformance.rooms import ROOT
 from kernels.cpu.float_control import read_control, restore_control
+from kernels.cuda.current import taking_the_place
 from kernels.provenance import fingerprint
 from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, answered, sampled
 from reference.table import OPS
@@ -142,7 +144,8 @@ def main() -> None:
     named = {str(bug): bug for bug in EVERY}
     for share in (read_control, restore_control):
         share.compile()
-    with os.fdopen(os.dup(1), "w", buffering=1) as out:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    with answers as out, taking_the_place(Emulator()):
         os.dup2(2, 1)
         for line in sys.stdin:
             bug = named[line.strip()]
