@@ -13,7 +13,6 @@ step added.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from reference.values import NOT_FINITE
 
 FLOAT32_ENDS = 2.0**128 - 2.0**103  # from here on the nearest float32 is an infinity
 PLACES = (0, AT_END, 4, 64, 16)  # of arrays in their pages
-MOST_THREADS = 16
+MOST_THREADS, FEW_THREADS = 16, 5  # at once, in some cases and in the others
 REPEATS = 3  # runs by real threads, all of which give the same bits
 SMALL = 2**21  # bytes and operations of a case that is run in every way there is
 LINE = 64  # bytes: packed weights begin at a multiple of it
@@ -75,7 +74,8 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     if small:
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
         setup.fill(kernel.spec.make(other))
-    again = setup.run_team(int(rng.integers(2, MOST_THREADS + 1 if small else 4)))
+    most = MOST_THREADS if small and turn == 0 else FEW_THREADS
+    again = setup.run_team(int(rng.integers(2, most + 1)))
     if small:
         verdict = _worse(verdict, compare(kernel, other, setup.inputs, again), "a second call: ")
         setup.fill(inputs)
@@ -99,11 +99,6 @@ def _worse(verdict: Verdict, other: Verdict, when: str) -> Verdict:
 def _differing(one: Mapping[str, Array], other: Mapping[str, Array]) -> str:
     """The first array that is not bit for bit the same."""
     return next((n for n in one if one[n].tobytes() != other[n].tobytes()), "")
-
-
-@cache
-def _team(n_threads: int) -> Team:
-    return Team(n_threads)
 
 
 class _Setup:
@@ -205,20 +200,21 @@ class _Setup:
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         entries = [(read_control, before), *self._calls, (read_control, after)]
         program, found = Program(entries), dict[str, Array]()
-        for _ in range(REPEATS):
-            self.poison()
-            try:
-                _team(n_threads).run(program)
-            except Exception as error:
-                raise KernelError(f"raised {type(error).__name__}: {error}") from None
-            if _changed(control):
-                _team(n_threads).run(Program([(restore_control, before)]))
-                raise KernelError(MODES)
-            self._check()
-            once = {name: output.copy() for name, output in self.outputs.items()}
-            if found and (name := _differing(found, once)):
-                raise KernelError(f"{name} differs between runs by {n_threads} threads at once")
-            found = once
+        with Team(n_threads) as team:
+            for _ in range(REPEATS):
+                self.poison()
+                try:
+                    team.run(program)
+                except Exception as error:
+                    raise KernelError(f"raised {type(error).__name__}: {error}") from None
+                if _changed(control):
+                    team.run(Program([(restore_control, before)]))
+                    raise KernelError(MODES)
+                self._check()
+                once = {name: output.copy() for name, output in self.outputs.items()}
+                if found and (name := _differing(found, once)):
+                    raise KernelError(f"{name} differs between runs by {n_threads} threads at once")
+                found = once
         return found
 
     def run_apart(self, n_threads: int, whole: Mapping[str, Array]) -> None:
