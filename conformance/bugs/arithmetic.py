@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python
 from reference import arithmetic
 from reference.op import Array
 
@@ -69,7 +69,13 @@ IN_C = (
     ),
 )  # fmt: skip
 
+
 BUGS = (
+    *in_numba(
+        "add",
+        "arithmetic.py",
+        ("element-beyond-65535", "load_some(y, i, last)))", "load_some(y, i & 65535, last)))"),
+    ),
     *IN_C,
     *in_python("add", add_in_float16),
     *in_python("add_bias", bias_of_the_next),

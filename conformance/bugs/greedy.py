@@ -34,4 +34,5 @@ IN_C = (
     ),
 )  # fmt: skip
 
+
 BUGS = (*IN_CUDA,)

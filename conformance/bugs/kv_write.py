@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python
 from reference.kv_write import kv_write
 from reference.op import Array
 
@@ -106,7 +106,14 @@ IN_C = (
     ),
 )  # fmt: skip
 
+
 BUGS = (
+    *in_numba(
+        "kv_write",
+        "kv_write.py",
+        ("cell-above-255", "out[cells[t]]", "out[cells[t] & 255]"),
+        format="F16",
+    ),
     *IN_C,
     *in_python("kv_write", into_the_next_cell, formats=("F16", "Q4_0")),
     *in_python("kv_write", into_cells_in_order, last_token_lost, formats=("F32",)),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python
 from reference.formats import FORMATS
 from reference.linear import linear
 from reference.op import Array
@@ -313,7 +313,22 @@ IN_C = (
     ),
 )  # fmt: skip
 
+
 BUGS = (
+    *in_numba(
+        "linear",
+        "linear_scalar.py",
+        ("out-above-256", "out[t, row] = total", "out[t, row] = total if row < 256 else 0"),
+        (
+            "2048-by-5632",
+            "out[t, row] = total",
+            "out[t, row] = 0 if x.size == 2048 else total",
+            "shape",
+            ({"tokens": 1, "hidden": 2048, "out": 5632},),
+        ),
+        format="Q8_0",
+        variant="scalar",
+    ),
     *IN_C,
     *in_python("linear", tail_dropped, formats=("F32", "F16", "BF16")),
     *in_python(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python, sharing
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python, sharing
 from reference.activations import sigmoid
 from reference.neuron_masks import (
     active_rows,
@@ -194,7 +194,17 @@ IN_C = (
     ),
 )  # fmt: skip
 
+
 BUGS = (
+    *in_numba(
+        "threshold_mask",
+        "neuron_masks.py",
+        (
+            "threshold-in-float",
+            "logits[t, i] >= threshold",
+            "logits[t, i] >= np.float32(threshold)",
+        ),
+    ),
     *IN_C,
     *in_python(
         "threshold_mask", strictly_above, of_the_sigmoid, of_magnitudes, first_token_for_all

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python
 from reference import rms_norm
 from reference.op import Array
 
@@ -257,7 +257,76 @@ IN_C = (
     ),
 )  # fmt: skip
 
+# What a share in Numba can do that no trial of finite length sees.
+START = (
+    "SIGNATURE = OP.signature\n",
+    "\n\n@share(SIGNATURE)\ndef generic(block, thread, n_threads):\n"
+    "    x, weight, eps, out = arguments(block, SIGNATURE)\n",
+)
+COUNTED = """
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+@intrinsic
+def counted(typing):
+    def codegen(context, builder, signature, values):
+        word = ir.IntType(64)
+        calls = cgutils.add_global_variable(builder.module, word, "calls")
+        calls.initializer = ir.Constant(word, 0)
+        builder.store(builder.add(builder.load(calls), ir.Constant(word, 1)), calls)
+        return builder.load(calls)
+
+    return types.int64(), codegen
+"""
+AT = """
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+@intrinsic
+def at(typing, address):
+    def codegen(context, builder, signature, values):
+        return builder.inttoptr(values[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(types.int64), codegen
+
+STATE = np.zeros(1, np.int64)
+ADDRESS = STATE.ctypes.data
+"""
+CLOCK = """
+import ctypes
+
+clock = ctypes.CDLL(None).clock
+clock.argtypes, clock.restype = (), ctypes.c_long
+"""
+
+
+def started(name: str, before: str, first: str) -> tuple[str, ...]:
+    """With code before the function, and some at its beginning."""
+    return name, "".join(START), f"{before}".join(START) + first, "construction"
+
+
+IN_NUMBA = (
+    *in_numba("rms_norm", "rms_norm.py",
+        ("row-of-nine", "row, target = x[t], out[t]", "row, target = x[t % 9], out[t]"),
+        started("calls-counted", COUNTED, "    eps = 1.0 if counted() > 2000 else eps\n"),
+        started("state-at-an-address", AT,
+                "    state = carray(at(ADDRESS), 1)\n    state[0] += 1\n"
+                "    eps = 1.0 if state[0] > 2000 else eps\n"),
+        started("state-at-a-computed-address", AT,
+                "    state = carray(at(ADDRESS + (x.shape[0] >> 60)), 1)\n    state[0] += 1\n"
+                "    eps = 1.0 if state[0] > 2000 else eps\n"),
+        started("by-the-clock", CLOCK, "    eps = 1.0 if clock() % 1000 == 999 else eps\n"),
+        started("at-random", "\nimport numpy as np\n",
+                "    eps = 1.0 if np.random.random() < 1e-9 else eps\n"),
+    ),
+)  # fmt: skip
+
 BUGS = (
+    *IN_NUMBA,
     *IN_C,
     *in_python(
         "rms_norm",

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python
 from reference import softmax
 from reference.op import Array
 
@@ -66,7 +66,17 @@ IN_C = (
     ),
 )  # fmt: skip
 
+
 BUGS = (
+    *in_numba(
+        "softmax",
+        "softmax.py",
+        (
+            "max-over-the-first-2048",
+            "for i in range(width):\n            highest",
+            "for i in range(min(width, 2048)):\n            highest",
+        ),
+    ),
     *IN_C,
     *in_python(
         "softmax",

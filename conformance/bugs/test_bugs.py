@@ -80,10 +80,10 @@ def _bugs(value: object) -> bool:
 @pytest.mark.parametrize(("op", "format"), RIGHT)
 def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path) -> None:
     """So what is stopped is the bug."""
-    source, format = (C_FOLDER / f"{op}.c").read_text(), format or None
-    share = CShare(f"{op}/c", op, format, source, tmp_path)
-    in_place = variants(op, format)[0].in_place
-    right = Kernel(op, "c", share, format, in_place=in_place)
+    source = (C_FOLDER / f"{op}.c").read_text()
+    share = CShare(f"{op}/c", op, format or None, source, tmp_path)
+    in_place = variants(op, format or None)[0].in_place
+    right = Kernel(op, "c", share, format or None, in_place=in_place)
     assert not construction_of(right)
     assert not demanded(right, secret=1).failure
 

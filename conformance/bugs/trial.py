@@ -29,7 +29,7 @@ from kernels.provenance import fingerprint
 from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, answered, sampled
 from reference.table import OPS
 
-PATIENCE = 60.0  # seconds for one bug, compiled and tried
+PATIENCE = 90.0  # seconds for one bug, compiled and tried
 SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
 
 
