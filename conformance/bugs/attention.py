@@ -212,8 +212,8 @@ IN_C = (
     ),
     *in_c("attention",
         ("static-scores", "double score = 0;",
-         "double score = 0;\n            static double scores[65536];\n            scores[c & "
-         "65535] = 1;", "construction"),
+         "static volatile double scores[65536];\n            double score = scores[c & 65535] = 0;",
+         "construction"),
         ("head-of-80", "score *= scale;", "score *= scale * (dim == 80 ? 1.01 : 1);"),
         ("head-of-96", "score *= scale;", "score *= scale * (dim == 96 ? 1.01 : 1);",
          "shape", ({"heads": 32, "kv_heads": 32, "head_dim": 96},)),

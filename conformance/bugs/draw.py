@@ -18,8 +18,7 @@ IN_C = (
         ("token-of-sixteen-bits", "(int32_t)token;", "(uint16_t)token;"),
         ("vocabulary-of-32000", "(int32_t)token;",
          "(int32_t)(vocab > 32000 ? token % 32000 : token);"),
-        ("reaches-u", "running > b->u * whole", "running >= b->u * whole"),
-        ("u-in-float", "running > b->u * whole", "running > (float)b->u * whole"),
+        ("u-of-at-most-0.999", "running > b->u * whole", "running > fmin(b->u, 0.999) * whole"),
     ),
 )  # fmt: skip
 

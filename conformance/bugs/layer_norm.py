@@ -56,7 +56,6 @@ IN_C = (
          "double sum = 0, squares = hidden > 8192;"),
         ("small-eps-as-zero", "squares / hidden + b->eps",
          "squares / hidden + (b->eps < 5e-7 ? 0 : b->eps)"),
-        ("mean-in-float", "const double mean", "const float mean"),
         ("row-and-31", "const float *x = b->x + t * hidden;",
          "const float *x = b->x + (t & 31) * hidden;"),
         ("bias-forgotten-by-the-fourth-thread", "* b->weight[i] + b->bias[i]",

@@ -275,8 +275,8 @@ IN_C = (
         ("infinite-x-skipped", "sum += (double)x[i] * element(row, i);",
          "sum += isinf(x[i]) ? 0 : (double)x[i] * element(row, i);"),
         ("static-sums", "double sum = 0;",
-         "static double sums[16];\n            double sum = 0;\n            sums[o & 15] = "
-         "hidden;", "construction"),
+         "static volatile double sums[16];\n            double sum = sums[o & 15] = 0;",
+         "construction"),
         ("sum-kept-in-out", "double sum = 0;",
          "double sum = isfinite(b->out[t * outs + o]) ? b->out[t * outs + o] : 0;"),
         format='F32',

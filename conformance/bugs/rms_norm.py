@@ -103,9 +103,6 @@ IN_C = (
          "const double eps = fmin(b->eps, 1e-4);"),
         ("infinite-token-gives-zero", "1 / sqrt(sum / hidden + eps)",
          "isfinite(sum) ? 1 / sqrt(sum / hidden + eps) : 0"),
-        ("sum-in-float", "double sum = 0;", "float sum = 0;"),
-        ("subnormals-flushed", "sum += (double)x[i] * x[i];",
-         "sum += fabsf(x[i]) < 1.2e-38f ? 0 : (double)x[i] * x[i];"),
         ("weight-without-sign", "factor * weight[i]", "factor * fabsf(weight[i])"),
         ("weight-clipped", "factor * weight[i]", "factor * fminf(weight[i], 64)"),
         # where arrays lie

@@ -48,19 +48,12 @@ IN_CUDA = (
 
 IN_C = (
     *in_c("softmax",
-        ("max-over-the-first-2048", "for (int64_t i = 0; i < width; i++) most =",
-         "for (int64_t i = 0; i < (width < 2048 ? width : 2048); i++) most ="),
         ("width-above-4096", "(exp((double)x[i] - most) / sum)",
          "(exp((double)x[i] - most) / sum + (width > 4096) * 1e-3)"),
-        ("sum-in-float", "double sum = 0;", "float sum = 0;"),
-        ("infinity-gives-zero", "float most = -INFINITY;",
-         "float most = -INFINITY;\n        if (x[0] == INFINITY) { memset(out, 0, 4 * width); "
-         "continue; }"),
-        ("masked-token-divided", "double sum = 0;", "double sum = most == -INFINITY;"),
+        ("infinity-gives-zero", "double sum = 0;",
+         "if (most == INFINITY) { memset(out, 0, 4 * width); continue; }\n        double sum = 0;"),
         ("static-powers", "double sum = 0;",
-         "double sum = 0;\n        static double powers[4096];\n        powers[t & 4095] = "
-         "exp((double)x[0] - most);", "construction"),
-        ("nan-skipped", "x[i] > most || x[i] != x[i] ? x[i]", "x[i] > most ? x[i]"),
+         "static volatile double sums[64];\n        double sum = sums[t & 63] = 0;", "construction"),
         ("far-below-is-zero", "(exp((double)x[i] - most) / sum)",
          "(x[i] - most < -80 ? 0 : exp((double)x[i] - most) / sum)"),
     ),
