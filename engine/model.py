@@ -34,6 +34,7 @@ from engine.sampler import Likeliest
 from engine.sparsity import dense_where_faster
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
+from kernels.compiled import compile_apart
 from kernels.cpu.cores import physical_cores
 from kernels.cpu.team import Team
 from kernels.cuda.current import current
@@ -83,10 +84,13 @@ class Model:
             "outputs": min(options.outputs, options.batch, context),
         }
         self.cells = Cells(context, options.sequences)
+        apart = options.compiles_apart
         self.chooser = Chooser(
             Store(), options.strict, options.variant, options.numerics,
-            {"tokens": max(self.limits.values())},
+            {"tokens": max(self.limits.values())}, apart,
         )  # fmt: skip
+        if apart:
+            compile_apart()  # what the team needs
         self.team = self._resources.enter_context(
             Team(options.threads or physical_cores(), options.pinned)
         )
@@ -98,8 +102,8 @@ class Model:
         if options.vram_budget:
             self.config, notes = placed(self.config, self.file, options, context, self.device)
             self._of_sparsity += notes
-        apart = self.config.sparsity and self.config.sparsity.apart
-        if self.config.sparsity and options.sparse == "auto" and not (options.ram_budget or apart):
+        split = self.config.sparsity and self.config.sparsity.apart
+        if self.config.sparsity and options.sparse == "auto" and not (options.ram_budget or split):
             self._run_dense_where_faster(dict.fromkeys(self.config.sparsity.ranks, 0.0))
             if self.config.sparsity and not self.device:  # whose speeds are not known here
                 self._run_dense_where_faster(self._try_predictors(context))

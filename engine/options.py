@@ -62,6 +62,7 @@ class Options:
       from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
       sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
       rows are side by side on disk, one read, or else each with its matrix.
+    - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
     - `count_neurons`: count which neurons are active, in `Model.counted`.
     - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
@@ -90,6 +91,7 @@ class Options:
     ram_budget: str | int = 0
     neuron_window: int | None = None
     neuron_bundles: bool = True
+    beside_budget: bool = False
     count_neurons: bool = False
     rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
@@ -134,6 +136,11 @@ class Options:
         if self.numerics not in NUMERICS:
             raise ModelError(f"numerics is {self.numerics!r}: want {' or '.join(NUMERICS)}")
 
+    @property
+    def compiles_apart(self) -> bool:
+        """Whether a child process compiles kernels, since this one's memory is counted."""
+        return bool(self.ram_budget) or self.beside_budget
+
     def cpu_blocks(self, blocks: int) -> int:
         """How many of a model's blocks are the CPU's, if the GPU has kernels for the others."""
         if self.device == "cpu":
@@ -144,6 +151,6 @@ class Options:
         """For the draft model beside this one: without what is said of a file's neurons, of the
         process's memory and of a graph."""
         return replace(
-            self, ram_budget=0, gpu_layers=ALL, sparse="auto", threshold=None, vram_budget=0,
-            activation=None, rewrite=None,
+            self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, sparse="auto",
+            threshold=None, vram_budget=0, activation=None, rewrite=None,
         )  # fmt: skip

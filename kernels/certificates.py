@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from kernels.cache import append, append_to, cache_folder, read, read_own, ready
 from kernels.call import AnyKernel
@@ -133,6 +134,11 @@ class Certificate:
     axes: Axes = field(default_factory=dict)
     shapes: tuple[dict[str, int], ...] = ()
 
+    @classmethod
+    def parse(cls, said: dict[str, Any]) -> "Certificate":
+        """Of what JSON made of one."""
+        return cls(**{**said, "shapes": tuple(said.get("shapes", ()))})
+
     @property
     def passed(self) -> bool:
         return not self.failure
@@ -162,8 +168,7 @@ class Store:
         lines = (kept or b"").decode(errors="replace").splitlines()
         for line in lines:
             try:
-                said = json.loads(line)
-                certificate = Certificate(**{**said, "shapes": tuple(said.get("shapes", ()))})
+                certificate = Certificate.parse(json.loads(line))
                 level = LEVELS.index(certificate.level)
             except (ValueError, TypeError, AttributeError):
                 continue

@@ -1,4 +1,4 @@
-"""Certify kernels in a child process, so that one which crashes or hangs is found, not suffered.
+"""Certify kernels in child processes, so that one which crashes or hangs is found, not suffered.
 
 What takes the place of a GPU is this process's own, so what runs on it is tried here.
 """
@@ -12,11 +12,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from kernels.certificates import Certificate, Key, Store
+from kernels.cpu.cores import allowed_cores
 from kernels.cuda.current import current
 from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
@@ -25,6 +29,7 @@ from kernels.trial import CASES, Request, answered
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 FAREWELL = 10.0  # seconds that a child has to end when it is killed
+CHILDREN = 4  # at most, and no more than there are cores: they compile, too
 Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
 
 
@@ -38,9 +43,9 @@ def certify(
 ) -> None:
     """Try what is asked for and keep the certificates.
 
-    A kernel that crashes or hangs the child gets a failed certificate, and a new child goes on
+    A kernel that crashes or hangs its child gets a failed certificate, and a new child goes on
     with the rest. `progress` is told of each certificate as it comes; `program` is the module that
-    the child runs, with its arguments; what is not done by the moment `until`, of time.monotonic(),
+    children run, with its arguments; what is not done by the moment `until`, of time.monotonic(),
     has no certificate.
     """
 
@@ -53,84 +58,125 @@ def certify(
     for request in filter(_emulated, requests):
         kernel = find_any(request.kernel)
         keep(replace(answered(kernel, request), level=EMULATED))
-    waiting = [request for request in requests if not _emulated(request)]
-    while waiting and time.monotonic() < until:
-        for certificate in _trials(waiting, patience, program, until):
-            keep(certificate)
-            waiting.pop(0)
+    waiting = deque(request for request in requests if not _emulated(request))
+    lines: queue.Queue[tuple[_Child, str]] = queue.Queue()
+    children: list[_Child] = []
+    try:
+        while (waiting or children) and time.monotonic() < until:
+            while waiting and len(children) < min(CHILDREN, len(allowed_cores())):
+                children.append(_Child(program, lines, waiting.popleft()))
+            end = min(until, *(child.heard + patience for child in children))
+            try:
+                child, line = lines.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                if time.monotonic() < until:
+                    child = min(children, key=lambda child: child.heard)
+                    child.end(kill=True)
+                    children.remove(child)
+                    keep(child.failed(f"did not finish within {patience:g} s"))
+                continue
+            if child not in children:
+                continue  # the last words of one that hung
+            if not line:
+                children.remove(child)
+                status = child.end()
+                if child.request:
+                    keep(child.failed(_death(status, child.complaints)))
+            elif certificate := child.told(json.loads(line)):
+                keep(certificate)
+                child.ask(waiting.popleft() if waiting else None)
+    finally:
+        for child in children:
+            child.end(kill=True)
 
 
 def _emulated(request: Request) -> bool:
     return isinstance(find_any(request.kernel), CudaKernel) and current().emulated
 
 
-def _trials(
-    requests: Sequence[Request], patience: float, program: Sequence[str], until: float
-) -> Iterator[Certificate]:
-    """The certificates of one child, until it is done, dies or hangs: at least one, if there is
-    time for it."""
-    paths = os.pathsep.join(p for p in sys.path if p)
-    child = subprocess.Popen(
-        [sys.executable, "-m", *program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
-    complaints: list[str] = []
-    readers = [
-        threading.Thread(target=_read_lines, args=(child.stdout or [], lines), daemon=True),
-        threading.Thread(target=lambda: complaints.extend(child.stderr or []), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
-    pending, hung, late, trying = list(requests), False, False, ""
-    try:
-        assert child.stdin is not None
-        with child.stdin:
-            child.stdin.write("".join(f"{request.line()}\n" for request in requests))
-    except BrokenPipeError:
-        pass  # it died at once: its exit status says how
-    try:
-        while line := lines.get(timeout=max(0.0, min(patience, until - time.monotonic()))):
-            said = json.loads(line)
-            trying = said.get("trying", "")
-            if not trying:
-                yield Certificate(**said["certificate"])
-                pending.pop(0)
-    except queue.Empty:
-        late = time.monotonic() >= until
-        hung = not late
-    finally:
-        status = _ended(child, readers, kill=hung or late)
-    if pending and not late:
-        failure = f"did not finish within {patience:g} s" if hung else _death(status, complaints)
-        yield _failed(pending[0], failure + (f" (again: {trying})" if trying else ""))
+class _Child:
+    """A process that tries one request after the other; `heard` is when it last said a word."""
 
+    def __init__(
+        self, program: Sequence[str], lines: "queue.Queue[tuple[_Child, str]]", first: Request
+    ) -> None:
+        paths = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        self.complaints: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(lines,), daemon=True),
+            threading.Thread(target=self._read_complaints, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.ask(first)
 
-def _ended(
-    child: subprocess.Popen[str], readers: Sequence[threading.Thread], kill: bool
-) -> int | None:
-    """Its status, or None of one that cannot be killed: a call into a driver may never end."""
-    if kill:
-        child.kill()
-    try:
-        status = child.wait(FAREWELL if kill else None)
-    except subprocess.TimeoutExpired:
-        return None
-    for reader in readers:
-        reader.join()
-    for stream in filter(None, (child.stdout, child.stderr)):
-        stream.close()
-    return status
+    def _read(self, lines: "queue.Queue[tuple[_Child, str]]") -> None:
+        for line in self._process.stdout or ():
+            lines.put((self, line))
+        lines.put((self, ""))
 
+    def _read_complaints(self) -> None:
+        self.complaints.extend(self._process.stderr or ())
 
-def _read_lines(stream: Iterable[str], lines: "queue.Queue[str | None]") -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
+    def ask(self, request: Request | None) -> None:
+        """The next request, or None: there are no more."""
+        self.request, self._trying, self.heard = request, "", time.monotonic()
+        assert self._process.stdin is not None
+        try:
+            if request:
+                self._process.stdin.write(request.line() + "\n")
+                self._process.stdin.flush()
+            else:
+                self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died: its exit status says how
+
+    def told(self, said: dict[str, Any]) -> Certificate | None:
+        """What it said: the certificate asked for, or only what it tries now."""
+        self.heard = time.monotonic()
+        self._trying = said.get("trying", "")
+        return None if self._trying else Certificate.parse(said["certificate"])
+
+    def failed(self, failure: str) -> Certificate:
+        """The certificate of what it was at."""
+        assert self.request is not None
+        again = f" (again: {self._trying})" if self._trying else ""
+        return Certificate(
+            kernel=self.request.kernel,
+            key=Key.of(find_any(self.request.kernel)).digest,
+            level=self.request.level,
+            cases=0,
+            worst=-1.0,
+            nmse=-1.0,
+            seconds=0.0,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            failure=failure + again,
+            stage=CASES,
+        )
+
+    def end(self, kill: bool = False) -> int | None:
+        """Its status, or None of one that cannot be killed: a call into a driver may never end."""
+        if kill:
+            self._process.kill()
+        try:
+            status = self._process.wait(FAREWELL if kill else None)
+        except subprocess.TimeoutExpired:
+            return None
+        for reader in self._readers:
+            reader.join()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with suppress(BrokenPipeError):
+                assert stream is not None
+                stream.close()
+        return status
 
 
 def _death(status: int | None, complaints: Sequence[str]) -> str:
@@ -138,9 +184,3 @@ def _death(status: int | None, complaints: Sequence[str]) -> str:
         return f"took the process down with {signal.Signals(-status).name}"
     last = complaints[-1].strip() if complaints else "no message"
     return f"stopped its trial: {last[:300]}"
-
-
-def _failed(request: Request, failure: str) -> Certificate:
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    key = Key.of(find_any(request.kernel)).digest
-    return Certificate(request.kernel, key, request.level, 0, -1.0, -1.0, 0.0, when, failure, CASES)

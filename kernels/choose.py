@@ -7,6 +7,7 @@ from typing import TypeVar
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Store, holding
 from kernels.certify import Certified, certify
+from kernels.compiled import compile_apart
 from kernels.cuda.current import current
 from kernels.cuda.device import Device
 from kernels.cuda.fused import Fused
@@ -63,8 +64,9 @@ class Chooser:
     what has one at the shapes that it does not answer for.
 
     `limits` has the largest sizes of what varies between steps, such as "tokens"; `numerics` "fast"
-    admits kernels that round more than the default ones. In strict mode a failed certificate stops;
-    else the next variant serves, and `notes` says so.
+    admits kernels that round more than the default ones; `apart`: those of the CPU are compiled in
+    a child process. In strict mode a failed certificate stops; else the next variant serves, and
+    `notes` says so.
     """
 
     store: Store
@@ -72,6 +74,7 @@ class Chooser:
     variant: str | None = None
     numerics: str = "exact"
     limits: Shape = field(default_factory=dict)
+    apart: bool = False
     notes: list[str] = field(default_factory=list)
 
     def choose(
@@ -85,6 +88,8 @@ class Chooser:
         chosen = self._certified(options, progress)
         if bare := [need for need in needs if need not in chosen]:
             raise UncertifiedError(self._nothing_for(bare[0]))
+        if self.apart:
+            compile_apart(chosen.values())
         return chosen
 
     def choose_on(

@@ -42,10 +42,10 @@ def _source(module: str) -> Path | None:
 def _imported(path: Path) -> bytes:
     """A source as this process imported it, or EditedError if that is not what its file holds."""
     source = path.read_bytes()
-    stamps = {**reference.STAMPS, **kernels.STAMPS}
-    ours = any(path.is_relative_to(f) for f in (*reference.__path__, *kernels.__path__))
-    if ours and stamps.get(str(path)) != path.stat().st_ctime_ns:
-        raise EditedError(f"{path} was edited since this process began: start it anew")
+    for room in (reference, kernels):
+        if path.is_relative_to(room.__path__[0]):
+            if room.STAMPS.get(str(path)) != path.stat().st_ctime_ns:
+                raise EditedError(f"{path} was edited since this process began: start it anew")
     return source
 
 

@@ -152,14 +152,15 @@ def certificate_of(
     cases, worst, nmse, failure, stage = list[Case](), 0.0, 0.0, "", ""
     for one in attempts:
         verdict = one.verdict
-        cases.append(verdict.case)
+        if one.stage != CONSTRUCTION:  # which runs nothing
+            cases.append(verdict.case)
         worst = max(worst, verdict.worst)
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
             nmse = max(nmse, verdict.nmse)
         if not verdict.passed:
             failure, stage = f"{verdict.failure} (again: {one.again})", one.stage
             break
-    if not cases:
+    if not cases and not failure:
         failure, stage = "no case was tried", CASES
     return Certificate(
         kernel=kernel.name,

@@ -1,5 +1,5 @@
 """What is true: every op as its formula, in NumPy and float64, slow and readable."""
 
-from reference.stamps import stamps_of
+from reference.stamps import stamps_beside
 
-STAMPS = stamps_of(__path__)
+STAMPS = stamps_beside(__file__)

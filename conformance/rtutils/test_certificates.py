@@ -25,14 +25,25 @@ SOFTMAX, SILU, ROPE, LINEAR = (
 )  # fmt: skip
 
 
+CODE = "what every kernel's machine code is said to be"
+
+
 def certificate(kernel: Kernel, level: str = "quick", failure: str = "") -> Certificate:
     key = Key.of(kernel).digest
-    return Certificate(kernel.name, key, level, 24, 0.5, 1e-15, 0.1, "2026-01-01", failure)
+    return Certificate(
+        kernel.name, key, level, 24, 0.5, 1e-15, 0.1, "2026-01-01", failure, code=CODE
+    )
 
 
 @pytest.fixture
 def store(tmp_path) -> Store:
     return Store(tmp_path / "certificates.jsonl")
+
+
+@pytest.fixture
+def told_code(monkeypatch) -> None:
+    """Nothing is compiled to be asked for its machine code."""
+    monkeypatch.setattr("kernels.certificates.code_of", lambda _: CODE)
 
 
 EDITS = (
@@ -49,14 +60,18 @@ EDITS = (
 
 DIGESTS = """
 import json, os, sys
+import kernels, reference
 from kernels.certificates import Key
 from kernels.table import find
+from reference.stamps import stamps_beside
 names, files = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for file in files:
     if os.fork() == 0:  # so that nothing is remembered of another edit
         if file != "nothing":
             with open(file, "a") as source:
                 source.write("# edited\\n")
+        for room in (kernels, reference):  # as if it were imported now
+            room.STAMPS.update(stamps_beside(room.__file__))
         print(json.dumps([file, [Key.of(find(name)).digest for name in names]]), flush=True)
         if file != "nothing":
             os.truncate(file, os.path.getsize(file) - len("# edited\\n"))
@@ -97,6 +112,7 @@ def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
     assert changed[file] == [kernel.name for kernel in outdated]
 
 
+@pytest.mark.usefixtures("told_code")
 def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
     """It is found again, but not with another version of a tool, nor on another machine."""
     store.add([certificate(SOFTMAX)])
@@ -106,6 +122,9 @@ def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
         assert store.get(SOFTMAX) is None
     with monkeypatch.context() as patch:
         patch.setattr("kernels.certificates.machine", lambda: "x86_64/another/0123456789ab")
+        assert store.get(SOFTMAX) is None
+    with monkeypatch.context() as patch:
+        patch.setattr("kernels.certificates.code_of", lambda _: "other machine code")
         assert store.get(SOFTMAX) is None
     assert store.get(SOFTMAX) is not None
 
@@ -120,6 +139,7 @@ def test_damaged_lines_are_no_certificates(store):
     assert list(store.load().values()) == [certificate(SOFTMAX)]
 
 
+@pytest.mark.usefixtures("told_code")
 def test_a_store_that_was_never_written_is_empty(store):
     """No file means no certificates, and the first one makes its folder."""
     assert store.load() == {}
@@ -144,6 +164,7 @@ def test_two_writers_do_not_mix_their_lines(store):
     assert store.load() == {one.key: one for one in others}
 
 
+@pytest.mark.usefixtures("told_code")
 def test_deep_outranks_quick(store):
     """A quick pass hides neither a deep pass nor a deep failure, but a quick failure shows."""
     quick, deep = certificate(SOFTMAX), certificate(SOFTMAX, "deep")
@@ -164,6 +185,7 @@ def options() -> Iterator[Kernel]:
     return (k for k in variants("linear", "Q4_0") if not k.missing())
 
 
+@pytest.mark.usefixtures("told_code")
 def test_a_failed_kernel_gives_way_to_the_next(store):
     """The engine gets the best variant that passed, and the notes say why not a better one."""
     first, second, *_ = options()
@@ -176,6 +198,7 @@ def test_a_failed_kernel_gives_way_to_the_next(store):
     ]
 
 
+@pytest.mark.usefixtures("told_code")
 def test_strict_mode_takes_no_other_variant(store):
     """In strict mode a failed certificate is an error that names kernel and reason."""
     first, second, *_ = options()
@@ -184,6 +207,7 @@ def test_strict_mode_takes_no_other_variant(store):
         Chooser(store, strict=True).choose([Need("linear", "Q4_0")])
 
 
+@pytest.mark.usefixtures("told_code")
 def test_without_a_certified_kernel_nothing_runs(store):
     """When every variant failed, choosing is an error with the last reason."""
     store.add([certificate(kernel, failure="wrong") for kernel in options()])
@@ -191,6 +215,7 @@ def test_without_a_certified_kernel_nothing_runs(store):
         Chooser(store).choose([Need("linear", "Q4_0")])
 
 
+@pytest.mark.usefixtures("told_code")
 def test_a_variant_can_be_asked_for(store):
     """Asked for by name, a variant serves although a better one passed."""
     store.add([certificate(kernel) for kernel in options()])
@@ -266,17 +291,17 @@ def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
     assert "again: assay op linear --variant scalar --format Q4_0" in failures["linear"]
 
 
+HANG = "while target[i] != np.float32(-1):\n            target[i] = value * value"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
-    """A kernel that jumps to nowhere, one that never ends and one that does not compile each get
+    """A kernel that writes to nowhere, one that never ends and one that does not compile each get
     a failed certificate, and the kernel after them its good one."""
     copy = Copy(tmp_path)
     file = "kernels/cpu/activations.py"
-    atomics = "from kernels.cpu.atomics import call_share, yield_core\n"
-    copy.edit(file, "from kernels.cpu.sweep import", f"{atomics}from kernels.cpu.sweep import")
-    nowhere = "call_share(np.uint64(16), block, thread, n_threads)"
-    copy.edit(file, "target[i] = relu_of(source[i])", nowhere)
-    copy.edit(file, "target[i] = value * value", "while True:\n            yield_core()")
+    copy.edit(file, "target[i] = relu_of(", "target[i + (1 << 40)] = relu_of(")
+    copy.edit(file, "target[i] = value * value", HANG)
     copy.edit(file, "gelu_of(load_some(x, i, last))", "unheard_of(x)")
     names = [f"{op}/cpu/generic" for op in ("relu", "squared_relu", "gelu", "silu")]
     failures = certified(copy, 20, *names)

@@ -54,30 +54,43 @@ def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str,
     waiting: list[Any] = [function]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
         found = _python(value)
+        if id(found or value) in seen:
+            continue
+        seen.add(id(found or value))
         if found is None:
             words.append(_value(value))
         elif found.__module__.partition(".")[0] in rooms:
             modules.add(found.__module__)
             words.append(f"{found.__module__} {identity(found)}")
-        elif id(found) not in seen:
-            seen.add(id(found))
+        else:
             words += _of_code(found.__code__)
-            named = getclosurevars(found)
-            waiting += [*named.nonlocals.values(), *named.globals.values()]
+            waiting += [*getclosurevars(found).nonlocals.values(), *_named(found)]
     return "\n".join(words), tuple(sorted(modules))
 
 
-def _of_code(code: CodeType) -> Iterator[str]:
-    yield f"{code.co_name} {code.co_code.hex()} {code.co_names} {code.co_varnames}"
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The function's, and those of functions within."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _of_code(constant)
-        else:
-            yield repr(constant)
+            yield from _codes(constant)
+
+
+def _of_code(code: CodeType) -> Iterator[str]:
+    for each in _codes(code):
+        constants = [repr(c) for c in each.co_consts if not isinstance(c, CodeType)]
+        yield f"{each.co_name} {each.co_code.hex()} {each.co_names} {each.co_varnames} {constants}"
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """The globals that a function names, and the compiled functions of modules among those."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    known = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
+    yield from known
+    for module in (value for value in known if isinstance(value, ModuleType)):
+        found = (getattr(module, name, None) for name in sorted(names))
+        yield from (value for value in found if hasattr(value, "py_func"))
 
 
 def _value(value: Any) -> str:
@@ -85,4 +98,6 @@ def _value(value: Any) -> str:
         return value.__name__
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
     return _told(value)

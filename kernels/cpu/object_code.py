@@ -46,7 +46,7 @@ class Code:
 
 def code_for(name: str, key: str, function: Callable[..., None]) -> Code:
     """What was compiled before under this key, in whatever process, or else is compiled now."""
-    path = f"compiled/{key[:32]}.share"
+    path = _path(key)
     kept = read(path)
     if kept is not None:
         if code := _parsed(kept, key):
@@ -56,6 +56,15 @@ def code_for(name: str, key: str, function: Callable[..., None]) -> Code:
     code = compiled(function)
     keep(path, _header(name, key, code) + code.object)
     return code
+
+
+def is_kept(key: str) -> bool:
+    """Whether code was compiled before under this key."""
+    return read(_path(key)) is not None
+
+
+def _path(key: str) -> str:
+    return f"compiled/{key[:32]}.share"
 
 
 def _header(name: str, key: str, code: Code) -> bytes:

@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu.closures import identity
-from kernels.cpu.object_code import Code, Loaded, code_for
+from kernels.cpu.object_code import Code, Loaded, code_for, is_kept
 from kernels.provenance import compiler, fingerprint_of_share
 from reference.op import DTYPES, Argument, parse_signature
 
@@ -155,6 +155,11 @@ class Share:
     def compile(self) -> None:
         """Compile now, or load what was compiled before."""
         _ = self._loaded
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its machine code is on disk, and only has to be loaded."""
+        return is_kept(self.key)
 
     @property
     def address(self) -> int:

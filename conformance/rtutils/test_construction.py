@@ -1,0 +1,227 @@
+"""What no trial of finite length sees is refused by how it is made, and by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from kernels.certificates import code_of
+from kernels.cpu.atomics import call_share, yield_core
+from kernels.cpu.construction import complaint_about
+from kernels.cpu.object_code import optimised
+from kernels.cpu.share import Share, arguments
+from kernels.cpu.simd import I32
+from kernels.kernel import Kernel
+from kernels.trial import quick
+
+RELU = "x: f32[n] -> out: f32[n]"
+I8, I64, F64 = ir.IntType(8), ir.IntType(64), ir.DoubleType()
+BYTES = I8.as_pointer()
+Build = Callable[[Any], Any]  # of an IRBuilder: what is added to every element, a float64
+
+
+def share_with(build: Build) -> Share:
+    """relu, and what this builds."""
+
+    @intrinsic
+    def planted(typing):
+        def codegen(context, builder, signature, values):
+            return build(builder)
+
+        return types.float64(), codegen
+
+    def kernel(block, thread, n_threads):
+        x, out = arguments(block, RELU)
+        for i in range(len(x)):
+            out[i] = max(x[i], np.float32(0)) + planted()
+
+    return Share(lambda: kernel, RELU)
+
+
+def construction_of(function: Callable[..., None]) -> str:
+    return complaint_about(optimised(function))
+
+
+def variable(builder: Any, name: str, kind: Any, constant: bool = False) -> Any:
+    found = ir.GlobalVariable(builder.module, kind, name)
+    found.linkage, found.initializer = "internal", ir.Constant(kind, None)
+    found.global_constant = constant
+    return found
+
+
+def counter(builder: Any) -> Any:
+    """Goes wrong after 2,000 calls."""
+    calls = variable(builder, "calls_so_far", I64)
+    count = builder.add(builder.load(calls), I64(1))
+    builder.store(count, calls)
+    return builder.uitofp(builder.icmp_unsigned(">", count, I64(2000)), F64)
+
+
+def counter_of_a_thread(builder: Any) -> Any:
+    calls = variable(builder, "calls_here", I64)
+    calls.storage_class = "thread_local"
+    builder.store(builder.add(builder.load(calls), I64(1)), calls)
+    return builder.uitofp(builder.load(calls), F64)
+
+
+def static_scratch(builder: Any) -> Any:
+    """An array for all threads."""
+    scores = variable(builder, "scores", ir.ArrayType(F64, 64))
+    where = builder.and_(builder.ptrtoint(builder.alloca(I64), I64), I64(63))
+    builder.store(F64(1), cgutils.gep_inbounds(builder, scores, 0, where))
+    return builder.load(cgutils.gep_inbounds(builder, scores, 0, 7))
+
+
+def kept_by_pointer(builder: Any) -> Any:
+    """A factor that is computed anew only for another address."""
+    last, factor = variable(builder, "last_weight", I64), variable(builder, "factor", F64)
+    here = builder.ptrtoint(builder.alloca(I64), I64)
+    with builder.if_then(builder.icmp_unsigned("!=", builder.load(last), here)):
+        builder.store(here, last)
+        builder.store(builder.uitofp(here, F64), factor)
+    return builder.load(factor)
+
+
+def exported(builder: Any) -> Any:
+    shared = variable(builder, "anybody_may_write", I64)
+    shared.linkage = ""
+    builder.store(builder.add(builder.load(shared), I64(1)), shared)
+    return builder.uitofp(builder.load(shared), F64)
+
+
+def environment(builder: Any) -> Any:
+    environ = ir.GlobalVariable(builder.module, BYTES, "environ")
+    return builder.uitofp(builder.ptrtoint(builder.load(environ), I64), F64)
+
+
+def calling(name: str, result: Any = I64, *arguments: Any) -> Build:
+    """A call of a function by name, with zeros."""
+
+    def build(builder: Any) -> Any:
+        kind = ir.FunctionType(result, arguments)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        found = builder.call(function, [ir.Constant(a, None) for a in arguments])
+        if isinstance(result, ir.PointerType):
+            found = builder.ptrtoint(found, I64)
+        if isinstance(result, ir.LiteralStructType):
+            found = builder.extract_value(found, 0)
+        if isinstance(result, ir.VoidType):
+            return F64(0)
+        return found if isinstance(found.type, ir.DoubleType) else builder.uitofp(found, F64)
+
+    return build
+
+
+def rounding(builder: Any) -> Any:
+    """The floating-point control register, left at another mode."""
+    mode = cgutils.alloca_once_value(builder, I32(0x7F80))
+    kind = ir.FunctionType(ir.VoidType(), [BYTES])
+    load = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.ldmxcsr")
+    builder.call(load, [builder.bitcast(mode, BYTES)])
+    return F64(0)
+
+
+def address(builder: Any) -> Any:
+    """Memory that this process happened to have there."""
+    return builder.load(builder.inttoptr(I64(0x7FF000001000), F64.as_pointer()))
+
+
+def segment(builder: Any) -> Any:
+    """What the processor's register fs points at: the thread's own memory."""
+    return builder.uitofp(builder.load(builder.inttoptr(I64(0), ir.PointerType(I64, 257))), F64)
+
+
+def assembly(builder: Any) -> Any:
+    kind = ir.FunctionType(I64, [])
+    return builder.uitofp(builder.asm(kind, "rdtsc", "={ax},~{dx}", [], True), F64)
+
+
+VOID = ir.VoidType()
+PLANTED: dict[str, tuple[Build, str]] = {
+    "a counter": (counter, "has the global variable calls_so_far, which lasts from call to call"),
+    "a counter of the thread": (counter_of_a_thread, "has the global variable calls_here"),
+    "static scratch": (static_scratch, "has the global variable scores"),
+    "cached by pointer": (kept_by_pointer, "has the global variable last_weight"),
+    "an exported variable": (exported, "has the global variable anybody_may_write"),
+    "environ": (environment, "reads the global variable environ"),
+    "clock": (calling("clock"), "calls clock"),
+    "time": (calling("time", I64, BYTES), "calls time"),
+    "getenv": (calling("getenv", BYTES, BYTES), "calls getenv"),
+    "getpid": (calling("getpid", I32), "calls getpid"),
+    "sched_getcpu": (calling("sched_getcpu", I32), "calls sched_getcpu"),
+    "malloc": (calling("malloc", BYTES, I64), "calls malloc"),
+    "Numba's memory": (calling("NRT_Allocate", BYTES, I64), "calls NRT_Allocate"),
+    "errno": (calling("__errno_location", BYTES), "calls __errno_location"),
+    "Python": (calling("PyErr_Clear", VOID), "calls PyErr_Clear"),
+    "Python's pickles": (calling("numba_unpickle", BYTES, BYTES, I32, BYTES), "calls numba_unpick"),
+    "fesetround": (calling("fesetround", I32, I32), "calls fesetround"),
+    "the cycle counter": (calling("llvm.readcyclecounter"), "calls llvm.readcyclecounter"),
+    "x86's time stamp": (calling("llvm.x86.rdtsc"), "calls llvm.x86.rdtsc"),
+    "x86's random numbers": (
+        calling("llvm.x86.rdrand.64", ir.LiteralStructType([I64, I32])), "calls llvm.x86.rdrand.64"
+    ),
+    "the rounding mode": (rounding, "calls llvm.x86.sse.ldmxcsr"),
+    "the stack's address": (
+        calling("llvm.returnaddress", BYTES, I32), "calls llvm.returnaddress"
+    ),
+    "an address": (address, "reads an absolute address"),
+    "a segment": (segment, "reads memory of the thread"),
+    "assembly": (assembly, "runs inline assembly"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "complaint"), PLANTED.values(), ids=PLANTED.keys())
+def test_what_lasts_or_looks_around_is_refused(build: Build, complaint: str) -> None:
+    assert complaint in construction_of(share_with(build).function)
+
+
+def test_calls_of_addresses_are_for_what_is_no_kernel() -> None:
+    """A kernel that is given an address to call could call anything."""
+
+    def kernel(block, thread, n_threads):
+        call_share(np.uint64(thread), block, thread, n_threads)
+
+    assert "calls an address" in construction_of(kernel)
+
+
+def test_yielding_the_core_is_for_what_is_no_kernel() -> None:
+    def kernel(block, thread, n_threads):
+        yield_core()
+
+    assert construction_of(kernel) == "calls sched_yield"
+
+
+def test_a_failing_share_may_tell_python() -> None:
+    """Nothing is computed then, and what it tells is told by the function that Numba writes."""
+
+    def kernel(block, thread, n_threads):
+        if thread > n_threads:
+            raise ValueError("no such thread")
+
+    assert construction_of(kernel) == ""
+
+
+def test_tables_are_no_memory() -> None:
+    """Constants may be read."""
+    table = np.arange(9.0)
+
+    def kernel(block, thread, n_threads):
+        x, out = arguments(block, RELU)
+        for i in range(len(x)):
+            out[i] = table[i % 9]
+
+    assert construction_of(kernel) == ""
+
+
+def test_a_kernel_so_made_is_refused_without_being_run() -> None:
+    """By its trial, with one plain line: to run this one would end the process."""
+    kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))
+    certificate = quick(kernel)
+    assert certificate.cases == 0
+    assert certificate.failure == f"{kernel.share.name} calls abort"
+    assert certificate.code == code_of(kernel)

@@ -1,0 +1,103 @@
+"""A certificate answers for the sizes that were tried; a node beyond them is tried at its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.rooms import Copy
+from kernels.certificates import Store
+from kernels.choose import Chooser, Need
+from kernels.domain import beyond, covers, fixed, node_cases, tried
+from kernels.table import find
+from reference.table import OPS
+
+NORM, LINEAR = OPS["rms_norm"], OPS["linear"]
+AXES = {"tokens": (0, 513), "hidden": (1, 14336), "out": (1, 65600)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "shapes", "covered"),
+    [
+        ({"hidden": 64, "out": 100, "tokens": 512}, [], True),
+        ({"hidden": 64, "out": 100, "tokens": 514}, [], False),
+        ({"hidden": 2048, "out": 100}, [], False),
+        ({"hidden": 2048, "out": 5632}, [{"hidden": 2048, "out": 5632, "tokens": 512}], True),
+        ({"hidden": 2048, "out": 5632}, [{"hidden": 2048, "out": 256}], False),
+        ({"hidden": 2048, "out": 5632, "tokens": 600}, [{"hidden": 2048, "out": 5632}], False),
+    ],
+    ids=["small", "many tokens", "large", "tried", "another", "tried, many tokens"],
+)
+def test_what_is_covered(shape, shapes, covered):
+    """Small sizes, and combinations that were tried; of tokens as many as were tried at once."""
+    assert covers(LINEAR, AXES, shapes, shape) == covered
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
+def test_cases_of_a_node_cover_it(op):
+    """Whatever the op: each has the sizes that a model fixes, and all reach what varies."""
+    kind = op.formats[0] if op.formats else None
+    cases = op.quick_cases(kind)
+    twice = {axis: 2 * max(sizes) for axis, sizes in op.axes.items() if axis != "bits"}
+    shape = dict(op.case(twice, op.values[0], 0, kind).shape)
+    found = node_cases(op, cases, shape, 5)
+    assert not beyond(op, tried([*cases, *found]), shape)
+    own = fixed(op, shape)
+    assert any(own.items() <= case.shape.items() for case in found)
+
+
+def test_a_large_weight_is_judged_by_some_rows():
+    """All others are zero and take no memory; first and last are among them."""
+    case = LINEAR.case({"tokens": 1, "hidden": 2048, "out": 65600}, format="F32")
+    rows = case.sampled(65600, 2048)
+    assert {0, 65599} <= set(rows.tolist())
+    assert len(rows) <= 64
+    weight = LINEAR.make(case)["weight"]
+    assert weight[rows].any(axis=1).all()
+    assert not weight[1:100][~weight[1:100].any(axis=1)].any()
+
+
+def test_a_node_beyond_is_tried_once(tmp_path):
+    """The certificate grows by the node's shape, and does not have to grow again."""
+    store, needs = Store(tmp_path / "certificates.jsonl"), [Need("add", None, (("width", 5632),))]
+    told = []
+    for _ in range(2):
+        Chooser(store, limits={"tokens": 700}).choose(needs, lambda _, one: told.append(one))
+    (first,) = told
+    assert first.axes["tokens"][1] >= 700
+    assert first.shapes == ({"tokens": 700, "width": 5632},)
+    more = [Need("add", None, (("width", 11008),))]
+    Chooser(store, limits={"tokens": 700}).choose(more, lambda _, one: told.append(one))
+    assert told[1].cases < 10 < first.cases  # what is known is not tried again
+    kept = store.get(find("add/cpu/generic"))
+    assert [shape["width"] for shape in kept.shapes] == [11008, 5632]
+
+
+WRONG_AT = """
+import json, sys
+from kernels.certificates import Store
+from kernels.choose import Chooser, Need
+chooser = Chooser(Store(), limits={"tokens": 512})
+need = Need("rms_norm", None, (("hidden", int(sys.argv[1])),))
+print(json.dumps([chooser.choose([need])[need].variant, chooser.notes]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "hidden", "said"),
+    [
+        ("x[t % 9]", 64, "--shape tokens="),
+        ("x[t if hidden != 4096 else 0]", 4096, "hidden=4096"),
+        ("x[t if eps > 5e-7 else 0]", 64, ""),
+    ],
+    ids=["from token 9 on", "at one model's size", "below an eps"],
+)
+def test_what_is_wrong_for_a_model_does_not_serve_it(tmp_path: Path, edit, hidden, said):
+    """The next variant does, and the note says which case shows it."""
+    copy = Copy(tmp_path)
+    row = "row, target = x[t], out[t]"
+    copy.edit("kernels/cpu/rms_norm.py", row, row.replace("x[t]", edit))
+    variant, notes = json.loads(copy.python(WRONG_AT, str(hidden)))
+    assert variant == "scalar"
+    assert "rms_norm/cpu/generic failed its trial and is not used: out[" in notes[0]
+    assert said in notes[0]

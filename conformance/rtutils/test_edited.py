@@ -1,0 +1,153 @@
+"""Sources edited while a process lives: never certified, nor run, as what they are not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.rooms import Copy, python
+
+FILE = "kernels/cpu/activations.py"
+RIGHT, WRONG = "target[i] = relu_of(source[i])", "target[i] = relu_of(source[i % 9])"
+
+# A process that imports the rooms, tells so, and goes on when the file has been edited.
+LIVING = """
+import sys
+from kernels.certificates import Key, Store
+from kernels.choose import Chooser, Need
+from kernels.table import find
+relu = find("relu/cpu/generic")
+if "before" in sys.argv:
+    Key.of(relu)
+print("imported", flush=True)
+sys.stdin.readline()
+try:
+    print(Chooser(Store()).choose([Need("relu")])[Need("relu")].name)
+except (RuntimeError, ValueError) as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+ANEW = """
+import json
+from kernels.certificates import Key, Store
+from kernels.certify import certify
+from kernels.table import find
+from kernels.trial import Request
+relu, store = find("relu/cpu/generic"), Store()
+certify([Request(relu.name)], store)
+print(json.dumps([Key.of(relu).digest, store.get(relu).failure, relu.share.code.digest]))
+"""
+
+
+class Living:
+    """The process, waiting for its line."""
+
+    def __init__(self, copy: Copy, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LIVING, *words], cwd=copy.folder, env=copy.environment(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "imported\n"
+
+    def answer(self) -> str:
+        return self.process.communicate("go on\n", timeout=300)[0].strip()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def anew(copy: Copy) -> tuple[str, str, str]:
+    """The kernel's key, failure and machine code, by a process that has just begun."""
+    key, failure, code = json.loads(copy.python(ANEW))
+    return key, failure, code
+
+
+def test_an_edit_is_noticed_before_anything_is_compiled(copy: Copy) -> None:
+    living = Living(copy)
+    copy.edit(FILE, RIGHT, WRONG)
+    told = living.answer()
+    assert told == f"EditedError: {copy.folder / FILE} was edited since this process began:" + (
+        " start it anew"
+    )
+    assert not (copy.folder / "cache").exists()
+    assert anew(copy)[1]
+
+
+def test_old_code_is_never_certified_as_new(copy: Copy) -> None:
+    """A process that had asked for keys before the edit compiles what it imported, and keeps it as
+    that; the trial, in a process of its own, tries what the file says now. So the edit, which is
+    wrong, is refused whoever comes after, and the right source is what it was."""
+    right = anew(copy)
+    living = Living(copy, "before")
+    copy.edit(FILE, RIGHT, WRONG)
+    assert living.answer() == "relu/cpu/generic"  # what it imported, under its own certificate
+    wrong = anew(copy)
+    assert right[1] == ""
+    assert wrong[1]
+    assert all(a != b for a, b in zip(right, wrong, strict=True))
+    copy.edit(FILE, WRONG, RIGHT)
+    assert anew(copy) == right
+
+
+def test_a_trial_of_other_sources_gives_no_certificate(copy: Copy) -> None:
+    """It asked for keys, and had no certificate when the file was edited."""
+    living = Living(copy, "before")
+    copy.edit(FILE, RIGHT, WRONG)
+    assert living.answer() == (
+        "UncertifiedError: relu/cpu/generic changed while it was tried: load again"
+    )
+    assert anew(copy)[1]
+
+
+def test_an_edit_taken_back_is_noticed_too(copy: Copy) -> None:
+    """Something may have been imported in between; and dates that are set back do not help."""
+    living = Living(copy)
+    path = copy.folder / FILE
+    text, dates = path.read_text(), path.stat()
+    path.write_text(text.replace(RIGHT, WRONG))
+    path.write_text(text)
+    os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    assert "was edited since this process began" in living.answer()
+
+
+# A share that is defined where no file is: `python -c`, as in a notebook.
+HERE = """
+import sys
+import numpy as np
+from numba import njit
+from kernels.cpu.share import arguments, pack_words, share
+assert __spec__ is None
+FACTOR = float(sys.argv[1])
+SIGNATURE = "x: f64[n] -> out: f64[n]"
+TABLE = np.arange(float(sys.argv[2]))
+
+@njit
+def product(value):
+    return value * FACTOR + TABLE[-1]
+
+@share(SIGNATURE)
+def mine(block, thread, n_threads):
+    x, out = arguments(block, SIGNATURE)
+    for i in range(len(x)):
+        out[i] = product(x[i])
+
+values = {"x": np.ones(1), "out": np.zeros(1)}
+mine(pack_words(SIGNATURE, values))
+print(mine.key, mine.code.kept, values["out"][0])
+"""
+
+
+def test_a_share_of_a_notebook_is_told_by_its_code(copy: Copy) -> None:
+    """By all that it computes with, though no file says so."""
+    words = [("2", "3"), ("5", "3"), ("2", "4"), ("2", "3")]
+    told = [python(copy.folder, copy.environment(), HERE, *w).split() for w in words]
+    assert [(kept, float(out)) for _, kept, out in told] == [
+        ("False", 4.0), ("False", 7.0), ("False", 5.0), ("True", 4.0),
+    ]  # fmt: skip
+    assert len({key for key, *_ in told}) == 3

@@ -1,0 +1,329 @@
+"""Machine code that is kept: what was tried is what runs, whatever happens to the cache folder."""
+
+import json
+import os
+import pickle
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from numba.core import config
+
+from conformance.rooms import Copy, python
+from conformance.rtutils.small_shares import result, share_of
+from kernels import cache
+from kernels.certificates import Certificate, Key, Store, code_of
+from kernels.choose import Chooser, Need, UncertifiedError
+from kernels.cpu.object_code import Code, _header
+from kernels.kernel import Kernel
+from kernels.table import find
+
+RELU, SILU = find("relu/cpu/generic"), find("silu/cpu/generic")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, which nobody has looked at."""
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(cache.INSTEAD, raising=False)
+    monkeypatch.setattr(cache, "_said", set())
+    monkeypatch.setattr(cache, "_tried", set())
+    return tmp_path / "cache"
+
+
+def kept_in(folder: Path) -> Path:
+    (path,) = (folder / "compiled").iterdir()
+    return path
+
+
+def fresh(kernel: Kernel) -> Kernel:
+    """The kernel as another process would see it, with nothing loaded."""
+    share = kernel.share
+    for name in ("code", "_loaded", "_entry", "key", "fingerprint"):
+        vars(share).pop(name, None)
+    return kernel
+
+
+def test_what_was_compiled_is_found_again(folder: Path) -> None:
+    first, second, other = share_of(3), share_of(3), share_of(4)
+    assert [result(share) for share in (first, second, other)] == [3, 3, 4]
+    assert [share.code.kept for share in (first, second, other)] == [False, True, False]
+    assert first.code.digest == second.code.digest != other.code.digest
+    assert len(list((folder / "compiled").iterdir())) == 2
+
+
+SETTINGS = [
+    ("BOUNDSCHECK", 1), ("DEBUGINFO_DEFAULT", 1), ("DISABLE_INTEL_SVML", True), ("OPT", 1),
+    ("LOOP_VECTORIZE", 0), ("SLP_VECTORIZE", 1), ("ENABLE_AVX", False), ("CPU_NAME", "skylake"),
+    ("CPU_FEATURES", "+sse2"), ("LLVM_REFPRUNE_PASS", 0), ("EXTEND_VARIABLE_LIFETIMES", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), SETTINGS, ids=[name for name, _ in SETTINGS])
+def test_settings_are_in_the_key(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    share, key = share_of(3).key, Key.of(RELU).digest
+    monkeypatch.setattr(config, name, value)
+    from kernels.provenance import cpu_features, machine
+
+    cpu_features.cache_clear(), machine.cache_clear()
+    try:
+        assert share_of(3).key != share
+        assert Key.of(RELU).digest != key
+    finally:
+        monkeypatch.undo()
+        cpu_features.cache_clear(), machine.cache_clear()
+
+
+OPTIMISED = """
+from kernels.certificates import Key, code_of
+from kernels.table import find
+relu = find("relu/cpu/generic")
+print(Key.of(relu).digest, relu.share.code.kept, code_of(relu))
+"""
+
+
+def test_code_of_another_setting_is_compiled_apart(tmp_path: Path) -> None:
+    """NUMBA_OPT=1, then the default, then either again: each finds its own."""
+    copy = Copy(tmp_path)
+    plain = copy.environment()
+    weak = {**plain, "NUMBA_OPT": "1"}
+    told = [python(tmp_path, e, OPTIMISED).split() for e in (weak, plain, weak, plain)]
+    assert [kept for _, kept, _ in told] == ["False", "False", "True", "True"]
+    assert told[0][::2] == told[2][::2]
+    assert told[1][::2] == told[3][::2]
+    assert told[0][0] != told[1][0]
+    assert told[0][2] != told[1][2]
+
+
+class Planted:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return os.mkdir, (self.path,)
+
+
+SPOILT: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "a byte short": lambda data: data[:-1],
+    "half": lambda data: data[: len(data) // 2],
+    "a bit flipped": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
+    "another construction": lambda data: data.replace(b'"construction": ""', b'"construction": 7'),
+    "no object": lambda data: data.partition(b"\n")[0] + b"\n",
+    "foreign": lambda _: b"\x7fELF" + bytes(1000),
+    "lines": lambda _: b"[]\n{}\nnull\n",
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
+def test_damaged_code_is_compiled_anew(
+    spoil: Callable[[bytes], bytes], folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With one line, and once: what was damaged is replaced."""
+    digest = share_of(5).code.digest
+    path = kept_in(folder)
+    whole = path.read_bytes()
+    path.write_bytes(spoil(whole))
+    again, third = share_of(5), share_of(5)
+    assert (result(again), again.code.kept, again.code.digest) == (5, False, digest)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"assay: compiled/{path.name} in the cache folder is damaged or another")
+    assert path.read_bytes() == whole
+    assert third.code.kept
+
+
+def test_pickles_are_not_read(folder: Path, tmp_path: Path) -> None:
+    share = share_of(5)
+    assert result(share) == 5
+    planted = tmp_path / "planted"
+    kept_in(folder).write_bytes(pickle.dumps(Planted(planted)))
+    assert result(share_of(5)) == 5
+    assert not planted.exists()
+
+
+def test_code_of_another_share_is_not_taken(folder: Path) -> None:
+    """Under the name of the first lies what was kept of the second: compiled anew."""
+    first, second = share_of(6), share_of(7)
+    assert [result(first), result(second)] == [6, 7]
+    paths = {json.loads(p.read_bytes().partition(b"\n")[0])["key"]: p
+             for p in (folder / "compiled").iterdir()}  # fmt: skip
+    paths[second.key].replace(paths[first.key])
+    again = share_of(6)
+    assert (result(again), again.code.kept) == (6, False)
+
+
+def certified(kernel: Kernel, code: str) -> Certificate:
+    return Certificate(
+        kernel.name, Key.of(kernel).digest, "quick", 9, 0.5, 0.0, 0.1, "2026-01-01", code=code
+    )
+
+
+def test_other_code_than_was_tried_has_no_certificate(folder: Path) -> None:
+    """Swapped by somebody who gave it a right header: it is whole, and it was not tried."""
+    store = Store()
+    tried = code_of(fresh(RELU))
+    store.add([certified(RELU, tried)])
+    assert store.get(RELU) == certified(RELU, tried)
+    silu = fresh(SILU).share.code
+    swapped = Code(silu.object, "")
+    cache.keep(
+        f"compiled/{RELU.share.key[:32]}.share",
+        _header(RELU.share.name, RELU.share.key, swapped) + swapped.object,
+    )
+    try:
+        assert fresh(RELU).share.code == Code(silu.object, "", kept=True)
+        assert store.get(RELU) is None
+        with pytest.raises(UncertifiedError, match=r"no certified kernel for relu: .* off by"):
+            Chooser(store).choose([Need("relu")])
+    finally:
+        fresh(RELU)
+
+
+def test_a_certificate_without_code_is_none(folder: Path) -> None:
+    """Such as were written before there was a digest in them; a failure is one all the same."""
+    store = Store()
+    store.add([certified(RELU, "")])
+    assert store.get(RELU) is None
+    failed = Certificate(
+        RELU.name, Key.of(RELU).digest, "quick", 0, -1.0, -1.0, 0.0, "2026-01-01", "it hung"
+    )
+    store.add([failed])
+    assert store.get(RELU) == failed
+
+
+@posix
+def test_the_folder_is_ours_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Store().add([certified(RELU, "code")])
+    share_of(3).compile()
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (folder, folder / "compiled")]
+    files = [stat.S_IMODE(p.stat().st_mode) for p in (Store().path, kept_in(folder))]
+    assert (modes, files) == ([0o700] * 2, [0o600] * 2)
+    assert not capfd.readouterr().err
+
+
+@posix
+def test_a_folder_open_to_others_is_closed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    share_of(3).compile()
+    for path in (folder, folder / "compiled"):
+        path.chmod(0o777)
+    assert share_of(3).code.kept
+    share_of(4).compile()
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE((folder / "compiled").stat().st_mode)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [line.split(": ", 1)[1] for line in capfd.readouterr().err.splitlines()] == [
+        f"{path} could be written by other users: it is ours alone now"
+        for path in (folder, folder / "compiled")
+    ]
+
+
+@posix
+def test_files_that_others_can_write_are_not_used(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Machine code is compiled anew, certificates begin anew."""
+    store = Store()
+    store.add([certified(RELU, "code")])
+    share_of(3).compile()
+    path = kept_in(folder)
+    for file in (path, store.path):
+        file.chmod(0o666)
+    assert store.load() == {}
+    assert not share_of(3).code.kept
+    assert share_of(3).code.kept
+    store.add([certified(SILU, "code")])
+    assert list(store.load()) == [Key.of(SILU).digest]
+    assert capfd.readouterr().err.splitlines() == [
+        f"assay: {file} is not used: another user could have written it"
+        for file in (store.path, path)
+    ]
+
+
+@posix
+def test_another_users_folder_is_not_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = Store()
+    store.add([certified(RELU, "code")])
+    share_of(3).compile()
+    before = sorted(folder.rglob("*"))
+    us, foreign = os.getuid(), folder.stat().st_ino
+    monkeypatch.setattr(cache, "_foreign", lambda status: status.st_ino == foreign)
+    assert store.load() == {}
+    share = share_of(3)
+    assert (result(share), share.code.kept) == (3, False)
+    store.add([certified(SILU, "code")])
+    assert list(store.load()) == [Key.of(SILU).digest]
+    assert share_of(3).code.kept  # in memory
+    assert sorted(folder.rglob("*")) == before
+    assert us == os.getuid()
+    told = capfd.readouterr().err.splitlines()
+    assert told[0] == f"assay: {folder} is not used: it belongs to another user"
+    assert told[1].startswith(f"assay: nothing can be kept in {folder}: it belongs to another user")
+    assert len(told) == 2
+
+
+@posix
+def test_a_pipe_in_the_cache_is_not_waited_for(folder: Path) -> None:
+    share_of(3).compile()
+    path = kept_in(folder)
+    path.unlink()
+    os.mkfifo(path)
+    assert result(share_of(3)) == 3
+
+
+IN_MEMORY = """
+import os, sys
+from kernels.certificates import Store
+from kernels.choose import Chooser, Need
+from kernels.cache import INSTEAD
+chooser = Chooser(Store())
+print(chooser.choose([Need("relu")])[Need("relu")].name)
+print(os.environ[INSTEAD].partition(os.pathsep)[0])
+"""
+
+
+def test_without_a_folder_all_is_in_memory(tmp_path: Path) -> None:
+    """Said before anything is tried, and nothing is left of it: the trial's own process finds the
+    machine code there."""
+    copy = Copy(tmp_path)
+    (tmp_path / "file").write_text("")
+    environment = copy.environment() | {"ASSAY_CACHE": str(tmp_path / "file" / "cache")}
+    told = python(tmp_path, environment, f"import os; os.dup2(1, 2)\n{IN_MEMORY}").splitlines()
+    assert told[0].startswith(f"assay: nothing can be kept in {tmp_path}/file/cache: Not a direct")
+    assert told[1] == "relu/cpu/generic"
+    assert len(told) == 3
+    assert not Path(told[2]).exists()
+
+
+def test_a_full_disk_is_said_and_worked_around(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write = cache._write
+
+    def full(path: Path, data: bytes) -> None:
+        if path.is_relative_to(folder):
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(cache, "_write", full)
+    share = share_of(3)
+    assert (result(share), share.code.kept, share_of(3).code.kept) == (3, False, True)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"nothing can be kept in {folder}: No space left on device" in line
+
+
+def test_a_complete_folder_may_be_read_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing has to be written, and nothing is said."""
+    share_of(3).compile()
+    monkeypatch.setattr(cache, "_write", None)
+    monkeypatch.setattr(cache, "ready", None)
+    share = share_of(3)
+    assert (result(share), share.code.kept) == (3, True)
+    assert not capfd.readouterr().err

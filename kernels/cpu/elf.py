@@ -1,0 +1,86 @@
+"""ELF files of 64 bits, as Linux has them: sections, symbols and needed libraries; no more."""
+
+import struct
+from dataclasses import dataclass
+
+HEADER = struct.Struct("<16s2HI3QI6H")
+SECTION = struct.Struct("<2I4Q2I2Q")
+SYMBOL = struct.Struct("<I2B H2Q")
+DYNAMIC = struct.Struct("<2Q")
+
+MAGIC = b"\x7fELF\x02\x01\x01"  # of 64 bits, little-endian
+WRITE, ALLOC, EXECUTE, THREAD = 1, 2, 4, 0x400  # flags of sections
+SYMBOLS, STRINGS, DYNAMIC_PART, EMPTY, DYNAMIC_SYMBOLS = 2, 3, 6, 8, 11  # types of sections
+DATA = (1, 6)  # types of symbols: an object, and one of each thread
+NEEDED = 1
+
+
+class ELFError(ValueError):
+    """A file is not what it should be; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    name: str
+    type: int
+    flags: int
+    data: bytes
+    size: int
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """`section` is its section's number, 0 for what other files define."""
+
+    name: str
+    type: int
+    section: int
+    size: int
+
+
+def sections_of(file: bytes) -> list[Section]:
+    try:
+        return _sections(file)
+    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+        raise ELFError(f"no ELF file of 64 bits: {error}") from None
+
+
+def _sections(file: bytes) -> list[Section]:
+    if not file.startswith(MAGIC):
+        raise ELFError("it does not begin as one")
+    header = HEADER.unpack_from(file)
+    begin, size, count, names = header[6], header[11], header[12], header[13]
+    rows = [SECTION.unpack_from(file, begin + size * i) for i in range(count)]
+    strings = rows[names][4]
+    found = []
+    for name, kind, flags, _, offset, length, link, *_ in rows:
+        data = b"" if kind == EMPTY else file[offset : offset + length]
+        if kind != EMPTY and len(data) != length:
+            raise ELFError("it is cut short")
+        found.append(Section(_string(file, strings + name), kind, flags, data, length, link))
+    return found
+
+
+def symbols_of(sections: list[Section], kind: int = SYMBOLS) -> list[Symbol]:
+    found = []
+    for table in (s for s in sections if s.type == kind):
+        strings = sections[table.link].data
+        for name, info, _, section, _, size in SYMBOL.iter_unpack(table.data):
+            found.append(Symbol(_string(strings, name), info & 15, section, size))
+    return found
+
+
+def needed_by(sections: list[Section]) -> list[str]:
+    """The libraries that are loaded with it."""
+    return [
+        _string(sections[part.link].data, value)
+        for part in sections
+        if part.type == DYNAMIC_PART
+        for tag, value in DYNAMIC.iter_unpack(part.data)
+        if tag == NEEDED
+    ]
+
+
+def _string(strings: bytes, begin: int) -> str:
+    return strings[begin : strings.index(b"\0", begin)].decode()
