@@ -24,11 +24,11 @@ def first_breaker_alone(**inputs: Any) -> Array:
     return dry(**{**inputs, "breakers": inputs["breakers"][:1]})
 
 
-def base_of_at_most_4(**inputs: Any) -> Array:
-    return dry(**{**inputs, "base": min(inputs["base"], 4.0)})
+def base_of_at_most_2(**inputs: Any) -> Array:
+    return dry(**{**inputs, "base": min(inputs["base"], 2.0)})
 
 
 BUGS = (
     *in_python("dry", context_of_256, repeats_of_at_most_50, breakers_ignored),
-    *in_python("dry", first_breaker_alone, base_of_at_most_4),
+    *in_python("dry", first_breaker_alone, base_of_at_most_2),
 )

@@ -26,7 +26,7 @@ from conformance.rooms import ROOT
 from kernels.cpu.float_control import read_control, restore_control
 from kernels.cuda.current import taking_the_place
 from kernels.provenance import fingerprint
-from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, answered, sampled
+from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, attempt, sampled
 from reference.table import OPS
 
 PATIENCE = 90.0  # seconds for one bug, compiled and tried
@@ -45,10 +45,9 @@ class Outcome:
 
 def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, str]:
     """The stage that stopped it and what that says, empty if none did; in this process. `tell` is
-    told of each stage as it begins."""
+    told of each stage and case as it begins."""
     with tempfile.TemporaryDirectory() as folder:
         kernel = bug.kernel(Path(folder))
-        tell(CONSTRUCTION)
         cases = len(sampled(kernel, secret))
 
         def tell_stage(again: str) -> None:
@@ -56,9 +55,12 @@ def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, st
             cases -= 1
             tell(f"{SHAPE if cases < 0 else CASES} {again}")
 
+        tell(CONSTRUCTION)
         request = Request(kernel.name, shapes=bug.shapes)
-        certificate = answered(kernel, request, secret, tell_stage)
-    return certificate.stage, certificate.failure
+        for one in attempt(kernel, request, secret, tell_stage):
+            if not one.verdict.passed:
+                return one.stage, f"{one.verdict.failure} (again: {one.again})"
+    return "", ""
 
 
 class Trials:
