@@ -87,9 +87,7 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
         if name := _differing(first, moved.run(1)):
             raise KernelError(f"{name} differs where arrays lie elsewhere in memory")
         if name := _differing(first, _side_by_side(kernel, case, inputs, rng)):
-            raise KernelError(
-                f"{name} differs where arrays lie side by side, as an engine has them"
-            )
+            raise KernelError(f"{name} differs where arrays lie side by side in memory")
     return verdict
 
 

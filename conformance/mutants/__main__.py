@@ -60,7 +60,8 @@ def _sum_up(outcomes: list[Outcome]) -> None:
     others = len(outcomes) - sum(bool(reason_of(m)) for m in survivors)
     if others:
         killed = len(outcomes) - len(survivors)
-        print(f"{killed} of {others} that are not shown equivalent were killed: {killed / others:.1%}")
+        share = f"{killed / others:.1%}"
+        print(f"killed: {killed} of {others} that are not shown equivalent, {share}")
 
 
 if __name__ == "__main__":

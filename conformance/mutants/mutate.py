@@ -90,7 +90,7 @@ def beyond(mutant: Mutant, tree: ast.Module, largest: Mapping[str, int]) -> Iter
 
 
 def _sizes(function: ast.FunctionDef, line: int) -> list[str]:
-    """What a function calls the sizes of its arrays, above this line: `tokens, hidden = x.shape`."""
+    """What a function calls the sizes of its arrays above this line: `tokens, hidden = x.shape`."""
     return [
         name.id
         for node in ast.walk(function)
