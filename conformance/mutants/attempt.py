@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernels.kernel import Kernel
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
-TRIED = 6  # kernels, at most, that a mutant has to pass
+TRIED = 4  # kernels, at most, that a mutant has to pass
 COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take
 SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repeated
 

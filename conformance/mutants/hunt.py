@@ -21,7 +21,6 @@ from conformance.kernel.here import ON_CPU
 from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
 from conformance.rooms import ROOMS, ROOT
-from reference.table import OPS
 
 BEYOND = 4  # one of so many mutants holds only where a size is beyond what cases have
 
@@ -43,11 +42,14 @@ class Outcome:
 
 
 @cache
-def largest_sizes() -> dict[str, int]:
-    """The largest size that quick cases have of each axis, of any op."""
+def largest_sizes(file: str) -> dict[str, int]:
+    """The largest size that quick cases have of each axis, of the ops whose shares stand in a file;
+    what functions elsewhere call their sizes is not what ops do."""
     found: dict[str, int] = {}
-    for op in OPS.values():
-        for case in op.quick_cases(op.formats[0] if op.formats else None):
+    module = file.removesuffix(".py").replace("/", ".")
+    own = {k.op: k for k in ON_CPU if any(s.function.__module__ == module for s in k.shares)}
+    for kernel in own.values():
+        for case in kernel.spec.quick_cases(kernel.format):
             for axis, size in case.shape.items():
                 found[axis] = max(found.get(axis, 0), size)
     return found
@@ -71,7 +73,7 @@ def chosen(count: int, seed: int, origin: Path = ROOT) -> list[Mutant]:
         if len(found) == count:
             break
         if len(found) % BEYOND == BEYOND - 1:
-            further = list(beyond(mutant, trees[mutant.file], largest_sizes()))
+            further = list(beyond(mutant, trees[mutant.file], largest_sizes(mutant.file)))
             found += [rng.choice(further)] if further else []
         else:
             found.append(mutant)
