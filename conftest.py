@@ -44,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def pytest_configure(config: pytest.Config) -> None:
     """Each process keeps to a core of its own, its threads with it: those of a team wait for each
-    other by yielding, which another process on their cores would not give back at once."""
+    other, and the longer the more others are on their cores."""
     config.stash[STDERR] = os.dup(2)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker and hasattr(os, "sched_setaffinity"):

@@ -118,7 +118,7 @@ def streams(
     ever seen to read as many."""
     sizes, depth = {"tokens": found.tokens, "outputs": 1}, found.context - found.tokens
     weights = sum(
-        stored_bytes(step.node, sizes, cost_of(step.node, sizes, depth))
+        stored_bytes(step.node, sizes, cost_of(step, sizes, depth))
         for step in model.plan.steps
         if step.node.op == "linear"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bench.limits import ARITHMETIC, Limit, Limits
+from bench.workload import format_read
 from engine.graph import Node, Value
 from engine.model import Model
 from engine.plan import Step, shape_of
@@ -16,20 +17,21 @@ from reference.table import OPS
 SPARSE = ("sparse_linear", "sparse_axpy")
 
 
-def cost_of(node: Node, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
-    """What the node must do in a step of these sizes that begins after `depth` cells; of a sparse
-    op, for so many `active` neurons."""
+def cost_of(step: Step, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
+    """What the step's node must do in one of these sizes that begins after `depth` cells; of a
+    sparse op, for so many `active` neurons."""
+    node, read = step.node, format_read(step.kernel)
     cost = OPS[node.op].cost
     shape = shape_of(node, sizes)
     if node.op in SPARSE:
-        return cost({**shape, "active": active}, node.format)
+        return cost({**shape, "active": active}, read)
     if node.op != "attention":
-        return cost(shape, node.format)
+        return cost(shape, read)
     # not the whole cache: what is seen is read once, and the t-th token meets depth + t cells
     tokens = shape["tokens"]
     seen = {**shape, "capacity": depth + tokens}
     met = {**shape, "tokens": 1, "capacity": tokens * depth + tokens * (tokens + 1) // 2}
-    return Cost(cost(seen, node.format).bytes, cost(met, node.format).operations)
+    return Cost(cost(seen, read).bytes, cost(met, read).operations)
 
 
 def active_neurons(model: Model, tokens: int) -> dict[int, int]:

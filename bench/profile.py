@@ -210,7 +210,7 @@ def profile(
     each = np.median(taken, axis=0)
     steps, threads = model.plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
-    costs = [cost_of(s.node, sizes, depth, active.get(i, 0)) for i, s in enumerate(steps)]
+    costs = [cost_of(s, sizes, depth, active.get(i, 0)) for i, s in enumerate(steps)]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
     nodes = [
         NodeTime(

@@ -13,6 +13,7 @@ import numpy as np
 from bench.cases import BenchCase, Sizes
 from bench.limits import ARITHMETIC
 from kernels.judge import compare
+from kernels.kernel import Kernel
 from reference.formats import FORMATS
 from reference.neuron_masks import active_rows, some_mask, some_slots
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
@@ -153,6 +154,12 @@ def cost_shape(op: str, shape: Sizes) -> Mapping[str, float]:
     return shape
 
 
+def format_read(kernel: Kernel) -> str | None:
+    """The format whose bytes a kernel reads, and its cost has: the weight's, or what it rounds the
+    weight to when it packs it."""
+    return "BF16" if kernel.activations == "bf16" else kernel.format
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One kernel's work at one size: make its inputs, know its cost, check what comes out."""
@@ -164,7 +171,7 @@ class Workload:
     def of(cls, bench: BenchCase) -> "Workload":
         spec = bench.kernel.spec
         # a size may be fractional here, which no array's is
-        cost = spec.cost(cost_shape(spec.name, bench.shape), bench.kernel.format)  # type: ignore[arg-type]
+        cost = spec.cost(cost_shape(spec.name, bench.shape), format_read(bench.kernel))  # type: ignore[arg-type]
         return cls(bench, cost)
 
     @property

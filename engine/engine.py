@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,15 +76,17 @@ class Engine:
             speculation = Linear()
         if speculation:
             options = build.with_room(options, speculation)
-        engine = cls._alone(path, options)
-        if speculation:
-            try:
-                if draft is not None:
-                    engine._draft = cls._alone(draft, options.of_a_draft())
-                engine.speculation = build.speculation(speculation, engine, engine._draft)
-            except BaseException:
-                engine.close()
-                raise
+        with ExitStack() as opened:
+            drafting = None
+            if draft is not None:  # first, so that a budget of memory counts what it takes
+                drafting = opened.enter_context(cls._alone(draft, options.of_a_draft()))
+                if options.ram_budget:
+                    drafting.model.touch()
+            engine = opened.enter_context(cls._alone(path, options))
+            engine._draft = drafting
+            if speculation:
+                engine.speculation = build.speculation(speculation, engine, drafting)
+            opened.pop_all()
         engine.timings.load.seconds = time.perf_counter() - started
         return engine
 

@@ -1,6 +1,7 @@
 """A model ready to step: a GGUF file's weights behind certified kernels, its cache and its plan."""
 
 import math
+import mmap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -15,9 +16,9 @@ from engine.checks import check_memory, check_step, check_window
 from engine.config import ModelError
 from engine.described import described
 from engine.gguf_file import GGUFFile
+from engine.gpu import greedy
 from engine.gpu.build import joined, load
 from engine.gpu.division import Whole, divide
-from engine.gpu.greedy import NEEDS
 from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.upload import DeviceRows
@@ -187,7 +188,8 @@ class Model:
         self._pack(list(chain(*steps)), arrays, trial=False)
         choosing: dict[Need, CudaKernel] = {}
         if division.parts[-1].on_gpu:  # which then has the logits
-            choosing = self.chooser.choose_on(device, NEEDS, progress.certified)
+            needs = greedy.needs(self.config.vocab)
+            choosing = self.chooser.choose_on(device, needs, progress.certified)
         return joined(division, loaded, steps, arrays, choosing)
 
     def _offloaded(self, steps: Sequence[Step], arrays: dict[str, Array], logits: Value) -> Plan:
@@ -235,6 +237,15 @@ class Model:
         self.ready = None
         for name in ("caches", "_packed"):
             self.__dict__.pop(name, None)
+
+    def touch(self) -> None:
+        """Take all the memory that steps will: caches, activations, pages of the mapped file."""
+        for array in (self.plan.arena, *self.plan.inputs.values()):
+            pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
+            if array.flags.writeable:
+                pages[:] = pages
+            else:
+                pages.max(initial=0)
 
     @property
     def plan(self) -> Plan:

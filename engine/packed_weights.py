@@ -30,7 +30,7 @@ import numpy as np
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile, stamp_of
 from engine.watch import Watch
-from kernels.cache import cache_folder
+from kernels.cache import cache_folder, made, ours
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.team import Program, Team
 
@@ -283,7 +283,9 @@ class Kept:
         self.index = json.dumps(index).encode()
 
     def open(self) -> BinaryIO | None:
-        """The file on disk, if it is the one wanted."""
+        """The file on disk, if it is the one wanted, and nobody else's."""
+        if not ours(self.path.parent):
+            return None
         try:
             file = self.path.open("rb")
         except OSError:
@@ -313,7 +315,7 @@ class Kept:
         """
         folder = self.path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            made(folder)
             _clear_abandoned(folder)
             with tempfile.NamedTemporaryFile(dir=folder, suffix=UNFINISHED, delete=False) as aside:
                 try:

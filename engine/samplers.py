@@ -5,7 +5,7 @@ from functools import partial
 
 from engine.model import Model
 from engine.sampler import Sampler
-from engine.sampling_chain import Bind, needed_ops
+from engine.sampling_chain import Bind, needed_ops, over
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
 from kernels.call import bind
@@ -52,11 +52,11 @@ class Samplers:
     def kernel(self, op: str) -> Kernel:
         """The certified kernel of an op."""
         self.bound([op])
-        return self._kernels[Need(op)]
+        return self._kernels[self._need(op)]
 
     def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
         """Certified kernels of these ops."""
-        needs = {op: Need(op) for op in ops}
+        needs = {op: self._need(op) for op in ops}
         if new := [need for need in needs.values() if need not in self._kernels]:
             progress = self._model.options.progress.certified
             chosen = self._model.chooser.choose(new, progress)
@@ -64,3 +64,6 @@ class Samplers:
                 kernel.share.compile()  # now, not while a token waits
             self._kernels |= chosen
         return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
+
+    def _need(self, op: str) -> Need:
+        return over(op, self._model.config.vocab)

@@ -14,6 +14,7 @@ import numpy as np
 from engine.sampling_memory import Memory
 from engine.sampling_params import GREEDY_BELOW, SamplingError, SamplingParams
 from kernels.call import Run, bind
+from kernels.choose import Need
 from kernels.table import variants
 from reference.op import Arguments
 
@@ -64,6 +65,11 @@ def needed_ops(params: SamplingParams, distributions: bool = False) -> tuple[str
     top = ("top_k",) if params.logprobs else ()
     also = ("softmax", "pick") if distributions else ()
     return tuple(dict.fromkeys((*chain(params), "log_sum_exp", *top, *also)))
+
+
+def over(op: str, vocab: int) -> Need:
+    """What an op of these asks of the kernels: its rows are as wide as the vocabulary."""
+    return Need(op, None, (("width" if op == "softmax" else "vocab", vocab),))
 
 
 def first_variants(params: SamplingParams) -> dict[str, Bind]:

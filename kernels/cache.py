@@ -11,6 +11,7 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 INSTEAD = "ASSAY_CACHE_INSTEAD"  # for children: a folder, and the one whose place it takes
@@ -39,10 +40,14 @@ def say(line: str) -> None:
 
 def read(name: str) -> bytes | None:
     """What is kept under this name, if we wrote it; None if nothing is."""
+    return next(read_all(name), None)
+
+
+def read_all(name: str) -> Iterator[bytes]:
+    """The same of the folder in memory, if there is one, and then of the cache folder."""
     for folder in filter(None, (_instead(), cache_folder())):
-        if _ours(folder) and (data := read_own(folder / name)) is not None:
-            return data
-    return None
+        if ours(folder) and (data := read_own(folder / name)) is not None:
+            yield data
 
 
 def read_own(path: Path) -> bytes | None:
@@ -71,7 +76,7 @@ def ready() -> Path:
     folder = cache_folder()
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        if not _ours(folder):
+        if not ours(folder):
             return _in_memory("it belongs to another user")
         if folder not in _tried:
             with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
@@ -113,11 +118,17 @@ def _opened(path: Path) -> int:
     return found
 
 
+def made(folder: Path) -> None:
+    """Make a folder within the cache folder, ours alone."""
+    cache_folder().mkdir(mode=PRIVATE, parents=True, exist_ok=True)  # or its mode is the usual
+    folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+
+
 def _foreign(status: os.stat_result) -> bool:
     return hasattr(os, "getuid") and status.st_uid != os.getuid()
 
 
-def _ours(folder: Path) -> bool:
+def ours(folder: Path) -> bool:
     """Whether the folder is there and belongs to us; others are kept from writing there."""
     try:
         status = folder.stat()
@@ -133,8 +144,8 @@ def _ours(folder: Path) -> bool:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    if not _ours(path.parent):
+    path.parent.mkdir(mode=PRIVATE, exist_ok=True)
+    if not ours(path.parent):
         raise PermissionError(f"{path.parent} belongs to another user")
     number, aside = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:
@@ -149,7 +160,7 @@ def _write(path: Path, data: bytes) -> None:
 def _instead() -> Path | None:
     """The folder in memory, if one has taken the cache folder's place."""
     folder, _, configured = os.environ.get(INSTEAD, "").partition(os.pathsep)
-    if not folder or configured != str(cache_folder()) or not _ours(Path(folder)):
+    if not folder or configured != str(cache_folder()) or not ours(Path(folder)):
         return None
     return Path(folder)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernels.cache import append, append_to, cache_folder, read, read_own, ready
+from kernels.cache import append, append_to, cache_folder, read_all, read_own, ready
 from kernels.call import AnyKernel
 from kernels.cpu import quantise_activations
 from kernels.cpu.share import Share
@@ -164,8 +164,8 @@ class Store:
         for all that was tried; but a failure, of any level, before what was passed earlier. Damaged
         lines are none."""
         found: dict[str, Certificate] = {}
-        kept = read("certificates.jsonl") if self._path is None else read_own(self._path)
-        lines = (kept or b"").decode(errors="replace").splitlines()
+        kept = [read_own(self._path)] if self._path else [*read_all("certificates.jsonl")][::-1]
+        lines = b"".join(filter(None, kept)).decode(errors="replace").splitlines()
         for line in lines:
             try:
                 certificate = Certificate.parse(json.loads(line))

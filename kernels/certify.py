@@ -24,6 +24,7 @@ from kernels.cpu.cores import allowed_cores
 from kernels.cuda.current import current
 from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
+from kernels.provenance import EditedError
 from kernels.table import find_any
 from kernels.trial import CASES, Request, answered
 
@@ -180,6 +181,8 @@ class _Child:
 
 
 def _death(status: int | None, complaints: Sequence[str]) -> str:
+    if complaints and EditedError.__name__ in complaints[-1]:
+        raise EditedError(complaints[-1].partition(": ")[2].strip())
     if status and status < 0:
         return f"took the process down with {signal.Signals(-status).name}"
     last = complaints[-1].strip() if complaints else "no message"

@@ -432,8 +432,8 @@ def _contained(case: Case, x: Array, got: Array, want: Array) -> Verdict:
     failure = ""
     if np.isfinite(got[strange][~np.isfinite(want[strange])]).any():
         failure = "out is finite where the reference is infinite or NaN"
-    elif not np.isfinite(got[~strange]).all():
-        failure = "out is not finite in a token whose inputs are"
+    elif not np.isfinite(got[~strange][np.isfinite(want[~strange])]).all():
+        failure = "out is not finite in a token whose inputs are, where the reference is"
     return Verdict(case, np.inf if failure else 0.0, np.inf if failure else 0.0, failure)
 
 

@@ -43,9 +43,9 @@ def _imported(path: Path) -> bytes:
     """A source as this process imported it, or EditedError if that is not what its file holds."""
     source = path.read_bytes()
     for room in (reference, kernels):
-        if path.is_relative_to(room.__path__[0]):
-            if room.STAMPS.get(str(path)) != path.stat().st_ctime_ns:
-                raise EditedError(f"{path} was edited since this process began: start it anew")
+        ours, stamp = path.is_relative_to(room.__path__[0]), room.STAMPS.get(str(path))
+        if ours and stamp != path.stat().st_ctime_ns:
+            raise EditedError(f"{path} was edited since this process began: start it anew")
     return source
 
 

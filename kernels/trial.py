@@ -31,6 +31,7 @@ from kernels.table import find_any
 from reference.op import Arguments, Array, Case, Law, Shape
 
 EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take
+SECRET_CASES = 12
 LAW_CASES = 2  # sizes at which each law is tried
 
 # Where a trial found a failure.
@@ -80,7 +81,7 @@ def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) 
 
     if complaint := construction_of(kernel):
         failed = Verdict(op.case({}, op.values[0], 0, kernel.format), np.inf, np.inf, complaint)
-        yield Tried(CONSTRUCTION, failed, "assay certify --op " + kernel.op)
+        yield Tried(CONSTRUCTION, failed, "")
         return
     if not request.known:
         yield from (case_tried(CASES, case) for case in cases)
@@ -96,11 +97,11 @@ def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) 
 
 
 def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
-    """The op's cases that this kernel takes, the same ones always and as many that are secret, and
-    the corners; of an emulated one those that it can do in time."""
+    """The op's cases that this kernel takes, the corners among them, and some that are secret; of
+    an emulated one those that it can do in time."""
     op = kernel.spec
     found = op.quick_cases(kernel.format)
-    found += op.quick_cases(kernel.format, secret=secret)[: -len(op.corners) or None]
+    found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
     if isinstance(kernel, CudaKernel) and current().emulated:
         costs = (op.cost(case.shape, case.format) for case in found)
         affordable = [cost.bytes + cost.operations <= EMULATED_MOST for cost in costs]
@@ -158,7 +159,8 @@ def certificate_of(
         if verdict.case.values == "normal":  # where sums cancel, NMSE says nothing
             nmse = max(nmse, verdict.nmse)
         if not verdict.passed:
-            failure, stage = f"{verdict.failure} (again: {one.again})", one.stage
+            again = f" (again: {one.again})" if one.again else ""
+            failure, stage = verdict.failure + again, one.stage
             break
     if not cases and not failure:
         failure, stage = "no case was tried", CASES

@@ -7,7 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, relative
+from reference.laws.activations import LAWS
+from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
+from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS
+
+SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
 
 
 def silu(x: Array) -> Array:
@@ -99,7 +104,7 @@ def gelu_erf_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, A
     of what it is for every z >= 0 (Press et al., Numerical Recipes, 2nd edition, 6.2).
 
     In float32 the exponent is off by z^2's three roundings and by those of P: twenty on its terms,
-    and four on t, which count as often as P's slope says. Above zero Phi is 1 less the tail.
+    and four on t, which count as often as P's slope says. Of max(x, 0) |x| times the tail is taken.
     """
     x = inputs["x"].astype(np.float64)
     t = 1 / (1 + np.abs(x) / np.sqrt(8))
@@ -107,8 +112,8 @@ def gelu_erf_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, A
     terms = powers @ np.abs(ERFC)
     slope = powers @ (np.abs(ERFC) * np.arange(len(ERFC)))
     exponent = 1.5 * x * x * U + (20 * terms + 4 * slope) * U
-    tail = normal_below(-np.abs(x))
-    error = np.abs(x) * tail * (1.2e-7 + np.expm1(np.minimum(exponent, 1)) + EXP + 8 * U)
+    taken = np.abs(relu(x) - expected["out"])
+    error = taken * (1.2e-7 + np.expm1(np.minimum(exponent, 1)) + EXP + 8 * U)
     return {"out": error + relative(expected["out"], 2) + TINY * (1 + np.abs(x))}
 
 
@@ -130,12 +135,20 @@ def _row(reference: Callable[[Array], Array], bound: Bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,
-        signature="x: f32[tokens width] -> out: f32[tokens width]",
-        axes={"tokens": (0, 1, 2, 7), "width": (1, 2, 31, 33, 127, 1000)},
+        signature=SIGNATURE,
+        axes=ELEMENTS,
         make=make,
         bound=bound,
         cost=cost,
+        corners=CORNERS_OF_ELEMENTS,
         nan="element",
+        largest=2.0**127,
+        laws=(
+            alone(SIGNATURE, make),
+            alone(SIGNATURE, make, "width"),
+            contained(SIGNATURE, make, "tokens", "width"),
+            *LAWS[reference.__name__],
+        ),
     )
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 
 from reference.bounds import U64, gamma
+from reference.laws.add_squares import signs_do_not_count
+from reference.laws.common import contained, in_turns
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
 
@@ -31,12 +33,29 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(4 * elements + 16 * shape["hidden"], 2 * elements)
 
 
+SIGNATURE = "x: f32[tokens hidden], before: f64[hidden] -> out: f64[hidden]"
+
+
 OP = Op(
     name="add_squares",
     reference=add_squares,
-    signature="x: f32[tokens hidden], before: f64[hidden] -> out: f64[hidden]",
-    axes={"tokens": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 1000)},
+    signature=SIGNATURE,
+    axes={"tokens": (1, 2, 7, 9, 33), "hidden": (1, 2, 31, 33, 127, 256, 1000)},
     make=make,
     bound=bound,
     cost=cost,
+    corners=(
+        {"tokens": 0, "hidden": 33},
+        {"tokens": 9, "hidden": 14_336},
+        {"tokens": 65, "hidden": 11_009},
+        {"tokens": 513, "hidden": 257},
+        {"tokens": 2, "hidden": 65_600},
+    ),
+    nan="element",
+    largest=2.0**127,  # float64 holds the square of whatever float32 does
+    laws=(
+        in_turns(SIGNATURE, make),
+        contained(SIGNATURE, make, "hidden"),
+        signs_do_not_count(make),
+    ),
 )

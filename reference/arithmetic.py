@@ -1,11 +1,14 @@
 """The plain arithmetic between layers: residual add, bias and scale."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference.bounds import relative
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
-
-AXES = {"tokens": (0, 1, 2, 7), "width": (1, 2, 31, 33, 127, 1000)}
+from reference.laws.arithmetic import LAWS_OF_ADD, LAWS_OF_SCALE
+from reference.laws.common import alone, contained, scales
+from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape
+from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS
 
 
 def add(x: Array, y: Array) -> Array:
@@ -34,8 +37,10 @@ def make_add_bias(case: Case) -> Arguments:
 
 
 def make_scale(case: Case) -> Arguments:
+    """The factor is an extreme or any, another for each seed."""
     rng, dims = case.rng(), (case.shape["tokens"], case.shape["width"])
-    return {"x": case.array(rng, *dims), "factor": float(rng.standard_normal())}
+    found = (rng.standard_normal(), 0.1, 0.0, 1.0, -1e30, 1e-30, 2.0**-126)
+    return {"x": case.array(rng, *dims), "factor": float(found[case.seed % len(found)])}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -52,35 +57,54 @@ def unary_cost(shape: Shape, format: str | None) -> Cost:
     return Cost(8 * elements, elements)
 
 
+def _row(
+    reference: Callable[..., Array],
+    signature: str,
+    make: Callable[[Case], Arguments],
+    cost: Callable[[Shape, str | None], Cost],
+    *laws: Law,
+) -> Op:
+    return Op(
+        name=reference.__name__,
+        reference=reference,
+        signature=signature,
+        axes=ELEMENTS,
+        make=make,
+        bound=bound,
+        cost=cost,
+        corners=CORNERS_OF_ELEMENTS,
+        nan="element",
+        largest=2.0**127,
+        laws=(
+            alone(signature, make),
+            alone(signature, make, "width"),
+            contained(signature, make, "tokens", "width"),
+            *laws,
+        ),
+    )
+
+
 OPS = (
-    Op(
-        name="add",
-        reference=add,
-        signature="x: f32[tokens width], y: f32[tokens width] -> out: f32[tokens width]",
-        axes=AXES,
-        make=make_add,
-        bound=bound,
-        cost=binary_cost,
-        nan="element",
+    _row(
+        add,
+        "x: f32[tokens width], y: f32[tokens width] -> out: f32[tokens width]",
+        make_add,
+        binary_cost,
+        scales(make_add, ["x", "y"], [-1, 2, 0.5]),
+        *LAWS_OF_ADD,
     ),
-    Op(
-        name="add_bias",
-        reference=add_bias,
-        signature="x: f32[tokens width], bias: f32[width] -> out: f32[tokens width]",
-        axes=AXES,
-        make=make_add_bias,
-        bound=bound,
-        cost=unary_cost,
-        nan="element",
+    _row(
+        add_bias,
+        "x: f32[tokens width], bias: f32[width] -> out: f32[tokens width]",
+        make_add_bias,
+        unary_cost,
+        scales(make_add_bias, ["x", "bias"], [-1, 2, 0.5]),
     ),
-    Op(
-        name="scale",
-        reference=scale,
-        signature="x: f32[tokens width], factor: f64 -> out: f32[tokens width]",
-        axes=AXES,
-        make=make_scale,
-        bound=bound,
-        cost=unary_cost,
-        nan="element",
+    _row(
+        scale,
+        "x: f32[tokens width], factor: f64 -> out: f32[tokens width]",
+        make_scale,
+        unary_cost,
+        *LAWS_OF_SCALE,
     ),
 )

@@ -13,10 +13,20 @@ import numpy as np
 from reference.bounds import EXP, TINY, U, gamma
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
+from reference.laws.attention import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
-LARGEST_SCORE = 60.0  # of sum |q||k|; of the scores themselves some 20
+LARGEST_SCORE = 60.0  # of sum |q||k|, or thereabouts; of the scores themselves some 20
+FAIR_SCORE = 8.0  # where it is below 1
 MERGED = 64  # cells: a kernel may add partial results of so many, or of more
+LARGEST = 2.0**58  # of q, k and v: a sum of 256 products in float32 stays below 2^127
+LARGEST_HALF = 65504.0
+HELD = {"F32": LARGEST, "F16": LARGEST_HALF, "Q8_0": 127 * LARGEST_HALF, "Q4_0": 8 * LARGEST_HALF}
+# Gemma 2 divides by the root of 256 or 144 whatever head_dim is; others by 8, head_dim, or nothing.
+SCALES = (256**-0.5, 144**-0.5, 1 / 8, 1 / 128, 1.0)
+SOFTCAPS = (50.0, 30.0, 1.0, 120.0)
+REACHES = (1, 2**16, 2**18, 2**20)  # of positions, where the cells are fewer
+POOL = 512  # different rows of a cache
 
 
 def attention(
@@ -38,71 +48,126 @@ def attention(
     for t, (sequence, begin, end) in enumerate(spans):
         cells = lists[sequence, begin:end]
         if len(cells):
-            scores, _ = _scores(q[t], keys[cells], scale, softcap)
-            scores += -slopes[:, None] * (positions[t] - cell_positions[cells])
+            scores = _capped(scale * _dots(q[t], keys[cells]), softcap)
+            scores -= slopes[:, None] * (positions[t] - cell_positions[cells])
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-            weights = powers / powers.sum(axis=1, keepdims=True)
-            out[t] = np.einsum("hc,chd->hd", weights, _by_head(values[cells], q.shape[1]))
+            out[t] = _sums(powers / powers.sum(axis=1, keepdims=True), values[cells])
     return out
 
 
 def _rows(cache: Array, head_dim: int, format: str) -> Array:
-    """uint8 [capacity, row_bytes] -> float64 [capacity, kv_heads, head_dim]."""
-    rows = FORMATS[format].dequantise(cache).astype(np.float64)
-    return rows.reshape(len(rows), -1, head_dim)
+    """uint8 [capacity, row_bytes] -> float32 [capacity, kv_heads, head_dim]."""
+    rows = FORMATS[format].dequantise(cache)
+    return rows.reshape(len(rows), rows.shape[1] // head_dim, head_dim)
 
 
-def _by_head(rows: Array, heads: int) -> Array:
-    return np.repeat(rows, heads // rows.shape[1], axis=1)
+def _dots(q: Array, keys: Array) -> Array:
+    """q k^T: [heads, head_dim], [cells, kv_heads, head_dim] -> float64 [heads, cells]."""
+    groups = q.reshape(keys.shape[1], -1, q.shape[1]).astype(np.float64)
+    return (groups @ keys.transpose(1, 2, 0)).reshape(len(q), -1)
 
 
-def _scores(q: Array, keys: Array, scale: float, softcap: float) -> tuple[Array, Array]:
-    """Scores [heads, cells] before the bias, and sum |q||k| of each."""
-    keys = _by_head(keys, q.shape[0])
-    scores = scale * np.einsum("hd,chd->hc", q.astype(np.float64), keys)
-    magnitude = abs(scale) * np.einsum("hd,chd->hc", np.abs(q).astype(np.float64), np.abs(keys))
-    if softcap:
-        scores = softcap * np.tanh(scores / softcap)
-    return scores, magnitude
+def _sums(weights: Array, values: Array) -> Array:
+    """[heads, cells], [cells, kv_heads, head_dim] -> float64 [heads, head_dim]."""
+    groups = weights.reshape(values.shape[1], -1, weights.shape[1])
+    return (groups @ values.transpose(1, 0, 2)).reshape(len(weights), -1)
+
+
+def _capped(scores: Array, softcap: float) -> Array:
+    return softcap * np.tanh(scores / softcap) if softcap else scores
 
 
 def make(case: Case) -> Arguments:
-    """Tokens at the end of sequences that share one cache, their cells scattered over it."""
+    """Tokens of sequences that share one cache, their cells scattered over it and the last of each
+    at the end of memory; cells that no token sees hold NaN.
+
+    Of more than two tokens the last looks for the last cell it sees, beside what else it does.
+    """
     rng, shape = case.rng(), case.shape
     assert case.format is not None
-    cache_format = FORMATS[case.format]
-    tokens, capacity, sequences = shape["tokens"], shape["capacity"], shape["sequences"]
-    heads, kv_heads, head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
-
-    def cache() -> Array:
-        return cache_format.quantise(case.array(rng, capacity, kv_heads * head_dim))
-
-    end = rng.integers(0, capacity + 1, tokens)
-    window = rng.integers(1, capacity + 1) if shape["windowed"] else capacity
-    spans = np.stack([rng.integers(0, sequences, tokens), np.maximum(0, end - window), end], axis=1)
-    lists = np.stack([rng.permutation(capacity) for _ in range(sequences)])
-    slopes = 2.0 ** -rng.integers(1, 9, heads) if shape["alibi"] else np.zeros(heads)
-    q, k = case.array(rng, tokens, heads, head_dim), cache()
-    scores = np.einsum(
-        "thd,chd->thc",
-        np.abs(q),
-        np.repeat(np.abs(_rows(k, head_dim, case.format)), heads // kv_heads, axis=1),
-    )
-    steepest = head_dim**-0.5 * scores.max(initial=0)
+    capacity, heads, head_dim = shape["capacity"], shape["heads"], shape["head_dim"]
+    lists = np.stack([rng.permutation(capacity) for _ in range(shape["sequences"])])
+    for s, cells in enumerate(lists):
+        last = capacity - 1 - s % capacity
+        cells[cells == last], cells[-1] = cells[-1], last
+    spans = _spans(rng, case)
+    seen = np.zeros(capacity, bool)
+    for sequence, begin, end in spans:
+        seen[lists[sequence, begin:end]] = True
+    k, v = _cache(rng, case, seen), _cache(rng, case, seen)
+    reach = max(capacity, int(rng.choice(REACHES)))
+    places = rng.integers(REACHES[-1]) + np.arange(capacity + 1) * reach // capacity
+    cell_positions = np.empty(capacity, np.int64)
+    cell_positions[lists[0]] = places[:-1]
+    slopes = 2.0 ** -rng.uniform(1, 8, heads) * min(1, 2 * POOL / reach) * shape["alibi"]
+    slopes[1::4] = 0
+    scales = (head_dim**-0.5, *SCALES)
+    scale = scales[case.seed % len(scales)]
+    q = case.array(rng, shape["tokens"], heads, head_dim)
+    if len(q) > 2:
+        sequence, _, end = spans[-1]
+        sought = _rows(k[lists[sequence, end - 1 : end]], head_dim, case.format)[0]
+        q[-1] += np.repeat(sought, heads // len(sought), axis=0)
     return {
-        # scores stay within softmax's reach, or the largest takes all and nothing else is tried
-        "q": (q * min(1, LARGEST_SCORE / max(steepest, TINY))).astype(np.float32),
+        "q": _tamed(q, scale, _rows(k[seen][:MERGED], head_dim, case.format), case),
         "k": k,
-        "v": cache(),
+        "v": v,
         "lists": lists.astype(np.int32),
         "spans": spans.astype(np.int32),
-        "positions": end.astype(np.int32),
-        "cell_positions": np.arange(capacity, dtype=np.int32),
+        "positions": places[spans[:, 2]].astype(np.int32),
+        "cell_positions": cell_positions.astype(np.int32),
         "slopes": slopes.astype(np.float32),
-        "scale": head_dim**-0.5,
-        "softcap": 30.0 if shape["softcapped"] else 0.0,
+        "scale": scale,
+        "softcap": SOFTCAPS[case.seed % len(SOFTCAPS)] if shape["softcapped"] else 0.0,
         "format": case.format,
     }
+
+
+def _spans(rng: np.random.Generator, case: Case) -> Array:
+    """Half of the tokens are a prompt's, one after the other. Of the others the last sees every
+    cell, those before it one, about as many as make whole chunks, any number, and none."""
+    tokens, capacity, sequences = (case.shape[a] for a in ("tokens", "capacity", "sequences"))
+    t, prompt = np.arange(tokens), tokens // 2
+    chunk = 2 ** rng.integers(4, 11, tokens)
+    whole = rng.integers(1, capacity // chunk + 2) * chunk + rng.integers(-1, 2, tokens)
+    any_number = rng.integers(0, capacity + 1, tokens)
+    turn = tokens - 1 - t if tokens > 1 else [case.seed]
+    count = np.choose(turn, [capacity, 1, whole, any_number, 0], mode="wrap").clip(0, capacity)
+    begin = np.where(count == 1, capacity - 1, rng.integers(0, capacity - count + 1))
+    begin *= case.shape["windowed"]
+    end, sequence = begin + count, (rng.integers(sequences) + t) % sequences
+    window = rng.integers(1, capacity + 1) if case.shape["windowed"] else capacity
+    end[:prompt] = np.minimum(rng.integers(0, capacity + 1) + t[:prompt], capacity)
+    begin[:prompt] = np.maximum(0, end[:prompt] - window)
+    sequence[:prompt] = rng.integers(sequences)
+    return np.stack([sequence, begin, end], axis=1)
+
+
+def _cache(rng: np.random.Generator, case: Case, seen: Array) -> Array:
+    """uint8 [capacity, row_bytes]: finite in its format where seen; rows repeat where many."""
+    assert case.format is not None
+    capacity, held = len(seen), HELD[case.format]
+    width = case.shape["kv_heads"] * case.shape["head_dim"]
+    some = case.finite(rng, min(capacity, POOL), width).clip(-held, held)
+    rows = FORMATS[case.format].quantise(some)
+    again = rng.integers(0, len(rows), capacity - len(rows))
+    cache = rows[np.append(np.arange(len(rows)), again)]
+    cache[~seen] = 0xFF
+    return cache
+
+
+def _tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
+    """Queries whose scores stay within softmax's reach, or the largest takes all and nothing else
+    is tried, and are not so small that keys do not matter; where the domain ends, the scores of
+    every other head reach that far."""
+    sizes = np.abs(np.where(np.isfinite(q), q, 0))
+    scores = [_dots(token, np.abs(keys)).max(axis=1, initial=TINY / scale) for token in sizes]
+    steepest = scale * np.reshape(scores, (*q.shape[:2], 1))
+    wanted = np.where(steepest < 1, FAIR_SCORE, np.minimum(steepest, LARGEST_SCORE))
+    factor = np.minimum(wanted / steepest, LARGEST / sizes.max(axis=2, initial=1, keepdims=True))
+    if case.values == "huge":
+        factor[:, 1::2] = 1
+    return np.asarray(q * factor, np.float32)
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -115,21 +180,26 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     Sums over cells add gamma(2 * cells + 8), and a weight too small for float32 may become zero.
     A kernel may take MERGED cells or more at a time, below a maximum of their own, and then merge
     what they give: the steps from maximum to maximum add up to the depth, but each is one more exp
-    in `own` and two more roundings in either sum. A quantised cache is exact: it is what it holds.
+    in `own` and two more roundings in either sum. What a cell adds to a sum may be flushed to zero,
+    and so may the sum. A quantised cache is exact: it is what it holds.
     """
-    q, weight_format = inputs["q"], inputs["format"]
-    keys = _rows(inputs["k"], q.shape[2], weight_format)
-    values = np.abs(_rows(inputs["v"], q.shape[2], weight_format))
+    q, slopes, scale = inputs["q"], inputs["slopes"], inputs["scale"]
+    keys = _rows(inputs["k"], q.shape[2], inputs["format"])
+    values = _rows(inputs["v"], q.shape[2], inputs["format"])
     out = np.zeros(q.shape)
     for t, (sequence, begin, end) in enumerate(inputs["spans"]):
         cells = inputs["lists"][sequence, begin:end]
         if not len(cells):
             continue
-        scores, magnitude = _scores(q[t], keys[cells], inputs["scale"], inputs["softcap"])
+        scores = _capped(scale * _dots(q[t], keys[cells]), inputs["softcap"])
+        magnitude = scale * _dots(np.abs(q[t]), np.abs(keys[cells]))
         distance = inputs["positions"][t] - inputs["cell_positions"][cells]
-        bias = inputs["slopes"][:, None] * distance
+        bias = slopes[:, None] * distance
+        # an infinite query makes scores infinite exactly
+        magnitude[np.isinf(magnitude)] = 0
         error = gamma(q.shape[2] + 2) * magnitude + 8 * U * inputs["softcap"]
         error += 3 * U * (np.abs(scores) + np.abs(bias))
+        error[np.isinf(scores)] = 0
         scores -= bias
         depth = scores.max(axis=1, keepdims=True) - scores
         merges = (len(cells) - 1) // MERGED
@@ -141,8 +211,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
         growth = factor + (weights * factor).sum(axis=1, keepdims=True)
         growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
         growth += gamma(2 * len(cells) + 4 * merges + 8)
-        seen = _by_head(values[cells], q.shape[1])
-        out[t] = np.einsum("hc,chd->hd", weights * growth + TINY, seen)
+        out[t] = _sums(weights * growth + TINY, np.abs(values[cells])) + 3 * len(cells) * TINY
     return {"out": out + TINY * (1 + np.abs(expected["out"]))}
 
 
@@ -198,12 +267,12 @@ OP = Op(
         " slopes: f32[heads], scale: f64, softcap: f64 -> out: f32[tokens heads head_dim]"
     ),
     axes={
-        "tokens": (0, 1, 2, 5),
-        "heads": (1, 4, 6),
-        "kv_heads": (1, 2, 3),
-        "head_dim": (2, 6, 16, 32, 64, 128),
-        "capacity": (1, 2, 15, 16, 17, 33, 130, 290),
-        "sequences": (1, 3),
+        "tokens": (1, 2, 3, 5, 8, 9),
+        "heads": (1, 2, 3, 4, 6, 8, 9),
+        "kv_heads": (1, 2, 3, 4, 5, 8, 9),
+        "head_dim": (2, 6, 16, 32, 48, 64, 80, 96, 128, 256),
+        "capacity": (1, 2, 15, 16, 17, 33, 65, 129, 130, 257, 290),
+        "sequences": (1, 2, 3, 5, 8),
         "windowed": (1, 0),
         "alibi": (1, 0),
         "softcapped": (1, 0),
@@ -213,15 +282,33 @@ OP = Op(
     cost=cost,
     formats=FORMATS_OF_CACHE,
     fit=fit,
-    # more tokens than have their chunks dealt out, and over three of them, also of two sequences
-    # and where the nearest cells do not count for most; groups beyond a tile
     corners=(
+        # chunks and tiles: more tokens than have their chunks dealt out, and over three of them,
+        # also of two sequences; a last chunk of one cell; groups of more heads than a tile
         _plain(tokens=11, heads=6, kv_heads=2, head_dim=64, capacity=600, alibi=1),
-        _plain(tokens=11, heads=33, kv_heads=1, head_dim=256, capacity=290, softcapped=1),
-        _plain(tokens=2, heads=33, kv_heads=1, head_dim=256, capacity=600),
-        _plain(tokens=10, heads=4, kv_heads=1, head_dim=64, capacity=500, sequences=2),
         _plain(tokens=9, heads=2, kv_heads=1, head_dim=128, capacity=500),
+        _plain(tokens=10, heads=4, kv_heads=1, head_dim=64, capacity=500, sequences=2),
+        _plain(tokens=2, heads=4, kv_heads=2, head_dim=64, capacity=257),
+        _plain(tokens=11, heads=33, kv_heads=1, head_dim=64, capacity=290, softcapped=1),
+        _plain(tokens=2, heads=33, kv_heads=1, head_dim=256, capacity=290),
+        # prompts, batches of sequences, and the heads of models
+        _plain(tokens=65, heads=4, kv_heads=2, head_dim=128, capacity=130, windowed=1),
+        _plain(tokens=0, heads=4, kv_heads=2, head_dim=64, capacity=16),
+        _plain(tokens=513, heads=1, kv_heads=1, head_dim=64, capacity=270),
+        _plain(tokens=40, heads=2, kv_heads=1, head_dim=64, capacity=33, sequences=7),
+        _plain(tokens=3, heads=64, kv_heads=8, head_dim=64, capacity=33, alibi=1),
+        _plain(tokens=3, heads=71, kv_heads=1, head_dim=64, capacity=65, alibi=1),
+        _plain(tokens=1, heads=32, kv_heads=32, head_dim=128, capacity=17),
+        _plain(tokens=3, heads=4, kv_heads=2, head_dim=80, capacity=65),
+        _plain(tokens=3, heads=16, kv_heads=8, head_dim=256, capacity=33, windowed=1, softcapped=1),
+        # long contexts, sought in by few tokens and by more
+        _plain(tokens=3, heads=2, kv_heads=1, head_dim=64, capacity=4100, alibi=1),
+        _plain(tokens=9, heads=1, kv_heads=1, head_dim=64, capacity=4100),
+        _plain(tokens=3, heads=1, kv_heads=1, head_dim=64, capacity=65600, alibi=1, windowed=1),
     ),
     complaint=complaint,
     nan="token",
+    largest=LARGEST,
+    varying=("tokens", "capacity", "sequences"),
+    laws=LAWS,
 )

@@ -14,6 +14,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 U = 2.0**-24
 TINY = 2.0**-126  # a kernel may flush subnormal numbers to zero
 U64 = 2.0**-53  # of float64, where a kernel sums in it
+FACTOR = 2.0**55  # of numbers as large, products and sums of 2^17 products are far below 2^128
 EXP = 4 * U  # relative error of a good float32 exp, its argument's rounding aside
 
 

@@ -7,7 +7,12 @@ import numpy as np
 from reference import activations
 from reference.activations import gelu, relu, silu, squared_relu
 from reference.bounds import TINY, U, relative
-from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
+from reference.laws.common import alone, contained, scales
+from reference.laws.gated_activations import DRELU, SQUARED_REGLU
+from reference.op import Arguments, Array, Bound, Case, Cost, Law, Op, Shape
+from reference.sizes import CORNERS_OF_ELEMENTS, ELEMENTS
+
+SIGNATURE = "gate: f32[tokens width], up: f32[tokens width] -> out: f32[tokens width]"
 
 
 def swiglu(gate: Array, up: Array) -> Array:
@@ -64,23 +69,43 @@ def _row(
     reference: Callable[[Array, Array], Array],
     activation: Callable[[Array], Array],
     activation_bound: Bound,
+    *laws: Law,
+    largest: float = 2.0**127,
 ) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,
-        signature="gate: f32[tokens width], up: f32[tokens width] -> out: f32[tokens width]",
-        axes={"tokens": (0, 1, 2, 7), "width": (1, 2, 31, 33, 127, 1000)},
+        signature=SIGNATURE,
+        axes=ELEMENTS,
         make=make,
         bound=gated_bound(activation, activation_bound),
         cost=cost,
+        corners=CORNERS_OF_ELEMENTS,
         nan="element",
+        largest=largest,
+        laws=(
+            alone(SIGNATURE, make),
+            alone(SIGNATURE, make, "width"),
+            contained(SIGNATURE, make, "tokens", "width"),
+            *laws,
+        ),
     )
 
 
+LINEAR = scales(make, ["up"], [-1, 0, 2, 0.5])
+RAYS = [scales(make, [name], [0, 2, 0.5]) for name in ("gate", "up")]  # linear above zero
+
 OPS = (
-    _row(swiglu, silu, activations.silu_bound),
-    _row(geglu, gelu, activations.gelu_bound),
-    _row(reglu, relu, activations.relu_bound),
-    _row(squared_reglu, squared_relu, activations.squared_relu_bound),
-    _row(drelu, relu, activations.relu_bound),
+    _row(swiglu, silu, activations.silu_bound, LINEAR),
+    _row(geglu, gelu, activations.gelu_bound, LINEAR),
+    _row(reglu, relu, activations.relu_bound, LINEAR, RAYS[0]),
+    _row(
+        squared_reglu,
+        squared_relu,
+        activations.squared_relu_bound,
+        LINEAR,
+        *SQUARED_REGLU,
+        largest=2.0**63,  # the square is a number, whatever its product with up
+    ),
+    _row(drelu, relu, activations.relu_bound, *RAYS, *DRELU),
 )

@@ -1,8 +1,12 @@
 """Write keys or values of new tokens into the cells of a KV cache."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from reference.formats import FORMATS
+from reference.laws.common import in_turns
+from reference.laws.kv_write import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
 
 FORMATS_OF_CACHE = ("F32", "F16", "Q8_0", "Q4_0")
@@ -20,20 +24,35 @@ def kv_write(x: Array, cells: Array, before: Array, format: str) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """Tokens for cells at random, the first for the last in memory, that hold any bytes before.
+
+    Infinities and NaN are legal where each element is a float: in a block they are no scale.
+    """
     rng, shape = case.rng(), case.shape
     assert case.format is not None
-    before = FORMATS[case.format].quantise(case.array(rng, shape["capacity"], shape["width"]))
+    layout, capacity = FORMATS[case.format], shape["capacity"]
+    of_kind = case.array if layout.block == 1 else case.finite
+    cells = np.append(capacity - 1, rng.permutation(capacity - 1))
+    row_bytes = layout.row_bytes(shape["width"])
     return {
-        "x": case.array(rng, shape["tokens"], shape["width"]),
-        "cells": rng.permutation(shape["capacity"])[: shape["tokens"]].astype(np.int32),
-        "before": before,
+        "x": of_kind(rng, shape["tokens"], shape["width"]),
+        "cells": cells[: shape["tokens"]].astype(np.int32),
+        "before": rng.integers(0, 256, (capacity, row_bytes), np.uint8),
         "format": case.format,
     }
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """Zero: the format's rounding is defined bit for bit, and other cells are untouched."""
-    return {"out": np.zeros(expected["out"].shape)}
+    """Zero: the format's rounding is defined bit for bit, and other cells are untouched.
+
+    But what a NaN carries is the processor's choice: in F16 the low byte is any, and the high one
+    that of a NaN, with 0x7E one of 0x7D to 0x7F.
+    """
+    zero = np.zeros_like(expected["out"], np.float64)
+    if inputs["format"] == "F16":
+        nan = np.isnan(inputs["x"])[..., None] * np.array([255, 1])
+        zero[inputs["cells"]] = nan.reshape(-1, zero.shape[1])
+    return {"out": zero}
 
 
 def complaint(inputs: Arguments) -> str:
@@ -55,18 +74,42 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "capacity": max(shape["capacity"], shape["tokens"]), "width": width}
 
 
+def _in_full(case: Case) -> Arguments:
+    """The arguments of a case whose tokens a law has made more."""
+    return make(replace(case, shape=fit(case.shape, case.format)))
+
+
+SIGNATURE = (
+    "x: f32[tokens width], cells: i32[tokens], before: format[capacity width]"
+    " -> out: format[capacity width]"
+)
+
 OP = Op(
     name="kv_write",
     reference=kv_write,
-    signature=(
-        "x: f32[tokens width], cells: i32[tokens], before: format[capacity width]"
-        " -> out: format[capacity width]"
-    ),
-    axes={"tokens": (0, 1, 2, 7), "capacity": (1, 8, 40), "width": (1, 2, 31, 33, 128)},
+    signature=SIGNATURE,
+    axes={
+        "tokens": (1, 2, 3, 7, 8, 9, 17),
+        "capacity": (1, 8, 40, 257, 300),
+        "width": (1, 2, 8, 15, 31, 33, 64, 65, 96, 128, 257),
+    },
     make=make,
     bound=bound,
     cost=cost,
     formats=FORMATS_OF_CACHE,
     fit=fit,
+    corners=(
+        {"tokens": 0, "capacity": 9, "width": 32},
+        {"tokens": 65, "capacity": 70, "width": 96},
+        {"tokens": 513, "capacity": 520, "width": 32},
+        {"tokens": 3, "capacity": 5, "width": 4544},
+        {"tokens": 2, "capacity": 3, "width": 14336},
+        {"tokens": 2, "capacity": 3, "width": 14335},
+        {"tokens": 9, "capacity": 4100, "width": 32},
+        {"tokens": 9, "capacity": 65600, "width": 1},
+    ),
     complaint=complaint,
+    nan="element",
+    varying=("tokens", "capacity"),
+    laws=(in_turns(SIGNATURE, _in_full), *LAWS),
 )

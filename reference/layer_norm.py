@@ -3,7 +3,16 @@
 import numpy as np
 
 from reference.bounds import TINY, U, gamma, relative
+from reference.laws.common import alone, contained, scales
+from reference.laws.layer_norm import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.rms_norm import some_eps, some_rows
+from reference.sizes import TOKENS, WIDTHS
+
+SIGNATURE = (
+    "x: f32[tokens hidden], weight: f32[hidden], bias: f32[hidden], eps: f64"
+    " -> out: f32[tokens hidden]"
+)
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
@@ -20,15 +29,17 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """Every other row or so lies far from zero, where a variance taken as E[x^2] - E[x]^2 fails."""
+    """Every other row or so lies far from zero, where a variance taken as E[x^2] - E[x]^2 fails. A
+    row of equal elements has to have an eps."""
     rng, shape = case.rng(), case.shape
-    x = case.array(rng, shape["tokens"], shape["hidden"])
+    eps = max(some_eps(case, rng), 1e-12)
+    x = some_rows(case, rng, eps)
     far = rng.random((shape["tokens"], 1)) < 0.5
     return {
-        "x": x + np.where(far, np.float32(1000), np.float32(0)) * x[:, :1],
+        "x": np.where(far, x + np.float32(1000) * x[:, :1], x),
         "weight": case.array(rng, shape["hidden"]),
         "bias": case.array(rng, shape["hidden"]),
-        "eps": float(rng.choice([1e-5, 1e-6, 1e-3])),
+        "eps": eps,
     }
 
 
@@ -51,8 +62,8 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     widened = 1 + shift * shift / variance
     off = shift * (1 + U) + U * np.abs(centred)
     factor = gamma((n + 4) / 2 + 4) * widened + (widened - 1) / 2
-    scaled = (off * (1 + factor) + np.abs(centred) * factor + TINY) * weight / np.sqrt(variance)
-    return {"out": scaled + relative(expected["out"], 1)}
+    scaled = (off * (1 + factor) + np.abs(centred) * factor + TINY) / np.sqrt(variance) + TINY
+    return {"out": scaled * weight + relative(expected["out"], 1)}
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -63,13 +74,27 @@ def cost(shape: Shape, format: str | None) -> Cost:
 OP = Op(
     name="layer_norm",
     reference=layer_norm,
-    signature=(
-        "x: f32[tokens hidden], weight: f32[hidden], bias: f32[hidden], eps: f64"
-        " -> out: f32[tokens hidden]"
-    ),
-    axes={"tokens": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 129, 2048)},
+    signature=SIGNATURE,
+    axes={"tokens": TOKENS, "hidden": WIDTHS},
     make=make,
     bound=bound,
     cost=cost,
+    corners=(
+        {"tokens": 0, "hidden": 33},
+        {"tokens": 65, "hidden": 33},
+        {"tokens": 513, "hidden": 17},
+        {"tokens": 2, "hidden": 2048},
+        {"tokens": 2, "hidden": 8193},
+        {"tokens": 3, "hidden": 14_335},
+        {"tokens": 10, "hidden": 14_336},
+    ),
     nan="token",
+    # of 2^16 elements the squares, of up to twice that from their mean, are summed in float32
+    largest=2.0**54,
+    laws=(
+        alone(SIGNATURE, make),
+        contained(SIGNATURE, make),
+        scales(make, ["x", "bias"], [-1]),
+        *LAWS,
+    ),
 )

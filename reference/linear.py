@@ -2,21 +2,28 @@
 
 import numpy as np
 
-from reference.bounds import TINY, U, gamma, truncating
+from reference.bounds import FACTOR, TINY, U, gamma, truncating
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
+from reference.formats.format import NO_INVERSE
+from reference.laws.common import alone, contained, scales
+from reference.laws.linear import LAWS, cuts
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.quantise_activations import (
     BLOCK,
     dequantise_activations,
     quantise_activations,
 )
+from reference.values import NOT_FINITE
+
+DOT = 2.0**27  # beyond 32 products of an int8 activation, a code of a byte and a part's byte
 
 
 def linear(x: Array, weight: Array, format: str) -> Array:
     """out = x W^T.
 
-    x [tokens, hidden], weight uint8 [out, row_bytes] in `format` -> float64 [tokens, out].
+    x [tokens, hidden], weight uint8 [out, row_bytes] in `format` -> float64 [tokens, out]. A file
+    may hold an infinite scale or one that is NaN: outputs of its row are infinite or NaN.
     """
     w = FORMATS[format].dequantise(weight).astype(np.float64)
     return x.astype(np.float64) @ w.T
@@ -24,15 +31,25 @@ def linear(x: Array, weight: Array, format: str) -> Array:
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    x = case.array(rng, shape["tokens"], shape["hidden"])
+    x = some_tokens(case, rng, shape["tokens"], shape["hidden"])
     weight = case.weight(rng, shape["out"], shape["hidden"])
     return {"x": x, "weight": weight, "format": case.format}
 
 
+def some_tokens(case: Case, rng: np.random.Generator, tokens: int, hidden: int) -> Array:
+    """Values of the case's kind; where that holds infinities or NaN every other row, the first one
+    too, has none, so that it shows what a weight's make of it."""
+    x = case.array(rng, tokens, hidden)
+    if case.values in NOT_FINITE:
+        x[::2] = case.finite(rng, *x[::2].shape)
+    return x
+
+
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation."""
+    """A dot product of length K: gamma(K + 1) * sum |w||x|, in any order of summation. Each of
+    K products and K sums may be flushed."""
     magnitude = linear(np.abs(inputs["x"]), *_absolute(inputs))
-    return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + TINY * inputs["x"].shape[1]}
+    return {"out": gamma(inputs["x"].shape[1] + 1) * magnitude + 2 * TINY * inputs["x"].shape[1]}
 
 
 def quantised_bound(x: Array, inputs: Arguments) -> Array:
@@ -41,36 +58,38 @@ def quantised_bound(x: Array, inputs: Arguments) -> Array:
     Dots inside a part, what shares a scale, are exact integers, and so is the sum of x that meets a
     part's offset: only products of scales, one fused multiply for each of the two and the sum over
     parts round, gamma(terms + 3) * sum |term|. And weights of three factors or with an offset are
-    rounded once as they are decoded, the kernel's are not: U * sum |w||x|. -> [tokens, out].
+    rounded once as they are decoded, the kernel's are not: U * sum |w||x|. A product of scales may
+    be flushed, which is TINY times a dot of at most DOT. -> [tokens, out].
     """
     layout = FORMATS[inputs["format"]]
     w = layout.dequantise(inputs["weight"]).astype(np.float64)
-    offset = np.zeros(w.shape)
+    parts = x.shape[1] // layout.part
+    terms, scaled, rounded = parts, w, U if layout.block > layout.part else 0.0
     if layout.offset:
         blocks = inputs["weight"].reshape(-1, layout.block_bytes)
         offset = layout.offset(blocks).reshape(w.shape).astype(np.float64)
-    parts = x.shape[1] // layout.part
-    x_, scaled, moved = (_in_parts(rows, layout.part) for rows in (x, w - offset, offset))
-    size = np.abs(np.einsum("tpk,opk->top", x_, scaled)).sum(axis=-1)
-    size += np.einsum("tp,op->to", np.abs(x_.sum(axis=-1)), np.abs(moved[..., 0]))
-    terms = 2 * parts if layout.offset else parts
-    rounded = U if layout.offset or layout.block > layout.part else 0.0
-    decoded = rounded * (np.abs(x) @ np.abs(w).T)
-    return np.asarray(gamma(terms + 3) * size + decoded + TINY * max(1, terms))
+        terms, scaled, rounded = 2 * parts, w - offset, U
+    size = np.abs(_in_parts(x, parts) @ _in_parts(scaled, parts).transpose(0, 2, 1)).sum(axis=0)
+    if layout.offset:
+        size += np.abs(_in_parts(x, parts).sum(axis=-1)).T @ np.abs(offset[:, :: layout.part]).T
+    decoded = rounded * (np.abs(x) @ np.abs(w).T) if rounded else 0.0
+    return np.asarray(gamma(terms + 3) * size + decoded + DOT * TINY * max(1, terms))
 
 
-def _in_parts(rows: Array, part: int) -> Array:
-    return rows.reshape(len(rows), rows.shape[1] // part, part)
+def _in_parts(rows: Array, parts: int) -> Array:
+    """[rows, hidden] -> [parts, rows, hidden / parts]."""
+    return rows.reshape(len(rows), parts, rows.shape[1] // parts).transpose(1, 0, 2)
 
 
 def quantisation_step(scale: Array, inputs: Arguments) -> Array:
     """How far quantised activations may move the product: half a step of x times |w|, and what
-    x * (1 / scale) is off by: at most 127 * 3 U < 2^-15 of a step.
+    x * (1 / scale) is off by: at most 127 * 3 U < 2^-15 of a step. Of a block whose scale has no
+    inverse, all x is lost: less than 128 * 2^-128.
 
     scale float32 [tokens, hidden / 32] -> [tokens, out].
     """
-    half_step = np.repeat(scale.astype(np.float64), BLOCK, axis=-1) * (0.5 + 2**-15)
-    return linear(half_step, *_absolute(inputs))
+    moved = np.where(scale > NO_INVERSE, scale.astype(np.float64) * (0.5 + 2**-15), 2.0**-121)
+    return linear(np.repeat(moved, BLOCK, axis=-1), *_absolute(inputs))
 
 
 def to_bf16(inputs: Arguments) -> Arguments:
@@ -128,28 +147,53 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(weight + 4 * tokens * (hidden + out), 2 * tokens * hidden * out)
 
 
+SIGNATURE = "x: f32[tokens hidden], weight: format[out hidden] -> out: f32[tokens out]"
+
+
 OP = Op(
     name="linear",
     reference=linear,
-    signature="x: f32[tokens hidden], weight: format[out hidden] -> out: f32[tokens out]",
+    signature=SIGNATURE,
     axes={
-        "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
-        "hidden": (1, 2, 31, 33, 127, 129, 256),
-        "out": (1, 2, 31, 32, 33, 65, 127),
+        "tokens": (1, 2, 3, 4, 5, 8, 9, 17, 33),
+        "hidden": (31, 33, 127, 129, 256, 257),
+        "out": (16, 31, 33, 65, 127, 129, 257),
     },
     make=make,
     bound=bound,
     cost=cost,
     formats=tuple(FORMATS),
     fit=whole_blocks,
-    # more tokens than a kernel holds at once, and a hidden that it has to cut
+    # the least there is; more tokens than a kernel holds at once, and a hidden that it has to cut;
+    # sizes of models
     corners=(
+        {"tokens": 0, "hidden": 33, "out": 5},
+        {"tokens": 1, "hidden": 1, "out": 1},
+        {"tokens": 3, "hidden": 2, "out": 2},
         {"tokens": 2, "hidden": 2112, "out": 9},
-        {"tokens": 7, "hidden": 2112, "out": 9},
         {"tokens": 67, "hidden": 2112, "out": 33},
         {"tokens": 273, "hidden": 1056, "out": 17},
+        {"tokens": 1, "hidden": 14_336, "out": 35},
+        {"tokens": 7, "hidden": 11_009, "out": 9},
+        {"tokens": 65, "hidden": 14_336, "out": 3},
+        {"tokens": 1, "hidden": 65_792, "out": 3},  # more than 256 blocks of 256
+        {"tokens": 2, "hidden": 65_792, "out": 3},
+        {"tokens": 513, "hidden": 65, "out": 33},
+        {"tokens": 1, "hidden": 65, "out": 1000},
+        {"tokens": 65, "hidden": 33, "out": 1000},
+        {"tokens": 1, "hidden": 32, "out": 65_600},
+        {"tokens": 2, "hidden": 32, "out": 65_600},
     ),
     separate="out",
     rounded={"int8": as_int8, "bf16": as_bf16},
     nan="token",
+    largest=FACTOR,
+    laws=(
+        alone(SIGNATURE, make),
+        alone(SIGNATURE, make, "out"),
+        contained(SIGNATURE, make),
+        scales(make, ("x",), (-1.0, 2.0**10, 2.0**-10)),
+        cuts(SIGNATURE, make),
+        *LAWS,
+    ),
 )

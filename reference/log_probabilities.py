@@ -4,8 +4,18 @@ another model's logits from them."""
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
+from reference.laws import log_probabilities as laws
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.samplers.distribution import SIZES, U64, no_number, some_logits, total_error
+from reference.samplers.distribution import (
+    LARGEST,
+    ON_LOGITS,
+    SIZES,
+    U64,
+    no_number,
+    plateau,
+    some_logits,
+    total_error,
+)
 
 STEPS = 65535  # between the codes of the least and the likeliest token
 DEEPEST = 16.0  # nats below the likeliest token; what is deeper is not told apart
@@ -73,7 +83,9 @@ def make_divergence(case: Case) -> Arguments:
     """The base is of other logits, or in half of all cases of nearly the same."""
     rng, vocab = case.rng(), case.shape["vocab"]
     logits, other = case.array(rng, vocab), case.array(rng, vocab)
-    if rng.random() < 0.5:
+    if vocab > max(SIZES):
+        logits, other = plateau(logits, rng), plateau(other, rng)
+    if case.seed % 2:
         other = logits + np.float32(0.01) * other
     codes, line = quantise_log_probabilities(other)
     return {"logits": logits, "codes": codes, "line": line.astype(np.float32)}
@@ -122,20 +134,22 @@ OPS = (
         name="quantise_log_probabilities",
         reference=quantise_log_probabilities,
         signature="logits: f32[vocab] -> codes: u16[vocab], line: f32[2]",
-        axes={"vocab": SIZES},
+        **ON_LOGITS,
         make=make_quantise,
         bound=bound_quantise,
         cost=cost_quantise,
         complaint=no_number,
+        laws=laws.QUANTISE,
     ),
     Op(
         name="kl_divergence",
         reference=kl_divergence,
         signature="logits: f32[vocab], codes: u16[vocab], line: f32[2] -> out: f64[1]",
-        axes={"vocab": SIZES},
+        **{**ON_LOGITS, "largest": LARGEST / 16},  # sixteen terms are added in float32
         make=make_divergence,
         bound=bound_divergence,
         cost=cost_divergence,
         complaint=complaint,
+        laws=laws.DIVERGENCE,
     ),
 )

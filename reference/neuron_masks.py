@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from reference.op import Arguments, Array, Case, Cost, Op, Shape, none
-from reference.values import VALUES
+from reference.laws.common import alone, contained, in_turns
+from reference.laws.neuron_masks import LAWS
+from reference.op import Arguments, Array, Case, Cost, Law, Op, Shape, none
+from reference.sizes import TOKENS, WIDTHS
+from reference.values import FINITE
 
-SHARES = (0.0, 0.02, 0.1, 0.5, 0.95, 1.0)  # of the neurons that cases have active
+SHARES = (0.5, 0.0, 0.95, 0.02, 1.0, 0.1)  # of the neurons that cases have active, by their seeds
 
 
 def threshold_mask(logits: Array, threshold: float) -> Array:
@@ -82,20 +85,29 @@ def some_slots(rng: np.random.Generator, active: Array, neurons: int, held: int)
 
 
 def _make_logits(case: Case) -> Arguments:
-    logits = case.array(case.rng(), case.shape["tokens"], case.shape["neurons"])
+    """The threshold is a logit or lies between two float32, and many a logit is next to it."""
+    rng = case.rng()
+    logits = case.array(rng, case.shape["tokens"], case.shape["neurons"])
     finite = logits[np.isfinite(logits)]
-    return {"logits": logits, "threshold": float(np.median(finite)) if finite.size else 0.0}
+    middle = float(np.median(finite)) if finite.size else 0.0
+    above, below = (middle * (1 + step) for step in (2.0**-26, -(2.0**-26)))
+    threshold = (middle, 0.7, 0.3, above, below)[case.seed % 5]
+    near = np.nextafter(np.float32(threshold), np.array([-np.inf, threshold, np.inf], np.float32))
+    logits = np.where(rng.random(logits.shape) < 0.2, rng.choice(near, logits.shape), logits)
+    return {"logits": logits, "threshold": threshold}
 
 
 def _make_mask(case: Case) -> Arguments:
     rng, (tokens, neurons) = case.rng(), case.shape.values()
-    return {"mask": some_mask(rng, tokens, neurons, int(rng.choice(SHARES) * neurons))}
+    active = int(SHARES[case.seed % len(SHARES)] * neurons)
+    return {"mask": some_mask(rng, tokens, neurons, active)}
 
 
 def _make_split(case: Case) -> Arguments:
     rng, neurons = case.rng(), case.shape["neurons"]
     places = np.asarray(rng.random(neurons) < rng.choice(SHARES), np.int32)
-    return {**_make_mask(case), "places": places, "place": float(case.seed % 2)}
+    place = (0.0, 1.0, 0.0, 1.0, 0.5, 1.0, 2.0)[case.seed % 7]
+    return {**_make_mask(case), "places": places, "place": place}
 
 
 def _make_counts(case: Case) -> Arguments:
@@ -121,6 +133,7 @@ def _row(
     signature: str,
     make: Callable[[Case], Arguments],
     bytes_each: float,
+    *laws: Law,
 ) -> Op:
     """Of an op on a mask, of each neuron of which so many bytes move."""
 
@@ -132,52 +145,79 @@ def _row(
         name=reference.__name__,
         reference=reference,
         signature=signature,
-        axes={"tokens": (0, 1, 2, 7, 33), "neurons": (1, 2, 31, 65, 1000)},
+        axes={"tokens": TOKENS, "neurons": WIDTHS},
         make=make,
         bound=exact,
         cost=cost,
         values=("normal",),
+        corners=(
+            {"tokens": 0, "neurons": 33},
+            {"tokens": 65, "neurons": 63},
+            {"tokens": 513, "neurons": 17},  # of any two in a row one has half of them active
+            {"tokens": 513, "neurons": 33},
+            {"tokens": 3, "neurons": 352},
+            {"tokens": 1, "neurons": 14_335},
+            {"tokens": 10, "neurons": 14_336},
+            {"tokens": 2, "neurons": 18_000},
+        ),
         complaint=complaint,
+        laws=(*laws, *LAWS[reference.__name__]),
     )
 
+
+THRESHOLD = "logits: f32[tokens neurons], threshold: f64 -> mask: u8[tokens neurons]"
+UNION = "mask: u8[tokens neurons] -> out: u8[tokens neurons]"
+SPLIT = "mask: u8[tokens neurons], places: i32[neurons], place: f64 -> out: u8[tokens neurons]"
+ROWS = "mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]"
+COUNTS = "mask: u8[tokens neurons], before: i64[neurons] -> out: i64[neurons]"
+MASKED = "x: f32[tokens neurons], mask: u8[tokens neurons] -> out: f32[tokens neurons]"
 
 OPS = (
     replace(
         _row(
             threshold_mask,
-            "logits: f32[tokens neurons], threshold: f64 -> mask: u8[tokens neurons]",
+            THRESHOLD,
             _make_logits,
             5,
+            alone(THRESHOLD, _make_logits),
+            alone(THRESHOLD, _make_logits, "neurons"),
+            contained(THRESHOLD, _make_logits, "tokens", "neurons"),
         ),
-        values=tuple(VALUES),
+        values=FINITE,
         complaint=none,
+        nan="element",
+        largest=2.0**127,
     ),
-    _row(union_mask, "mask: u8[tokens neurons] -> out: u8[tokens neurons]", _make_mask, 2),
+    _row(union_mask, UNION, _make_mask, 2, alone(UNION, _make_mask, "neurons")),
     _row(
         neuron_split,
-        "mask: u8[tokens neurons], places: i32[neurons], place: f64 -> out: u8[tokens neurons]",
+        SPLIT,
         _make_split,
         2,
+        alone(SPLIT, _make_split),
+        alone(SPLIT, _make_split, "neurons"),
+    ),
+    _row(active_rows, ROWS, _make_mask, 5),
+    _row(
+        add_counts,
+        COUNTS,
+        _make_counts,
+        1,
+        alone(COUNTS, _make_counts, "neurons"),
+        in_turns(COUNTS, _make_counts),
     ),
     replace(
         _row(
-            active_rows,
-            "mask: u8[tokens neurons] -> rows: i32[neurons], count: i32[1]",
-            _make_mask,
-            5,
+            where_active,
+            MASKED,
+            _make_masked,
+            9,
+            alone(MASKED, _make_masked),
+            alone(MASKED, _make_masked, "neurons"),
+            contained(MASKED, _make_masked, "tokens", "neurons"),
         ),
-        corners=({"tokens": 3, "neurons": 352}, {"tokens": 2, "neurons": 18_000}),
-    ),
-    _row(
-        add_counts,
-        "mask: u8[tokens neurons], before: i64[neurons] -> out: i64[neurons]",
-        _make_counts,
-        1,
-    ),
-    _row(
-        where_active,
-        "x: f32[tokens neurons], mask: u8[tokens neurons] -> out: f32[tokens neurons]",
-        _make_masked,
-        9,
+        values=FINITE,
+        nan="element",
+        largest=2.0**127,
     ),
 )

@@ -116,22 +116,29 @@ class Case:
         x = VALUES[self.values](rng, dims)
         return x * np.float32(self.largest) if self.values == "huge" else x
 
+    def in_range(self) -> "Case":
+        """This case, with ordinary numbers where it has infinities or NaN."""
+        return self if self.values in FINITE else replace(self, values="normal")
+
     def finite(self, rng: np.random.Generator, *dims: int) -> Array:
         """The same for an argument that may not hold infinities or NaN: ordinary numbers then."""
-        kind = self.values if self.values in FINITE else "normal"
-        return replace(self, values=kind).array(rng, *dims)
+        return self.in_range().array(rng, *dims)
 
     def weight(self, rng: np.random.Generator, rows: int, elements: int) -> Array:
-        """uint8 [rows, row_bytes] in this case's format, as large as its kind of values.
+        """uint8 [rows, row_bytes] in this case's format, as a file may hold them: some are as large
+        as its kind of values, and some scales infinite or NaN if the kind is.
 
         Of a large weight all but `sampled(rows, elements)` are zero, and are never touched here.
         """
         assert self.format is not None
         layout, chosen = FORMATS[self.format], self.sampled(rows, elements)
+        drawn = layout.drawn(self.finite(rng, len(chosen), elements), rng)
+        if self.values in NOT_FINITE:
+            drawn = layout.spoilt(drawn, np.inf if self.values == "infinite" else np.nan, rng)
         if len(chosen) == rows:
-            return layout.like(self.finite(rng, rows, elements), rng)
+            return drawn
         weight = np.zeros((rows, layout.row_bytes(elements)), np.uint8)
-        weight[chosen] = layout.like(self.finite(rng, len(chosen), elements), rng)
+        weight[chosen] = drawn
         return weight
 
     def sampled(self, rows: int, elements: int) -> Array:
@@ -265,7 +272,7 @@ class Op:
         return Case(self.fit(full, format), values, seed, format, self.largest)
 
     def quick_cases(
-        self, format: str | None = None, count: int = 24, secret: int | None = None
+        self, format: str | None = None, count: int = 30, secret: int | None = None
     ) -> list[Case]:
         """A sample of the awkward sizes and kinds of values, each kind at least once, and the
         corners; the same one always, or another for each `secret`."""
@@ -274,7 +281,7 @@ class Op:
         sampled = [
             self.case(
                 {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()},
-                self.kinds[i % len(self.kinds)],
+                self.kinds[(start + i) % len(self.kinds)],
                 start + i,
                 format,
             )

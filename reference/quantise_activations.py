@@ -3,6 +3,8 @@ weights (ggml's Q8_0, its scale kept in float32; and ggml's Q8_1 sum, kept as an
 
 import numpy as np
 
+from reference.laws.common import alone
+from reference.laws.quantise_activations import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
 BLOCK = 32
@@ -51,16 +53,28 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "hidden": -(-shape["hidden"] // BLOCK) * BLOCK}
 
 
+SIGNATURE = (
+    "x: f32[tokens hidden] -> "
+    "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]"
+)
+
+
 OP = Op(
     name="quantise_activations",
     reference=quantise_activations,
-    signature=(
-        "x: f32[tokens hidden] -> "
-        "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]"
-    ),
-    axes={"tokens": (0, 1, 2, 7), "hidden": (32, 64, 96, 2048)},
+    signature=SIGNATURE,
+    axes={"tokens": (1, 2, 7, 9, 33), "hidden": (32, 64, 96, 256, 2048)},
     make=make,
     bound=bound,
     cost=cost,
     fit=fit,
+    corners=(
+        {"tokens": 0, "hidden": 64},
+        {"tokens": 5, "hidden": 14_336},
+        {"tokens": 65, "hidden": 11_040},
+        {"tokens": 513, "hidden": 288},
+    ),
+    nan="token",
+    largest=2.0**127,  # whatever float32 holds
+    laws=(alone(SIGNATURE, make), *LAWS),
 )

@@ -2,8 +2,13 @@
 
 import numpy as np
 
-from reference.bounds import relative
+from reference.bounds import TINY, relative
+from reference.laws.common import alone, contained, scales
+from reference.laws.rms_norm import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.sizes import TOKENS, WIDTHS
+
+SIGNATURE = "x: f32[tokens hidden], weight: f32[hidden], eps: f64 -> out: f32[tokens hidden]"
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -18,17 +23,50 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    rng, shape = case.rng(), case.shape
-    return {
-        "x": case.array(rng, shape["tokens"], shape["hidden"]),
-        "weight": case.array(rng, shape["hidden"]),
-        "eps": float(rng.choice([1e-5, 1e-6, 1e-3])),
-    }
+    """Without eps the squares of a row must not vanish."""
+    rng = case.rng()
+    eps = max(some_eps(case, rng), 1e-12 if case.values in ("zeros", "subnormal") else 0.0)
+    x = some_rows(case, rng, eps)
+    return {"x": x, "weight": case.array(rng, x.shape[1]), "eps": eps}
+
+
+def some_eps(case: Case, rng: np.random.Generator) -> float:
+    """One of those that models have, an extreme, or any; another for each seed."""
+    found = (1e-5, 0.0, 1e-12, 1e-6, 4e-7, 1e-3, 10 ** rng.uniform(-12, 0))
+    return float(found[case.seed % len(found)])
+
+
+def some_rows(case: Case, rng: np.random.Generator, eps: float) -> Array:
+    """float32 [tokens, hidden]: some rows so small that eps counts, and some of which one element,
+    often the last, is most of the sum of squares.
+
+    Of huge values the first row is all as large as a row of its length may hold: `largest` is for
+    rows of 2^16.
+    """
+    tokens, hidden = case.shape["tokens"], case.shape["hidden"]
+    x = case.array(rng, tokens, hidden)
+    small = rng.random((tokens, 1)) < 0.5
+    x = np.where(small, x * np.float32(np.sqrt(eps) or 1), x)
+    if case.values == "huge":
+        x[:1] = np.copysign(case.largest * np.sqrt(2**16 / hidden), x[:1])
+    else:
+        rows = np.flatnonzero(rng.random(tokens) < 0.5)
+        x[rows, often_the_last(rng, hidden, len(rows))] *= np.float32(100)
+    return x
+
+
+def often_the_last(rng: np.random.Generator, size: int, count: int) -> Array:
+    """So many places, of which the last is the first that a kernel forgets."""
+    return np.where(rng.random(count) < 0.5, size - 1, rng.integers(size, size=count))
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The sum of squares has gamma(hidden + 1), halved by the root; six more roundings follow."""
-    return {"out": relative(expected["out"], (inputs["x"].shape[1] + 1) / 2 + 6)}
+    """The sum of squares has gamma(hidden + 1), halved by the root; six more roundings follow.
+
+    An element may vanish by the row's factor, before the weight.
+    """
+    growth = relative(expected["out"], (inputs["x"].shape[1] + 1) / 2 + 6)
+    return {"out": growth + TINY * np.abs(inputs["weight"])}
 
 
 def cost(shape: Shape, format: str | None) -> Cost:
@@ -39,12 +77,28 @@ def cost(shape: Shape, format: str | None) -> Cost:
 OP = Op(
     name="rms_norm",
     reference=rms_norm,
-    signature="x: f32[tokens hidden], weight: f32[hidden], eps: f64 -> out: f32[tokens hidden]",
-    axes={"tokens": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 129, 2048)},
+    signature=SIGNATURE,
+    axes={"tokens": TOKENS, "hidden": WIDTHS},
     make=make,
     bound=bound,
     cost=cost,
-    # the second is longer than what a block of threads of a GPU holds at once
-    corners=({"tokens": 2, "hidden": 2048}, {"tokens": 2, "hidden": 4128}),
+    corners=(
+        {"tokens": 0, "hidden": 33},
+        {"tokens": 65, "hidden": 33},
+        {"tokens": 513, "hidden": 17},
+        {"tokens": 2, "hidden": 2048},
+        {"tokens": 2, "hidden": 4128},  # longer than what a block of a GPU's threads holds at once
+        {"tokens": 2, "hidden": 8193},
+        {"tokens": 3, "hidden": 14_335},
+        {"tokens": 10, "hidden": 14_336},
+    ),
     nan="token",
+    largest=2.0**55,  # of 2^16 elements the squares are summed in float32
+    laws=(
+        alone(SIGNATURE, make),
+        contained(SIGNATURE, make),
+        scales(make, ["x"], [-1]),
+        scales(make, ["weight"], [-1, 0, 2, 0.5]),
+        *LAWS,
+    ),
 )

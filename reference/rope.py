@@ -11,7 +11,18 @@ from collections.abc import Callable
 import numpy as np
 
 from reference.bounds import TINY, U, gamma
+from reference.laws.common import alone, contained, scales
+from reference.laws.rope import LAWS_OF_ROTATION, LAWS_OF_TURNING
 from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
+from reference.sizes import TOKENS
+
+ROTATION = (
+    "positions: i32[tokens], frequencies: f64[pairs], magnitude: f64 -> out: f32[tokens pairs 2]"
+)
+TURNED = (
+    "x: f32[tokens heads head_dim], rotation: f32[tokens pairs 2]"
+    " -> out: f32[tokens heads head_dim]"
+)
 
 
 def rotation(positions: Array, frequencies: Array, magnitude: float) -> Array:
@@ -49,13 +60,20 @@ def _turn(x: Array, rotation: Array, first: slice, second: slice) -> Array:
 
 
 def make_rotation(case: Case) -> Arguments:
+    """Positions of all magnitudes, and bases of frequencies from what models have to far beyond."""
     rng, shape = case.rng(), case.shape
-    dims = 2 * np.arange(shape["pairs"]) / max(1, 2 * shape["pairs"])
+    base = (1e4, 5e5, 1e6, 10 ** rng.uniform(0, 10))[case.seed % 4]
+    stretch = float(rng.choice([1, 1, 4, 32]))
     return {
-        "positions": rng.integers(0, 131072, shape["tokens"], dtype=np.int32),
-        "frequencies": float(rng.choice([1e4, 5e5])) ** -dims,
-        "magnitude": float(rng.choice([1.0, 1.1386])),
+        "positions": (2 ** rng.uniform(0, 31, shape["tokens"]) - 1).astype(np.int32),
+        "frequencies": base ** -(np.arange(shape["pairs"]) / shape["pairs"]) / stretch,
+        "magnitude": some_magnitude(case),
     }
+
+
+def some_magnitude(case: Case) -> float:
+    """One of plain rotation, of YaRN's, and others, another for each seed."""
+    return (1.0, 1.1386, 0.5, 2.0, 1e-3)[case.seed % 5]
 
 
 def rotation_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -68,20 +86,21 @@ def rotation_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, A
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
     angle = rng.uniform(0, 2 * np.pi, (shape["tokens"], shape["pairs"]))
-    turn = np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
+    turn = some_magnitude(case) * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     return {
         "x": case.array(rng, shape["tokens"], shape["heads"], shape["head_dim"]),
-        "rotation": turn,
+        "rotation": turn.astype(np.float32),
     }
 
 
 def turned_bound(inputs: Arguments, first: slice, second: slice) -> dict[str, Array]:
-    """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|); what is not turned is exact."""
+    """Two products and a sum: gamma(2) * (|a||cos| + |b||sin|), and each of the three may vanish;
+    what is not turned is exact."""
     x, turn = np.abs(inputs["x"]).astype(np.float64), np.abs(inputs["rotation"])[:, None]
     a, b, cos, sin = x[:, :, first], x[:, :, second], turn[..., 0], turn[..., 1]
     bound = np.zeros(x.shape)
-    bound[:, :, first] = gamma(2) * (a * cos + b * sin) + TINY
-    bound[:, :, second] = gamma(2) * (a * sin + b * cos) + TINY
+    bound[:, :, first] = gamma(2) * (a * cos + b * sin) + 3 * TINY
+    bound[:, :, second] = gamma(2) * (a * sin + b * cos) + 3 * TINY
     return {"out": bound}
 
 
@@ -115,21 +134,37 @@ def _row(reference: Callable[[Array, Array], Array], bound: Bound) -> Op:
     return Op(
         name=reference.__name__,
         reference=reference,
-        signature=(
-            "x: f32[tokens heads head_dim], rotation: f32[tokens pairs 2]"
-            " -> out: f32[tokens heads head_dim]"
-        ),
+        signature=TURNED,
         axes={
-            "tokens": (0, 1, 2, 7),
-            "heads": (1, 3, 8),
-            "head_dim": (2, 6, 32, 64, 128),
-            "pairs": (1, 3, 16, 32, 64),
+            "tokens": TOKENS,
+            "heads": (1, 2, 3, 5, 8, 9, 16, 17, 33),
+            "head_dim": (2, 6, 16, 18, 32, 34, 64, 66, 96, 130),
+            "pairs": (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 65),
         },
         make=make,
         bound=bound,
         cost=cost,
         fit=fit,
+        corners=(
+            {"tokens": 0, "heads": 3, "head_dim": 10, "pairs": 5},
+            {"tokens": 65, "heads": 8, "head_dim": 64, "pairs": 32},
+            {"tokens": 513, "heads": 2, "head_dim": 10, "pairs": 3},
+            {"tokens": 3, "heads": 64, "head_dim": 128, "pairs": 64},
+            {"tokens": 2, "heads": 71, "head_dim": 64, "pairs": 32},
+            {"tokens": 3, "heads": 32, "head_dim": 80, "pairs": 40},
+            {"tokens": 3, "heads": 32, "head_dim": 80, "pairs": 16},
+            {"tokens": 3, "heads": 8, "head_dim": 256, "pairs": 128},
+            {"tokens": 2, "heads": 8, "head_dim": 256, "pairs": 32},
+        ),
         nan="token",
+        largest=2.0**125,  # two products, of up to twice that, are added
+        laws=(
+            alone(TURNED, make),
+            alone(TURNED, make, "heads"),
+            contained(TURNED, make),
+            scales(make, ["x"], [-1, 2, 0.5]),
+            *LAWS_OF_TURNING[reference.__name__],
+        ),
     )
 
 
@@ -137,15 +172,23 @@ OPS = (
     Op(
         name="rotation",
         reference=rotation,
-        signature=(
-            "positions: i32[tokens], frequencies: f64[pairs], magnitude: f64"
-            " -> out: f32[tokens pairs 2]"
-        ),
-        axes={"tokens": (0, 1, 2, 7, 33), "pairs": (1, 3, 32, 64)},
+        signature=ROTATION,
+        axes={"tokens": TOKENS, "pairs": (1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 40, 48, 64, 65)},
         make=make_rotation,
         bound=rotation_bound,
         cost=rotation_cost,
         values=("normal",),
+        corners=(
+            {"tokens": 0, "pairs": 5},
+            {"tokens": 65, "pairs": 32},
+            {"tokens": 513, "pairs": 3},
+            {"tokens": 9, "pairs": 128},
+        ),
+        laws=(
+            alone(ROTATION, make_rotation),
+            alone(ROTATION, make_rotation, "pairs"),
+            *LAWS_OF_ROTATION,
+        ),
     ),
     _row(rope_norm, norm_bound),
     _row(rope_neox, neox_bound),

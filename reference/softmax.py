@@ -3,13 +3,20 @@
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
+from reference.laws.common import alone, contained
+from reference.laws.softmax import LAWS
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.rms_norm import often_the_last
+from reference.sizes import ELEMENTS
+
+SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
 
 
 def softmax(x: Array) -> Array:
     """out = exp(x - max x) / sum exp(x - max x).
 
-    x [tokens, width] -> float64 [tokens, width]; -inf becomes 0, but a row needs a finite value.
+    x [tokens, width] -> float64 [tokens, width]; -inf becomes 0, but a row without a finite value
+    or with +inf has no softmax: it becomes NaN.
     """
     x = x.astype(np.float64)
     powers = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -17,11 +24,15 @@ def softmax(x: Array) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """Some rows have an element, often the last, that stands out so far that it has to be seen."""
     rng, shape = case.rng(), case.shape
     x = case.array(rng, shape["tokens"], shape["width"])
     masked = np.asarray(rng.random(x.shape) < 0.1)
     masked[:, :1] = False
-    return {"x": np.where(masked, np.float32(-np.inf), x)}
+    x = np.where(masked, np.float32(-np.inf), x)
+    rows = np.flatnonzero(rng.random(len(x)) < 0.5)
+    x[rows, often_the_last(rng, shape["width"], len(rows))] += np.float32(100)
+    return {"x": x}
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -46,10 +57,21 @@ def cost(shape: Shape, format: str | None) -> Cost:
 OP = Op(
     name="softmax",
     reference=softmax,
-    signature="x: f32[tokens width] -> out: f32[tokens width]",
-    axes={"tokens": (0, 1, 2, 7), "width": (1, 2, 31, 33, 127, 1000)},
+    signature=SIGNATURE,
+    axes=ELEMENTS,
     make=make,
     bound=bound,
     cost=cost,
+    corners=(
+        {"tokens": 0, "width": 33},
+        {"tokens": 65, "width": 33},
+        {"tokens": 513, "width": 17},
+        {"tokens": 3, "width": 4100},
+        {"tokens": 2, "width": 32_000},
+        {"tokens": 2, "width": 128_256},
+        {"tokens": 1, "width": 256_000},
+    ),
     nan="token",
+    largest=2.0**127,
+    laws=(alone(SIGNATURE, make), contained(SIGNATURE, make), *LAWS),
 )

@@ -3,7 +3,10 @@
 import numpy as np
 
 from reference import linear as dense
+from reference.bounds import FACTOR
 from reference.embedding import whole_blocks
+from reference.laws.common import contained
+from reference.laws.sparse_linear import laws
 from reference.linear import linear
 from reference.neuron_masks import active_rows, complaint, some_mask, some_slots
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
@@ -27,7 +30,7 @@ def sparse_linear(
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    x = case.array(rng, shape["tokens"], shape["hidden"])
+    x = dense.some_tokens(case, rng, shape["tokens"], shape["hidden"])
     weight = case.weight(rng, shape["held"], shape["hidden"])
     mask = some_mask(rng, shape["tokens"], shape["neurons"], shape["active"])
     rows, count = active_rows(mask)
@@ -88,27 +91,47 @@ def fit(shape: Shape, format: str | None) -> Shape:
 FORMATS_OF_SPARSE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")
 
 
+SIGNATURE = (
+    "x: f32[tokens hidden], weight: format[held hidden], mask: u8[tokens neurons],"
+    " rows: i32[neurons], count: i32[1], slots: i32[neurons] -> out: f32[tokens neurons]"
+)
+
+
 OP = Op(
     name="sparse_linear",
     reference=sparse_linear,
-    signature=(
-        "x: f32[tokens hidden], weight: format[held hidden], mask: u8[tokens neurons],"
-        " rows: i32[neurons], count: i32[1], slots: i32[neurons] -> out: f32[tokens neurons]"
-    ),
+    signature=SIGNATURE,
     axes={
-        "tokens": (0, 1, 2, 3, 5, 9, 33),
-        "hidden": (1, 2, 31, 33, 129, 256),
-        "neurons": (1, 2, 31, 33, 65, 127),
-        "active": (0, 1, 5, 16, 40, 127),
-        "held": (1, 2, 17, 33, 65, 160),
+        "tokens": (1, 2, 3, 5, 9, 33),
+        "hidden": (31, 33, 129, 256),
+        "neurons": (31, 33, 65, 127, 300),
+        "active": (5, 16, 17, 40, 127, 280),
+        "held": (17, 33, 65, 160, 290),
     },
     make=make,
     bound=bound,
     cost=cost,
     formats=FORMATS_OF_SPARSE,
     fit=fit,
-    # more tokens than a kernel holds at once, and a hidden that it has to cut
-    corners=({"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33, "held": 40},),
+    # the least there is; more tokens than a kernel holds at once, and a hidden that it has to cut;
+    # sizes of models
+    corners=(
+        {"tokens": 0, "hidden": 33, "neurons": 9, "active": 5, "held": 9},
+        {"tokens": 1, "hidden": 1, "neurons": 1, "active": 1, "held": 1},
+        {"tokens": 2, "hidden": 2, "neurons": 2, "active": 1, "held": 1},
+        {"tokens": 1, "hidden": 64, "neurons": 65, "active": 0, "held": 1},
+        {"tokens": 3, "hidden": 64, "neurons": 65, "active": 0, "held": 1},
+        {"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33, "held": 40},
+        {"tokens": 1, "hidden": 32, "neurons": 14_336, "active": 4_200, "held": 4_300},
+        {"tokens": 3, "hidden": 33, "neurons": 11_009, "active": 4_100, "held": 4_100},
+        {"tokens": 1, "hidden": 8, "neurons": 65_700, "active": 300, "held": 65_600},
+        {"tokens": 65, "hidden": 14_336, "neurons": 20, "active": 17, "held": 18},
+        {"tokens": 513, "hidden": 65, "neurons": 300, "active": 280, "held": 300},
+    ),
     complaint=not_the_mask,
     rounded={"int8": as_int8},
+    nan="token",
+    largest=FACTOR,
+    varying=("tokens", "active"),
+    laws=(contained(SIGNATURE, make), *laws(make)),
 )

@@ -86,13 +86,20 @@ def huge(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 
 def infinite(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Ordinary numbers, some infinities of either sign and zeros below zero."""
-    odd = np.array([np.inf, -np.inf, -0.0], np.float32)
-    return np.where(rng.random(dims) < 0.01, rng.choice(odd, dims), normal(rng, dims))
+    return among(normal(rng, dims), np.array([np.inf, -np.inf, -0.0], np.float32), rng)
 
 
 def nan(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
     """Ordinary numbers, some of them none."""
-    return np.where(rng.random(dims) < 0.01, np.float32(np.nan), normal(rng, dims))
+    return among(normal(rng, dims), np.array([np.nan], np.float32), rng)
+
+
+def among(x: Array, odd: Array, rng: np.random.Generator) -> Array:
+    """x with odd numbers here and there, each of them at least once where there is room."""
+    x = np.where(rng.random(x.shape) < 0.01, rng.choice(odd, x.shape), x)
+    places = rng.choice(x.size, min(x.size, len(odd)), replace=False)
+    x.flat[places] = rng.permutation(odd)[: len(places)]
+    return x
 
 
 LARGEST = 2.0**40  # magnitude that inputs reach where an op does not say otherwise

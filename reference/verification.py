@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from reference.bounds import U64, gamma
+from reference.laws import verification as laws
+from reference.laws.common import alone
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
+from reference.samplers.distribution import LARGEST, LEAST, NEARLY_ONE
 from reference.softmax import softmax
-
-LEAST = 2.0**-1074  # the smallest float64 above zero
-NEARLY_ONE = 1 - 2.0**-53
 
 
 def at(rows: Array, tokens: Array) -> Array:
@@ -103,46 +103,58 @@ def certain_of(tokens: Array, vocab: int) -> Array:
     return rows
 
 
-def some_u(case: Case, rng: np.random.Generator) -> Array:
-    """Uniform, and both ends."""
-    u = rng.random(case.shape["nodes"])
-    ends = np.where(rng.random(u.shape) < 0.5, 0.0, NEARLY_ONE)
-    return np.where(rng.random(u.shape) < 0.2, ends, u)
+def in_turn(case: Case, *options: Any) -> Array:
+    """Each row's element of one of the options, which take turns; cases begin with different
+    ones. [nodes]"""
+    rows = case.seed % len(options) + np.arange(case.shape["nodes"])
+    return np.asarray(np.choose(rows % len(options), options))
 
 
 def _make_rejected(case: Case) -> Arguments:
-    """By row, q is p, almost p, certain of its token, or another distribution; every other token
-    is drawn from q."""
+    """By row, q is another distribution, certain of its token, p, p but for a hair, or almost p;
+    some tokens are drawn from q."""
     rng, vocab = case.rng(), case.shape["vocab"]
-    p, other, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
-    almost = p * (1 + 2.0**-50 * rng.integers(-4, 5, p.shape))
-    certain = certain_of(tokens, vocab)
-    kind = rng.choice(4, (len(p), 1), p=(0.1, 0.1, 0.2, 0.6))
-    q = np.choose(kind, [p, np.minimum(almost, 1), certain, other])
-    drawn = pick(q, rng.random(len(q)))
-    tokens = np.where((kind[:, 0] == 2) | (rng.random(len(q)) < 0.5), tokens, drawn)
-    return {"p": p, "q": q, "tokens": tokens.astype(np.int32)}
+    p, q, tokens = some_rows(case, rng), some_rows(case, rng), some_tokens(case, rng)
+    other, certain, equal, hair, almost = range(5)
+    kind = in_turn(case, other, certain, certain, other, equal, hair, almost)
+    q[kind == certain] = certain_of(tokens[kind == certain], vocab)
+    q[kind == equal] = p[kind == equal]
+    rows = np.flatnonzero(kind == hair)
+    least, q[rows] = p[rows].argmin(axis=-1), p[rows]
+    p[rows, least], q[rows, least] = np.maximum(p[rows, least], 2.0**-1060), 0
+    steps = rng.integers(-4, 5, (np.sum(kind == almost), vocab))
+    q[kind == almost] = np.minimum(p[kind == almost] * (1 + 2.0**-50 * steps), 1)
+    drawn = in_turn(case, False, True, False)
+    tokens[drawn] = pick(q[drawn], rng.random(np.sum(drawn)))
+    return {"p": p, "q": q, "tokens": tokens}
 
 
 def _make_accept(case: Case) -> Arguments:
-    """u is also p(x) / q(x) itself, where the product's rounding decides."""
+    """u is also p(x) / q(x) itself, where the product's rounding decides, or so near to it that
+    float32 would decide otherwise."""
     inputs, rng = _make_rejected(case), case.rng()
     p, q = (at(inputs[name], inputs["tokens"]) for name in "pq")
-    ratio, tied = p / np.where(p < q, q, 1), (p < q) & (rng.random(p.shape) < 0.3)
-    return {**inputs, "u": np.where(tied, ratio, some_u(case, rng))}
+    u = rng.random(len(p))
+    ratio = np.where(p < q, p / np.where(p < q, q, 1), u)
+    above = np.minimum(ratio * (1 + 2.0**-40), NEARLY_ONE)
+    u = in_turn(case, u, ratio * (1 - 2.0**-40), 0.0, ratio, NEARLY_ONE, above)
+    return {**inputs, "u": u}
 
 
 def _make_exclude(case: Case) -> Arguments:
     """A fifth of the rows are certain of the token that goes."""
     rng = case.rng()
     p, tokens = some_rows(case, rng), some_tokens(case, rng)
-    certain = rng.random((len(p), 1)) < 0.2
-    return {"p": np.where(certain, certain_of(tokens, case.shape["vocab"]), p), "tokens": tokens}
+    certain = in_turn(case, False, False, False, False, True)
+    p[certain] = certain_of(tokens[certain], case.shape["vocab"])
+    return {"p": p, "tokens": tokens}
 
 
 def _make_pick(case: Case) -> Arguments:
     rng = case.rng()
-    return {"p": some_rows(case, rng), "u": some_u(case, rng)}
+    p, u = some_rows(case, rng), rng.random(case.shape["nodes"])
+    p *= in_turn(case, 1.0, 0.5, 1.0, 2.0**-40)[:, None]  # rows need not sum to one
+    return {"p": p, "u": in_turn(case, u, u, 0.0, u, NEARLY_ONE)}
 
 
 def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -206,54 +218,74 @@ def cost_of_accept(shape: Shape, format: str | None) -> Cost:
 
 
 _ON_ROWS: dict[str, Any] = {
-    "values": ("normal", "large", "tiny", "spiky", "equal", "signs"),
-    "axes": {"nodes": (0, 1, 2, 7, 33), "vocab": (1, 2, 3, 16, 31, 33, 127, 1000)},
+    "axes": {
+        "nodes": (0, 1, 2, 3, 7, 8, 9, 16, 17, 33, 65),
+        "vocab": (1, 2, 3, 16, 31, 33, 63, 64, 65, 127, 129, 1000),
+    },
+    "corners": (
+        {"nodes": 5, "vocab": 32000},
+        {"nodes": 3, "vocab": 128256},
+        {"nodes": 2, "vocab": 256000},
+        {"nodes": 513, "vocab": 33},
+    ),
+    "largest": LARGEST,
+    "varying": ("nodes",),
 }
+ACCEPT = (
+    "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes], u: f64[nodes]"
+    " -> accepted: u8[nodes]"
+)
+RECOVER = "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
+EXCLUDE = "p: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
+PICK = "p: f64[nodes vocab], u: f64[nodes] -> tokens: i32[nodes]"
 OPS = (
     Op(
         name="accept",
         reference=accept,
-        signature=(
-            "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes], u: f64[nodes]"
-            " -> accepted: u8[nodes]"
-        ),
+        signature=ACCEPT,
         make=_make_accept,
         bound=exact,
         cost=cost_of_accept,
         complaint=complaint,
+        laws=(alone(ACCEPT, _make_accept, "nodes"), *laws.ACCEPT),
         **_ON_ROWS,
     ),
     Op(
         name="recover",
         reference=recover,
-        signature=(
-            "p: f64[nodes vocab], q: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]"
-        ),
+        signature=RECOVER,
         make=_make_rejected,
         bound=bound_of_recovered,
         cost=_cost(24, 3),
         complaint=complaint,
+        laws=(
+            alone(RECOVER, _make_rejected, "nodes"),
+            *laws.of_recover(_make_rejected),
+            *laws.RECOVER,
+        ),
         **_ON_ROWS,
     ),
     Op(
         name="exclude",
         reference=exclude,
-        signature="p: f64[nodes vocab], tokens: i32[nodes] -> out: f64[nodes vocab]",
+        signature=EXCLUDE,
         make=_make_exclude,
         bound=bound_of_quotients,
         cost=_cost(16, 2),
         complaint=complaint,
+        laws=(alone(EXCLUDE, _make_exclude, "nodes"), *laws.of_exclude(_make_exclude)),
         **_ON_ROWS,
     ),
     Op(
         name="pick",
         reference=pick,
-        signature="p: f64[nodes vocab], u: f64[nodes] -> tokens: i32[nodes]",
+        signature=PICK,
         make=_make_pick,
         bound=exact,
         also=also,
         cost=_cost(8, 1),
         complaint=nothing_to_pick,
+        laws=(alone(PICK, _make_pick, "nodes"), *laws.of_pick(_make_pick), *laws.PICK),
         **_ON_ROWS,
     ),
 )

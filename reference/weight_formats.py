@@ -4,9 +4,18 @@ import numpy as np
 
 from reference.embedding import whole_blocks
 from reference.formats import FORMATS
+from reference.laws.common import alone
+from reference.laws.weight_formats import QUANTISING, importance_is_relative
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
-AXES = {"rows": (0, 1, 2, 7), "hidden": (1, 2, 31, 33, 127, 256)}
+AXES = {"rows": (1, 2, 7, 9, 33), "hidden": (31, 33, 127, 129, 256)}
+CORNERS = (
+    {"rows": 0, "hidden": 33},
+    {"rows": 1, "hidden": 1},
+    {"rows": 3, "hidden": 2},
+    {"rows": 65, "hidden": 33},
+    {"rows": 5, "hidden": 14_336},  # more than 65,536 elements
+)
 
 
 def quantise(x: Array, format: str) -> Array:
@@ -53,38 +62,53 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(elements * (4 + FORMATS[format or "F32"].bits / 8), elements)
 
 
+QUANTISE = "x: f32[rows hidden] -> out: format[rows hidden]"
+WEIGHTED = "x: f32[rows hidden], importance: f32[hidden] -> out: format[rows hidden]"
+DEQUANTISE = "data: format[rows hidden] -> out: f32[rows hidden]"
+
 OPS = (
     Op(
         name="quantise",
         reference=quantise,
-        signature="x: f32[rows hidden] -> out: format[rows hidden]",
+        signature=QUANTISE,
         axes=AXES,
         make=make_quantise,
         bound=bound,
         cost=cost,
         formats=tuple(name for name, kind in FORMATS.items() if kind.encode),
         fit=whole_blocks,
+        corners=CORNERS,
+        varying=("rows",),
+        laws=(alone(QUANTISE, make_quantise, "rows"), *QUANTISING),
     ),
     Op(
         name="quantise_weighted",
         reference=quantise_weighted,
-        signature="x: f32[rows hidden], importance: f32[hidden] -> out: format[rows hidden]",
+        signature=WEIGHTED,
         axes=AXES,
         make=make_weighted,
         bound=bound,
         cost=cost,
         formats=tuple(name for name, form in FORMATS.items() if form.encode_weighted),
         fit=whole_blocks,
+        corners=CORNERS,
+        varying=("rows",),
+        laws=(alone(WEIGHTED, make_weighted, "rows"), importance_is_relative(make_weighted)),
     ),
     Op(
         name="dequantise",
         reference=dequantise,
-        signature="data: format[rows hidden] -> out: f32[rows hidden]",
+        signature=DEQUANTISE,
         axes=AXES,
         make=make_dequantise,
         bound=bound,
         cost=cost,
         formats=tuple(FORMATS),
         fit=whole_blocks,
+        corners=(*CORNERS, {"rows": 1000, "hidden": 33}),
+        nan="element",
+        varying=("rows",),
+        laws=(alone(DEQUANTISE, make_dequantise, "rows"),),
+        separate="rows",
     ),
 )

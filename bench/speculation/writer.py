@@ -41,8 +41,7 @@ def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length:
     started = time.perf_counter()
     try:
         for piece in pieces:
-            if piece.token is None or piece.finish_reason:
-                break
+            assert piece.token is not None  # nobody cancels
             tokens.append(piece.token)
             steps += not piece.drafted
             if len(tokens) > length and not piece.drafted:

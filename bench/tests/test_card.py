@@ -180,7 +180,7 @@ def test_reading_takes_every_weight(engine: Engine) -> None:
     packed = sum(weight.nbytes for weight in streamed(engine.model))
     steps = [step for step in engine.model.plan.steps if step.node.op == "linear"]
     stored = sum(
-        stored_bytes(step.node, sizes, cost_of(step.node, sizes, 0))
+        stored_bytes(step.node, sizes, cost_of(step, sizes, 0))
         for step in steps
         for sizes in ({"tokens": 1, "outputs": 1},)
     )

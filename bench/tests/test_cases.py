@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.cases import CACHES, LOGITS, TOKENS, BenchCase, asked, cases
-from bench.workload import TRUTHS, Workload, cost_shape
+from bench.workload import TRUTHS, Workload, cost_shape, weight
 from data import shapes
 from data.shapes import ShapeError
 from engine.config import ModelConfig
@@ -146,6 +146,19 @@ def test_work_of_a_case_costs_what_its_op_says():
     seen = [512 - 8 + 1 + i for i in range(8)]
     assert cost_shape("attention", shape)["capacity"] == sum(seen) / 8
     assert cost_shape("softmax", shape) is shape
+
+
+PACKED = [kernel for kernel in KERNELS if kernel.op == "linear" and kernel.pack]
+
+
+@pytest.mark.parametrize("row", PACKED, ids=lambda kernel: kernel.name)
+def test_no_more_weight_is_counted_than_is_read(row):
+    """Whichever CPU has it: a kernel that rounds float32 to bfloat16 reads half of the file's
+    bytes, and by a cost of all of them it would be faster than the machine can be."""
+    shape = {"tokens": 1, "hidden": 1024, "out": 64}
+    packed = row.pack.memory(weight(row.format, shape["out"], shape["hidden"]))
+    activations = 4 * (shape["hidden"] + shape["out"])
+    assert Workload.of(BenchCase(row, shape, ())).cost.bytes <= packed.nbytes + activations
 
 
 @pytest.mark.parametrize("op", ["linear", "embedding", "attention", "sparse_linear", "sparse_axpy"])

@@ -33,7 +33,7 @@ def test_sparse_nodes_cost_what_they_read(sparse_model: Path, tokens: int) -> No
         for counted in engine.model.counted.values():
             counted.clear()
         engine.model.evaluate(ids[3:], 3)
-        nodes = {s.node.label: s.node for s in engine.model.plan.steps}
+        steps = {s.node.label: s for s in engine.model.plan.steps}
         sizes = {"tokens": tokens, "outputs": 1}
         for block, counted in engine.model.counted.items():
             for name, read in (
@@ -41,7 +41,7 @@ def test_sparse_nodes_cost_what_they_read(sparse_model: Path, tokens: int) -> No
                 ("ffn_up", np.count_nonzero(counted.hits)),
                 ("ffn_down_t", np.count_nonzero(counted.hits)),
             ):
-                cost = cost_of(nodes[f"{block}.{name}"], sizes, 3, read)
+                cost = cost_of(steps[f"{block}.{name}"], sizes, 3, read)
                 assert 0 < read < FFN
                 assert found[f"{block}.{name}"].bytes == cost.bytes > 2 * HIDDEN * read
     with Engine.load(sparse_model, threads=2, context=32, sparse="off") as engine:

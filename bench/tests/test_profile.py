@@ -142,10 +142,10 @@ def test_a_decode_reads_every_weight(found: Profile) -> None:
 
 def test_a_prompt_meets_the_cells_of_its_tokens(engine: Engine) -> None:
     """A prompt's attention does what its tokens would do one by one, and reads each cell once."""
-    (node, *_) = (s.node for s in engine.model.plan.steps if s.node.op == "attention")
+    (step, *_) = (s for s in engine.model.plan.steps if s.node.op == "attention")
     tokens, depth = 5, 3
-    together = cost_of(node, {"tokens": tokens, "outputs": 1}, depth)
-    alone = [cost_of(node, {"tokens": 1, "outputs": 1}, depth + t) for t in range(tokens)]
+    together = cost_of(step, {"tokens": tokens, "outputs": 1}, depth)
+    alone = [cost_of(step, {"tokens": 1, "outputs": 1}, depth + t) for t in range(tokens)]
     assert together.operations == sum(cost.operations for cost in alone)
     assert alone[-1].bytes < together.bytes < sum(cost.bytes for cost in alone)
 

@@ -37,8 +37,8 @@ def keys(config: Fields) -> gw.Keys:
         for name in ("attn_factor", "extrapolation_factor"):  # of YaRN's first code
             if rope.real(name, 1.0) != 1:
                 raise rope.error(f"{name} is {rope.get(name)}, which transformers ignores")
-        # llama.cpp reads attn_factor, which multiplies YaRN's own, where it reads yarn_attn_factor
-        # of no family here
+        # of attn_factor, which multiplies YaRN's own, and yarn_attn_factor, which is in its place,
+        # llama.cpp reads the first
         own = rope_frequencies.yarn_magnitude(factor)
         fast, slow = betas(rope)
         found |= {
@@ -52,9 +52,8 @@ def keys(config: Fields) -> gw.Keys:
 
 def betas(rope: Fields) -> tuple[float, float]:
     """Turns within the original context between which YaRN's ramp lies; 0 means the default."""
-    return rope.real("beta_fast", BETAS[0]) or BETAS[0], rope.real("beta_slow", BETAS[1]) or BETAS[
-        1
-    ]
+    fast, slow = BETAS
+    return rope.real("beta_fast", fast) or fast, rope.real("beta_slow", slow) or slow
 
 
 def notes(config: Fields, gguf: str) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
-from engine.gpu.greedy import NEEDS, Greedy
+from engine.gpu.greedy import Greedy, needs
 from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.mirror import Inputs
@@ -74,10 +74,9 @@ def joined(
         next(others).steps if part.on_gpu else next(own) for part in division.parts
     ]
     every_step = list(chain(*in_order))
-    greedy = None
-    if all(need in choosing for need in NEEDS):
+    greedy, vocab = None, division.result.sizes(limits)[-1]
+    if all(need in choosing for need in needs(vocab)):
         logits = loaded.plan.buffer(division.result)
-        vocab = division.result.sizes(limits)[-1]
         greedy = Greedy(division.device, choosing, logits, vocab)
     return Hybrid(
         division, every_step, loaded.plan, loaded.inputs, crossing, plan, programs, greedy

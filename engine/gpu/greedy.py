@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 
 from engine.sampler import Likeliest
+from engine.sampling_chain import over
 from kernels.choose import Need
 from kernels.cuda.call import between, calls
 from kernels.cuda.device import Buffer, Device
 from kernels.cuda.kernel import CudaKernel
 
-NEEDS = (Need("greedy"), Need("log_sum_exp"))
 FOUND = np.dtype([("token", "i4"), ("", "V12"), ("log_sum", "f8"), ("", "V8")])  # of a row
+
+
+def needs(vocab: int) -> tuple[Need, ...]:
+    """What it asks of the kernels."""
+    return over("greedy", vocab), over("log_sum_exp", vocab)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,14 @@ class _Recorded:
 
 
 class Greedy:
-    """By kernels for `NEEDS`, over `logits` float32 [rows, vocab] of the last step. Its memory is
-    taken when it is first asked."""
+    """By kernels for `needs(vocab)`, over `logits` float32 [rows, vocab] of the last step. Its
+    memory is taken when it is first asked."""
 
     def __init__(
         self, device: Device, kernels: Mapping[Need, CudaKernel], logits: Buffer, vocab: int
     ) -> None:
         self._device, self._logits, self._vocab = device, logits, vocab
-        self._kernels = [kernels[need] for need in NEEDS]
+        self._kernels = [kernels[need] for need in needs(vocab)]
         self._row_bytes = 4 * vocab
         self._recorded: _Recorded | None = None
         for kernel in self._kernels:

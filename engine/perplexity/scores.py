@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.engine import Engine
 from engine.perplexity.text import Passage, PerplexityError
+from engine.sampling_chain import over
 from kernels.call import bind
-from kernels.choose import Need
 from reference.op import Arguments
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -58,11 +58,11 @@ class Scorer:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, model = engine, engine.model
-        needs = {op: Need(op) for op in OPS}
+        vocab = model.config.vocab
+        needs = {op: over(op, vocab) for op in OPS}
         kernels = model.chooser.choose(list(needs.values()), model.options.progress.certified)
         for kernel in kernels.values():
             kernel.share.compile()  # now, not while the first passage waits
-        vocab = model.config.vocab
         self._row, self._out = np.empty(vocab, np.float32), np.empty(1)
         self._codes, self._line = np.empty(vocab, np.uint16), np.empty(2, np.float32)
         logits: Arguments = {"logits": self._row}

@@ -4,12 +4,13 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import add, div, f32x16, fma, maximum, mul, splat, sub, zero
+from kernels.cpu.simd import add, div, f32x16, fma, maximum, minimum, mul, splat, sub, zero
 from kernels.cpu.simd_exp import exp
 from kernels.cpu.sweep import load_some, own_elements, store_some
 from reference.activations import OPS
 
 SIGNATURE = OPS[0].signature
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @njit(inline="always")
@@ -32,8 +33,11 @@ def gelu_of(x):
 
 @njit(inline="always")
 def gelu_erf_of(x):
-    """max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, erfc as in Numerical Recipes (6.2)."""
-    size = maximum(x, sub(zero(f32x16), x))
+    """max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, erfc as in Numerical Recipes (6.2).
+
+    Infinity passes as the largest number would; minus infinity becomes NaN.
+    """
+    size = maximum(sub(zero(f32x16), x), minimum(splat(f32x16, LARGEST), x))
     one = splat(f32x16, 1.0)
     t = div(one, fma(size, splat(f32x16, 0.35355339059327373), one))
     p = fma(splat(f32x16, 0.17087277), t, splat(f32x16, -0.82215223))

@@ -13,13 +13,14 @@ from kernels.cpu.simd import bf16x1, convert, f32x1, splat, store
 from kernels.cpu.simd_shuffle import stack
 from reference.formats import FORMATS
 from reference.formats.codebooks import FP4
+from reference.formats.format import NO_INVERSE
 
 ZERO = np.float32(0)
 
 
 @njit(inline="always")
 def inverse(d):
-    return ZERO if d == ZERO else np.float32(1) / d
+    return np.float32(1) / d if abs(d) > NO_INVERSE else ZERO
 
 
 @njit(inline="always")
@@ -61,7 +62,7 @@ def from_range(x, top, q):
     each = inverse(d)
     for j in range(len(x)):
         q[j] = min(np.int32(top), np.int32((x[j] - low) * each + np.float32(0.5)))
-    return d, low
+    return d + ZERO, low + ZERO  # of two zeros the positive one
 
 
 # One block of each block format: x float32 [block] to data uint8 [block_bytes], by way of q.

@@ -16,6 +16,7 @@ from kernels.cpu.simd import f32x16, load, splat, store, zero
 from kernels.cpu.simd_shuffle import stack
 from reference.formats.codebooks import MIDDLES, NL
 from reference.formats.fit import STEPS
+from reference.formats.format import NO_INVERSE
 
 LANES = 16
 ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
@@ -35,7 +36,7 @@ def quotient(a, b):
 
 @njit(inline="always")
 def inverse(d):
-    return where(d == ZERO, d, ONE / d)
+    return where(fabs(d) > NO_INVERSE, ONE / d, alike(d, ZERO))
 
 
 @njit(inline="always")
@@ -224,7 +225,7 @@ def affine_fit(power: int) -> Any:
             better = both(both(spread > ZERO, fitted > ZERO), found < best)
             best = where(better, found, best)
             scale, lowest = where(better, fitted, scale), where(better, shift, lowest)
-        return scale, ZERO - lowest
+        return scale + ZERO, ZERO - lowest  # of two zeros the positive one
 
     return affine
 

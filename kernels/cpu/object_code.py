@@ -23,7 +23,7 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
 from kernels.cache import keep, read, ready, say
-from kernels.cpu.construction import complaint_about
+from kernels.cpu.construction import complaint_about, complaint_about_object
 
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
@@ -73,12 +73,14 @@ def _header(name: str, key: str, code: Code) -> bytes:
 
 
 def _parsed(kept: bytes, key: str) -> Code | None:
-    """Code that is whole, and was kept under this key."""
+    """Code that is whole, was kept under this key, and looks like what is said of it."""
     header, _, machine_code = kept.partition(b"\n")
     try:
         words = json.loads(header)
         code = Code(machine_code, words["construction"], kept=True)
-        return code if (words["key"], words["digest"]) == (key, code.digest) else None
+        if (words["key"], words["digest"]) != (key, code.digest):
+            return None
+        return code if code.construction or not complaint_about_object(machine_code) else None
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

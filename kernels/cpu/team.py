@@ -1,8 +1,9 @@
 """A team of persistent threads that runs programs: lists of (share address, block address).
 
 Every thread runs its share of each entry and meets the others at a barrier, all in compiled code
-without the interpreter's lock. Between programs workers spin, then yield the core, then park
-in Python until the next one. Thread 0 is the caller.
+without the interpreter's lock. Who waits spins, then yields the core, then sleeps; who finds that
+another program took the core for its turn does not yield to it again and again, but sleeps at once.
+Workers that nothing came for park in Python until the next program. Thread 0 is the caller.
 """
 
 import ctypes
@@ -23,45 +24,75 @@ from kernels.cpu.cores import Pinned, allowed_cores, cores_to_pin
 from kernels.cpu.raised import listen, stop_listening
 from kernels.cpu.sequence import Entry
 from kernels.cpu.share import PROTOTYPE, Words, arguments, pack_words, share
+from kernels.cpu.system_calls import nanoseconds, sleep_on, wake_all
 
 # words of `sync`, each on a cache line of its own; from RAN on one for each thread
-ARRIVED, MET, POSTED, LEAVING, PARKED, RAN = 0, 16, 32, 48, 64, 80
+ARRIVED, MET, POSTED, LEAVING, PARKED, SLEEPING, RAN = 0, 16, 32, 48, 64, 80, 96
 LINE = 16
+WARY = 1  # beside RAN: how many of a thread's next waits do not yield
 
 # words of `control`
 PROGRAM, ENTRIES, SPINS = 0, 1, 2
 
-PAUSES = 20  # at a barrier before the core is yielded, if each thread has one
-IDLE_YIELDS = 20_000
+PAUSES = 20  # of who waits, before the core is yielded, if each thread has one
+YIELDS = 20_000  # before it sleeps
+TURN = 100_000  # nanoseconds: a longer yield gave the core to another program
+WARY_WAITS = 1000  # after that
+SLEEP = 5_000_000  # nanoseconds, at most
 
 MOST_THREADS = 256
 SIGNATURE = "control: u64[words], sync: i32[lines] -> "
 
 
 @inner
-def wait_past(sync, index, seen, spins, yields):
-    """Spin, then yield, until sync[index] differs from `seen`; False after so many yields."""
-    while atomic_load(sync, index) == seen:
-        if spins > 0:
-            spins -= 1
-            pause()
-        elif yields == 0:
-            return False
-        else:
-            yields -= 1
+def wait_past(sync, index, seen, spins, own):
+    """Spin, yield, and sleep once, until sync[index] differs from `seen`; whether it does.
+
+    `own` is where this thread's words are. Who goes to sleep counts first and looks then; who
+    changes the word looks for sleepers afterwards: one of the two sees the other.
+    """
+    for _ in range(spins):
+        if atomic_load(sync, index) != seen:
+            return True
+        pause()
+    if sync[own + WARY] > 0:
+        sync[own + WARY] -= np.int32(1)
+    else:
+        before = nanoseconds()
+        for _ in range(YIELDS):
+            if atomic_load(sync, index) != seen:
+                return True
             yield_core()
-    return True
+            now = nanoseconds()
+            if now - before > TURN:
+                sync[own + WARY] = WARY_WAITS
+                break
+            before = now
+    if atomic_load(sync, index) == seen:
+        atomic_add(sync, SLEEPING, np.int32(1))
+        sleep_on(sync, index, seen, SLEEP)
+        atomic_add(sync, SLEEPING, np.int32(-1))
+    return atomic_load(sync, index) != seen
 
 
 @inner
-def barrier(sync, spins, n_threads):
+def move_on(sync, index):
+    """Count sync[index] up, and wake whoever sleeps until then."""
+    atomic_add(sync, index, np.int32(1))
+    if atomic_load(sync, SLEEPING) != 0:
+        wake_all(sync, index)
+
+
+@inner
+def barrier(sync, spins, thread, n_threads):
     """The last to arrive opens it for all; everything written before is seen after."""
     met = atomic_load(sync, MET)
     if atomic_add(sync, ARRIVED, np.int32(1)) == n_threads - 1:
         atomic_add(sync, ARRIVED, np.int32(-n_threads))
-        atomic_add(sync, MET, np.int32(1))
+        move_on(sync, MET)
     else:
-        wait_past(sync, MET, met, spins, -1)
+        while not wait_past(sync, MET, met, spins, RAN + LINE * thread):
+            pass
 
 
 @inner
@@ -71,7 +102,7 @@ def run_program(control, sync, thread, n_threads):
     for i in range(np.int64(control[ENTRIES])):
         call_share(word_at(program, 2 * i), word_at(program, 2 * i + 1), thread, n_threads)
         if n_threads > 1:
-            barrier(sync, spins, n_threads)
+            barrier(sync, spins, thread, n_threads)
     sync[RAN + LINE * thread] += np.int32(1)
 
 
@@ -81,7 +112,7 @@ def lead(block, thread, n_threads):
     parked, return for the caller to wake them and to lead again."""
     control, sync = arguments(block, SIGNATURE)
     if atomic_load(sync, POSTED) == sync[RAN]:
-        atomic_add(sync, POSTED, np.int32(1))
+        move_on(sync, POSTED)
         if atomic_load(sync, PARKED) != 0:
             return
     run_program(control, sync, thread, n_threads)
@@ -97,7 +128,7 @@ def follow(block, thread, n_threads):
     control, sync = arguments(block, SIGNATURE)
     atomic_add(sync, PARKED, np.int32(-1))
     seen, spins = RAN + LINE * thread, np.int64(control[SPINS])
-    while wait_past(sync, POSTED, sync[seen], spins, IDLE_YIELDS):
+    while wait_past(sync, POSTED, sync[seen], spins, seen):
         if atomic_load(sync, LEAVING) != 0:
             break
         run_program(control, sync, thread, n_threads)
@@ -245,7 +276,7 @@ def _leave(state: _State, threads: list[threading.Thread]) -> None:
     if os.getpid() != state.process:
         return  # a fork has no workers
     state.sync[LEAVING] = 1
-    state.sync[POSTED] += 1
+    state.sync[POSTED] += 1  # who sleeps until then looks after SLEEP at the latest
     state.wake()
     for thread in threads:
         if thread is not threading.current_thread():

@@ -13,10 +13,11 @@ struct Gelu {
   }
 };
 
-// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2
+// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2; infinity passes as the largest number would, minus
+// infinity becomes NaN.
 struct GeluErf {
   __device__ float operator()(float x) const {
-    const float size = fabsf(x);
+    const float largest = 3.402823466e38f, size = x > largest ? largest : fabsf(x);
     return fmaxf(x, 0.f) - size * (0.5f * erfcf(size * 0.70710678118654752f));
   }
 };

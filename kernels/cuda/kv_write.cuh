@@ -6,7 +6,11 @@ static __device__ __forceinline__ void put_half(uint8_t* at, half_t value) {
   *reinterpret_cast<uint16_t*>(at) = value.bits;
 }
 
-static __device__ __forceinline__ float inverse(float d) { return d == 0.f ? 0.f : 1.f / d; }
+// 1 / d, and 0 where d is 0 or so small that this is no number.
+static __device__ __forceinline__ float inverse(float d) {
+  const float each = 1.f / d;
+  return fabsf(each) < INFINITY ? each : 0.f;
+}
 
 template <class Format>
 struct Encoder;

@@ -8,7 +8,15 @@ import numpy as np
 
 from reference.formats.bits import pack, unpack
 from reference.formats.fit import FINER, TRIES, affine, nearest, symmetric, weighed, whole
-from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
+from reference.formats.format import (
+    Bytes,
+    Floats,
+    Format,
+    from_halves,
+    inverse,
+    scaled_at,
+    to_halves,
+)
 
 
 def decode_q8_0(blocks: Bytes) -> Floats:
@@ -116,8 +124,9 @@ def weigh_q5_1(x: Floats, importance: Floats) -> Bytes:
 
 def _from_range(x: Floats, top: int) -> tuple[Floats, Floats, Bytes]:
     """The scale and minimum that take a block's range to 0 .. top, and its integers."""
-    m = x.min(axis=1, keepdims=True)
-    d = (x.max(axis=1, keepdims=True) - m) / np.float32(top)
+    zero = np.float32(0)  # by adding it, of two zeros the positive one
+    m = x.min(axis=1, keepdims=True) + zero
+    d = (x.max(axis=1, keepdims=True) - m) / np.float32(top) + zero
     q = np.trunc((x - m) * inverse(d) + np.float32(0.5))
     return d, m, q.astype(np.uint8).clip(0, top)
 
@@ -130,8 +139,13 @@ def _weighed_range(x: Floats, importance: Floats, top: int) -> tuple[Bytes, Byte
     return d, m, q.astype(np.uint8)
 
 
-Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, weigh_q4_0)
-Q4_1 = Format("Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, weigh_q4_1, offset=offset_1)
-Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, weigh_q5_0)
-Q5_1 = Format("Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, weigh_q5_1, offset=offset_1)
-Q8_0 = Format("Q8_0", 8, 32, 34, decode_q8_0, encode_q8_0)
+D, D_AND_M = scaled_at(0), scaled_at(0, 2)
+Q4_0 = Format("Q4_0", 2, 32, 18, decode_q4_0, encode_q4_0, weigh_q4_0, scaled=D)
+Q4_1 = Format(
+    "Q4_1", 3, 32, 20, decode_q4_1, encode_q4_1, weigh_q4_1, offset=offset_1, scaled=D_AND_M
+)
+Q5_0 = Format("Q5_0", 6, 32, 22, decode_q5_0, encode_q5_0, weigh_q5_0, scaled=D)
+Q5_1 = Format(
+    "Q5_1", 7, 32, 24, decode_q5_1, encode_q5_1, weigh_q5_1, offset=offset_1, scaled=D_AND_M
+)
+Q8_0 = Format("Q8_0", 8, 32, 34, decode_q8_0, encode_q8_0, scaled=D)

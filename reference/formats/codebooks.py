@@ -11,6 +11,7 @@ from reference.formats.format import (
     by_parts,
     from_halves,
     inverse,
+    scaled_at,
     to_halves,
 )
 
@@ -80,6 +81,10 @@ def encode_mxfp4(x: Floats) -> Bytes:
     return np.concatenate([e, pack(error.argmin(axis=-1), 4, 16)], axis=1)
 
 
-IQ4_NL = Format("IQ4_NL", 20, 32, 18, decode_iq4_nl, encode_iq4_nl, encode_iq4_nl)
-IQ4_XS = Format("IQ4_XS", 23, 256, 136, decode_iq4_xs, encode_iq4_xs, encode_iq4_xs)
+IQ4_NL = Format(
+    "IQ4_NL", 20, 32, 18, decode_iq4_nl, encode_iq4_nl, encode_iq4_nl, scaled=scaled_at(0)
+)
+IQ4_XS = Format(
+    "IQ4_XS", 23, 256, 136, decode_iq4_xs, encode_iq4_xs, encode_iq4_xs, scaled=scaled_at(0)
+)
 MXFP4 = Format("MXFP4", 39, 32, 17, decode_mxfp4, encode_mxfp4)

@@ -140,7 +140,7 @@ def affine(
         better = (spread > 0) & (fitted > 0) & (found < best)
         best = np.where(better, found, best)
         scale, lowest = np.where(better, fitted, scale), np.where(better, shift, lowest)
-    return scale, ZERO - lowest
+    return scale + ZERO, ZERO - lowest  # of two zeros the positive one
 
 
 def affine_parts(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reference.formats.format import Bytes, Floats, Format
+from reference.formats.format import Bytes, Floats, Format, scaled_at
 
 
 def decode_f32(blocks: Bytes) -> Floats:
@@ -36,5 +36,5 @@ def encode_bf16(x: Floats) -> Bytes:
 
 
 F32 = Format("F32", 0, 1, 4, decode_f32, encode_f32)
-F16 = Format("F16", 1, 1, 2, decode_f16, encode_f16)
+F16 = Format("F16", 1, 1, 2, decode_f16, encode_f16, scaled=scaled_at(0))
 BF16 = Format("BF16", 30, 1, 2, decode_bf16, encode_bf16)

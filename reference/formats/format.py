@@ -9,6 +9,9 @@ import numpy as np
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Integers = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+LARGEST_HALF = 65504.0  # that float16 holds
+FITTED = 2**14  # elements of drawn rows: to quantise more would take long
+NO_INVERSE = np.float32(2.0**-128)  # the largest number whose inverse float32 does not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class Format:
     scales are fitted, `encode_weighted` also takes how much each element matters, and looks for
     those that are best for it. `part` elements of a block share a scale; where they have an offset,
     too, `offset` gives it as `decode` gives the elements. A format that is only read has no
-    `encode`, but `scaled`, which gives blocks other scales, float32 [blocks, 1].
+    `encode`. `scaled` gives blocks other float16 scales, float32 [blocks, 2]: d and, where there is
+    one, the minimum's.
     """
 
     name: str
@@ -48,7 +52,8 @@ class Format:
         """uint8 [..., row_bytes] -> float32 [..., elements]."""
         blocks = np.ascontiguousarray(data).reshape(-1, self.block_bytes)
         elements = data.shape[-1] // self.block_bytes * self.block
-        return self.decode(blocks).reshape(*data.shape[:-1], elements)
+        with np.errstate(invalid="ignore", over="ignore"):  # a file may hold an infinite scale
+            return self.decode(blocks).reshape(*data.shape[:-1], elements)
 
     def quantise(self, x: Floats) -> Bytes:
         """float32 [..., elements] -> uint8 [..., row_bytes]."""
@@ -56,7 +61,8 @@ class Format:
         if self.encode is None:
             raise ValueError(f"{self.name} cannot be quantised to: its files are only read")
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block)
-        return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
+        with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
+            return self.encode(blocks).reshape(*x.shape[:-1], row_bytes)
 
     def quantise_weighted(self, x: Floats, importance: Floats) -> Bytes:
         """As `quantise`, importance float32 [elements] being that of each column."""
@@ -67,19 +73,67 @@ class Format:
         blocks, weights = (
             np.ascontiguousarray(v, np.float32).reshape(-1, self.block) for v in (x, matters)
         )
-        return self.encode_weighted(blocks, weights).reshape(*x.shape[:-1], row_bytes)
+        with np.errstate(over="ignore", invalid="ignore"):  # such tries of a scale lose
+            return self.encode_weighted(blocks, weights).reshape(*x.shape[:-1], row_bytes)
 
     def like(self, x: Floats, rng: np.random.Generator) -> Bytes:
         """Some rows as large as x, float32 [..., elements] -> uint8 [..., row_bytes]: x quantised
         or, in a format that is only read, any blocks whose largest magnitudes are those of x."""
+        if self.encode is not None:
+            return self.quantise(x)
+        drawn = self._any(x.size // self.block, rng)
+        d = self._largest(x) / self._largest(self.decode(self._with(drawn, np.ones((1, 2)))))
+        return self._with(drawn, d).reshape(*x.shape[:-1], self.row_bytes(x.shape[-1]))
+
+    def drawn(self, x: Floats, rng: np.random.Generator) -> Bytes:
+        """Rows as a file may hold them, float32 [rows, elements] -> uint8 [rows, row_bytes].
+
+        Each is x quantised (some of the first), any blocks as large as x, or any blocks whose
+        scales have about one power of two, some of them none: from float16's least subnormal number
+        to its largest. All scales are finite, and of either sign where blocks are any.
+        """
         if self.scaled is None:
             return self.quantise(x)
-        row_bytes = self.row_bytes(x.shape[-1])
-        largest = np.abs(x).reshape(-1, self.block).max(axis=1, keepdims=True).astype(np.float32)
-        drawn = rng.integers(0, 256, (len(largest), self.block_bytes), np.uint8)
-        unit = self.decode(self.scaled(drawn, np.ones_like(largest)))
-        d = largest / np.abs(unit).max(axis=1, keepdims=True)
-        return self.scaled(drawn, d).reshape(*x.shape[:-1], row_bytes)
+        (rows, elements), count = x.shape, x.size // self.block
+        drawn, signs = self._any(count, rng), rng.choice(np.float32([-1, 1]), (count, 2))
+        d = self._largest(x) / self._largest(self.decode(self._with(drawn, signs)))
+        power = np.repeat(rng.uniform(-25, 16, rows), elements // self.block)
+        free = 2 ** (power + rng.random(count)) * (rng.random(count) < 0.95)
+        kind = rng.integers(0 if self.encode else 1, 3, rows)
+        kind[FITTED // elements + 1 :].clip(1, out=kind[FITTED // elements + 1 :])
+        d = np.where(np.repeat(kind == 2, elements // self.block)[:, None], free[:, None], d)
+        found = self._with(drawn, signs * d).reshape(rows, self.row_bytes(elements))
+        if (own := kind == 0).any():
+            found[own] = self.quantise(x[own].clip(-LARGEST_HALF, LARGEST_HALF))
+        return found
+
+    def spoilt(self, data: Bytes, scale: float, rng: np.random.Generator) -> Bytes:
+        """Rows of which every fourth or so has a block with this scale, infinity or NaN: an element
+        where blocks have one alone. MXFP4 has no such scales, and its rows stay as they are."""
+        if self.scaled is None and self.block > 1:
+            return data
+        blocks = data.copy().reshape(len(data), -1, self.block_bytes)
+        rows = np.unique(rng.choice(len(blocks), -(-len(blocks) // 4)))
+        at = rows, rng.integers(0, blocks.shape[1], len(rows))
+        if self.scaled is None:
+            blocks[at] = self.quantise(np.full((len(rows), 1), scale, np.float32))
+        else:
+            blocks[at] = self.scaled(blocks[at], np.full((len(rows), 2), scale, np.float32))
+        return blocks.reshape(data.shape)
+
+    def _any(self, count: int, rng: np.random.Generator) -> Bytes:
+        """So many blocks of any bytes."""
+        return rng.integers(0, 256, (count, self.block_bytes), np.uint8)
+
+    def _with(self, blocks: Bytes, scales: Floats) -> Bytes:
+        """The blocks with these scales, [blocks, 2] or what becomes that, or float16's largest."""
+        assert self.scaled is not None
+        held = np.clip(scales, -LARGEST_HALF, LARGEST_HALF).astype(np.float32)
+        return self.scaled(blocks, np.broadcast_to(held, (len(blocks), 2)))
+
+    def _largest(self, x: Floats) -> Floats:
+        """The largest magnitude of each block, [blocks, 1]."""
+        return np.abs(x).reshape(-1, self.block).max(axis=1, keepdims=True).astype(np.float32)
 
 
 def from_halves(data: Bytes) -> Floats:
@@ -93,6 +147,18 @@ def to_halves(x: Floats) -> Bytes:
         return x.astype(np.float16).view(np.uint8)
 
 
+def scaled_at(*places: int) -> Callable[[Bytes, Floats], Bytes]:
+    """`Format.scaled` where d, and the minimum's scale if there is one, begin at these bytes."""
+
+    def scaled(blocks: Bytes, scales: Floats) -> Bytes:
+        found = blocks.copy()
+        for i, place in enumerate(places):
+            found[:, place : place + 2] = to_halves(scales[:, i : i + 1])
+        return found
+
+    return scaled
+
+
 def by_parts(values: Integers, per_part: Floats) -> Floats:
     """Integers [n, elements] times what each part of a block has, [n, parts]."""
     (n, elements), parts = values.shape, per_part.shape[1]
@@ -101,6 +167,6 @@ def by_parts(values: Integers, per_part: Floats) -> Floats:
 
 
 def inverse(d: Floats) -> Floats:
-    """1 / d, and 0 for 0."""
-    with np.errstate(divide="ignore"):
-        return np.where(d == 0, np.float32(0), np.float32(1) / d)
+    """1 / d, and 0 where float32 does not hold that: for 0 and up to 2^-128."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.where(np.abs(d) > NO_INVERSE, np.float32(1) / d, np.float32(0))

@@ -18,6 +18,7 @@ from reference.formats.format import (
     Integers,
     by_parts,
     from_halves,
+    scaled_at,
     to_halves,
 )
 
@@ -120,21 +121,16 @@ def decode_iq1_m(blocks: Bytes) -> Floats:
     return by_parts(q, d.astype(np.float32) * scale * EIGHTH)
 
 
-def scaled(blocks: Bytes, d: Floats) -> Bytes:
-    """The blocks with other scales, float32 [n, 1]; all but IQ1_M."""
-    return np.concatenate([to_halves(d), blocks[:, 2:]], axis=1)
-
-
-def scaled_iq1_m(blocks: Bytes, d: Floats) -> Bytes:
-    quarters = _words(to_halves(d), np.uint16) >> QUARTERS << 12
+def scaled_iq1_m(blocks: Bytes, scales: Floats) -> Bytes:
+    quarters = _words(to_halves(scales[:, :1]), np.uint16) >> QUARTERS << 12
     words = _words(blocks[:, 48:], np.uint16) & 0xFFF | quarters
     return np.concatenate([blocks[:, :48], words.view(np.uint8)], axis=1)
 
 
-IQ2_XXS = Format("IQ2_XXS", 16, 256, 66, decode_iq2_xxs, scaled=scaled)
-IQ2_XS = Format("IQ2_XS", 17, 256, 74, decode_iq2_xs, part=16, scaled=scaled)
-IQ3_XXS = Format("IQ3_XXS", 18, 256, 98, decode_iq3_xxs, scaled=scaled)
-IQ1_S = Format("IQ1_S", 19, 256, 50, decode_iq1_s, scaled=scaled)
-IQ3_S = Format("IQ3_S", 21, 256, 110, decode_iq3_s, scaled=scaled)
-IQ2_S = Format("IQ2_S", 22, 256, 82, decode_iq2_s, part=16, scaled=scaled)
+IQ2_XXS = Format("IQ2_XXS", 16, 256, 66, decode_iq2_xxs, scaled=scaled_at(0))
+IQ2_XS = Format("IQ2_XS", 17, 256, 74, decode_iq2_xs, part=16, scaled=scaled_at(0))
+IQ3_XXS = Format("IQ3_XXS", 18, 256, 98, decode_iq3_xxs, scaled=scaled_at(0))
+IQ1_S = Format("IQ1_S", 19, 256, 50, decode_iq1_s, scaled=scaled_at(0))
+IQ3_S = Format("IQ3_S", 21, 256, 110, decode_iq3_s, scaled=scaled_at(0))
+IQ2_S = Format("IQ2_S", 22, 256, 82, decode_iq2_s, part=16, scaled=scaled_at(0))
 IQ1_M = Format("IQ1_M", 29, 256, 56, decode_iq1_m, part=16, scaled=scaled_iq1_m)

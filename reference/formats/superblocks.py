@@ -27,6 +27,7 @@ from reference.formats.format import (
     by_parts,
     from_halves,
     inverse,
+    scaled_at,
 )
 
 
@@ -186,8 +187,18 @@ def encode_q6_k(x: Floats, importance: Floats | None = None) -> Bytes:
     return np.concatenate([pack(raised, 4, 64), pack(raised >> 4, 2, 32), scales, d], axis=1)
 
 
-Q2_K = Format("Q2_K", 10, 256, 84, decode_q2_k, encode_q2_k, encode_q2_k, 16, offset_q2_k)
-Q3_K = Format("Q3_K", 11, 256, 110, decode_q3_k, encode_q3_k, encode_q3_k, 16)
-Q4_K = Format("Q4_K", 12, 256, 144, decode_q4_k, encode_q4_k, encode_q4_k, offset=offset_k)
-Q5_K = Format("Q5_K", 13, 256, 176, decode_q5_k, encode_q5_k, encode_q5_k, offset=offset_k)
-Q6_K = Format("Q6_K", 14, 256, 210, decode_q6_k, encode_q6_k, encode_q6_k, 16)
+Q2_K = Format(
+    "Q2_K", 10, 256, 84, decode_q2_k, encode_q2_k, encode_q2_k, 16, offset_q2_k, scaled_at(80, 82)
+)
+Q3_K = Format(
+    "Q3_K", 11, 256, 110, decode_q3_k, encode_q3_k, encode_q3_k, 16, scaled=scaled_at(108)
+)
+Q4_K = Format(
+    "Q4_K", 12, 256, 144, decode_q4_k, encode_q4_k, encode_q4_k, 32, offset_k, scaled_at(0, 2)
+)
+Q5_K = Format(
+    "Q5_K", 13, 256, 176, decode_q5_k, encode_q5_k, encode_q5_k, 32, offset_k, scaled_at(0, 2)
+)
+Q6_K = Format(
+    "Q6_K", 14, 256, 210, decode_q6_k, encode_q6_k, encode_q6_k, 16, scaled=scaled_at(208)
+)

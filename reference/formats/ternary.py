@@ -4,7 +4,15 @@ were trained so (BitNet b1.58)."""
 import numpy as np
 
 from reference.formats.bits import pack, unpack
-from reference.formats.format import Bytes, Floats, Format, from_halves, inverse, to_halves
+from reference.formats.format import (
+    Bytes,
+    Floats,
+    Format,
+    from_halves,
+    inverse,
+    scaled_at,
+    to_halves,
+)
 
 # TQ1_0: five elements a byte in runs of 32, then in runs of 16, then four a byte in one run of 4.
 RUNS = ((0, 160, 32), (160, 240, 16), (240, 256, 4))
@@ -56,5 +64,5 @@ def encode_tq1_0(x: Floats) -> Bytes:
     return np.concatenate([*packed, to_halves(d)], axis=1)
 
 
-TQ1_0 = Format("TQ1_0", 34, 256, 54, decode_tq1_0, encode_tq1_0)
-TQ2_0 = Format("TQ2_0", 35, 256, 66, decode_tq2_0, encode_tq2_0)
+TQ1_0 = Format("TQ1_0", 34, 256, 54, decode_tq1_0, encode_tq1_0, scaled=scaled_at(52))
+TQ2_0 = Format("TQ2_0", 35, 256, 66, decode_tq2_0, encode_tq2_0, scaled=scaled_at(64))

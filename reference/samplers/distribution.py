@@ -5,14 +5,30 @@ of float32 exponentials with a threshold; where exact arithmetic lands nearer to
 a kernel's rounding reaches, the other decision is as right, and the judge is told so.
 """
 
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
 import numpy as np
 
 from reference.bounds import EXP, TINY, U, gamma
 from reference.op import Arguments, Array, Case, Cost, Shape
 from reference.softmax import softmax
+from reference.values import NOT_FINITE
 
-SIZES = (1, 2, 3, 16, 31, 33, 127, 1000, 4099)
+SIZES = (1, 2, 3, 8, 15, 16, 17, 31, 33, 65, 127, 257, 1000, 2047, 4096, 4099)
+VOCABULARIES: tuple[Shape, ...] = ({"vocab": 32000}, {"vocab": 128256}, {"vocab": 256000})
+LARGEST = 2.0**126  # of a logit, so that the difference of two is finite
+ON_LOGITS: dict[str, Any] = {
+    "axes": {"vocab": SIZES},
+    "corners": VOCABULARIES,
+    "largest": LARGEST,
+    "varying": (),
+}
+NEARLY_ONE = 1 - 2.0**-53
+LEAST = 2.0**-1074  # the smallest float64 above zero
 U64 = 2.0**-53  # unit roundoff of float64
+
+T = TypeVar("T")
 
 
 def dropped(logits: Array, keep: Array) -> Array:
@@ -104,14 +120,42 @@ def exact(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {name: np.zeros(value.shape) for name, value in expected.items()}
 
 
+def turn(case: Case, options: Sequence[T]) -> T:
+    """Cases take turns at the options. Their number should have no factor in common with that of
+    another walk that it is to meet in all ways."""
+    return options[case.seed % len(options)]
+
+
 def some_logits(case: Case, rng: np.random.Generator) -> Array:
-    """Logits of the case's kind: every other case on a coarse grid (ties), a tenth removed."""
-    logits = case.array(rng, case.shape["vocab"])
-    if case.seed % 2:
-        logits = np.round(logits * 4) / 4
-    removed = rng.random(len(logits)) < 0.1
-    removed[rng.integers(len(logits))] = False
-    return np.where(removed, np.float32(-np.inf), logits).astype(np.float32)
+    """Logits of the case's kind, a tenth removed. By turns they are as they come, on a coarse grid
+    (ties), half of them the same, but a few of them left, as behind a top-k, or far from zero.
+    """
+    logits, vocab = case.array(rng, case.shape["vocab"]), case.shape["vocab"]
+    shaped = turn(case, ("plain", "grid", "plateau", "few", "far"))
+    if case.values in NOT_FINITE:
+        shaped = "plain"
+    if shaped == "grid":
+        logits = (np.round(logits.astype(np.float64) * 4) / 4).astype(np.float32)
+    if shaped == "plateau" or vocab > max(SIZES):
+        logits = plateau(logits, rng)
+    if shaped == "far":
+        logits += np.float32(512)
+    removed = rng.random(vocab) < (max(0.1, 1 - 40 / vocab) if shaped == "few" else 0.1)
+    removed[rng.integers(vocab)] = False
+    removed &= np.isfinite(logits)
+    return np.where(removed, np.float32(-np.inf), logits)
+
+
+def plateau(logits: Array, rng: np.random.Generator) -> Array:
+    """Half of them the same: what float32 loses by adding many equal numbers one by one does not
+    average out, as it does with random ones. [vocab] -> [vocab]."""
+    return np.where(rng.random(len(logits)) < 0.5, logits[0], logits)
+
+
+def some_depth(logits: Array, rng: np.random.Generator) -> float:
+    """How far one of the tokens lies below the most likely one, in nats."""
+    deep = depths(logits)
+    return float(rng.choice(deep[np.isfinite(deep)]))
 
 
 def cost(shape: Shape, format: str | None) -> Cost:

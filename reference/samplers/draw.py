@@ -2,14 +2,17 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     exact,
     no_number,
     some_logits,
     token_cost,
     total_error,
+    turn,
 )
 from reference.softmax import softmax
 
@@ -27,8 +30,8 @@ def draw(logits: Array, u: float) -> Array:
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
-    logits = some_logits(case, rng)
-    return {"logits": logits, "u": float(rng.choice([0.0, 1 - 2.0**-53, *rng.random(4)]))}
+    logits, some = some_logits(case, rng), rng.random()
+    return {"logits": logits, "u": turn(case, (some, NEARLY_ONE, 0.5 + some / 2, 0.0))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -43,10 +46,11 @@ OP = Op(
     name="draw",
     reference=draw,
     signature="logits: f32[vocab], u: f64 -> token: i32[1]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
     cost=token_cost,
     complaint=no_number,
+    laws=laws.DRAW,
 )

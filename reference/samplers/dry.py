@@ -3,10 +3,12 @@
 import numpy as np
 
 from reference.bounds import U
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
-from reference.samplers.distribution import U64, some_logits
+from reference.samplers.distribution import LARGEST, U64, some_logits, turn
 
-LARGEST = float(np.finfo(np.float32).max)
+HEAVIEST = float(np.finfo(np.float32).max)
 
 
 def dry(
@@ -27,43 +29,56 @@ def dry(
     base >= 1, allowed >= 0 tokens -> float64 [vocab].
     """
     out = logits.astype(np.float64)
-    for token, length in repeats(context.tolist(), set(breakers.tolist())).items():
-        if length >= allowed:
-            with np.errstate(over="ignore"):
-                penalty = multiplier * np.power(np.float64(base), length - allowed)
-            out[token] -= min(penalty, LARGEST)
+    tokens, lengths = repeats(context, breakers)
+    tokens, lengths = tokens[lengths >= allowed], lengths[lengths >= allowed]
+    with np.errstate(over="ignore"):
+        penalties = multiplier * np.power(np.float64(base), lengths - allowed)
+    out[tokens] -= np.minimum(penalties, HEAVIEST)
     return out
 
 
-def repeats(context: list[int], breakers: set[int]) -> dict[int, int]:
-    """Each token of the context that is no breaker, with the length of its longest repeat."""
-    longest: dict[int, int] = {}
-    for position, token in enumerate(context):
-        if token not in breakers:
-            length = 0
-            while length < position and _continues(context, position, length, breakers):
-                length += 1
-            longest[token] = max(longest.get(token, 0), length)
-    return longest
-
-
-def _continues(context: list[int], position: int, length: int, breakers: set[int]) -> bool:
-    """Whether the match of `length` tokens before position and at the end grows by one."""
-    last = context[-1 - length]
-    return context[position - 1 - length] == last and last not in breakers
+def repeats(context: Array, breakers: Array) -> tuple[Array, Array]:
+    """The tokens of the context that are no breakers, and the length of each one's longest
+    repeat."""
+    length, lengths = 0, np.zeros(len(context), np.int64)
+    matching = np.arange(len(context))  # positions before which the last `length` tokens stand
+    while matching.size:
+        lengths[matching] = length
+        matching = matching[matching > length]
+        last = context[-1 - length]
+        if last in breakers:
+            break
+        matching = matching[context[matching - 1 - length] == last]
+        length += 1
+    tokens, own = np.unique(context, return_inverse=True)
+    longest = np.zeros(len(tokens), np.int64)
+    np.maximum.at(longest, own, lengths)
+    penalised = ~np.isin(tokens, breakers)
+    return tokens[penalised], longest[penalised]
 
 
 def make(case: Case) -> Arguments:
-    """A context over few tokens, so that it repeats itself."""
+    """A context over few tokens, so that it repeats itself; by turns it ends as it began, for up to
+    5,000 tokens, or has a breaker here and there."""
     rng, shape = case.rng(), case.shape
-    few = rng.integers(0, shape["vocab"], 3)
+    logits, context = some_logits(case, rng), shape["context"]
+    left = np.flatnonzero(~np.isneginf(logits))
+    few = rng.choice(left if left.size else len(logits), 4)
+    breakers = rng.integers(0, shape["vocab"], shape["breakers"])
+    shaped = turn(case, ("again", "random", "broken"))
+    said = rng.choice(few, context, p=(0.4, 0.3, 0.29, 0.01))
+    if shaped == "again" and context > 1:
+        length = min(context // 2, 5000)
+        said[-length:] = said[:length]
+    if shaped == "broken":
+        breakers[-1:] = few[3]
     return {
-        "logits": some_logits(case, rng),
-        "context": rng.choice(few, shape["context"]).astype(np.int32),
-        "breakers": rng.integers(0, shape["vocab"], shape["breakers"]).astype(np.int32),
-        "multiplier": float(rng.choice([0.8, 1.0, 3.0])),
-        "base": float(rng.choice([1.0, 1.75, 4.0])),
-        "allowed": int(rng.choice([0, 1, 2, 5])),
+        "logits": logits,
+        "context": said.astype(np.int32),
+        "breakers": breakers.astype(np.int32),
+        "multiplier": turn(case, (0.7, 1.0, 3.0, 0.3, 1e30)),
+        "base": turn(case, (1.0005, 1.75, 1.0, 1.001, 4.0, 1.2, 1.0005)),
+        "allowed": turn(case, (2, 0, 1, 5, 0, 2, 0, 1, 300, 2, 3)),
     }
 
 
@@ -85,16 +100,33 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(8 * shape["vocab"] + 4 * shape["context"], shape["vocab"] + shape["context"])
 
 
+SIGNATURE = (
+    "logits: f32[vocab], context: i32[context], breakers: i32[breakers], multiplier: f64,"
+    " base: f64, allowed: i64 -> out: f32[vocab]"
+)
 OP = Op(
     name="dry",
     reference=dry,
-    signature=(
-        "logits: f32[vocab], context: i32[context], breakers: i32[breakers], multiplier: f64,"
-        " base: f64, allowed: i64 -> out: f32[vocab]"
+    signature=SIGNATURE,
+    axes={
+        "vocab": (2, 3, 5, 33, 257, 1000),
+        "context": (0, 1, 2, 7, 8, 16, 17, 40, 64, 65, 120, 257, 1000),
+        "breakers": (0, 1, 2, 4, 17),
+    },
+    corners=(
+        {"vocab": 1, "context": 2000, "breakers": 0},
+        {"vocab": 33, "context": 5000, "breakers": 1},
+        {"vocab": 1000, "context": 70000, "breakers": 257},
+        {"vocab": 32000, "context": 131072, "breakers": 4},
+        {"vocab": 128256, "context": 120, "breakers": 1},
+        {"vocab": 256000, "context": 2000, "breakers": 2},
     ),
-    axes={"vocab": (1, 5, 33, 1000), "context": (0, 1, 7, 40, 64, 120), "breakers": (0, 1, 2)},
     make=make,
     bound=bound,
     cost=cost,
     complaint=complaint,
+    nan="element",
+    largest=LARGEST,
+    varying=("context", "breakers"),
+    laws=(contained(SIGNATURE, make, "vocab"), *laws.DRY),
 )

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
-from reference.samplers.distribution import SIZES, exact, no_number, some_logits, token_cost
+from reference.samplers.distribution import ON_LOGITS, exact, no_number, some_logits, token_cost
 
 
 def greedy(logits: Array) -> Array:
@@ -12,16 +13,22 @@ def greedy(logits: Array) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    return {"logits": some_logits(case, case.rng())}
+    """By turns the most likely token is anywhere, perhaps one of equals, or near the end."""
+    rng = case.rng()
+    logits = some_logits(case, rng)
+    if case.seed % 2 == 0:
+        logits[-rng.integers(1, min(16, len(logits)) + 1)] = np.nextafter(logits.max(), np.inf)
+    return {"logits": logits}
 
 
 OP = Op(
     name="greedy",
     reference=greedy,
     signature="logits: f32[vocab] -> token: i32[1]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     cost=token_cost,
     complaint=no_number,
+    laws=laws.GREEDY,
 )

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     U64,
     no_number,
     some_logits,
@@ -33,9 +34,10 @@ OP = Op(
     name="log_sum_exp",
     reference=log_sum_exp,
     signature="logits: f32[vocab] -> out: f64[1]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=bound,
     cost=token_cost,
     complaint=no_number,
+    laws=laws.LOG_SUM_EXP,
 )

@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from reference.bounds import U
+from reference.bounds import TINY, U
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Op, Shape, out_of_range
-from reference.samplers.distribution import SIZES, cost, some_logits
+from reference.samplers.distribution import LARGEST, SIZES, cost, some_logits
 
 
 def logit_bias(logits: Array, ids: Array, biases: Array) -> Array:
@@ -20,7 +22,7 @@ def logit_bias(logits: Array, ids: Array, biases: Array) -> Array:
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    biases = case.array(rng, shape["biases"])
+    biases = case.finite(rng, shape["biases"])
     biases[rng.random(biases.shape) < 0.2] = -np.inf
     return {
         "logits": some_logits(case, rng),
@@ -33,7 +35,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """One float32 addition, where there is one."""
     out = expected["out"]
     touched = np.isin(np.arange(len(out)), inputs["ids"]) & np.isfinite(out)
-    return {"out": np.where(touched, U * np.abs(out), 0)}
+    return {"out": np.where(touched, U * np.abs(out) + TINY, 0)}
 
 
 def complaint(inputs: Arguments) -> str:
@@ -46,14 +48,24 @@ def fit(shape: Shape, format: str | None) -> Shape:
     return {**shape, "biases": min(shape["biases"], shape["vocab"])}
 
 
+SIGNATURE = "logits: f32[vocab], ids: i32[biases], biases: f32[biases] -> out: f32[vocab]"
 OP = Op(
     name="logit_bias",
     reference=logit_bias,
-    signature=("logits: f32[vocab], ids: i32[biases], biases: f32[biases] -> out: f32[vocab]"),
-    axes={"vocab": SIZES, "biases": (0, 1, 3, 50)},
+    signature=SIGNATURE,
+    axes={"vocab": SIZES, "biases": (0, 1, 3, 8, 17, 50, 257)},
     make=make,
     bound=bound,
     cost=cost,
     fit=fit,
     complaint=complaint,
+    corners=(
+        {"vocab": 32000, "biases": 50},
+        {"vocab": 128256, "biases": 1000},
+        {"vocab": 256000, "biases": 256000},
+    ),
+    nan="element",
+    largest=LARGEST,
+    varying=("biases",),
+    laws=(contained(SIGNATURE, make, "vocab"), *laws.LOGIT_BIAS),
 )

@@ -4,15 +4,19 @@ import math
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     U64,
     cost,
     cut_undecided,
     dropped,
     exact,
+    some_depth,
     some_logits,
+    turn,
 )
 
 
@@ -26,9 +30,12 @@ def min_p(logits: Array, p: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """By turns p is so near to a token's exp(logit - max) that float32 would decide otherwise."""
     rng = case.rng()
     logits = some_logits(case, rng)
-    return {"logits": logits, "p": float(rng.choice([1e-6, 0.05, 0.1, 0.5, 0.95, 1.0]))}
+    depth, sign = some_depth(logits, rng), rng.choice([-1, 1])
+    near = min(1.0, math.exp(-min(depth, 700)) * (1 + sign * 2.0**-40))
+    return {"logits": logits, "p": turn(case, (near, 0.05, near, 1.0, 0.7, NEARLY_ONE))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -42,9 +49,15 @@ OP = Op(
     name="min_p",
     reference=min_p,
     signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "p", (1.0, 0.5, 0.1, 1e-8)),
+        *laws.MIN_P,
+    ),
 )

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     U64,
     cost,
     cut_undecided,
@@ -16,6 +17,7 @@ from reference.samplers.distribution import (
     most_likely_first,
     some_logits,
     total_error,
+    turn,
 )
 from reference.samplers.top_k import top_k
 
@@ -75,7 +77,8 @@ def mirostat_mu(mu: float, surprise: float, tau: float, eta: float) -> float:
 def make(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    mu = float(rng.choice([-1.0, 0.5, 2.0, 5.0, 10.0, 20 * rng.random()]))
+    bits = math.log2(len(logits))  # of surprise if all are alike
+    mu = turn(case, (bits, 20 * rng.random(), bits + 1, 5.0, -1.0, 10.0))
     return {"logits": logits, "mu": mu}
 
 
@@ -93,6 +96,8 @@ def also_v1(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
             min(vocab, int(math.exp(min(math.log(vocab) + 1, max(0.0, wanted + sign * error)))))
             for sign in (-1, 1)
         }
+    if len(near) == 1:
+        return {}
     return {"out": np.stack([top_k(logits, k) for k in range(min(near), max(near) + 1)])}
 
 
@@ -113,20 +118,31 @@ OPS = (
         name="mirostat_v1",
         reference=mirostat_v1,
         signature=SIGNATURE,
-        axes={"vocab": SIZES},
+        **ON_LOGITS,
         make=make,
         bound=exact,
         also=also_v1,
         cost=cost,
+        laws=(
+            *laws.of_filter(make),
+            laws.likeliest_stay(make),
+            laws.more_stay(make, "mu", (-20.0, 4.0, 6.0, 8.0, 60.0)),
+        ),
     ),
     Op(
         name="mirostat_v2",
         reference=mirostat_v2,
         signature=SIGNATURE,
-        axes={"vocab": SIZES},
+        **ON_LOGITS,
         make=make,
         bound=exact,
         also=also_v2,
         cost=cost,
+        laws=(
+            *laws.of_filter(make),
+            laws.likeliest_stay(make),
+            laws.more_stay(make, "mu", (-4.0, 1.0, 3.0, 10.0, 60.0)),
+            *laws.MIROSTAT_V2,
+        ),
     ),
 )

@@ -4,8 +4,10 @@ presence (OpenAI), as llama.cpp combines them."""
 import numpy as np
 
 from reference.bounds import TINY, U
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.samplers.distribution import SIZES, U64, some_logits
+from reference.samplers.distribution import ON_LOGITS, U64, some_logits, turn
 
 
 def penalties(
@@ -29,15 +31,18 @@ def penalties(
 
 
 def make(case: Case) -> Arguments:
+    """Counts as a text has them, and a few beyond what 8, 16 or 24 bits hold."""
     rng, vocab = case.rng(), case.shape["vocab"]
-    said = rng.poisson(0.3, (2, vocab)).astype(np.int32)
+    many = np.array([255, 256, 300, 65535, 65536, 70000, 2**24 + 1, 2**31 - 1])
+    often, said = rng.random((2, vocab)) < 0.1, rng.poisson(0.3, (2, vocab))
+    repeated, counts = np.where(often, rng.choice(many, (2, vocab)), said).astype(np.int32)
     return {
         "logits": some_logits(case, rng),
-        "repeated": said[0],
-        "counts": said[1],
-        "repetition": float(rng.choice([0.9, 1.0, 1.1, 1.5])),
-        "frequency": float(rng.choice([-0.5, 0.0, 0.2, 1.0])),
-        "presence": float(rng.choice([-0.3, 0.0, 0.4])),
+        "repeated": repeated,
+        "counts": counts,
+        "repetition": turn(case, (1.1, 0.9, 1e6, 1.5, 1.0, 0.7, 1e-6)),
+        "frequency": turn(case, (0.3, -0.5, 0.0, 0.7, 2.0, 0.2, 1.0, -2.0, 0.0, 1e-3, 0.1)),
+        "presence": turn(case, (-0.3, 0.7, 0.0, 2.0, 0.4, 0.0, -2.0, 0.3)),
     }
 
 
@@ -54,15 +59,18 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(16 * shape["vocab"], 5 * shape["vocab"])
 
 
+SIGNATURE = (
+    "logits: f32[vocab], repeated: i32[vocab], counts: i32[vocab], repetition: f64,"
+    " frequency: f64, presence: f64 -> out: f32[vocab]"
+)
 OP = Op(
     name="penalties",
     reference=penalties,
-    signature=(
-        "logits: f32[vocab], repeated: i32[vocab], counts: i32[vocab], repetition: f64,"
-        " frequency: f64, presence: f64 -> out: f32[vocab]"
-    ),
-    axes={"vocab": SIZES},
+    signature=SIGNATURE,
+    **ON_LOGITS,
     make=make,
     bound=bound,
     cost=cost,
+    nan="element",
+    laws=(contained(SIGNATURE, make, "vocab"), *laws.PENALTIES),
 )

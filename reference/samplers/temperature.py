@@ -3,15 +3,18 @@
 import numpy as np
 
 from reference.bounds import relative
+from reference.laws import samplers as laws
+from reference.laws.common import contained
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     cost,
     depths,
     mean,
     relative_errors,
     some_logits,
     total_error,
+    turn,
 )
 from reference.softmax import softmax
 
@@ -52,16 +55,17 @@ def followed(H: float, n: int, temperature: float, delta: float, exponent: float
 def make_temperature(case: Case) -> Arguments:
     rng = case.rng()
     logits = some_logits(case, rng)
-    return {"logits": logits, "temperature": float(rng.choice([0.1, 0.7, 0.8, 1.0, 1.5, 3.0]))}
+    T = turn(case, (0.01, 1e-3, 0.7, 100.0, 1.0, 0.3, 1e-5, 1.5, 0.1, 1e6, 0.8))
+    return {"logits": logits, "temperature": T}
 
 
 def make_dynamic_temperature(case: Case) -> Arguments:
     rng = case.rng()
     return {
         "logits": some_logits(case, rng),
-        "temperature": float(rng.choice([0.5, 0.8, 1.0])),
-        "delta": float(rng.choice([0.1, 0.5, 2.0])),
-        "exponent": float(rng.choice([0.5, 1.0, 2.0])),
+        "temperature": turn(case, (0.7, 1.0, 0.01, 100.0)),
+        "delta": turn(case, (0.5, 0.1, 2.0, 0.0, 0.7, 100.0, 0.01)),
+        "exponent": turn(case, (1.0, 0.5, 2.0, 0.0, 0.3, 1.0, 10.0, 1.7, 1.0)),
     }
 
 
@@ -86,15 +90,18 @@ def dynamic_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Ar
     return {"out": plain + np.where(np.isfinite(out), np.abs(out), 0) * mid * spread}
 
 
+SIGNATURE = "logits: f32[vocab], temperature: f64 -> out: f32[vocab]"
 OPS = (
     Op(
         name="temperature",
         reference=temperature,
-        signature="logits: f32[vocab], temperature: f64 -> out: f32[vocab]",
-        axes={"vocab": SIZES},
+        signature=SIGNATURE,
+        **ON_LOGITS,
         make=make_temperature,
         bound=bound,
         cost=cost,
+        nan="element",
+        laws=(contained(SIGNATURE, make_temperature, "vocab"), *laws.TEMPERATURE),
     ),
     Op(
         name="dynamic_temperature",
@@ -102,9 +109,10 @@ OPS = (
         signature=(
             "logits: f32[vocab], temperature: f64, delta: f64, exponent: f64 -> out: f32[vocab]"
         ),
-        axes={"vocab": SIZES},
+        **ON_LOGITS,
         make=make_dynamic_temperature,
         bound=dynamic_bound,
         cost=cost,
+        laws=laws.DYNAMIC_TEMPERATURE,
     ),
 )

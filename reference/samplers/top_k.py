@@ -2,14 +2,16 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     cost,
     dropped,
     exact,
     most_likely_first,
     some_logits,
+    turn,
 )
 
 
@@ -24,17 +26,23 @@ def top_k(logits: Array, k: int) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    rng, vocab = case.rng(), case.shape["vocab"]
-    logits = some_logits(case, rng)
-    return {"logits": logits, "k": int(rng.choice([1, 2, 5, 40, max(1, vocab // 2), vocab + 3]))}
+    vocab = case.shape["vocab"]
+    k = turn(case, (vocab // 2, 40, vocab - 1, 1, vocab, 2, vocab + 3, 5, 2**40, 300, vocab // 3))
+    return {"logits": some_logits(case, case.rng()), "k": max(1, k)}
 
 
 OP = Op(
     name="top_k",
     reference=top_k,
     signature="logits: f32[vocab], k: i64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "k", (1, 2, 7, 63, 64)),
+        *laws.TOP_K,
+    ),
 )

@@ -2,15 +2,18 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    ON_LOGITS,
     U64,
     cost,
     cut_undecided,
     dropped,
     exact,
+    some_depth,
     some_logits,
+    turn,
 )
 
 
@@ -25,9 +28,12 @@ def top_n_sigma(logits: Array, n: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """By turns the floor is so near to a token that float32 would decide otherwise."""
     rng = case.rng()
     logits = some_logits(case, rng)
-    return {"logits": logits, "n": float(rng.choice([0.0, 0.5, 1.0, 2.0, 3.0]))}
+    sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
+    near = some_depth(logits, rng) / (sigma or 1) * (1 + rng.choice([-1, 1]) * 2.0**-30)
+    return {"logits": logits, "n": turn(case, (near, 1.0, near, 0.0, 0.7, 3.0, 1e30))}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -47,9 +53,15 @@ OP = Op(
     name="top_n_sigma",
     reference=top_n_sigma,
     signature="logits: f32[vocab], n: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "n", (0.0, 0.5, 1.0, 2.0, 10.0)),
+        *laws.TOP_N_SIGMA,
+    ),
 )

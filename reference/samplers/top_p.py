@@ -2,15 +2,18 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     cost,
     dropped,
     exact,
     most_likely_first,
     prefix_undecided,
     some_logits,
+    turn,
 )
 from reference.softmax import softmax
 
@@ -31,8 +34,9 @@ def top_p(logits: Array, p: float) -> Array:
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
-    logits = some_logits(case, rng)
-    return {"logits": logits, "p": float(rng.choice([0.01, 0.5, 0.9, 0.95, 1.0, rng.random()]))}
+    logits, some = some_logits(case, rng), rng.random()
+    p = turn(case, (some, 0.95, 0.9999, 1.0, 0.3, NEARLY_ONE, 1e-30, 0.7, 0.01))
+    return {"logits": logits, "p": p}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -48,9 +52,15 @@ OP = Op(
     name="top_p",
     reference=top_p,
     signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.likeliest_stay(make),
+        laws.more_stay(make, "p", (1e-6, 0.3, 0.7, 0.95, 1.0)),
+        *laws.TOP_P,
+    ),
 )

@@ -3,9 +3,11 @@
 import numpy as np
 
 from reference.bounds import U
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     cost,
     depths,
     dropped,
@@ -14,6 +16,7 @@ from reference.samplers.distribution import (
     prefix_undecided,
     relative_errors,
     some_logits,
+    turn,
 )
 from reference.softmax import softmax
 
@@ -42,8 +45,9 @@ def distance(logits: Array) -> Array:
 
 def make(case: Case) -> Arguments:
     rng = case.rng()
-    logits = some_logits(case, rng)
-    return {"logits": logits, "p": float(rng.choice([0.01, 0.2, 0.5, 0.9, 1.0, rng.random()]))}
+    logits, some = some_logits(case, rng), rng.random()
+    p = turn(case, (0.3, some, 0.7, 1.0, 0.95, NEARLY_ONE, 1e-30, 0.9999, 0.01))
+    return {"logits": logits, "p": p}
 
 
 def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -62,9 +66,14 @@ OP = Op(
     name="typical",
     reference=typical,
     signature="logits: f32[vocab], p: f64 -> out: f32[vocab]",
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
     cost=cost,
+    laws=(
+        *laws.of_filter(make),
+        laws.more_stay(make, "p", (1e-9, 0.3, 0.7, 0.95, 1.0)),
+        *laws.TYPICAL,
+    ),
 )

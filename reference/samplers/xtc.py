@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
-    SIZES,
+    NEARLY_ONE,
+    ON_LOGITS,
     U64,
     cost,
     depths,
@@ -13,6 +15,7 @@ from reference.samplers.distribution import (
     most_likely_first,
     some_logits,
     total_error,
+    turn,
     undecided,
 )
 from reference.softmax import softmax
@@ -22,11 +25,12 @@ def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
     """If the coin u in [0, 1) falls below `probability`, drop every token whose probability is at
     least `threshold`, but the least likely of them (of equals, the one with the highest id).
 
-    A threshold above 0.5 leaves one such token at most, so nothing is dropped.
+    A threshold above 0.5 leaves one such token at most, so nothing is dropped; one of 0 leaves the
+    least likely token that is not removed yet.
     logits float32 [vocab] -> [vocab].
     """
     order = most_likely_first(logits)
-    choices = order[softmax(logits)[order] >= threshold]
+    choices = order[(softmax(logits) >= threshold)[order] & np.isfinite(logits)[order]]
     keep = np.ones(len(logits), bool)
     if u < probability:
         keep[choices[:-1]] = False
@@ -34,12 +38,15 @@ def xtc(logits: Array, probability: float, threshold: float, u: float) -> Array:
 
 
 def make(case: Case) -> Arguments:
+    """By turns u is so near to the probability that float32 would decide otherwise."""
     rng = case.rng()
+    coins = ((0.7, 0.7 - 2.0**-40), (1.0, NEARLY_ONE), (0.3, 0.3), (0.5, rng.random()))
+    probability, u = turn(case, coins)
     return {
         "logits": some_logits(case, rng),
-        "probability": float(rng.choice([0.1, 0.5, 1.0, 1.0])),
-        "threshold": float(rng.choice([1e-5, 1e-3, 0.01, 0.1, 0.5])),
-        "u": float(rng.random()),
+        "probability": probability,
+        "threshold": turn(case, (0.01, 1e-5, 0.1, 0.0, 1e-3, 0.5, 0.3)),
+        "u": u,
     }
 
 
@@ -50,7 +57,8 @@ def also(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     if inputs["u"] >= inputs["probability"]:
         return {}
     log_sum = np.log(np.sum(np.exp(-depths(logits))))
-    margin = -depths(logits) - log_sum - np.log(inputs["threshold"])
+    threshold = inputs["threshold"]
+    margin = -depths(logits) - log_sum - (np.log(threshold) if threshold else -np.inf)
     error = total_error(logits) + 8 * U64 * (abs(float(logits.max())) + log_sum + 100)
     doubtful = np.abs(margin) <= error
     if doubtful.any():
@@ -63,9 +71,10 @@ OP = Op(
     name="xtc",
     reference=xtc,
     signature=("logits: f32[vocab], probability: f64, threshold: f64, u: f64 -> out: f32[vocab]"),
-    axes={"vocab": SIZES},
+    **ON_LOGITS,
     make=make,
     bound=exact,
     also=also,
     cost=cost,
+    laws=(*laws.of_filter(make), *laws.XTC),
 )

@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from reference.laws.common import alone, contained
+from reference.laws.schemes import QUANTISING, negatives_have_the_same_scale
 from reference.op import Arguments, Array, Case, Op
 from reference.schemes.integers import (
+    ANY_FLOAT32,
     GROUPS,
     MANY,
+    OF_MODELS,
     TIES_FIRST,
+    any_scales,
     bound,
     cost,
     divided,
@@ -25,6 +30,7 @@ from reference.schemes.integers import (
     make_groups,
     next_to_ties,
 )
+from reference.values import FINITE
 
 SIGN = 0x80
 
@@ -121,38 +127,59 @@ def _values(case: Case, kind: Float8) -> Array:
 
 def make_dequantise(kind: Float8, case: Case) -> Arguments:
     q, scale = quantised(_values(case, kind), kind)
-    return {"q": q, "scale": scale}
+    return {"q": any_codes(case, kind, q), "scale": any_scales(case, scale)}
+
+
+def any_codes(case: Case, kind: Float8, q: Array) -> Array:
+    """Codes, some of them infinity or NaN if that is the case's kind."""
+    if case.values in FINITE:
+        return q
+    rng, odd = case.rng(), np.array([kind.last + 1, kind.nan], np.uint8)
+    signs = rng.choice(np.array([0, SIGN], np.uint8), q.shape)
+    return np.where(rng.random(q.shape) < 0.01, rng.choice(odd, q.shape) | signs, q)
+
+
+OTHER_SIGN = negatives_have_the_same_scale(lambda q: q ^ np.uint8(SIGN))
+QUANTISE = "x: f32[groups size] -> q: u8[groups size], scale: f32[groups]"
+DEQUANTISE = "q: u8[groups size], scale: f32[groups] -> out: f32[groups size]"
 
 
 def _quantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    make = partial(make_quantise, kind)
     return Op(
         name=name,
         reference=reference,
         signature=QUANTISE,
         axes=GROUPS,
-        make=partial(make_quantise, kind),
+        make=make,
         bound=bound,
         cost=cost,
         values=TIES_FIRST,
-        corners=(MANY,),
+        corners=(MANY, *OF_MODELS),
+        nan="token",
+        largest=ANY_FLOAT32,
+        varying=("groups",),
+        laws=(alone(QUANTISE, make, "groups"), OTHER_SIGN, *QUANTISING),
     )
 
 
 def _dequantising(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    make = partial(make_dequantise, kind)
     return Op(
         name=name,
         reference=reference,
         signature=DEQUANTISE,
         axes=GROUPS,
-        make=partial(make_dequantise, kind),
+        make=make,
         bound=bound,
         cost=cost,
+        corners=OF_MODELS,
         nan="token",
+        largest=ANY_FLOAT32,
+        varying=("groups",),
+        laws=(alone(DEQUANTISE, make, "groups"), contained(DEQUANTISE, make, "groups")),
     )
 
-
-QUANTISE = "x: f32[groups size] -> q: u8[groups size], scale: f32[groups]"
-DEQUANTISE = "q: u8[groups size], scale: f32[groups] -> out: f32[groups size]"
 
 OPS = (
     _quantising(E4M3, "quantise_e4m3", quantise_e4m3),

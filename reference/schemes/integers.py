@@ -10,8 +10,10 @@ from functools import partial
 import numpy as np
 
 from reference.bounds import TINY
+from reference.laws.common import alone, contained
+from reference.laws.schemes import INTEGERS, negatives_have_the_same_scale
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.values import VALUES
+from reference.values import FINITE
 
 FEWEST, MOST = 2, 8  # bits
 
@@ -115,12 +117,18 @@ def next_to_ties(case: Case, x: Array) -> Array:
 
 def make_symmetric(case: Case) -> Arguments:
     q, scale = quantise_symmetric(**make_quantise_symmetric(case))
-    return {"q": q, "scale": scale}
+    return {"q": q, "scale": any_scales(case, scale)}
 
 
 def make_asymmetric(case: Case) -> Arguments:
     q, scale, zero = quantise_asymmetric(**make_quantise_asymmetric(case))
-    return {"q": q, "scale": scale, "zero": zero}
+    return {"q": q, "scale": any_scales(case, scale), "zero": zero}
+
+
+def any_scales(case: Case, scale: Array) -> Array:
+    """Some of them any numbers of the case's kind instead, as a file may have them."""
+    rng = case.rng()
+    return np.where(rng.random(scale.shape) < 0.3, case.array(rng, *scale.shape), scale)
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -151,49 +159,91 @@ def bad_zero(inputs: Arguments) -> str:
     return no_zero_point("zero", inputs["zero"])
 
 
-GROUPS: dict[str, tuple[int, ...]] = {"groups": (0, 1, 2, 7), "size": (1, 2, 31, 33, 127, 256)}
+GROUPS: dict[str, tuple[int, ...]] = {
+    "groups": (1, 2, 7, 9, 33),
+    "size": (1, 2, 31, 33, 64, 127, 129, 256),
+}
 MANY = {"groups": 7, "size": 256}  # elements, for near ties are few
-TIES_FIRST = ("ties", *(kind for kind in VALUES if kind != "ties"))  # which corners are made of
+OF_MODELS: tuple[dict[str, int], ...] = (
+    {"groups": 0, "size": 33},
+    {"groups": 513, "size": 33},
+    {"groups": 65_600, "size": 3},
+    {"groups": 5, "size": 14_336},
+    {"groups": 1, "size": 131_200},  # a tensor
+)
+TIES_FIRST = ("ties", *(kind for kind in FINITE if kind != "ties"))  # which corners are made of
 BITS: dict[str, tuple[int, ...]] = {"bits": (2, 3, 4, 5, 6, 7, 8)}
+ANY_FLOAT32 = 2.0**127  # where the domain ends
 
-_row = partial(Op, axes=GROUPS | BITS, bound=bound, cost=cost, fit=fit)
+_row = partial(
+    Op,
+    axes=GROUPS | BITS,
+    bound=bound,
+    cost=cost,
+    fit=fit,
+    nan="token",
+    largest=ANY_FLOAT32,
+    varying=("groups",),
+)
 _quantise = partial(
     _row,
     values=TIES_FIRST,
-    corners=(MANY | {"bits": 8}, MANY | {"bits": 5}),
+    corners=(
+        MANY | {"bits": 8},
+        MANY | {"bits": 5},
+        *(sizes | {"bits": bits} for sizes, bits in zip(OF_MODELS, (8, 8, 4, 3, 8), strict=True)),
+    ),
     complaint=unknown_bits,
 )
-_dequantise = partial(_row, nan="token")
+_dequantise = partial(_row, corners=OF_MODELS)
+
+SYMMETRIC = "x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups]"
+ASYMMETRIC = (
+    "x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups], zero: i32[groups]"
+)
+FROM_SYMMETRIC = "q: i8[groups size], scale: f32[groups] -> out: f32[groups size]"
+FROM_ASYMMETRIC = (
+    "q: i8[groups size], scale: f32[groups], zero: i32[groups] -> out: f32[groups size]"
+)
 
 OPS = (
     _quantise(
         name="quantise_symmetric",
         reference=quantise_symmetric,
-        signature="x: f32[groups size], bits: i64 -> q: i8[groups size], scale: f32[groups]",
+        signature=SYMMETRIC,
         make=make_quantise_symmetric,
+        laws=(
+            alone(SYMMETRIC, make_quantise_symmetric, "groups"),
+            negatives_have_the_same_scale(np.negative),
+            *INTEGERS,
+        ),
     ),
     _quantise(
         name="quantise_asymmetric",
         reference=quantise_asymmetric,
-        signature=(
-            "x: f32[groups size], bits: i64 ->"
-            " q: i8[groups size], scale: f32[groups], zero: i32[groups]"
-        ),
+        signature=ASYMMETRIC,
         make=make_quantise_asymmetric,
+        laws=(alone(ASYMMETRIC, make_quantise_asymmetric, "groups"), *INTEGERS),
     ),
     _dequantise(
         name="dequantise_symmetric",
         reference=dequantise_symmetric,
-        signature="q: i8[groups size], scale: f32[groups] -> out: f32[groups size]",
+        signature=FROM_SYMMETRIC,
         make=make_symmetric,
+        laws=(
+            alone(FROM_SYMMETRIC, make_symmetric, "groups"),
+            contained(FROM_SYMMETRIC, make_symmetric, "groups"),
+        ),
     ),
     _dequantise(
         name="dequantise_asymmetric",
         reference=dequantise_asymmetric,
-        signature=(
-            "q: i8[groups size], scale: f32[groups], zero: i32[groups] -> out: f32[groups size]"
-        ),
+        signature=FROM_ASYMMETRIC,
         make=make_asymmetric,
         complaint=bad_zero,
+        laws=(
+            alone(FROM_ASYMMETRIC, make_asymmetric, "groups"),
+            contained(FROM_ASYMMETRIC, make_asymmetric, "groups"),
+        ),
     ),
 )

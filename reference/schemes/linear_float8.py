@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from reference.bounds import TINY, gamma
+from reference.bounds import FACTOR, TINY, gamma
+from reference.laws.common import alone, contained, scales
+from reference.laws.schemes import cuts, every_code_is_its_number
+from reference.linear import some_tokens
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
-from reference.schemes.float8 import E4M3, E5M2, Float8, quantised
+from reference.schemes.float8 import E4M3, E5M2, Float8, any_codes, quantised
 
 
 def linear_e4m3(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
@@ -34,14 +37,16 @@ def _product(kind: Float8, x: Array, x_scale: Array, weight: Array, weight_scale
 def make(kind: Float8, case: Case) -> Arguments:
     found = {}
     for name, values in zip(("x", "weight"), _values(case), strict=True):
-        found[name], found[f"{name}_scale"] = quantised(values, kind)
+        q, found[f"{name}_scale"] = quantised(values, kind)
+        found[name] = any_codes(case, kind, q)
     return found
 
 
 def _values(case: Case) -> tuple[Array, Array]:
     rng, shape = case.rng(), case.shape
-    x = case.array(rng, shape["tokens"], shape["hidden"])
-    return x, case.array(rng, shape["out"], shape["hidden"])
+    sides = shape["tokens"], shape["out"]
+    x, weight = (some_tokens(case, rng, rows, shape["hidden"]) for rows in sides)
+    return x, weight
 
 
 def bound(kind: Float8, inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -66,24 +71,46 @@ SIGNATURE = (
     " -> out: f32[tokens out]"
 )
 AXES = {
-    "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
-    "hidden": (1, 2, 31, 33, 127, 129, 256),
-    "out": (1, 2, 31, 32, 33, 65, 127),
+    "tokens": (1, 2, 3, 4, 5, 8, 9, 17, 33),
+    "hidden": (31, 33, 127, 129, 256, 257),
+    "out": (16, 31, 33, 65, 127, 129, 257),
 }
-CORNERS = ({"tokens": 67, "hidden": 2112, "out": 33},)  # more than a kernel holds at once
+CORNERS = (
+    {"tokens": 0, "hidden": 33, "out": 5},
+    {"tokens": 1, "hidden": 1, "out": 1},
+    {"tokens": 3, "hidden": 2, "out": 2},
+    {"tokens": 67, "hidden": 2112, "out": 33},  # more than a kernel holds at once
+    {"tokens": 1, "hidden": 14_336, "out": 17},
+    {"tokens": 7, "hidden": 11_009, "out": 9},
+    {"tokens": 513, "hidden": 65, "out": 33},
+    {"tokens": 65, "hidden": 33, "out": 1000},
+    {"tokens": 1, "hidden": 3, "out": 65_600},
+    {"tokens": 2, "hidden": 5, "out": 65_600},
+)
 
 
 def _row(kind: Float8, name: str, reference: Callable[..., Any]) -> Op:
+    own = partial(make, kind)
+    one = int(kind.encode(np.ones(1, np.float32))[0])
     return Op(
         name=name,
         reference=reference,
         signature=SIGNATURE,
         axes=AXES,
-        make=partial(make, kind),
+        make=own,
         bound=partial(bound, kind),
         cost=cost,
         corners=CORNERS,
         nan="token",
+        largest=FACTOR,
+        laws=(
+            alone(SIGNATURE, own),
+            alone(SIGNATURE, own, "out"),
+            contained(SIGNATURE, own),
+            scales(own, ("x_scale",), (-1.0, 2.0**10, 2.0**-10)),
+            cuts(SIGNATURE, own, {"hidden": 2100}),
+            every_code_is_its_number(kind.decode, one),
+        ),
     )
 
 

@@ -6,7 +6,10 @@ token and each channel. The weight's scales stand by group, as GPTQ's and AWQ's 
 
 import numpy as np
 
-from reference.bounds import TINY, gamma
+from reference.bounds import FACTOR, TINY, gamma
+from reference.laws.common import alone, contained, scales
+from reference.laws.schemes import W8A8, cuts
+from reference.linear import some_tokens
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 from reference.schemes.integers import no_zero_point, quantise_asymmetric
 
@@ -48,8 +51,8 @@ def make(case: Case) -> Arguments:
     groups, size = shape["groups"], shape["size"]
     found = {}
     for name, rows in (("x", shape["tokens"]), ("weight", shape["out"])):
-        values = case.array(rng, rows * groups, size)
-        q, scale, zero = quantise_asymmetric(values, 8)
+        values = some_tokens(case, rng, rows, groups * size)
+        q, scale, zero = quantise_asymmetric(values.reshape(rows * groups, size), 8)
         found[name] = q.reshape(rows, groups * size)
         found[f"{name}_scale"] = scale.reshape(rows, groups)
         found[f"{name}_zero"] = zero.reshape(rows, groups)
@@ -80,28 +83,49 @@ def cost(shape: Shape, format: str | None) -> Cost:
     return Cost(hidden * (tokens + out) + scales + 4 * tokens * out, 2 * tokens * hidden * out)
 
 
+SIGNATURE = (
+    "x: i8[tokens size*groups], x_scale: f32[tokens groups], x_zero: i32[tokens groups],"
+    " weight: i8[out size*groups], weight_scale: f32[groups out], weight_zero: i32[groups out]"
+    " -> out: f32[tokens out]"
+)
+
+
 OP = Op(
     name="linear_w8a8",
     reference=linear_w8a8,
-    signature=(
-        "x: i8[tokens size*groups], x_scale: f32[tokens groups], x_zero: i32[tokens groups],"
-        " weight: i8[out size*groups], weight_scale: f32[groups out], weight_zero: i32[groups out]"
-        " -> out: f32[tokens out]"
-    ),
+    signature=SIGNATURE,
     axes={
-        "tokens": (0, 1, 2, 3, 4, 5, 9, 33),
+        "tokens": (1, 2, 3, 4, 5, 8, 9, 17, 33),
         "groups": (1, 2, 3, 5),
-        "size": (1, 31, 32, 33, 64, 127, 128, 256),
-        "out": (1, 2, 31, 32, 33, 65, 127),
+        "size": (31, 32, 33, 64, 127, 128, 256),
+        "out": (16, 31, 32, 33, 65, 127, 129, 257),
     },
     make=make,
     bound=bound,
     cost=cost,
     # more tokens than a kernel holds at once, and groups that it has to cut
     corners=(
+        {"tokens": 0, "groups": 1, "size": 32, "out": 5},
+        {"tokens": 1, "groups": 1, "size": 1, "out": 1},
+        {"tokens": 2, "groups": 1, "size": 32, "out": 1},
         {"tokens": 67, "groups": 2, "size": 2112, "out": 33},
         {"tokens": 5, "groups": 1, "size": 33024, "out": 17},
+        {"tokens": 1, "groups": 112, "size": 128, "out": 17},
+        {"tokens": 7, "groups": 344, "size": 32, "out": 9},
+        {"tokens": 513, "groups": 2, "size": 32, "out": 33},
+        {"tokens": 65, "groups": 1, "size": 64, "out": 1000},
+        {"tokens": 1, "groups": 1, "size": 32, "out": 65_600},
+        {"tokens": 2, "groups": 1, "size": 32, "out": 65_600},
     ),
     complaint=complaint,
     nan="token",
+    largest=FACTOR,
+    laws=(
+        alone(SIGNATURE, make),
+        alone(SIGNATURE, make, "out"),
+        contained(SIGNATURE, make),
+        scales(make, ("x_scale",), (-1.0, 2.0**10, 2.0**-10)),
+        cuts(SIGNATURE, make, {"groups": 1, "size": 4128}, {"groups": 33, "size": 128}),
+        *W8A8,
+    ),
 )

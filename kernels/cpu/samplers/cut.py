@@ -18,6 +18,8 @@ TOP_N_SIGMA = top_n_sigma_op.OP.signature
 MIROSTAT_V2 = mirostat.SIGNATURE
 XTC = xtc_op.OP.signature
 
+LOWEST = np.finfo(np.float32).min  # of a token that is not removed
+
 
 @njit(inline="always")
 def rounded_up(cut):
@@ -76,7 +78,7 @@ def keep_first(logits, top, out):
     for i in range(logits.size):
         hit = logits[i] == top and not found
         found |= hit
-        out[i] = top if hit else GONE
+        out[i] = logits[i] if hit else GONE
 
 
 @share(XTC)
@@ -86,7 +88,7 @@ def xtc(block, thread, n_threads):
         edge, spared = np.float32(np.inf), -1
         if u < probability:
             top = highest(logits)
-            edge = rounded_up(top + math.log(threshold * total(logits, top)))
+            edge = max(LOWEST, rounded_up(top + math.log(threshold * total(logits, top))))
             for i in range(logits.size):
                 if logits[i] >= edge and (spared < 0 or logits[i] <= logits[spared]):
                     spared = i

@@ -1,0 +1,86 @@
+"""Threads that wait for each other beside other programs: they sleep, and are woken."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+from conformance.parallel.shares import LONG, long
+from conformance.parallel.test_stress import LENGTH, Meetings
+from conformance.parallel.test_team import wait_until
+from kernels.cpu.cores import allowed_cores
+from kernels.cpu.share import pack_words
+from kernels.cpu.team import LINE, PARKED, RAN, SLEEP, WARY, Program, Team
+
+CORES = allowed_cores()[:2]
+ENTRIES, TURNS = 50, 8000  # of a program: some 10 us an entry
+BUSY = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print(flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    pass
+"""
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """This process keeps to two cores, on each of which another program runs without a pause."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    with ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, before)
+        for core in CORES:
+            other = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", BUSY, str(core)], stdout=subprocess.PIPE)
+            )
+            stack.callback(other.kill)
+            assert other.stdout
+            other.stdout.readline()
+        yield
+
+
+def runs_a_second(team: Team, seconds: float = 0.5) -> float:
+    """Of a program whose every entry divides its work among the threads."""
+    n_threads = team.n_threads
+    block = pack_words(LONG, {"turns": TURNS // n_threads, "out": np.zeros(n_threads)})
+    program, runs, started = Program([(long, block)] * ENTRIES), 0, time.monotonic()
+    while (elapsed := time.monotonic() - started) < seconds:
+        team.run(program)
+        runs += 1
+    return runs / elapsed
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot pin programs")
+@pytest.mark.skipif(len(CORES) < 2, reason="there is one core")
+def test_two_threads_do_not_collapse_beside_other_programs():
+    """They do a fifth or more of what one thread does beside them, where yielding to each other
+    did a hundredth: a program that is yielded to takes its whole turn."""
+    with busy_cores(), Team(1) as one, Team(2) as two:
+        found = [(runs_a_second(one), runs_a_second(two)) for _ in range(3)]
+    alone, together = np.median(found, axis=0)
+    assert together > alone / 5, found
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 8])
+def test_sleepers_are_woken(n_threads):
+    """Where all who wait sleep, nobody is early or lost, or sleeps on for as long as it may."""
+    meetings, runs = Meetings(n_threads, unrest=10), 20_000 // n_threads
+    with Team(n_threads) as team:
+        team.run(meetings.one)
+        wait_until(lambda: team._state.sync[PARKED] == n_threads - 1)
+        wary, started = team._state.sync[RAN + WARY :: LINE], time.monotonic()
+        wary[:] = 10**9
+        for _ in range(runs):
+            team.run(meetings.one)
+        team.run(meetings.many)
+        slept, seconds = int((10**9 - wary).max()), time.monotonic() - started
+    meetings.check(1 + runs + LENGTH)
+    assert runs / 100 < slept < 10 * runs
+    assert seconds < slept * SLEEP / 1e9 / 4

@@ -1,0 +1,92 @@
+"""Laws of the elementwise activations."""
+
+import math
+
+import numpy as np
+
+from reference.bounds import TINY, U
+from reference.op import Apply, Array, Case, Law
+
+LINE = np.linspace(-20, 20, 4001, dtype=np.float32)[None]
+
+
+def zero_stays_zero(apply: Apply, case: Case) -> str:
+    """Of either sign."""
+    out = apply({"x": np.resize(np.array([0, -0.0], np.float32), (3, 37))})["out"]
+    return f"0 becomes {out[out != 0][0]}" if (out != 0).any() else ""
+
+
+def far_from_zero_is_all_or_nothing(apply: Apply, case: Case) -> str:
+    """Large values pass, and those as far below zero vanish."""
+    x = np.array([[100, 1e4, 1e18, 1e38]], np.float32)
+    passed, vanished = apply({"x": x})["out"], apply({"x": -x})["out"]
+    if (np.abs(passed - x) > 2 * U * x).any():
+        return f"of {x.tolist()} {passed.tolist()} passes"
+    if (np.abs(vanished) > TINY * (1 + x)).any():
+        return f"of {(-x).tolist()} {vanished.tolist()} is left"
+    return ""
+
+
+def odd_part_is_half_of_x(apply: Apply, case: Case) -> str:
+    """act(x) - act(-x) is x, as with a share s of x that passes s(x) + s(-x) is 1."""
+    x = case.rng().standard_normal((3, 67), np.float32) * np.array([[1], [10], [0.01]], np.float32)
+    off = np.abs(apply({"x": x})["out"].astype(np.float64) - apply({"x": -x})["out"] - x)
+    # exact but for what the two shares are off by, of which the worst is exp's
+    return f"off by {off.max():.3g}" if (off > 256 * U * np.abs(x) + TINY).any() else ""
+
+
+def rises_above_zero(apply: Apply, case: Case) -> str:
+    """There a larger x never gives less."""
+    x = LINE[:, LINE.shape[1] // 2 :].copy()
+    falls = np.diff(apply({"x": x})["out"][0]) < 0
+    return f"falls behind {x[0, :-1][falls][0]}" if falls.any() else ""
+
+
+def relu_of_relu_is_relu(apply: Apply, case: Case) -> str:
+    """Bit for bit."""
+    once = apply({"x": LINE})["out"]
+    return "" if np.array_equal(apply({"x": once})["out"], once) else "twice is not once"
+
+
+def twice_is_four_times_as_much(apply: Apply, case: Case) -> str:
+    """The square of a power of two rounds nothing."""
+    once, twice = (apply({"x": x})["out"] for x in (LINE, 2 * LINE))
+    return "" if np.array_equal(twice, 4 * once) else "twice x is not four times the square"
+
+
+def close_to_the_exact_form(apply: Apply, case: Case) -> str:
+    """The tanh form stays within 5e-4 of x * Phi(x), and is not that form."""
+    x = LINE[:, ::20].copy()
+    off = np.abs(apply({"x": x})["out"] - _exact(x)).max()
+    return "" if 1e-4 < off < 5e-4 else f"{off:.3g} off the exact form, not 1e-4 to 5e-4"
+
+
+def tail_keeps_its_digits(apply: Apply, case: Case) -> str:
+    """Far below zero x * Phi(x) is what its asymptotic series says, to the first term left out."""
+    x = np.array([[-6, -9, -12]], np.float32)
+    series = 1 - x**-2.0 + 3 * x**-4.0 - 15 * x**-6.0
+    wanted = -np.exp(-(x.astype(np.float64) ** 2) / 2) / math.sqrt(2 * math.pi) * series
+    off = np.abs(apply({"x": x})["out"] / wanted - 1)
+    return f"off by a share of {off.max():.3g}" if (off > 105 * x**-8.0 + 2e-5).any() else ""
+
+
+def _exact(x: Array) -> Array:
+    return np.array([[v / 2 * (1 + math.erf(v / math.sqrt(2))) for v in x[0].tolist()]])
+
+
+_ALL = (
+    Law("zero-stays-zero", zero_stays_zero),
+    Law("rises-above-zero", rises_above_zero),
+)
+_PASSING = (
+    *_ALL,
+    Law("far-is-all-or-nothing", far_from_zero_is_all_or_nothing),
+    Law("odd-part-is-half", odd_part_is_half_of_x),
+)
+LAWS = {
+    "silu": _PASSING,
+    "gelu": (*_PASSING, Law("close-to-exact-form", close_to_the_exact_form)),
+    "gelu_erf": (*_PASSING, Law("tail-keeps-its-digits", tail_keeps_its_digits)),
+    "relu": (*_PASSING, Law("relu-of-relu", relu_of_relu_is_relu)),
+    "squared_relu": (*_ALL, Law("twice-is-four-times", twice_is_four_times_as_much)),
+}

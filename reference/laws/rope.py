@@ -1,0 +1,129 @@
+"""Laws of rotary position embedding."""
+
+import numpy as np
+
+from reference.bounds import U, gamma
+from reference.laws.common import other_bits
+from reference.op import Apply, Array, Case, Law
+
+
+def magnitude_scales(apply: Apply, case: Case) -> str:
+    """A magnitude of 2 doubles the rotation, bit for bit."""
+    given = {"positions": _positions(case), "frequencies": _frequencies(case)}
+    once, twice = (apply({**given, "magnitude": m})["out"] for m in (1.0, 2.0))
+    return other_bits({"out": twice}, {"out": 2 * once})
+
+
+def position_zero_turns_nothing(apply: Apply, case: Case) -> str:
+    """At position 0, and for a pair without a frequency, cosines are 1 and sines 0."""
+    frequencies = _frequencies(case)
+    frequencies[-1] = 0
+    positions = _positions(case)
+    positions[0] = 0
+    out = apply({"positions": positions, "frequencies": frequencies, "magnitude": 1.0})["out"]
+    if (out[0] != [1, 0]).any() or (out[:, -1] != [1, 0]).any():
+        return "what does not turn is not (1, 0)"
+    return ""
+
+
+def doubled_positions_are_doubled_frequencies(apply: Apply, case: Case) -> str:
+    """Only the product of position and frequency counts, bit for bit."""
+    positions, frequencies = _positions(case), _frequencies(case)
+    slow, fast = (
+        apply({"positions": p, "frequencies": f, "magnitude": 1.0})
+        for p, f in ((2 * positions, frequencies / 2), (positions, frequencies))
+    )
+    return other_bits(slow, fast)
+
+
+def lengths_stay(apply: Apply, case: Case) -> str:
+    """A rotation changes the length of no pair's vector, so of no head's."""
+    x = _heads(case)
+    turn = _rotation(case, _positions(case)[: len(x)])
+    out = apply({"x": x, "rotation": turn})["out"]
+    before, after = (np.linalg.norm(v.astype(np.float64), axis=-1) for v in (x, out))
+    # two products and a sum of each element, and cosines and sines that are rounded
+    off = np.abs(after - before) > (np.sqrt(2) * gamma(2) + 2 * U) * before
+    return f"a head of length {before[off][0]} has {after[off][0]}" if off.any() else ""
+
+
+def unturned_is_itself(apply: Apply, case: Case) -> str:
+    """At position 0 nothing turns, and what lies beyond the pairs never does, bit for bit."""
+    x = _heads(case)
+    positions = np.array([0, 5, 0], np.int32)
+    out = apply({"x": x, "rotation": _rotation(case, positions)})["out"]
+    if (out[positions == 0] != x[positions == 0]).any():
+        return "position 0 turns a head"
+    beyond = slice(2 * case.shape["pairs"], None)
+    turned = (out[..., beyond] != x[..., beyond]).any()
+    return "a dimension beyond the pairs turns" if turned else ""
+
+
+def only_the_distance_counts(apply: Apply, case: Case) -> str:
+    """The product of a query and a key moved by as many positions stays."""
+    q, k = _heads(case)[:2, None]
+
+    def product(query: int, key: int) -> Array:
+        at_q, at_k = (_rotation(case, np.array([p], np.int32)) for p in (query, key))
+        turned = apply({"x": q, "rotation": at_q})["out"].astype(np.float64)
+        return np.asarray(np.sum(turned * apply({"x": k, "rotation": at_k})["out"], axis=-1))
+
+    length = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
+    for shift in (1, 100, 4096):
+        # of both products, what both heads' turns are off by
+        if (np.abs(product(9 + shift, 4 + shift) - product(9, 4)) > gamma(20) * length).any():
+            return f"query and key moved by {shift} have another product"
+    return ""
+
+
+def neighbours_turn(apply: Apply, case: Case) -> str:
+    """Element 0 turns with element 1 and no other."""
+    return _turns_with(1, apply, case)
+
+
+def halves_turn(apply: Apply, case: Case) -> str:
+    """Element 0 turns with the first of the second half of the pairs' elements and no other."""
+    return _turns_with(case.shape["pairs"], apply, case)
+
+
+def _turns_with(partner: int, apply: Apply, case: Case) -> str:
+    x = np.zeros_like(_heads(case))
+    x[:, :, 0] = 1
+    out = apply({"x": x, "rotation": _rotation(case, np.array([1, 2, 3], np.int32))})["out"]
+    touched = np.unique(np.argwhere(out)[:, 2]).tolist()
+    return "" if touched == [0, partner] else f"element 0 turns into {touched}, not 0 and {partner}"
+
+
+def _positions(case: Case) -> Array:
+    return (2 ** case.rng().uniform(0, 20, max(3, case.shape["tokens"]))).astype(np.int32)
+
+
+def _frequencies(case: Case) -> Array:
+    pairs = case.shape["pairs"]
+    return np.asarray(1e4 ** -(np.arange(pairs) / pairs))
+
+
+def _rotation(case: Case, positions: Array) -> Array:
+    angle = positions[:, None] * _frequencies(case)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
+
+
+def _heads(case: Case) -> Array:
+    dims = 3, max(1, case.shape["heads"]), case.shape["head_dim"]
+    return case.rng().standard_normal(dims, np.float32)
+
+
+LAWS_OF_ROTATION = (
+    Law("magnitude-scales", magnitude_scales),
+    Law("position-zero-turns-nothing", position_zero_turns_nothing),
+    Law("only-the-product-counts", doubled_positions_are_doubled_frequencies),
+)
+_SHARED = (
+    Law("lengths-stay", lengths_stay),
+    Law("unturned-is-itself", unturned_is_itself),
+    Law("only-the-distance-counts", only_the_distance_counts),
+)
+LAWS_OF_TURNING = {
+    "rope_norm": (*_SHARED, Law("neighbours-turn", neighbours_turn)),
+    "rope_neox": (*_SHARED, Law("halves-turn", halves_turn)),
+}
