@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 
+from conformance.bugs.laws import matrix
 from conformance.bugs.table import EVERY, PLANTED
 from conformance.bugs.trial import outcomes
 
@@ -15,7 +16,10 @@ def main() -> None:
     parser.add_argument("--null", action="store_true", help="with those that do not compute")
     parser.add_argument("--workers", type=int, default=2, help="at once (default 2)")
     parser.add_argument("--json", action="store_true", help="print a JSON line for each")
+    parser.add_argument("--laws", action="store_true", help="which bugs break each law")
     options = parser.parse_args()
+    if options.laws:
+        sys.exit(_laws())
 
     bugs = [
         bug
@@ -37,6 +41,15 @@ def main() -> None:
         print("stopped", file=sys.stderr)
     print(", ".join(f"{stage}: {n}" for stage, n in stages.items()), file=sys.stderr)
     sys.exit(1 if stages["survived"] else 0)
+
+
+def _laws() -> int:
+    """The matrix as it comes; 1 if a law is broken by no bug."""
+    idle = 0
+    for row in matrix():
+        idle += not row.bugs
+        print(f"{row.op:24} {row.law:40} {', '.join(map(str, row.bugs)) or 'NO BUG'}", flush=True)
+    return 1 if idle else 0
 
 
 if __name__ == "__main__":

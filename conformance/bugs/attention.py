@@ -45,6 +45,15 @@ def no_slopes(**inputs: Any) -> Array:
     return attention(**{**inputs, "slopes": np.zeros_like(inputs["slopes"])})
 
 
+def slopes_where_there_are_none(**inputs: Any) -> Array:
+    slopes = np.where(inputs["slopes"] == 0, np.float32(0.05), inputs["slopes"])
+    return attention(**{**inputs, "slopes": slopes})
+
+
+def cells_positions_halved(**inputs: Any) -> Array:
+    return attention(**{**inputs, "cell_positions": inputs["cell_positions"] // 2})
+
+
 def uncapped(**inputs: Any) -> Array:
     return attention(**{**inputs, "softcap": 0.0})
 
@@ -252,6 +261,8 @@ BUGS = (
         slopes_upside_down,
         no_slopes,
         uncapped,
+        slopes_where_there_are_none,
+        cells_positions_halved,
         first_sequence_only,
         cells_in_memory_order,
         keys_as_values,

@@ -7,6 +7,10 @@ from reference.formats import FORMATS
 from reference.op import Array
 
 
+def importance_not_relative(x: Array, importance: Array, format: str) -> Array:
+    return FORMATS[format].quantise_weighted(x, importance + np.float32(0.1))
+
+
 def nibbles_swapped(data: Array) -> Array:
     """Q4_0 rows with the halves of each byte exchanged."""
     blocks = data.reshape(*data.shape[:-1], -1, 18).copy()
@@ -51,6 +55,7 @@ IN_CUDA = (
 )  # fmt: skip
 
 BUGS = (
+    *in_python("quantise_weighted", importance_not_relative, formats=("Q4_0", "Q4_K")),
     *in_python("dequantise", dequantised_with_nibbles_swapped, formats=("Q4_0",)),
     *in_python("quantise", ties_to_even_q8_0, formats=("Q8_0",)),
     *in_python("quantise", ties_away_from_zero, formats=("F16", "BF16")),
