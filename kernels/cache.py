@@ -50,6 +50,12 @@ def read_all(name: str) -> Iterator[bytes]:
             yield data
 
 
+def place_of(name: str) -> Path:
+    """Where what is kept under this name lies, for libraries that open files themselves."""
+    folders = filter(None, (_instead(), cache_folder()))
+    return next((f / name for f in folders if (f / name).exists()), cache_folder() / name)
+
+
 def read_own(path: Path) -> bytes | None:
     """A file's bytes; None where there is none, or, with a line that says so, one that another
     user could have written."""

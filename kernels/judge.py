@@ -161,8 +161,10 @@ class _Setup:
         arrays = {name: slot.array for name, slot in self._slots.items()}
         packed = self._packed.array if self._packed else None
         called = stages(kernel, {**inputs, **arrays}, self.outputs, packed, self._allocate)
-        self._calls = [(share, block) for share, block, _ in called]
-        self._alive = called
+        self._blocks = [Guarded(b.shape, b.dtype, AT_END, rng) for _, b, _ in called]
+        for slot, (_, block, _) in zip(self._blocks, called, strict=True):
+            slot.put(block)
+        self._calls = [(c[0], slot.array) for c, slot in zip(called, self._blocks, strict=True)]
 
     def _guarded(self, dims: tuple[int, ...], dtype: Any, boundary: int = 0) -> Guarded:
         return Guarded(dims, dtype, self.place, self.rng, boundary)

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import marshal
 import platform
 import re
 from collections.abc import Callable
@@ -46,7 +47,22 @@ def _imported(path: Path) -> bytes:
         ours, stamp = path.is_relative_to(room.__path__[0]), room.STAMPS.get(str(path))
         if ours and stamp != path.stat().st_ctime_ns:
             raise EditedError(f"{path} was edited since this process began: start it anew")
+    if _is_stale(path, source):
+        raise EditedError(f"{path} is not what its .pyc file was made of: remove that, start anew")
     return source
+
+
+def _is_stale(path: Path, source: bytes) -> bool:
+    """Whether Python has taken bytecode for the source's that is not: it goes by size and date, of
+    whole seconds, which an edit may leave as they were."""
+    bytecode = Path(importlib.util.cache_from_source(path))
+    try:
+        if path.stat().st_ctime_ns < bytecode.stat().st_mtime_ns:
+            return False  # made after the last edit
+        imported = marshal.loads(bytecode.read_bytes()[16:])
+    except (OSError, ValueError, EOFError):
+        return False
+    return bool(imported != compile(source, str(path), "exec", dont_inherit=True))
 
 
 @cache

@@ -8,8 +8,9 @@ from reference.formats import FORMATS
 from reference.laws.common import alone, contained
 from reference.laws.sparse_axpy import laws
 from reference.linear import some_tokens
-from reference.neuron_masks import active_rows, some_mask, some_slots
+from reference.neuron_masks import active_rows, some_mask
 from reference.op import Arguments, Array, Case, Cost, Op, Shape, out_of_range
+from reference.sparse_linear import slots_of
 
 
 def sparse_axpy(
@@ -30,12 +31,21 @@ def sparse_axpy(
 
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
-    a = some_tokens(case, rng, shape["tokens"], shape["neurons"])
     weight = case.in_range().weight(rng, shape["held"], shape["hidden"])
     rows, count = active_rows(some_mask(rng, 1, shape["neurons"], shape["active"]))
-    slots = some_slots(rng, rows[: count[0]], shape["neurons"], shape["held"])
+    active = rows[: count[0]]
+    slots = slots_of(case, rng, active)
+    a = some_tokens(case, rng, shape["tokens"], shape["neurons"])
+    a[:, active] *= _evened(case, weight[slots[active]])
     found = {"a": a, "weight": weight, "rows": rows, "count": count}
     return {**found, "slots": slots, "format": case.format}
+
+
+def _evened(case: Case, rows: Array) -> Array:
+    """Powers of two that make rows about as large as each other: in a sum with large ones, small
+    ones would not show. -> float32 [rows]."""
+    w = FORMATS[case.format or "F32"].dequantise(rows)
+    return np.ldexp(np.float32(1), -np.frexp(np.abs(w).max(axis=1, initial=0))[1])
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -102,7 +112,7 @@ OP = Op(
         {"tokens": 67, "neurons": 1600, "hidden": 33, "active": 60, "held": 70},
         {"tokens": 1, "neurons": 14_336, "hidden": 65, "active": 4_200, "held": 4_300},
         {"tokens": 5, "neurons": 11_009, "hidden": 33, "active": 4_100, "held": 4_100},
-        {"tokens": 1, "neurons": 65_700, "hidden": 9, "active": 300, "held": 65_600},
+        {"tokens": 1, "neurons": 65_700, "hidden": 9, "active": 300, "held": 131_100},
         {"tokens": 3, "neurons": 40, "hidden": 14_336, "active": 33, "held": 40},
         {"tokens": 513, "neurons": 300, "hidden": 65, "active": 280, "held": 300},
     ),

@@ -34,9 +34,21 @@ def make(case: Case) -> Arguments:
     weight = case.weight(rng, shape["held"], shape["hidden"])
     mask = some_mask(rng, shape["tokens"], shape["neurons"], shape["active"])
     rows, count = active_rows(mask)
-    slots = some_slots(rng, rows[: count[0]], shape["neurons"], shape["held"])
+    slots = slots_of(case, rng, rows[: count[0]])
     found = {"x": x, "weight": weight, "mask": mask, "rows": rows, "count": count}
     return {**found, "slots": slots, "format": case.format}
+
+
+def slots_of(case: Case, rng: np.random.Generator, active: Array) -> Array:
+    """some_slots, but of a large weight the rows that are not zero are active neurons', half of
+    them the last ones'. active int32 [count] -> int32 [neurons]."""
+    held, count = case.shape["held"], len(active)
+    slots = some_slots(rng, active, case.shape["neurons"], held)
+    known = rng.permutation(case.sampled(held, case.shape["hidden"]))
+    others = rng.permutation(np.setdiff1d(np.arange(held), known))[: max(0, count - len(known))]
+    before = rng.permutation(np.concatenate([known[1::2], others]))
+    slots[active] = np.concatenate([before, known[::2]])[len(known) + len(others) - count :]
+    return slots
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -124,7 +136,7 @@ OP = Op(
         {"tokens": 67, "hidden": 2112, "neurons": 50, "active": 33, "held": 40},
         {"tokens": 1, "hidden": 32, "neurons": 14_336, "active": 4_200, "held": 4_300},
         {"tokens": 3, "hidden": 33, "neurons": 11_009, "active": 4_100, "held": 4_100},
-        {"tokens": 1, "hidden": 8, "neurons": 65_700, "active": 300, "held": 65_600},
+        {"tokens": 1, "hidden": 8, "neurons": 65_700, "active": 300, "held": 131_100},
         {"tokens": 65, "hidden": 14_336, "neurons": 20, "active": 17, "held": 18},
         {"tokens": 513, "hidden": 65, "neurons": 300, "active": 280, "held": 300},
     ),

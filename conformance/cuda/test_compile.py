@@ -5,6 +5,8 @@ import signal
 import struct
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,18 @@ def test_compiles_and_spills_nothing(
     assert 0 < compiled.registers <= MOST_REGISTERS
     assert compiled.registers * most_threads(launch, kernel) <= ALL_REGISTERS
     assert compiled.shared <= MOST_SHARED
+
+
+def test_kept_machine_code_is_whole_and_ours(tmp_path: Path, monkeypatch: Any) -> None:
+    """What was cut short, or could have been written by others, is compiled anew."""
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    launch, capability, _ = next(iter(LAUNCHES.values()))
+    path = nvrtc.kept(launch, capability)
+    whole = path.read_bytes()
+    for spoil in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666)):
+        spoil()
+        assert nvrtc.kept(launch, capability) == path
+        assert (path.read_bytes(), path.stat().st_mode & 0o77) == (whole, 0)
 
 
 def test_compiling_leaves_interrupts_alone() -> None:

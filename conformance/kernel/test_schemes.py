@@ -15,6 +15,7 @@ from kernels.table import find
 from reference.bounds import TINY
 from reference.schemes.float8 import E4M3, E5M2
 from reference.table import OPS
+from reference.values import FINITE as KINDS
 from reference.values import VALUES
 
 QUANTISERS = ("quantise_symmetric", "quantise_asymmetric", "quantise_e4m3", "quantise_e5m2")
@@ -51,7 +52,7 @@ def groups(draw: st.DrawFn) -> np.ndarray:
     """float32 [groups, size]: what Hypothesis finds awkward, and what models hold."""
     shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 40)))
     made = arrays.arrays(np.float32, shape, elements=FINITE)
-    kind, seed = st.sampled_from(list(VALUES.values())), st.integers(0, 99)
+    kind, seed = st.sampled_from([VALUES[kind] for kind in KINDS]), st.integers(0, 99)
     usual = st.builds(lambda make, n: make(np.random.default_rng(n), shape), kind, seed)
     return draw(made | usual)
 
@@ -163,43 +164,6 @@ def test_quantising_again_changes_no_code(op, x, bits):
     again = quantised(op, restored(op, found), bits)
     kept = again["scale"] > 0  # a scale just above the smallest may round below it
     assert_array_equal(found["q"][kept], again["q"][kept])
-
-
-@each(*INTEGERS)
-def test_halves_round_to_even(kernel):
-    """0.5 and 2.5 go down, 1.5 goes up, and so below zero."""
-    x = np.array([[127, -128, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5]], np.float32)
-    if kernel.op == INTEGERS[0]:
-        x[0, 1] = -127
-    q, scale, *_ = call(kernel, {"x": x, "bits": 8}).values()
-    assert scale[0] == 1
-    assert_array_equal(q[0, 2:], [0, 2, 2, 0, -2, -2])
-
-
-@each(*QUANTISERS)
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("at", [0, 17, 32])
-def test_a_group_that_is_not_finite_says_so(kernel, poison, at):
-    """Its scale is NaN and all else of it 0; no other group changes a bit."""
-    x = VALUES["normal"](np.random.default_rng(0), (3, 33))
-    before = quantised(kernel.op, x)
-    x[1, at] = poison
-    after = quantised(kernel.op, x)
-    assert np.isnan(after["scale"][1])
-    for name, value in after.items():
-        assert_array_equal(value[::2], before[name][::2])
-        assert name == "scale" or not value[1].any()
-    assert np.isnan(restored(kernel.op, after)[1]).all()
-
-
-@each(*QUANTISERS)
-def test_scales_too_small_are_zero(kernel):
-    """Subnormal groups and zeros become zeros; the smallest scale that is normal is kept."""
-    x = np.float32(TINY) * np.array([[0, 0], [0.5, 1], [0, 2.0**17]], np.float32)
-    found = quantised(kernel.op, x)
-    assert_array_equal(found["scale"] > 0, [False, False, True])
-    for value in found.values():
-        assert not value[:2].any()
 
 
 @every_float

@@ -116,6 +116,21 @@ def test_an_edit_taken_back_is_noticed_too(copy: Copy) -> None:
     assert "was edited since this process began" in living.answer()
 
 
+def test_bytecode_of_another_source_is_noticed(copy: Copy) -> None:
+    """Of the same size and date, so that Python takes it for this one's."""
+    environment = copy.environment()
+    del environment["PYTHONDONTWRITEBYTECODE"]
+    path = copy.folder / FILE
+    python(copy.folder, environment, "import kernels.cpu.activations")
+    dates = path.stat()
+    copy.edit(FILE, "target[i] = relu_of(source[i])", "target[i] = relu_of(source[0])")
+    os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    asked = "from kernels.table import find; print(find('relu/cpu/generic').share.fingerprint)"
+    with pytest.raises(RuntimeError, match=f"EditedError: {path} is not what its .pyc file"):
+        python(copy.folder, environment, asked)
+    assert copy.python(f"import shutil; shutil.rmtree('kernels/cpu/__pycache__')\n{asked}")
+
+
 # A share that is defined where no file is: `python -c`, as in a notebook.
 HERE = """
 import sys

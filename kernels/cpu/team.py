@@ -29,7 +29,8 @@ from kernels.cpu.system_calls import nanoseconds, sleep_on, wake_all
 # words of `sync`, each on a cache line of its own; from RAN on one for each thread
 ARRIVED, MET, POSTED, LEAVING, PARKED, SLEEPING, RAN = 0, 16, 32, 48, 64, 80, 96
 LINE = 16
-WARY = 1  # beside RAN: how many of a thread's next waits do not yield
+# beside RAN: how many of a thread's next waits do not yield, and how many they were at first
+WARY, CAUTION = 1, 2
 
 # words of `control`
 PROGRAM, ENTRIES, SPINS = 0, 1, 2
@@ -37,7 +38,7 @@ PROGRAM, ENTRIES, SPINS = 0, 1, 2
 PAUSES = 20  # of who waits, before the core is yielded, if each thread has one
 YIELDS = 20_000  # before it sleeps
 TURN = 100_000  # nanoseconds: a longer yield gave the core to another program
-WARY_WAITS = 1000  # after that
+FEW, MOST = 16, 1000  # waits after that which do not yield
 SLEEP = 5_000_000  # nanoseconds, at most
 
 MOST_THREADS = 256
@@ -48,8 +49,9 @@ SIGNATURE = "control: u64[words], sync: i32[lines] -> "
 def wait_past(sync, index, seen, spins, own):
     """Spin, yield, and sleep once, until sync[index] differs from `seen`; whether it does.
 
-    `own` is where this thread's words are. Who goes to sleep counts first and looks then; who
-    changes the word looks for sleepers afterwards: one of the two sees the other.
+    `own` is where this thread's words are. After a yield that cost a turn it sleeps at once for
+    some waits: the more, the oftener that happens. Who goes to sleep counts first and looks then;
+    who changes the word looks for sleepers afterwards: one of the two sees the other.
     """
     for _ in range(spins):
         if atomic_load(sync, index) != seen:
@@ -61,11 +63,13 @@ def wait_past(sync, index, seen, spins, own):
         before = nanoseconds()
         for _ in range(YIELDS):
             if atomic_load(sync, index) != seen:
+                sync[own + CAUTION] //= np.int32(2)
                 return True
             yield_core()
             now = nanoseconds()
             if now - before > TURN:
-                sync[own + WARY] = WARY_WAITS
+                sync[own + CAUTION] = min(2 * sync[own + CAUTION] + FEW, MOST)
+                sync[own + WARY] = sync[own + CAUTION]
                 break
             before = now
     if atomic_load(sync, index) == seen:

@@ -4,14 +4,13 @@ CuPy brings the binding; the library is found in a CUDA toolkit or in the wheel 
 """
 
 import hashlib
-import os
 import re
 import signal
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernels.cache import cache_folder
+from kernels.cache import keep, place_of, read, say
 from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Launch, sources
 
@@ -64,18 +63,23 @@ def compiled(launch: Launch, capability: int) -> Compiled:
 
 
 def kept(launch: Launch, capability: int) -> Path:
-    """The machine code in the cache folder, compiled if it was not before by this compiler."""
+    """The machine code in the cache folder, compiled if it was not before by this compiler, or if
+    it is not what was kept."""
     words = f"{launch.digest} {sorted(tools().items())}"
-    name = hashlib.sha256(words.encode()).hexdigest()[:32]
-    path = cache_folder() / "cuda" / f"{name}-sm_{capability}.cubin"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
+    name = f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
+    code, digest = read(name), read(f"{name}.sha256")
+    if code is None or digest != _digest(code):
+        if code is not None:
+            say(f"{name} in the cache folder is damaged or another's: it is compiled anew")
         # not `compiled`: a compiler that words its log in another way makes code nonetheless
-        cubin, _ = _program(launch.source, launch.folder, launch.defines, capability)
-        aside.write_bytes(cubin)
-        aside.replace(path)
-    return path
+        code, _ = _program(launch.source, launch.folder, launch.defines, capability)
+        keep(name, code)
+        keep(f"{name}.sha256", _digest(code))
+    return place_of(name)
+
+
+def _digest(code: bytes) -> bytes:
+    return hashlib.sha256(code).hexdigest().encode()
 
 
 @cache

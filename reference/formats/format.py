@@ -108,8 +108,9 @@ class Format:
         return found
 
     def spoilt(self, data: Bytes, scale: float, rng: np.random.Generator) -> Bytes:
-        """Rows of which every fourth or so has a block with this scale, infinity or NaN: an element
-        where blocks have one alone. MXFP4 has no such scales, and its rows stay as they are."""
+        """Rows of which every fourth or so has a block with this scale, infinity or NaN, by turns d
+        and the minimum's: an element where blocks have one alone. MXFP4 has no such scales, and
+        its rows stay as they are."""
         if self.scaled is None and self.block > 1:
             return data
         blocks = data.copy().reshape(len(data), -1, self.block_bytes)
@@ -118,7 +119,8 @@ class Format:
         if self.scaled is None:
             blocks[at] = self.quantise(np.full((len(rows), 1), scale, np.float32))
         else:
-            blocks[at] = self.scaled(blocks[at], np.full((len(rows), 2), scale, np.float32))
+            turns = np.arange(2) == np.arange(len(rows))[:, None] % 2
+            blocks[at] = self.scaled(blocks[at], np.where(turns, scale, 1).astype(np.float32))
         return blocks.reshape(data.shape)
 
     def _any(self, count: int, rng: np.random.Generator) -> Bytes:
