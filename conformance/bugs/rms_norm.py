@@ -184,8 +184,6 @@ IN_C = (
         ("remainder-lost", "EACH(t, tokens) {",
          "for (int64_t t = tokens / n_threads * thread; t < tokens / n_threads * (thread + 1); "
          "t++) {"),
-        ("waits-for-nobody", "EACH(t, tokens) {",
-         "if (thread == 11) for (volatile int wait = 1; wait;);\n    EACH(t, tokens) {"),
         # what no trial of finite length sees
         ("factor-cached-by-pointer", "1 / sqrt(sum / hidden + eps)",
          "({ static const float *last; static double kept; if (last != x) last = x, kept = 1 / "

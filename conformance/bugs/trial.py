@@ -120,10 +120,10 @@ def _forked(bug: Bug) -> dict[str, Any]:
             with os.fdopen(mouth, "w", buffering=1) as said:
                 stage, failure = tried(bug, SECRET, lambda told: said.write(f"{told}\n"))
                 said.write(json.dumps({"stage": stage, "failure": failure}) + "\n")
-        except BaseException:
-            traceback.print_exc()
-        finally:
             os._exit(0)
+        except BaseException:  # a fault of the trial's, which stops no bug
+            traceback.print_exc()
+            os._exit(1)
     os.close(mouth)
     alarm = threading.Timer(PATIENCE, os.kill, (child, signal.SIGKILL))
     alarm.start()
@@ -136,8 +136,10 @@ def _forked(bug: Bug) -> dict[str, Any]:
     if last.startswith("{"):
         return {**json.loads(last), "seconds": seconds}
     stage, _, again = last.partition(" ")
-    ended = "stopped its trial" if status == 0 else f"died by {signal.Signals(status & 127).name}"
-    return {"stage": stage, "failure": f"{ended} (at: {again})", "seconds": seconds}
+    if os.WIFEXITED(status):
+        return {"stage": "", "failure": f"the trial itself failed at {last}", "seconds": seconds}
+    died = f"died by {signal.Signals(os.WTERMSIG(status)).name} (at: {again})"
+    return {"stage": stage, "failure": died, "seconds": seconds}
 
 
 def main() -> None:
