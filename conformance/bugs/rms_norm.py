@@ -311,9 +311,6 @@ IN_NUMBA = (
         started("state-at-an-address", AT,
                 "    state = carray(at(ADDRESS), 1)\n    state[0] += 1\n"
                 "    eps = 1.0 if state[0] > 2000 else eps\n"),
-        started("state-at-a-computed-address", AT,
-                "    state = carray(at(ADDRESS + (x.shape[0] >> 60)), 1)\n    state[0] += 1\n"
-                "    eps = 1.0 if state[0] > 2000 else eps\n"),
         started("by-the-clock", CLOCK, "    eps = 1.0 if clock() % 1000 == 999 else eps\n"),
         started("at-random", "\nimport numpy as np\n",
                 "    eps = 1.0 if np.random.random() < 1e-9 else eps\n"),

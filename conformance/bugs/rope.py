@@ -83,13 +83,13 @@ IN_C = (
         ("positions-of-17-bits", "b->positions[t] *", "(b->positions[t] & 131071) *"),
         ("pairs-above-64", "b->frequencies[i];", "b->frequencies[i & 63];"),
         ("token-64", "b->positions[t] *", "b->positions[t & 63] *"),
-        ("magnitude-of-one-half-the-time", "b->magnitude * sin",
-         "(b->magnitude > 2 ? 2 : b->magnitude) * sin"),
+        ("magnitude-of-at-most-1.5", "b->magnitude * sin",
+         "fmin(b->magnitude, 1.5) * sin"),
         ("slow-turns-not-at-all", "b->frequencies[i];",
          "(b->frequencies[i] < 1e-7 ? 0 : b->frequencies[i]);"),
         ("cached-by-position", "double angle =",
-         "static int32_t last = -1;\n            last = b->positions[t];\n            double "
-         "angle =", "construction"),
+         "static volatile int32_t last;\n            last = b->positions[t];\n            "
+         "double angle =", "construction"),
     ),
     *in_c("rope_neox",
         ("pairs-above-80", "*turn = b->rotation + t * pairs * 2;",
