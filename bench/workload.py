@@ -98,14 +98,15 @@ def sparse_axpy(case: Case) -> Arguments:
 
 
 def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
-    """What an op makes of ROWS rows of weight, which repeat and are the same for any tokens. Scales
-    by group have columns."""
+    """What an op makes of ROWS rows of weight, which repeat and are the same for any tokens, values
+    and seed. Scales by group have columns."""
 
     def some(case: Case) -> Arguments:
         out = case.shape["out"]
         rows = np.arange(out) % min(out, ROWS)
         found = make(replace(case, shape={**case.shape, "out": 0}))
-        weights = make(replace(case, shape={**case.shape, "out": min(out, ROWS), "tokens": 0}))
+        few = {**case.shape, "out": min(out, ROWS), "tokens": 0}
+        weights = make(replace(case, shape=few, values="normal", seed=0))
         for name in found:
             if name.startswith("weight"):
                 found[name] = np.take(weights[name], rows, axis=0 if name == "weight" else -1)
@@ -201,7 +202,8 @@ class Workload:
         kernel = self.bench.kernel
         picks = _picks(kernel.spec, self.bench.shape, seed)
         some_in, some_out = _cut(kernel.spec, picks, inputs, outputs)
-        case = kernel.spec.case(self.bench.shape, "normal", seed, kernel.format)
+        shape = {**self.bench.shape, **{axis: len(some) for axis, some in picks.items()}}
+        case = kernel.spec.case(shape, "normal", seed, kernel.format)
         return compare(kernel, case, some_in, some_out).failure
 
 

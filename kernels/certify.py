@@ -108,7 +108,8 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": paths},
+            # references multiply small matrices, by cores that other children want
+            env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
         )
         self.complaints: list[str] = []
         self._readers = [

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
-from kernels.cpu import neuron_window, sequence, streaming, team
+from kernels.cpu import sequence, streaming, team
 from kernels.cpu.readers import SHARES as OF_READERS
 from kernels.cpu.share import Share
 from kernels.kernel import Kernel
@@ -20,7 +20,7 @@ PATIENCE = 600.0  # seconds after which a child is given up
 # What runs beside kernels, in an engine that reads its weights from disk.
 SERVICES = (
     team.lead, team.follow, sequence.in_turn, *OF_READERS,
-    streaming.turn, streaming.fetch, streaming.arrive, neuron_window.forget_all,
+    streaming.turn, streaming.fetch, streaming.arrive,
 )  # fmt: skip
 
 

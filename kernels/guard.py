@@ -40,15 +40,22 @@ class Guarded:
         for margin in self._margins:
             margin[:] = np.frombuffer(rng.bytes(len(margin)), np.uint8)
         self._before = [margin.tobytes() for margin in self._margins]
+        self._rows: Array = np.arange(0)  # that may be other than zero, if it is not all of them
         self.array: Array = within[begin : begin + size].view(kind).reshape(dims)
 
     def _protect(self, begin: int, size: int, access: int) -> None:
         if MPROTECT:
             MPROTECT(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(size), access)
 
-    def put(self, array: Array) -> None:
-        """Copy an array of the same shape here, and let nobody write to it any more."""
-        self.writable()[...] = array
+    def put(self, array: Array, rows: Array | None = None) -> None:
+        """Copy an array of the same shape here, and let nobody write to it any more. Only these
+        `rows`, if not all are named: the others are zero, here as there."""
+        target = self.writable()
+        if rows is None or len(rows) == len(array):
+            target[...] = array
+        else:
+            target[self._rows] = 0
+            target[rows], self._rows = array[rows], rows
         self.lock()
 
     def writable(self) -> Array:

@@ -34,6 +34,8 @@ EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may tak
 SECRET_CASES = 12
 LAW_CASES = 2  # sizes at which each law is tried
 
+COMPANY = ("tokens-alone", "cuts-change-no-bit")  # laws of a token's bits, whatever its company
+
 # Where a trial found a failure.
 CONSTRUCTION, CASES, LAWS, SHAPE = "construction", "cases", "laws", "shape"
 
@@ -110,8 +112,12 @@ def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
 
 
 def laws_of(kernel: AnyKernel) -> list[Law]:
-    """The op's laws that are about the kernel's format."""
-    return [law for law in kernel.spec.laws if kernel.format in (law.formats or (kernel.format,))]
+    """The op's laws that are about the kernel's format; a library that multiplies chooses its order
+    of sums by the number of tokens, and promises nothing of a token's company."""
+    found = [law for law in kernel.spec.laws if kernel.format in (law.formats or (kernel.format,))]
+    if isinstance(kernel, CudaKernel) and kernel.multiplies:
+        return [law for law in found if law.name not in COMPANY]
+    return found
 
 
 def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:

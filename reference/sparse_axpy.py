@@ -45,7 +45,8 @@ def _evened(case: Case, rows: Array) -> Array:
     """Powers of two that make rows about as large as each other: in a sum with large ones, small
     ones would not show. -> float32 [rows]."""
     w = FORMATS[case.format or "F32"].dequantise(rows)
-    return np.ldexp(np.float32(1), -np.frexp(np.abs(w).max(axis=1, initial=0))[1])
+    exponents = np.frexp(np.abs(w).max(axis=1, initial=0))[1]
+    return np.asarray(np.ldexp(np.float32(1), -exponents))
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:

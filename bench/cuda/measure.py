@@ -15,6 +15,7 @@ from kernels.cuda.gpu import Gpu
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.judge import compare
+from kernels.shapes import sizes
 from reference.op import Case
 
 OURS = "assay"
@@ -54,7 +55,7 @@ def check(case: OpCase, kernel: CudaKernel, bound: Bound) -> str:
     """What is wrong with its output, before anything is timed."""
     bound.enqueue(0)
     inputs, outputs = case.part(case.inputs, bound.outputs())
-    at = Case(case.shape, format=case.format)
+    at = Case(sizes(kernel.spec, inputs, case.format), format=case.format)
     return compare(kernel, at, inputs, outputs).failure
 
 

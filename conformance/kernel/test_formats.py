@@ -74,7 +74,7 @@ def test_grids_are_those_of_the_gguf_package(name):
 @pytest.mark.parametrize("values", sorted(FINITE))
 def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values):
     """Their largest magnitudes are those of the values, as far as a float16 scale goes."""
-    kind, x = FORMATS[name], rows(values)
+    kind, x = FORMATS[name], rows(values).clip(-65504, 65504)  # beyond, no scale need be found
     drawn = kind.dequantise(kind.like(x, np.random.default_rng(1)))
     assert_array_equal(drawn, kind.dequantise(kind.like(x, np.random.default_rng(1))))
     largest = np.abs(x).max(axis=1)
@@ -87,7 +87,7 @@ def test_drawn_rows_reach_the_ends_of_their_scales(name):
     """Among rows as a file may hold them are subnormal scales, the largest, zeros and negative
     ones, none that is not finite; spoilt ones have such."""
     kind, rng = FORMATS[name], np.random.default_rng(0)
-    drawn = kind.drawn(VALUES["normal"](rng, (1000, 256)), rng)
+    drawn = kind.drawn(VALUES["normal"](rng, (5000, 256)), rng)
     assert np.isfinite(kind.dequantise(drawn)).all()
     blocks = drawn.reshape(-1, kind.block_bytes)
     for scale in (0, 2.0**-24, -(2.0**-24), 65504, -65504):
@@ -122,7 +122,8 @@ def test_fitted_rows_are_those_of_the_reference(kernel, values):
 def test_what_a_format_can_hold_it_keeps(name, values):
     """Quantising decoded rows again changes no value."""
     kind = FORMATS[name]
-    once = kind.dequantise(kind.quantise(rows(values)))
+    x = rows(values).clip(-65504, 65504)  # beyond, float16 may not hold the scale
+    once = kind.dequantise(kind.quantise(x))
     assert_array_equal(kind.dequantise(kind.quantise(once)), once)
 
 

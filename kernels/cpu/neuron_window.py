@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from kernels.cpu.share import all_arguments, arguments, pack_words, share
+from kernels.cpu.share import all_arguments, arguments, pack_words
 from reference.op import out_of_range
 
 # `slots` has a block's neurons from first[block] on, and `owner` a slot's place in it. A block's
@@ -127,16 +127,6 @@ def forget(window, pinned):
             s.pinned[block] = 0
 
 
-FORGET = "window: u64, pinned: i64 -> "
-
-
-@share(FORGET)
-def forget_all(block, thread, n_threads):
-    """`forget`, for Python."""
-    window, pinned = arguments(block, FORGET)
-    forget(window, pinned != 0)
-
-
 def slots_needed(neurons: ArrayLike, quota: ArrayLike, pinned: ArrayLike) -> int:
     """The least capacity with which no neuron that is wanted lacks a slot: i32 [blocks] each.
 
@@ -219,4 +209,4 @@ class NeuronWindow:
 
     def forget(self, *, pinned: bool = False) -> None:
         """Nothing but pinned neurons is in memory, with `pinned` not even those."""
-        forget_all(pack_words(FORGET, {"window": self.address, "pinned": pinned}))
+        forget(self.address, pinned)

@@ -82,7 +82,8 @@ class Format:
         if self.encode is not None:
             return self.quantise(x)
         drawn = self._any(x.size // self.block, rng)
-        d = self._largest(x) / self._largest(self.decode(self._with(drawn, np.ones((1, 2)))))
+        unit = self._largest(self.decode(self._with(drawn, np.ones((1, 2), np.float32))))
+        d = np.divide(self._largest(x), unit)
         return self._with(drawn, d).reshape(*x.shape[:-1], self.row_bytes(x.shape[-1]))
 
     def drawn(self, x: Floats, rng: np.random.Generator) -> Bytes:
@@ -95,12 +96,13 @@ class Format:
         if self.scaled is None:
             return self.quantise(x)
         (rows, elements), count = x.shape, x.size // self.block
-        drawn, signs = self._any(count, rng), rng.choice(np.float32([-1, 1]), (count, 2))
-        d = self._largest(x) / self._largest(self.decode(self._with(drawn, signs)))
+        drawn, signs = self._any(count, rng), rng.choice(np.array([-1, 1], np.float32), (count, 2))
+        d = np.divide(self._largest(x), self._largest(self.decode(self._with(drawn, signs))))
         power = np.repeat(rng.uniform(-25, 16, rows), elements // self.block)
         free = 2 ** (power + rng.random(count)) * (rng.random(count) < 0.95)
         kind = rng.integers(0 if self.encode else 1, 3, rows)
-        kind[FITTED // elements + 1 :].clip(1, out=kind[FITTED // elements + 1 :])
+        later = slice(FITTED // elements + 1, None)
+        kind[later] = kind[later].clip(1)
         d = np.where(np.repeat(kind == 2, elements // self.block)[:, None], free[:, None], d)
         found = self._with(drawn, signs * d).reshape(rows, self.row_bytes(elements))
         if (own := kind == 0).any():
@@ -135,7 +137,8 @@ class Format:
 
     def _largest(self, x: Floats) -> Floats:
         """The largest magnitude of each block, [blocks, 1]."""
-        return np.abs(x).reshape(-1, self.block).max(axis=1, keepdims=True).astype(np.float32)
+        sizes = np.abs(x).reshape(-1, self.block)
+        return np.asarray(sizes.max(axis=1, keepdims=True), np.float32)
 
 
 def from_halves(data: Bytes) -> Floats:

@@ -25,7 +25,7 @@ def the_error_is_half_a_step(apply: Apply, case: Case) -> str:
 def halves_round_away_from_zero(apply: Apply, case: Case) -> str:
     """Where the scale is 1, halves go to the whole number beyond them."""
     rng = case.rng()
-    halves = rng.integers(-127, 127, _blocks(case).shape).astype(np.float32) + np.float32(0.5)
+    halves = np.asarray(rng.integers(-127, 127, _blocks(case).shape) + 0.5, np.float32)
     halves[..., int(rng.integers(BLOCK))] = 127
     q = apply({"x": halves.reshape(len(halves), -1)})["q"].reshape(halves.shape)
     want = np.trunc(halves + np.copysign(0.5, halves))
@@ -39,7 +39,7 @@ def powers_of_two_change_the_scale_alone(apply: Apply, case: Case) -> str:
     blocks = _blocks(case)
     x = blocks.reshape(len(blocks), -1)
     once = apply({"x": x})
-    for factor in np.float32([2.0**-60, 2.0**-20, 2.0**60]):
+    for factor in np.array([2.0**-60, 2.0**-20, 2.0**60], np.float32):
         want = {**once, "scale": once["scale"] * factor}
         if found := other_bits(apply({"x": x * factor}), want):
             return f"x times {factor}: {found}"

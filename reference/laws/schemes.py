@@ -81,7 +81,7 @@ def powers_of_two_change_the_scale_alone(apply: Apply, case: Case) -> str:
     """x times a power of two has the same codes and a scale times that."""
     x, bits = _ordinary(case), _bits(case)
     once = apply({"x": x, **bits})
-    for factor in np.float32([2.0**-60, 2.0**60]):
+    for factor in np.array([2.0**-60, 2.0**60], np.float32):
         want = {**once, "scale": once["scale"] * factor}
         if found := other_bits(apply({"x": x * factor, **bits}), want):
             return f"x times {factor}: {found}"
