@@ -94,7 +94,7 @@ goldens: $(VENV)/.installed-dev
 	$(BIN)/python -m data.golden.make
 
 mutants: $(VENV)/.installed-dev
-	$(BIN)/python -m conformance.mutants --count 200
+	$(BIN)/python -m conformance.mutants --count 300 --workers $(PROCESSES)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

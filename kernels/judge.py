@@ -86,7 +86,38 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
         moved = _Setup(kernel, case, inputs, PLACES[(turn + 1) % len(PLACES)], rng)
         if name := _differing(first, moved.run(1)):
             raise KernelError(f"{name} differs where arrays lie elsewhere in memory")
+        if name := _differing(first, _side_by_side(kernel, case, inputs, rng)):
+            raise KernelError(f"{name} differs where arrays lie side by side in memory")
     return verdict
+
+
+def _side_by_side(
+    kernel: Kernel, case: Case, inputs: Arguments, rng: np.random.Generator
+) -> dict[str, Array]:
+    """The outputs where all arrays lie in one piece of memory, in which an earlier node left
+    ordinary numbers: no guard tells a kernel that it is being judged."""
+    arrays = {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)}
+    outputs = {
+        o.name: np.empty(o.dims(case.shape, case.format), DTYPES.get(o.dtype, np.uint8))
+        for o in kernel.spec.outputs
+    }
+    places, end = dict[str, int](), 0
+    for name, array in (arrays | outputs).items():
+        places[name] = end
+        end += -(-array.nbytes // LINE) * LINE
+    memory = np.frombuffer(rng.standard_normal(end // 4 + LINE, np.float32), np.uint8)
+    begin = -memory.ctypes.data % LINE
+
+    def placed(name: str, like: Array) -> Array:
+        first = begin + places[name]
+        return memory[first : first + like.nbytes].view(like.dtype).reshape(like.shape)
+
+    given = {**inputs, **{name: placed(name, array) for name, array in arrays.items()}}
+    for name, array in arrays.items():
+        given[name][...] = array
+    results = {name: placed(name, output) for name, output in outputs.items()}
+    bind(kernel, given, results)(1, (0,))
+    return results
 
 
 def _worse(verdict: Verdict, other: Verdict, when: str) -> Verdict:

@@ -121,9 +121,21 @@ def laws_of(kernel: AnyKernel) -> list[Law]:
 
 
 def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:
-    """Small ordinary cases, for a law to take its sizes from."""
-    found = [c for c in sampled(kernel, secret) if c.values == "normal" and min(c.shape.values())]
-    return sorted(found, key=lambda c: kernel.spec.cost(c.shape, c.format).bytes)[-LAW_CASES:]
+    """Ordinary cases of the sizes that are sampled, the largest of them, for a law to take its
+    sizes from."""
+    op = kernel.spec
+    most = {axis: max(sizes) for axis, sizes in op.axes.items()}
+
+    def ordinary(case: Case) -> bool:
+        sizes = ((case.shape[axis], largest) for axis, largest in most.items())
+        return case.values == op.values[0] and all(
+            size <= largest and (size or largest == 1)  # a flag may be 0
+            for size, largest in sizes
+        )
+
+    found = [case for case in sampled(kernel, secret) if ordinary(case)]
+    found = found or [op.case({}, op.values[0], secret, kernel.format)]
+    return sorted(found, key=lambda c: op.cost(c.shape, c.format).bytes)[-LAW_CASES:]
 
 
 def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:
@@ -132,6 +144,8 @@ def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:
         broken = law.broken(partial(_applied, kernel), case)
     except ShapeError:  # a law about sizes that this kernel does not take
         broken = ""
+    except IndexError as error:
+        broken = f"what it gives stands for nothing: {error}"
     if not broken:
         return Verdict(case)
     return Verdict(case, np.inf, np.inf, f"against the law {law.name}: {broken}")

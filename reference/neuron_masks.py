@@ -68,7 +68,7 @@ def some_mask(rng: np.random.Generator, tokens: int, neurons: int, active: int) 
     mask = np.zeros((tokens, neurons), np.uint8)
     if tokens:
         chosen = rng.permutation(neurons)[:active]
-        mask[:, chosen] = rng.random((tokens, active)) < 0.7
+        mask[:, chosen] = rng.random((tokens, active)) < rng.choice([0.0, 0.7], active)
         mask[rng.integers(0, tokens, active), chosen] = 1
     return mask
 

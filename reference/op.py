@@ -275,12 +275,22 @@ class Op:
         self, format: str | None = None, count: int = 30, secret: int | None = None
     ) -> list[Case]:
         """A sample of the awkward sizes and kinds of values, each kind at least once, and the
-        corners; the same one always, or another for each `secret`."""
+        corners; the same one always, or another for each `secret`: there one in four has a size
+        that varies anywhere up to the largest, and few of all else."""
         start = 0 if secret is None else secret % 2**31
         rng = np.random.default_rng(len(self.name) if secret is None else secret)
+
+        def shape(i: int) -> Shape:
+            if secret is None or i % 4 or not self.varying:
+                return {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()}
+            axis = self.varying[i // 4 % len(self.varying)]
+            most = max(*self.axes[axis], *(corner.get(axis, 0) for corner in self.corners))
+            few = {a: int(rng.choice(sorted(s)[1:4] or s)) for a, s in self.axes.items()}
+            return {**few, axis: int(rng.integers(1, most + 1))}
+
         sampled = [
             self.case(
-                {axis: int(rng.choice(sizes)) for axis, sizes in self.axes.items()},
+                shape(i),
                 self.kinds[(start + i) % len(self.kinds)],
                 start + i,
                 format,

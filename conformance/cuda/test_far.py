@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.cuda.edits.edit import Edit
+from conformance.bugs.bug import Bug, in_cuda
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.kernel.here import inputs_of, run
 from kernels.cuda.call import between, device_sizes, stages
@@ -159,26 +159,33 @@ def test_rows_may_lie_far_away(name: str, shape: dict[str, int], tmp_path: Path)
 
 
 NARROW = (
-    Edit("linear", "planes-in-unsigned", "codes.cuh", "aligned(size_t bytes)",
-         "aligned(unsigned bytes)", "Q8_0"),
-    Edit("linear", "row-in-int", "linear_float.cuh", "static_cast<size_t>(min(row + r, rows - 1))",
-         "min(row + r, rows - 1)", "F16"),
-    Edit("kv_write", "bytes-in-int", "kv_write.cuh", "const size_t row_bytes",
-         "const int row_bytes", "F16"),
-    Edit("sparse_linear", "offset-in-unsigned", "rows.cuh", "static_cast<size_t>(slots[neuron])",
-         "static_cast<unsigned>(slots[neuron])", "F16"),
-    Edit("attention", "bytes-in-int", "cache.cuh", "from + cells[c] * row_bytes",
-         "from + cells[c] * static_cast<int>(row_bytes)", "F16"),
+    *in_cuda("linear", "codes.cuh", (
+        ("planes-in-unsigned", "aligned(size_t bytes)", "aligned(unsigned bytes)"),
+    ), "Q8_0"),
+    *in_cuda("linear", "linear_float.cuh", (
+        ("row-in-int", "static_cast<size_t>(min(row + r, rows - 1))", "min(row + r, rows - 1)"),
+    ), "F16"),
+    *in_cuda("kv_write", "kv_write.cuh", (
+        ("bytes-in-int", "const size_t row_bytes", "const int row_bytes"),
+    ), "F16"),
+    *in_cuda("sparse_linear", "rows.cuh", (
+        ("offset-in-unsigned", "static_cast<size_t>(slots[neuron])",
+         "static_cast<unsigned>(slots[neuron])"),
+    ), "F16"),
+    *in_cuda("attention", "cache.cuh", (
+        ("bytes-in-int", "from + cells[c] * row_bytes",
+         "from + cells[c] * static_cast<int>(row_bytes)"),
+    ), "F16"),
 )  # fmt: skip
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
-@pytest.mark.parametrize("edit", NARROW, ids=str)
-def test_narrow_arithmetic_is_found(edit: Edit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bug", NARROW, ids=str)
+def test_narrow_arithmetic_is_found(bug: Bug, tmp_path: Path) -> None:
     """A kernel that counts bytes or elements in 32 bits does not get there: it overflows, or reads
     something else."""
     (tmp_path / "edited").mkdir()
-    kernel = edit.kernel(tmp_path / "edited")
+    kernel = bug.kernel(tmp_path / "edited")
     inputs = usual(kernel, next(shape for name, shape in CASES if name == kernel.name))
     expected = run(kernel, **inputs)  # near all is well
     with pytest.raises((KernelError, AssertionError)):

@@ -3,13 +3,14 @@
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from conformance.mutants.hunt import all_mutants, hunt
+from conformance.mutants.equivalent import reason_of
+from conformance.mutants.hunt import Outcome, hunt
 
 
 def main() -> None:
@@ -17,34 +18,50 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="mutants to try (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
     parser.add_argument("--workers", type=int, default=2, help="at once (default 2)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print a JSON line for each")
     options = parser.parse_args()
 
-    tried = hunt(options.count, options.seed, options.workers)
-    progress = Console(stderr=True)
-    outcomes = list(track(tried, "mutants", total=options.count, console=progress))
-    killed = [o for o in outcomes if o.killed]
+    started, outcomes = time.monotonic(), list[Outcome]()
+    trials = hunt(options.count, options.seed, options.workers)
+    try:
+        for outcome in trials:
+            outcomes.append(outcome)
+            if options.json:
+                print(json.dumps(asdict(outcome)), flush=True)
+            else:
+                _say(outcome, len(outcomes), options.count, time.monotonic() - started)
+    except KeyboardInterrupt:
+        print(f"stopped: {len(outcomes)} of {options.count} were tried", file=sys.stderr)
+    finally:
+        trials.close()
+    if not options.json:
+        _sum_up(outcomes)
+
+
+def _say(outcome: Outcome, number: int, count: int, seconds: float) -> None:
+    killed = f"{outcome.stage}: {outcome.kernel}" if outcome.killed else "SURVIVED"
+    left = seconds / number * (count - number) / 60
+    print(f"{number:4}/{count} {outcome.seconds:5.1f} s, {left:.0f} min left  {killed}")
+    print(f"       {outcome.mutant}", flush=True)
+
+
+def _sum_up(outcomes: list[Outcome]) -> None:
+    table = Table("file", "tried", "killed", "equivalent", title="Mutants of the kernels")
     survivors = [o.mutant for o in outcomes if not o.killed]
-    if options.json:
-        report = {
-            "of": len(all_mutants()),
-            "seed": options.seed,
-            "tried": len(outcomes),
-            "killed": len(killed),
-            "outcomes": [{**asdict(o.mutant), "killed": o.killed} for o in outcomes],
-        }
-        json.dump(report, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-        return
-    table = Table("file", "tried", "killed", title="Mutants of the kernels")
-    for file in sorted({o.mutant.file for o in outcomes}):
-        own = [o for o in outcomes if o.mutant.file == file]
-        table.add_row(file, str(len(own)), str(sum(bool(o.killed) for o in own)))
-    table.add_row("all", str(len(outcomes)), str(len(killed)), style="bold")
+    for file in [*sorted({o.mutant.file for o in outcomes}), ""]:
+        own = [o for o in outcomes if o.mutant.file.startswith(file)]
+        same = sum(not o.killed and bool(reason_of(o.mutant)) for o in own)
+        table.add_row(file or "all", str(len(own)), str(sum(o.killed for o in own)), str(same))
     console = Console()
     console.print(table)
     for mutant in survivors:
-        console.print(f"survived: {mutant}", highlight=False, markup=False, soft_wrap=True)
+        reason = reason_of(mutant) or "?"
+        print(f"survived: {mutant}\n          {reason}")
+    others = len(outcomes) - sum(bool(reason_of(m)) for m in survivors)
+    if others:
+        killed = len(outcomes) - len(survivors)
+        share = f"{killed / others:.1%}"
+        print(f"killed: {killed} of {others} that are not shown equivalent, {share}")
 
 
 if __name__ == "__main__":

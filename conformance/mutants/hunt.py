@@ -1,62 +1,57 @@
-"""Try mutants: each in a copy of the rooms, before the quick trials of kernels that it changes."""
+"""Try mutants: each in a copy of the rooms, before the trials of kernels that it changes."""
 
+import ast
 import json
+import os
+import queue
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from conformance.kernel.here import ON_CPU
-from conformance.mutants.mutate import Mutant, mutants
-from conformance.mutants.reach import modules_of, parts_of
-from conformance.rooms import ROOT, Copy
-from kernels.kernel import Kernel
+from conformance.mutants.mutate import Mutant, beyond, mutants
+from conformance.mutants.reach import modules_of
+from conformance.rooms import ROOMS, ROOT
 
-TRIED = 6  # kernels, at most, that a mutant has to pass
-PATIENCE = 600.0  # seconds for one kernel, compiled and tried; reach.py has a shorter one
+BEYOND = 4  # one of so many mutants holds only where a size is beyond what cases have
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a mutant ended; `killed` is empty for one that passed every trial."""
+    """How a mutant ended: the kernel that was stopped, at which stage, by what, and how soon; none
+    for one that passed every trial."""
 
     mutant: Mutant
-    killed: str
+    kernel: str
+    stage: str
+    failure: str
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        return bool(self.stage)
 
 
-def changed(copy: Copy) -> list[Kernel]:
-    """This machine's kernels that are made of something else in the copy."""
-    with _child(copy) as child:
-        told = _line(child)
-    return _others(told)
-
-
-def picked(kernels: Sequence[Kernel], sizes: Mapping[str, int]) -> list[Kernel]:
-    """TRIED of these, as unlike one another as can be: of each variant of an op, in each format;
-    those of least code first, which are soonest compiled."""
-    waiting, variants, formats = list(kernels), Counter[str](), Counter[str]()
-    found: list[Kernel] = []
-
-    def seldom(kernel: Kernel) -> tuple[int, int, int]:
-        variant = f"{kernel.op}/{kernel.variant}"
-        return variants[variant], formats[kernel.format or ""], sizes[kernel.name]
-
-    while waiting and len(found) < TRIED:
-        best = min(waiting, key=seldom)
-        waiting.remove(best)
-        found.append(best)
-        variants[f"{best.op}/{best.variant}"] += 1
-        formats[best.format or ""] += 1
+@cache
+def largest_sizes(file: str) -> dict[str, int]:
+    """The largest size that quick cases have of each axis, of the ops whose shares stand in a file;
+    what functions elsewhere call their sizes is not what ops do."""
+    found: dict[str, int] = {}
+    module = file.removesuffix(".py").replace("/", ".")
+    own = {k.op: k for k in ON_CPU if any(s.function.__module__ == module for s in k.shares)}
+    for kernel in own.values():
+        for case in kernel.spec.quick_cases(kernel.format):
+            for axis, size in case.shape.items():
+                found[axis] = max(found.get(axis, 0), size)
     return found
 
 
@@ -68,79 +63,116 @@ def all_mutants(origin: Path = ROOT) -> list[Mutant]:
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
 
 
-def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
-    """The outcomes of a seeded choice of mutants, all of the sources as they are now."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
-        origin = Copy(Path(folder)).folder
-        everything = all_mutants(origin)
-        chosen = random.Random(seed).sample(everything, min(count, len(everything)))
-        yield from pool.map(lambda mutant: attempt(mutant, origin), chosen)
+def chosen(count: int, seed: int, origin: Path = ROOT) -> list[Mutant]:
+    """A seeded choice, of which one in BEYOND holds only beyond the sizes of cases."""
+    rng, everything = random.Random(seed), all_mutants(origin)
+    rng.shuffle(everything)
+    trees = {file: ast.parse((origin / file).read_text()) for file in {m.file for m in everything}}
+    found: list[Mutant] = []
+    for mutant in everything:
+        if len(found) == count:
+            break
+        if len(found) % BEYOND == BEYOND - 1:
+            further = list(beyond(mutant, trees[mutant.file], largest_sizes(mutant.file)))
+            found += [rng.choice(further)] if further else []
+        else:
+            found.append(mutant)
+    return found
 
 
-def attempt(mutant: Mutant, origin: Path = ROOT) -> Outcome:
-    """Try one mutant in a copy of the rooms that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(Path(folder), origin)
-        path = copy.folder / mutant.file
-        path.write_text(mutant.source(path.read_text()))
-        return Outcome(mutant, _first_failure(copy))
+class Server:
+    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them."""
+
+    def __init__(self, origin: Path) -> None:
+        path = os.pathsep.join(map(str, (origin, ROOT)))
+        own = {"PYTHONPATH": path, "ASSAY_CACHE": str(origin / "cache")}
+        self._child: Any = subprocess.Popen(
+            [sys.executable, "-m", "conformance.mutants.attempt"],
+            cwd=origin,
+            env={**os.environ, **own, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ask(self, **what: Any) -> dict[str, Any]:
+        print(json.dumps(what), file=self._child.stdin, flush=True)
+        found: dict[str, Any] = json.loads(self._child.stdout.readline())
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return found
+
+    def end(self) -> None:
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.communicate()
 
 
-@cache
-def _as_they_are() -> dict[str, tuple[str, int]]:
-    return {kernel.name: parts_of(kernel) for kernel in ON_CPU}
+def copied(folder: Path, origin: Path) -> None:
+    """The kernels in another folder; what is true, and compiled modules, stay where they are."""
+    shutil.copytree(origin / "kernels", folder / "kernels")
 
 
-def _others(told: Mapping[str, Any]) -> list[Kernel]:
-    return [k for k in ON_CPU if told[k.name][0] != _as_they_are()[k.name][0]]
-
-
-def _first_failure(copy: Copy) -> str:
-    """What kills a copy's kernels first; empty when all pass, or none is another than before."""
-    with _child(copy) as child:
-        assert child.stdin
-        told = _line(child)
-        if isinstance(told, str):
-            return told
-        sizes = {name: size for name, (_, size) in _as_they_are().items()}
-        for kernel in picked(_others(told), sizes):
-            child.stdin.write(kernel.name + "\n")
-            child.stdin.flush()
-            told = _line(child)
-            failure = told if isinstance(told, str) else told["failure"]
-            if failure:
-                return f"{kernel.name}: {failure}"
-    return ""
-
-
-@contextmanager
-def _child(copy: Copy) -> "Iterator[subprocess.Popen[str]]":
-    """reach.py on the copy's kernels."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "conformance.mutants.reach"],
-        cwd=copy.folder,
-        env=copy.environment(ROOT),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def _line(child: "subprocess.Popen[str]") -> Any:
-    """What the child says next, or, a text, how it ended."""
-    assert child.stdout
-    alarm = threading.Timer(PATIENCE, child.kill)
-    alarm.start()
+def changed(origin: Path, folder: Path) -> set[str]:
+    """This machine's kernels that are made of something else in the folder than in the origin."""
+    server = Server(origin)
     try:
-        for line in child.stdout:
-            return json.loads(line)
+        before, after = (server.ask(folder=str(f))["parts"] for f in (origin, folder))
     finally:
-        alarm.cancel()
-    ended = child.wait()
-    return "hung" if ended in (-signal.SIGPROF, -signal.SIGKILL) else f"died: {ended}"
+        server.end()
+    return {name for name in before if before[name][0] != after[name][0]}
+
+
+def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
+    """The outcomes of a seeded choice of mutants as they come, all of the sources as they are
+    now; what is not done when nobody asks for more is given up."""
+    with tempfile.TemporaryDirectory() as folder:
+        origin = Path(folder) / "origin"
+        for room in ROOMS:
+            shutil.copytree(ROOT / room, origin / room)
+        yield from _outcomes(chosen(count, seed, origin), origin, workers)
+
+
+def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator[Outcome]:
+    servers = [Server(origin) for _ in range(workers)]
+    asked, done = queue.SimpleQueue[Mutant](), queue.SimpleQueue[Outcome | BaseException]()
+    for mutant in waiting:
+        asked.put(mutant)
+    before = servers[0].ask(folder=str(origin))["parts"]
+
+    def work(server: Server) -> None:
+        try:
+            while not asked.empty():
+                done.put(_attempt(asked.get_nowait(), origin, server, before))
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            done.put(error)
+
+    threads = [threading.Thread(target=work, args=(s,), daemon=True) for s in servers]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in waiting:
+            outcome = done.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
+    finally:
+        for server in servers:
+            server.end()
+
+
+def _attempt(mutant: Mutant, origin: Path, server: Server, before: dict[str, Any]) -> Outcome:
+    module = mutant.file.removesuffix(".py").replace("/", ".")
+    near = {n: (digest, size) for n, (digest, size, made) in before.items() if module in made}
+    with tempfile.TemporaryDirectory(dir=origin.parent) as folder:
+        copied(Path(folder), origin)
+        path = Path(folder) / mutant.file
+        source = mutant.source(path.read_text())
+        path.unlink()
+        path.write_text(source)
+        found = server.ask(folder=folder, before=near, axis=mutant.axis, largest=mutant.largest)
+    kernel, stage = found.get("kernel", ""), found["stage"]
+    return Outcome(mutant, kernel, stage, found["failure"], round(found["seconds"], 1))

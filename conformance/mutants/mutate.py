@@ -5,8 +5,8 @@ what the machine computes.
 """
 
 import ast
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 Change = tuple[str, Callable[[], None]]
 
@@ -36,7 +36,8 @@ ORDERED = {"sub", "div", "fma", "part", "insert", "select"}  # their operands' o
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Change number `choice` of the tree's node number `node` (in the order of ast.walk)."""
+    """Change number `choice` of the tree's node number `node` (in the order of ast.walk); with an
+    `axis`, only where that size is beyond the `largest` that cases have."""
 
     file: str
     line: int
@@ -44,15 +45,23 @@ class Mutant:
     what: str
     node: int
     choice: int
+    axis: str = ""
+    largest: int = 0
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}  in  {self.text}"
+        beyond = f"  where {self.axis} > {self.largest:,}" if self.axis else ""
+        return f"{self.file}:{self.line}: {self.what}{beyond}  in  {self.text}"
 
     def source(self, original: str) -> str:
         """The changed program."""
         tree = ast.parse(original)
-        _, change = _changes(list(ast.walk(tree))[self.node])[self.choice]
+        node = list(ast.walk(tree))[self.node]
+        _, change = _changes(node)[self.choice]
+        before = ast.unparse(node)
         change()
+        if self.axis:
+            text = f"({ast.unparse(node)}) if {self.axis} > {self.largest} else ({before})"
+            tree = _Replaced(node, ast.parse(text, mode="eval").body).visit(tree)
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -65,6 +74,41 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
             for choice, (what, _) in enumerate(_changes(node)):
                 line: int = node.lineno  # type: ignore[attr-defined]
                 yield Mutant(file, line, lines[line - 1].strip(), what, number, choice)
+
+
+def beyond(mutant: Mutant, tree: ast.Module, largest: Mapping[str, int]) -> Iterator[Mutant]:
+    """The same change where a size is beyond what cases have: of an expression, by each size that
+    its function has named before."""
+    node = list(ast.walk(tree))[mutant.node]
+    if not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store):
+        return
+    functions = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)]
+    inside = [f for f in functions if any(node is n for b in f.body for n in ast.walk(b))]
+    for axis in _sizes(inside[-1], node.lineno) if inside else ():
+        if axis in largest:
+            yield replace(mutant, axis=axis, largest=largest[axis])
+
+
+def _sizes(function: ast.FunctionDef, line: int) -> list[str]:
+    """What a function calls the sizes of its arrays above this line: `tokens, hidden = x.shape`."""
+    return [
+        name.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and node.lineno < line
+        if any(isinstance(n, ast.Attribute) and n.attr == "shape" for n in ast.walk(node.value))
+        for target in node.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    ]
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        found: ast.AST = self._new if node is self._old else self.generic_visit(node)
+        return found
 
 
 def _spared(tree: ast.Module) -> Iterator[int]:

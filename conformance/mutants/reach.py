@@ -1,16 +1,11 @@
 """What each kernel is made of: its functions' bytecode, and all that these close over or name.
 
-A mutant can only break kernels of which this is another than before. As a program it tells that of
-the kernels found here, then tries those it is asked for, like kernels.trial but with patience
-counted in its own time, so that a busy machine kills nothing.
+A mutant can only break kernels of which this is another than before.
 """
 
 import hashlib
-import json
-import signal
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -22,11 +17,7 @@ from kernels.cpu import quantise_activations
 from kernels.cpu.share import pack_words
 from kernels.kernel import Kernel
 from kernels.provenance import closure
-from kernels.table import KERNELS, find
-from kernels.trial import quick
 from reference.formats import FORMATS
-
-PATIENCE = 15.0  # seconds of a compiled kernel's trial, which takes three at most
 
 
 def modules_of(kernel: Kernel) -> set[str]:
@@ -148,18 +139,3 @@ def parts_of(kernel: Kernel) -> tuple[str, int]:
     """A digest of all a kernel is made of, and how much bytecode that is."""
     found = _Parts(kernel)
     return found.digest.hexdigest(), found.size
-
-
-def main() -> None:
-    print(json.dumps({k.name: parts_of(k) for k in KERNELS if not k.missing()}), flush=True)
-    for line in sys.stdin:
-        kernel = find(line.strip())
-        for share in (*kernel.shares, *([kernel.pack.share] if kernel.pack else [])):
-            share.compile()
-        signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-        print(json.dumps(asdict(quick(kernel))), flush=True)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-if __name__ == "__main__":
-    main()

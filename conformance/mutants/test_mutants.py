@@ -5,9 +5,12 @@ import ast
 import pytest
 
 from conformance.kernel.here import ON_CPU
-from conformance.mutants.hunt import TRIED, all_mutants, changed, hunt, picked
-from conformance.mutants.mutate import mutants
-from conformance.rooms import Copy
+from conformance.mutants.attempt import TRIED, picked
+from conformance.mutants.equivalent import EQUIVALENT
+from conformance.mutants.hunt import all_mutants, changed, chosen, hunt
+from conformance.mutants.mutate import Mutant, beyond, mutants
+from conformance.rooms import ROOT, Copy
+from kernels.table import find
 from reference.formats import FORMATS
 
 # Of 160 mutants (seed 1), each tried on every kernel near it, 135 were killed, 84%; of the other 25
@@ -49,6 +52,42 @@ def test_the_expected_changes_are_among_them(wanted):
     assert any(wanted in m.source(SOURCE) for m in mutants("work.py", SOURCE))
 
 
+def test_a_mutant_may_hold_beyond_a_size_alone():
+    """Of each size that its function names before the change, and of expressions only."""
+    source = "def work(x):\n    tokens, hidden = x.shape\n    return x[0] * 2\n"
+    tree = ast.parse(source)
+    found = [b for m in mutants("work.py", source) for b in beyond(m, tree, {"hidden": 4096})]
+    texts = [b.source(source) for b in found]
+    assert "x[0] + 2 if hidden > 4096 else x[0] * 2" in "".join(texts)
+    assert {b.axis for b in found} == {"hidden"}
+    assert all(ast.parse(text) for text in texts)
+
+
+def test_a_choice_has_both_kinds_and_is_the_same_again():
+    found = chosen(12, seed=5)
+    assert found == chosen(12, seed=5)
+    assert len(found) == 12
+    assert {bool(mutant.axis) for mutant in found} == {True, False}
+
+
+def test_equivalent_mutants_are_mutants():
+    """What the table names is in the sources still."""
+    known = {
+        (m.file.removeprefix("kernels/cpu/"), m.text, w)
+        for m in all_mutants()
+        for w in (m.what, "")
+    }
+    assert EQUIVALENT.keys() <= known
+
+
+def test_a_hunt_can_be_stopped():
+    """Its processes end with it."""
+    trials = hunt(3, seed=1, workers=1)
+    assert isinstance(next(trials).mutant, Mutant)
+    trials.close()
+    assert next(trials, None) is None
+
+
 def test_every_kernels_source_is_mutated():
     """Every file that kernels are made of has mutants."""
     files = {mutant.file for mutant in all_mutants()}
@@ -83,7 +122,7 @@ def test_a_change_is_seen_in_the_kernels_it_reaches(
     """And in no others: only those are tried on a mutant."""
     copy = Copy(tmp_path)
     copy.edit(f"kernels/cpu/{file}.py", old, new)
-    found = changed(copy)
+    found = [find(name) for name in changed(ROOT, copy.folder)]
     assert {kernel.op for kernel in found} == ops
     seen = {kernel.format for kernel in found}
     assert formats <= seen
@@ -107,4 +146,5 @@ def test_most_of_a_sample_is_killed(record_property):
     killed = [outcome for outcome in outcomes if outcome.killed]
     record_property("mutants", (len(killed), len(outcomes)))
     survivors = [str(outcome.mutant) for outcome in outcomes if not outcome.killed]
+    assert len(outcomes) == SAMPLE
     assert len(killed) >= FLOOR, "\n".join(survivors)

@@ -17,7 +17,7 @@ MATHEMATICS = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign",
     "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmax",
     "fmin", "fmod", "hypot", "ldexp", "log", "log10", "log1p", "log2", "nearbyint", "nextafter",
-    "pow", "rint", "round", "roundeven", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma",
+    "pow", "rint", "round", "roundeven", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "tgamma",
     "trunc",
 )  # fmt: skip
 

@@ -1,0 +1,56 @@
+"""`python -m conformance.bugs`: what stops each planted bug, and how soon."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+
+from conformance.bugs.laws import matrix
+from conformance.bugs.table import EVERY, PLANTED
+from conformance.bugs.trial import outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m conformance.bugs", description=__doc__)
+    parser.add_argument("words", nargs="*", help="try those whose name holds one of these words")
+    parser.add_argument("--null", action="store_true", help="with those that do not compute")
+    parser.add_argument("--workers", type=int, default=2, help="at once (default 2)")
+    parser.add_argument("--json", action="store_true", help="print a JSON line for each")
+    parser.add_argument("--laws", action="store_true", help="which bugs break each law")
+    options = parser.parse_args()
+    if options.laws:
+        sys.exit(_laws())
+
+    bugs = [
+        bug
+        for bug in (EVERY if options.null else PLANTED)
+        if not options.words or any(word in str(bug) for word in options.words)
+    ]
+    stages: Counter[str] = Counter()
+    try:
+        for count, outcome in enumerate(outcomes(bugs, options.workers), 1):
+            stages[outcome.stage or "survived"] += 1
+            if options.json:
+                row = {"op": outcome.bug.op, "bug": str(outcome.bug), "stage": outcome.stage}
+                rest = {"seconds": outcome.seconds, "failure": outcome.failure}
+                print(json.dumps(row | rest), flush=True)
+                continue
+            told = f"{outcome.seconds:6.2f} s  {outcome.stage or 'SURVIVED':12} {outcome.bug}"
+            print(f"{count:4}/{len(bugs)} {told}  {outcome.failure[:120]}", flush=True)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    print(", ".join(f"{stage}: {n}" for stage, n in stages.items()), file=sys.stderr)
+    sys.exit(1 if stages["survived"] else 0)
+
+
+def _laws() -> int:
+    """The matrix as it comes; 1 if a law is broken by no bug."""
+    idle = 0
+    for row in matrix():
+        idle += not row.bugs
+        print(f"{row.op:24} {row.law:40} {', '.join(map(str, row.bugs)) or 'NO BUG'}", flush=True)
+    return 1 if idle else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Planted bugs that any op can have: what it gives depends on what it should not depend on."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from conformance.bugs.bug import Bug
+from conformance.bugs.shares import storing
+from reference.op import Arguments, Array, Op
+from reference.table import OPS
+
+Way = Callable[[Op, Arguments], list[Array]]
+
+
+def changed(value: Array, by: Array) -> Array:
+    """Other values, by so many hundredths; whole numbers other ones but for a third of these."""
+    if value.dtype.kind == "f":
+        return np.asarray(value * (1 + 0.01 * (by % 97)) + 0.01 * by)
+    return np.asarray(value ^ np.asarray(by % 3 != 0, value.dtype))
+
+
+def values_of(op: Op, inputs: Arguments) -> list[Array]:
+    return [np.asarray(value) for value in op.expected(inputs).values()]
+
+
+def counts(op: Op, inputs: Arguments) -> list[Array]:
+    """More is added the more there is."""
+    size = np.array(sum(value.size for value in inputs.values() if isinstance(value, np.ndarray)))
+    return [changed(value, size) for value in values_of(op, inputs)]
+
+
+def drifts(op: Op, inputs: Arguments) -> list[Array]:
+    """What comes later is off by more."""
+    values = values_of(op, inputs)
+    return [changed(v, 1 + np.arange(v.size).reshape(v.shape)) for v in values]
+
+
+def leans(op: Op, inputs: Arguments) -> list[Array]:
+    """All outputs lean on the sum of all that goes in."""
+    arrays = [value for value in inputs.values() if isinstance(value, np.ndarray)]
+    lean = np.tanh(sum(np.sum(array, dtype=np.float64) for array in arrays))
+    return [
+        np.asarray(v * (1 + lean)) if v.dtype.kind == "f" else changed(v, np.asarray(lean > 0))
+        for v in values_of(op, inputs)
+    ]
+
+
+def below_zero_gone(op: Op, inputs: Arguments) -> list[Array]:
+    """Of logits those that are not positive, as if they were not known up to a constant."""
+    return [np.where(v > 0, v, -np.inf) for v in values_of(op, inputs)]
+
+
+def likeliest_gone(op: Op, inputs: Arguments) -> list[Array]:
+    gone = np.arange(inputs["logits"].size) == np.argmax(inputs["logits"])
+    return [np.where(gone, -np.inf, v) for v in values_of(op, inputs)]
+
+
+def negated(op: Op, inputs: Arguments) -> list[Array]:
+    """The sign of all outputs."""
+    values = values_of(op, inputs)
+    return [-v if v.dtype.kind == "f" else changed(v, np.array(1)) for v in values]
+
+
+def by(op: Op, way: Way) -> Callable[..., tuple[Array, ...]]:
+    return lambda **inputs: tuple(way(op, inputs))
+
+
+def bugs() -> Iterator[Bug]:
+    """For every op, in the first of its formats."""
+    for op in OPS.values():
+        kind = op.formats[0] if op.formats else None
+        gives_logits = [str(out) for out in op.outputs] == ["out: f32[vocab]"]
+        of_logits = (below_zero_gone, likeliest_gone) if gives_logits else ()
+        for way in (counts, drifts, leans, negated, *of_logits):
+            yield Bug(op.name, "python", way.__name__, storing(by(op, way)), kind)
+
+
+BUGS = tuple(bugs())

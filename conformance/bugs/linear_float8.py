@@ -1,0 +1,23 @@
+"""Planted bugs of linear_float8."""
+
+import numpy as np
+
+from conformance.bugs.bug import in_python
+from reference.op import Array
+from reference.schemes.linear_float8 import linear_e4m3, linear_e5m2
+
+
+def scale_of_another_token(x: Array, x_scale: Array, weight: Array, weight_scale: Array) -> Array:
+    return linear_e4m3(x, np.roll(x_scale, 1), weight, weight_scale)
+
+
+def weights_of_the_other_kind(
+    x: Array, x_scale: Array, weight: Array, weight_scale: Array
+) -> Array:
+    return linear_e5m2(x, x_scale, weight & 0xFE, weight_scale)
+
+
+BUGS = (
+    *in_python("linear_e4m3", scale_of_another_token),
+    *in_python("linear_e5m2", weights_of_the_other_kind),
+)

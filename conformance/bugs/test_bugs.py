@@ -1,0 +1,134 @@
+"""The judge is judged: what the engine demands stops every bug, and passes right kernels."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.bugs import table
+from conformance.bugs.bug import CUDA_FOLDER, Bug
+from conformance.bugs.null import NULL
+from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
+from conformance.bugs.table import EVERY, PLANTED
+from conformance.bugs.trial import Trials
+from conformance.cuda.emulator import compiler
+from kernels.certificates import construction_of
+from kernels.judge import judge
+from kernels.kernel import Kernel
+from kernels.table import find, variants
+from kernels.trial import demanded
+from reference.quantise_activations import dequantise_activations, quantise_activations
+from reference.table import OPS
+
+ORDER = ("construction", "cases", "shape")
+ROWS = [(op, kind) for op in OPS.values() for kind in op.formats or (None,)]
+MACHINERY = {"__init__", "__main__", "bug", "construction", "laws", "null", "shares", "table"}
+MACHINERY |= {"trial"}
+SOURCES = sorted(C_FOLDER.glob("*.c"))
+RIGHT = sorted({(bug.op, bug.format or "") for bug in PLANTED if bug.language == "c"})
+
+
+def can_compile(bug: Bug) -> bool:
+    return bool({"c": COMPILER, "cuda": compiler()}.get(bug.language, True))
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    with Trials() as started:
+        yield started
+
+
+@pytest.mark.parametrize("bug", EVERY, ids=str)
+def test_a_planted_bug_is_stopped(bug: Bug, trials: Trials, record_property) -> None:
+    """By what is to see it, or by what comes before."""
+    if not can_compile(bug):
+        pytest.skip(f"no compiler for {bug.language}")
+    outcome = trials.outcome(bug)
+    record_property("planted", (str(bug), bool(outcome.stage)))
+    assert outcome.stage, f"{bug} survived"
+    assert ORDER.index(outcome.stage) <= ORDER.index(bug.seen), outcome.failure
+
+
+def test_enough_bugs_are_planted() -> None:
+    """At least 150 beside null kernels, no two of one name, and those for every op."""
+    assert len({(bug.op, bug.name) for bug in PLANTED}) >= 150
+    assert len({str(bug) for bug in EVERY}) == len(EVERY)
+    assert {bug.op for bug in NULL} == set(OPS)
+
+
+def test_every_cuda_source_is_edited() -> None:
+    files = {path.name for path in (*CUDA_FOLDER.glob("*.cu"), *CUDA_FOLDER.glob("*.cuh"))}
+    assert files == {bug.does.file for bug in PLANTED if bug.language == "cuda"}
+
+
+def test_the_table_has_every_file() -> None:
+    """Of bugs, and every kernel in C has some."""
+    found = {path.stem for path in Path(table.__file__).parent.glob("*.py")}
+    found = {stem for stem in found - MACHINERY if not stem.startswith("test_")}
+    listed = {value.__name__.rpartition(".")[2] for value in vars(table).values() if _bugs(value)}
+    assert found == listed
+    assert {path.stem for path in SOURCES} == {bug.op for bug in PLANTED if bug.language == "c"}
+
+
+def _bugs(value: object) -> bool:
+    return hasattr(value, "BUGS")
+
+
+@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+@pytest.mark.parametrize(("op", "format"), RIGHT)
+def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path) -> None:
+    """So what is stopped is the bug."""
+    source = (C_FOLDER / f"{op}.c").read_text()
+    share = CShare(f"{op}/c", op, format or None, source, tmp_path)
+    in_place = variants(op, format or None)[0].in_place
+    right = Kernel(op, "c", share, format or None, in_place=in_place)
+    assert not construction_of(right)
+    assert not demanded(right, secret=1).failure
+
+
+@pytest.mark.parametrize(("op", "format"), ROWS)
+def test_the_reference_is_accepted(op, format, tmp_path) -> None:
+    """Rounded to the outputs' types, it passes: what the judge rejects is the bug."""
+    honest = Bug(op.name, "python", "not-at-all", storing(op.reference), format)
+    failure = demanded(honest.kernel(tmp_path), secret=1).failure
+    assert not failure
+
+
+@pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
+def test_quantised_activations_are_accepted_only_where_declared(format, tmp_path) -> None:
+    """The product of int8 activations passes as what it is, not as the float product."""
+
+    def product(x, weight, format):
+        q, scale, _ = quantise_activations(x)
+        return OPS["linear"].reference(dequantise_activations(q, scale), weight, format)
+
+    declared = Bug("linear", "python", "a", storing(product), format, activations="int8")
+    secret = Bug("linear", "python", "b", storing(product), format)
+    assert not demanded(declared.kernel(tmp_path), secret=1).failure
+    assert demanded(secret.kernel(tmp_path), secret=1).failure
+
+
+def test_the_judge_reports_where_and_how_far(tmp_path) -> None:
+    """A rejection names the element, both values, the error, its bound and how many are wrong."""
+
+    def off_by_one(x, y):
+        out = x.astype(np.float64) + y
+        out[1, 2] += 1
+        return out
+
+    case = OPS["add"].case({"tokens": 2, "width": 31}, "zeros")
+    verdict = judge(Bug("add", "python", "off", storing(off_by_one)).kernel(tmp_path), case)
+    assert verdict.failure.startswith("out[1, 2] is 1, expected 0: off by 1, bound 1.18e-38")
+    assert verdict.failure.endswith("1 of 62 wrong")
+    assert verdict.worst > 1
+
+
+def test_a_thread_that_strays_from_its_tokens_is_found() -> None:
+    """A kernel that shares rows and says that it shares tokens is right by any number of threads,
+    and rejected: the engine would leave out a barrier that it needs."""
+    kernel = find("linear/cpu/generic/F32")
+    case = kernel.spec.case({"tokens": 7, "hidden": 64, "out": 96}, format="F32")
+    assert judge(kernel, case).passed
+    assert "tokens" in judge(replace(kernel, splits="tokens"), case).failure

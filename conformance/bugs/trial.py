@@ -1,0 +1,157 @@
+"""Planted bugs before what the engine demands of a kernel, each in a process of its own.
+
+Run as a program it reads bugs' names from standard input and answers each with a line of JSON: a
+process that has imported everything forks for each, so one that crashes or spoils its process
+costs nothing else.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.bugs.bug import Bug
+from conformance.cuda.emulator import Emulator
+from conformance.rooms import ROOT
+from kernels.cpu.float_control import read_control, restore_control
+from kernels.cuda.current import taking_the_place
+from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, attempt, sampled
+
+PATIENCE = 90.0  # seconds for one bug, compiled and tried
+SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a bug ended: at which stage, by what; no stage if it survived."""
+
+    bug: Bug
+    stage: str
+    failure: str
+    seconds: float
+
+
+def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, str]:
+    """The stage that stopped it and what that says, empty if none did; in this process. `tell` is
+    told of each stage and case as it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = bug.kernel(Path(folder))
+        cases = len(sampled(kernel, secret))
+
+        def tell_stage(again: str) -> None:
+            nonlocal cases
+            cases -= 1
+            tell(f"{SHAPE if cases < 0 else CASES} {again}")
+
+        tell(CONSTRUCTION)
+        request = Request(kernel.name, shapes=bug.shapes)
+        for one in attempt(kernel, request, secret, tell_stage):
+            if not one.verdict.passed:
+                return one.stage, f"{one.verdict.failure} (again: {one.again})"
+    return "", ""
+
+
+class Trials:
+    """A server and what it is asked; use as a context."""
+
+    def __enter__(self) -> "Trials":
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stdin.close()
+        self._server.wait()
+
+    def _start(self) -> None:
+        self._server: Any = subprocess.Popen(
+            [sys.executable, "-m", "conformance.bugs.trial"],
+            cwd=ROOT,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def outcome(self, bug: Bug) -> Outcome:
+        print(bug, file=self._server.stdin, flush=True)
+        return Outcome(bug, **json.loads(self._server.stdout.readline()))
+
+
+def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
+    """Of all of them, as they come."""
+    waiting, done = list(reversed(list(bugs))), queue.Queue[Outcome | None]()
+
+    def work() -> None:
+        with Trials() as trials:
+            while waiting:
+                try:
+                    bug = waiting.pop()
+                except IndexError:
+                    break
+                done.put(trials.outcome(bug))
+        done.put(None)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        yield from iter(done.get, None)
+
+
+def _forked(bug: Bug) -> dict[str, Any]:
+    """The outcome of a bug that is tried in a child."""
+    started = time.perf_counter()
+    ear, mouth = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(mouth, "w", buffering=1) as said:
+                stage, failure = tried(bug, SECRET, lambda told: said.write(f"{told}\n"))
+                said.write(json.dumps({"stage": stage, "failure": failure}) + "\n")
+            os._exit(0)
+        except BaseException:  # a fault of the trial's, which stops no bug
+            traceback.print_exc()
+            os._exit(1)
+    os.close(mouth)
+    alarm = threading.Timer(PATIENCE, os.kill, (child, signal.SIGKILL))
+    alarm.start()
+    with os.fdopen(ear) as heard:
+        lines = heard.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    alarm.cancel()
+    last = lines[-1] if lines else "nothing"
+    seconds = round(time.perf_counter() - started, 2)
+    if last.startswith("{"):
+        return {**json.loads(last), "seconds": seconds}
+    stage, _, again = last.partition(" ")
+    if os.WIFEXITED(status):
+        return {"stage": "", "failure": f"the trial itself failed at {last}", "seconds": seconds}
+    died = f"died by {signal.Signals(os.WTERMSIG(status)).name} (at: {again})"
+    return {"stage": stage, "failure": died, "seconds": seconds}
+
+
+def main() -> None:
+    from conformance.bugs.table import EVERY
+
+    named = {str(bug): bug for bug in EVERY}
+    for share in (read_control, restore_control):
+        share.compile()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    with answers as out, taking_the_place(Emulator()):
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            print(json.dumps(_forked(named[line.strip()])), file=out)
+
+
+if __name__ == "__main__":
+    main()

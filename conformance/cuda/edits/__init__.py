@@ -1,1 +1,0 @@
-"""Small changes of CUDA sources, each of which makes a kernel wrong."""

@@ -1,0 +1,146 @@
+"""Mutants before the trials of kernels that they change, each in a process of its own.
+
+Run as a program it reads lines of JSON from standard input and answers each with one: it imports
+what all need, and forks for each mutant a process that imports the kernels from the folder that
+holds it. A mutant's patience is counted in its own time, so that a busy machine kills nothing.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numba.extending
+
+import reference.table
+
+if TYPE_CHECKING:
+    from kernels.kernel import Kernel
+
+SHARED = (numba.extending, reference.table)  # imported once, before any fork
+TRIED = 4  # kernels, at most, that a mutant has to pass
+COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take
+SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repeated
+
+
+def parts(names: Sequence[str] = ()) -> dict[str, tuple[str, int, list[str]]]:
+    """What kernels of this machine are made of, by name: a digest, the size, and the modules."""
+    from conformance.mutants.reach import modules_of, parts_of
+    from kernels.table import KERNELS
+
+    found = [k for k in KERNELS if (k.name in names if names else not k.missing())]
+    return {k.name: (*parts_of(k), sorted(modules_of(k))) for k in found}
+
+
+def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]":
+    """TRIED of these, as unlike one another as can be: of each variant of an op, in each format;
+    those of least code first, which are soonest compiled."""
+    waiting, variants, formats = list(kernels), Counter[str](), Counter[str]()
+    found: list[Kernel] = []
+
+    def seldom(kernel: "Kernel") -> tuple[int, int, int]:
+        variant = f"{kernel.op}/{kernel.variant}"
+        return variants[variant], formats[kernel.format or ""], sizes[kernel.name]
+
+    while waiting and len(found) < TRIED:
+        best = min(waiting, key=seldom)
+        waiting.remove(best)
+        found.append(best)
+        variants[f"{best.op}/{best.variant}"] += 1
+        formats[best.format or ""] += 1
+    return found
+
+
+def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -> dict[str, str]:
+    """What stops the kernels first that are made of something else than `before`."""
+    from kernels.certificates import shares_of
+    from kernels.table import find
+    from kernels.trial import Request, answered
+
+    now = parts(list(before))
+    changed = [find(name) for name, (digest, _) in before.items() if now[name][0] != digest]
+    for kernel in picked(changed, {name: size for name, (_, size) in before.items()}):
+        told(kernel=kernel.name)
+        signal.setitimer(signal.ITIMER_PROF, COMPILING)
+        try:
+            for share in shares_of(kernel):
+                share.compile()
+        except Exception as error:
+            return {"stage": "compiling", "failure": repr(error)[:200]}
+        signal.setitimer(signal.ITIMER_PROF, TRYING)
+        op = kernel.spec
+        shape = {axis: largest + largest // 8 + 33} if axis in op.axes else {}
+        request = Request(kernel.name, shapes=(shape,) if shape else ())
+        certificate = answered(kernel, request, SECRET)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if certificate.failure:
+            found = {"stage": certificate.stage, "failure": certificate.failure}
+            return {"kernel": kernel.name, **found}
+    return {"kernel": "", "stage": "", "failure": ""}
+
+
+def told(**what: Any) -> None:
+    """A line for the process that forked this one."""
+    os.write(MOUTH, json.dumps(what).encode() + b"\n")
+
+
+MOUTH = -1
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a child says of the rooms in a folder: what kernels are made of, or what stops the first
+    of those that are another than before."""
+    global MOUTH
+    ear, MOUTH = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ear)
+        sys.path.insert(0, asked["folder"])
+        importlib.invalidate_caches()
+        try:
+            told(**({"parts": parts()} if "before" not in asked else _failure(asked)))
+        except BaseException as error:
+            told(error=repr(error))
+        finally:
+            os._exit(0)
+    os.close(MOUTH)
+    with os.fdopen(ear) as heard:
+        lines = [json.loads(line) for line in heard]
+    _, status = os.waitpid(child, 0)
+    found: dict[str, Any] = {}
+    for line in lines:
+        found |= line
+    if status and "stage" not in found:
+        number = status & 127
+        hung = number == signal.SIGPROF
+        ended = "hung" if hung else f"died by {signal.Signals(number).name}"
+        found |= {"stage": "cases", "failure": ended}
+    return found
+
+
+def _failure(asked: dict[str, Any]) -> dict[str, str]:
+    try:
+        import kernels.table  # noqa: F401
+    except Exception as error:
+        return {"stage": "import", "failure": repr(error)}
+    return first_failure(asked["before"], asked["axis"], asked["largest"])
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    os.environ["TMPDIR"] = tempfile.gettempdir()
+    for line in sys.stdin:
+        started = time.perf_counter()
+        found = answer(json.loads(line))
+        print(json.dumps({**found, "seconds": time.perf_counter() - started}), file=answers)
+
+
+if __name__ == "__main__":
+    main()

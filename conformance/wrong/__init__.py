@@ -1,1 +1,0 @@
-"""Kernels that are wrong on purpose: the judge must reject every one of them."""
