@@ -97,7 +97,7 @@ def _side_by_side(
     """The outputs where all arrays lie in one piece of memory, in which an earlier node left
     ordinary numbers: no guard tells a kernel that it is being judged."""
     arrays = {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)}
-    outputs = {
+    outputs: dict[str, Array] = {
         o.name: np.empty(o.dims(case.shape, case.format), DTYPES.get(o.dtype, np.uint8))
         for o in kernel.spec.outputs
     }
