@@ -100,10 +100,10 @@ def fingerprint(module: str, *extra: str) -> str:
 
 
 def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
-    """sha256 over all that a share's function is made of. One from elsewhere than our rooms, a
-    notebook perhaps, has no file to go by: what it does is told by its code, in memory."""
+    """sha256 over all that a share's function is made of. One of a program or a notebook has no
+    module to go by: what it does is told by its code, in memory."""
     module = function.__module__
-    if module.split(".")[0] in ROOMS:
+    if module != "__main__" and _source(module):
         return fingerprint(module, *extra)
     told, modules = told_of(function, ROOMS)
     return digest_of(*modules, extra=(told, *extra))
