@@ -29,8 +29,8 @@ LEVELS = (EMULATED, "quick", "full", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
-    "kernels.judge", "kernels.guard", "kernels.trial", "kernels.domain", "kernels.call",
-    "kernels.shapes", "kernels.kernel",
+    "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial", "kernels.domain",
+    "kernels.call", "kernels.shapes", "kernels.kernel", "kernels.cpu.float_control",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 
