@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from kernels.certificates import Certificate
 
 
 def certify(
@@ -26,7 +29,7 @@ def certify(
 
     from engine.shell.show import progress_bar, stdout
     from kernels.call import AnyKernel
-    from kernels.certificates import LEVELS, Certificate, Key, Store
+    from kernels.certificates import LEVELS, Key, Store
     from kernels.certify import certify as try_all
     from kernels.table import EVERY
     from kernels.trial import Request
@@ -48,7 +51,7 @@ def certify(
     with progress_bar() as bar:
         task = bar.add_task("certifying kernels", total=len(wanted))
 
-        def tell(_: int, certificate: Certificate) -> None:
+        def tell(_: int, certificate: "Certificate") -> None:
             bar.update(task, advance=1, description=f"certifying kernels: {certificate.kernel}")
 
         try_all(wanted, store, tell)
@@ -57,16 +60,24 @@ def certify(
     if as_json:
         print(json.dumps([asdict(c) for c in found]))
     else:
-        table = Table("kernel", "level", "cases", "error / bound", "NMSE", "seconds", "outcome")
+        columns = "kernel", "level", "cases", "error / bound", "NMSE", "seconds"
+        table = Table(*columns, "tried up to", "outcome")
         for c in found:
             outcome = "certified" if c.passed else c.failure
             table.add_row(
                 c.kernel, c.level, str(c.cases), f"{c.worst:.3f}", f"{c.nmse:.1e}",
-                f"{c.seconds:.2f}", outcome,
+                f"{c.seconds:.2f}", domain(c), outcome,
             )  # fmt: skip
         stdout().print(table)
     if any(not c.passed for c in found):
         raise typer.Exit(1)
+
+
+def domain(certificate: "Certificate") -> str:
+    """The largest size of each axis, and how many nodes were tried at their own shape."""
+    sizes = " ".join(f"{axis}={most:,}" for axis, (_, most) in certificate.axes.items())
+    nodes = len(certificate.shapes)
+    return sizes + (f"; {nodes} nodes" if nodes else "")
 
 
 def _deep(op: str | None) -> int:
