@@ -28,9 +28,10 @@ from kernels.domain import node_cases, tried
 from kernels.judge import Verdict, judge, replay
 from kernels.shapes import ShapeError, empty_outputs, sizes
 from kernels.table import find_any
-from reference.op import Arguments, Array, Case, Law, Shape
+from reference.op import Arguments, Array, Case, Law, Op, Shape
 
-EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take
+EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take,
+EMULATED_SIZE = 2**15  # and the largest size of an axis
 SECRET_CASES = 12
 LAW_CASES = 2  # sizes at which each law is tried
 
@@ -105,10 +106,14 @@ def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
     found = op.quick_cases(kernel.format)
     found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
     if isinstance(kernel, CudaKernel) and current().emulated:
-        costs = (op.cost(case.shape, case.format) for case in found)
-        affordable = [cost.bytes + cost.operations <= EMULATED_MOST for cost in costs]
-        found = [case for case, few in zip(found, affordable, strict=True) if few]
+        found = [case for case in found if _emulable(op, case)]
     return [case for case in found if kernel.takes(case.shape)]
+
+
+def _emulable(op: Op, case: Case) -> bool:
+    cost = op.cost(case.shape, case.format)
+    small = max(case.shape.values()) <= EMULATED_SIZE
+    return small and cost.bytes + cost.operations <= EMULATED_MOST
 
 
 def laws_of(kernel: AnyKernel) -> list[Law]:
