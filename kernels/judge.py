@@ -48,9 +48,10 @@ def judge(kernel: AnyKernel, case: Case, secret: int = 0) -> Verdict:
     """Try one case; the first thing found wrong is the failure."""
     rng = np.random.default_rng([secret, case.seed, *case.shape.values()])
     try:
-        if isinstance(kernel, CudaKernel):
-            return _on_device(kernel, case, rng)
-        return _on_cpu(kernel, case, rng, (secret + case.seed) % len(PLACES))
+        with np.errstate(over="ignore", invalid="ignore"):
+            if isinstance(kernel, CudaKernel):
+                return _on_device(kernel, case, rng)
+            return _on_cpu(kernel, case, rng, (secret + case.seed) % len(PLACES))
     except KernelError as fault:
         return Verdict(case, np.inf, np.inf, str(fault))
 

@@ -80,6 +80,7 @@ class Setup:
         }
         self.outputs = {name: result.array for name, result in self._results.items()}
         self._packed: Guarded | None = None
+        self._groups: list[Array] = []  # of a large weight: those that are not zero
         if kernel.pack:
             shape = kernel.pack.shape(inputs["weight"])
             self._packed = self._guarded(shape, np.uint8, LINE)
@@ -123,12 +124,16 @@ class Setup:
             for thread in reversed(range(3)):
                 packing.share(block, thread, 3)
         else:
+            for stale in self._groups:
+                stale.fill(0)
+            self._groups = list[Array]()
             for group in np.unique(chosen // packing.lanes):
                 first = int(group) * packing.lanes
                 some = np.ascontiguousarray(weight[first : first + packing.lanes])
                 begin = packing.place(weight, first)
                 part = packed[begin : begin + packing.place(weight, len(some))]
                 packing.share(packing.block(some, part), 0, 1)
+                self._groups.append(part)
         if not self._packed.intact:
             raise KernelError("packing wrote outside the packed weight")
         self._packed.lock()

@@ -40,7 +40,8 @@ def test_kernels_give_the_golden_vectors(kernel):
         if inputs.get("format") == kernel.format and kernel.activations == "float32":
             if not kernel.takes(sizes(kernel.spec, inputs, kernel.format)):
                 continue
-            bounds, also = kernel.spec.bound(inputs, outputs), kernel.spec.also(inputs, outputs)
+            with np.errstate(invalid="ignore"):  # tokens that are gone
+                bounds, also = kernel.spec.bound(inputs, outputs), kernel.spec.also(inputs, outputs)
             for name, got in call(kernel, inputs).items():
                 right = distance(got, outputs[name]) <= bounds[name]
                 for other in also.get(name, ()):

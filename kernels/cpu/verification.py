@@ -51,7 +51,8 @@ def recover(block, thread, n_threads):
         if mass > 0 and q[n, tokens[n]] > 0:
             normalise(out[n], mass)
         else:
-            out[n] = p[n]
+            for i in range(p.shape[1]):
+                out[n, i] = p[n, i]
 
 
 @share(EXCLUDE)
@@ -59,7 +60,8 @@ def exclude(block, thread, n_threads):
     p, tokens, out = arguments(block, EXCLUDE)
     first, last = part(tokens.size, thread, n_threads)
     for n in range(first, last):
-        out[n] = p[n]
+        for i in range(p.shape[1]):
+            out[n, i] = p[n, i]
         out[n, tokens[n]] = 0.0
         mass = mass_of(out[n], 0, p.shape[1])
         if mass > 0:

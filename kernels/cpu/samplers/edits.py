@@ -26,7 +26,8 @@ LOWEST = 1e-5
 def logit_bias(block, thread, n_threads):
     logits, ids, biases, out = arguments(block, LOGIT_BIAS)
     if thread == 0:
-        out[:] = logits
+        for i in range(len(out)):
+            out[i] = logits[i]
         for i in range(ids.size):
             out[ids[i]] = logits[ids[i]] + biases[i]
 
@@ -61,7 +62,8 @@ def dry(block, thread, n_threads):
     repeats' lengths, so quadratic only for one token said over and over."""
     logits, context, breakers, multiplier, base, allowed, out = arguments(block, DRY)
     if thread == 0:
-        out[:] = logits
+        for i in range(len(out)):
+            out[i] = logits[i]
         reach = 0  # tokens since the last breaker
         while reach < context.size and not holds(breakers, context[context.size - 1 - reach]):
             reach += 1
@@ -99,7 +101,8 @@ def dynamic_temperature(block, thread, n_threads):
         for i in range(logits.size):
             count += logits[i] > GONE
         if count < 2:
-            out[:] = logits
+            for i in range(len(out)):
+                out[i] = logits[i]
         else:
             top = highest(logits)
             mass = weigh(logits, top, out)

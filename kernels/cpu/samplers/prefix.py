@@ -197,7 +197,8 @@ def mirostat_v1(block, thread, n_threads):
                 place_in_order(best, count, out[i])
                 count += 1
         if count < 2:
-            out[:] = logits
+            for i in range(len(out)):
+                out[i] = logits[i]
         else:
             keep_largest(logits, wanted_k(zipf_exponent(best, count), mu, logits.size), out)
 
