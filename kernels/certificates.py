@@ -31,6 +31,7 @@ LEVELS = (EMULATED, "quick", "full", "deep")
 JUDGE = (
     "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial", "kernels.domain",
     "kernels.call", "kernels.shapes", "kernels.kernel", "kernels.cpu.float_control",
+    "kernels.cpu.team", "kernels.cpu.raised",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 
@@ -117,7 +118,7 @@ class Certificate:
     `cases` how many were tried, `when` an ISO date, `stage` where a failure was found, `code` the
     digest of the machine code. The domain: `axes` has the smallest and the largest size tried of
     each axis, `shapes` those of nodes that were tried as they are (kernels/domain.py says what
-    they answer for).
+    they answer for). A `partial` one is of such shapes alone, and adds to what another says.
     """
 
     kernel: str
@@ -131,6 +132,7 @@ class Certificate:
     failure: str = ""
     stage: str = ""
     code: str = ""
+    partial: bool = False
     axes: Axes = field(default_factory=dict)
     shapes: tuple[dict[str, int], ...] = ()
 
@@ -177,6 +179,8 @@ class Store:
                 higher = level >= LEVELS.index(known.level)
                 counts, other = (certificate, known) if higher else (known, certificate)
                 found[certificate.key] = counts.with_domain_of(other)
+            elif certificate.passed and certificate.partial:
+                continue
             elif not known or not certificate.passed or level >= LEVELS.index(known.level):
                 found[certificate.key] = certificate
         return found

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from kernels.certificates import Certificate, Key, Store
 from kernels.cpu.cores import allowed_cores
@@ -31,7 +30,12 @@ from kernels.trial import CASES, Request, answered
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 FAREWELL = 10.0  # seconds that a child has to end when it is killed
 CHILDREN = 4  # at most, and no more than there are cores: they compile, too
+ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)  # from outside: no kernel's failure
 Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
+
+
+class TrialError(RuntimeError):
+    """Somebody ended a trial, such as a system that has no memory left."""
 
 
 def certify(
@@ -83,7 +87,7 @@ def certify(
                 status = child.end()
                 if child.request:
                     keep(child.failed(_death(status, child.complaints)))
-            elif certificate := child.told(json.loads(line)):
+            elif certificate := child.told(line):
                 keep(certificate)
                 child.ask(waiting.popleft() if waiting else None)
     finally:
@@ -141,9 +145,14 @@ class _Child:
         except BrokenPipeError:
             pass  # it died: its exit status says how
 
-    def told(self, said: dict[str, Any]) -> Certificate | None:
-        """What it said: the certificate asked for, or only what it tries now."""
+    def told(self, line: str) -> Certificate | None:
+        """What it said: the certificate asked for, or only what it tries now; half a line, which
+        one leaves that dies, is nothing."""
         self.heard = time.monotonic()
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return None
         self._trying = said.get("trying", "")
         return None if self._trying else Certificate.parse(said["certificate"])
 
@@ -169,11 +178,11 @@ class _Child:
         if kill:
             self._process.kill()
         try:
-            status = self._process.wait(FAREWELL if kill else None)
+            status = self._process.wait(FAREWELL)
         except subprocess.TimeoutExpired:
-            return None
+            return None if kill else self.end(kill=True)
         for reader in self._readers:
-            reader.join()
+            reader.join(FAREWELL)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             with suppress(BrokenPipeError):
                 assert stream is not None
@@ -184,6 +193,8 @@ class _Child:
 def _death(status: int | None, complaints: Sequence[str]) -> str:
     if complaints and EditedError.__name__ in complaints[-1]:
         raise EditedError(complaints[-1].partition(": ")[2].strip())
+    if status is not None and -status in ENDED:
+        raise TrialError(f"a trial of kernels was ended by {signal.Signals(-status).name}")
     if status and status < 0:
         return f"took the process down with {signal.Signals(-status).name}"
     last = complaints[-1].strip() if complaints else "no message"

@@ -6,11 +6,11 @@ cells) are covered up to the largest that was tried.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from reference.op import Case, Op, Shape
+from reference.values import FINITE
 
 Axes = dict[str, list[int]]  # the smallest and the largest size that was tried, by axis
 MOST_OPERATIONS = 2**31  # of a case at a node's own shape
@@ -37,9 +37,13 @@ def fixed(op: Op, shape: Shape) -> dict[str, int]:
     return {a: size for a, size in shape.items() if a in op.axes and a not in op.varying}
 
 
-def large(op: Op, shape: Shape) -> bool:
-    """Whether a size that a model fixes is beyond what cases sample densely."""
-    return any(size > max(op.axes[axis]) for axis, size in fixed(op, shape).items())
+def _sampled(op: Op, axes: Mapping[str, Sequence[int]], own: Shape) -> bool:
+    """Whether all sizes that a model fixes lie among those that cases sample densely."""
+    ends = {axis: axes.get(axis, (0, -1)) for axis in own}
+    return all(
+        ends[axis][0] <= size <= min(ends[axis][1], max(op.axes[axis]))
+        for axis, size in own.items()
+    )
 
 
 def beyond(op: Op, axes: Mapping[str, Sequence[int]], shape: Shape) -> dict[str, int]:
@@ -53,21 +57,32 @@ def covers(
 ) -> bool:
     """Whether what was tried answers for this shape of a node."""
     own = fixed(op, shape)
-    same = any(own.items() <= other.items() for other in shapes)
-    return not beyond(op, axes, shape) and (same or not large(op, shape))
+    same = any(fixed(op, other) == own for other in shapes)
+    return not beyond(op, axes, shape) and (same or _sampled(op, axes, own))
 
 
 def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list[Case]:
     """What has to be tried for a node's shape beside these cases: the sizes that its model fixes
-    with few tokens, and each size that varies beyond what was tried while the others stay small."""
+    with few tokens and with as many as there is time for, and each size that varies beyond what was
+    tried while the others stay small."""
     rng, own, found = np.random.default_rng(secret), fixed(op, shape), list[Case]()
-    ordinary = [case for case in cases if min(case.shape.values()) > 0] or cases
+    finite = [case for case in cases if case.values in FINITE]
+    ordinary = [case for case in finite if min(case.shape.values()) > 0] or finite
     cheapest = min(ordinary, key=lambda case: op.cost(case.shape, case.format).operations)
-    for base in [cheapest, *(ordinary[int(i)] for i in rng.integers(len(ordinary), size=2))]:
-        case = op.case({**base.shape, **own}, base.values, int(rng.integers(2**31)), base.format)
-        if op.cost(case.shape, case.format).operations > MOST_OPERATIONS:
-            case = replace(case, shape=op.fit({**cheapest.shape, **own}, case.format))
-        found.append(case)
+
+    def at(base: Case, **sizes: int) -> Case:
+        wanted = {**base.shape, **own, **sizes}
+        return op.case(wanted, base.values, int(rng.integers(2**31)), base.format)
+
+    def costs(case: Case) -> float:
+        return op.cost(case.shape, case.format).operations
+
+    some = at(ordinary[int(rng.integers(len(ordinary)))])
+    found += [at(cheapest), some if costs(some) <= MOST_OPERATIONS else at(cheapest)]
+    if tokens := shape.get("tokens", 0):
+        while tokens > 1 and costs(at(cheapest, tokens=tokens)) > MOST_OPERATIONS:
+            tokens //= 2
+        found.append(at(cheapest, tokens=tokens))
     for axis, size in beyond(op, tried(cases), shape).items():
         larger = {**cheapest.shape, axis: size}
         found.append(op.case(larger, cheapest.values, secret, cheapest.format))

@@ -67,9 +67,13 @@ class Guarded:
         """Let nobody write here any more."""
         self._protect(PAGE, self._inside, PROT_READ)
 
-    def poison(self, rng: np.random.Generator) -> None:
-        """Fill a writable array with what nobody can know: any NaN, or any integer."""
+    def poison(self, rng: np.random.Generator, ordinary: bool = False) -> None:
+        """Fill a writable array with what nobody can know: any NaN, or any integer; or `ordinary`
+        numbers, such as earlier nodes leave."""
         flat = self.array.reshape(-1).view(np.uint8)
+        if ordinary and self.array.dtype.kind == "f":
+            self.array[...] = rng.standard_normal(self.array.shape, np.float32)
+            return
         flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
         if self.array.dtype.kind == "f":
             width = 8 * self.array.itemsize

@@ -68,7 +68,7 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     if small:
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
         setup.fill(kernel.spec.make(other), other)
-    most = MOST_THREADS if small and turn == 0 else FEW_THREADS
+    most = MOST_THREADS if turn == 0 else FEW_THREADS
     again = setup.run_team(int(rng.integers(2, most + 1)))
     if small:
         verdict = _worse(verdict, compare(kernel, other, setup.inputs, again), "a second call: ")

@@ -144,14 +144,14 @@ class Setup:
             return np.arange(len(weight))
         return case.sampled(len(weight), size_of(argument.axes[1], case.shape))
 
-    def poison(self) -> None:
+    def poison(self, ordinary: bool = False) -> None:
         """Outputs become what nobody can know, or what stands there before an update in place."""
         updated = dict(self.kernel.in_place)
         for name, result in self._results.items():
             if name in updated:
                 result.array[...] = self.inputs[updated[name]]
             else:
-                result.poison(self.rng)
+                result.poison(self.rng, ordinary)
 
     def run(self, n_threads: int) -> dict[str, Array]:
         """The outputs by so many threads, one after the other."""
@@ -169,8 +169,8 @@ class Setup:
         entries = [(read_control, before), *self._calls, (read_control, after)]
         program, found = Program(entries), dict[str, Array]()
         with Team(n_threads) as team:
-            for _ in range(REPEATS):
-                self.poison()
+            for repeat in range(REPEATS):
+                self.poison(ordinary=repeat == 1)
                 try:
                     team.run(program)
                 except Exception as error:

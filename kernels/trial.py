@@ -24,7 +24,7 @@ from kernels.call import AnyKernel, bind
 from kernels.certificates import Certificate, Key, code_of, construction_of
 from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
-from kernels.domain import node_cases, tried
+from kernels.domain import fixed, node_cases, tried
 from kernels.judge import Verdict, judge, replay
 from kernels.shapes import ShapeError, empty_outputs, sizes
 from kernels.table import find_any
@@ -70,10 +70,16 @@ class Tried:
     again: str
 
 
-Tell = Callable[[str], object]  # the command that tries again what is about to be tried
+Tell = Callable[[str], None]  # the command that tries again what is about to be tried
 
 
-def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) -> Iterator[Tried]:
+def nobody(again: str) -> None:
+    """Tell nobody what is about to be tried."""
+
+
+def attempt(
+    kernel: AnyKernel, request: Request, secret: int, tell: Tell = nobody
+) -> Iterator[Tried]:
     """Everything that a request asks for, one after the other."""
     op, cases = kernel.spec, sampled(kernel, secret)
 
@@ -89,9 +95,12 @@ def attempt(kernel: AnyKernel, request: Request, secret: int, tell: Tell = len) 
     if not request.known:
         yield from (case_tried(CASES, case) for case in cases)
     for shape in request.shapes:
-        for case in node_cases(op, cases, shape, secret):
-            if kernel.takes(case.shape):
-                yield case_tried(SHAPE, case)
+        own = [c for c in node_cases(op, cases, shape, secret) if kernel.takes(c.shape)]
+        if not any(fixed(op, shape).items() <= case.shape.items() for case in own):
+            sizes = ", ".join(f"{axis}={size}" for axis, size in shape.items())
+            yield Tried(SHAPE, Verdict(cases[0], np.inf, np.inf, f"no case has {sizes}"), "")
+            return
+        yield from (case_tried(SHAPE, case) for case in own)
     if request.level == "full" and not request.known:
         for law in laws_of(kernel):
             for case in law_cases(kernel, secret):
@@ -193,7 +202,7 @@ def certificate_of(
     return Certificate(
         kernel=kernel.name,
         key=Key.of(kernel).digest,
-        level=request.level,
+        level="quick" if request.known else request.level,
         cases=len(cases),
         worst=worst if np.isfinite(worst) else -1.0,
         nmse=nmse if np.isfinite(nmse) else -1.0,
@@ -201,6 +210,7 @@ def certificate_of(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         failure=failure,
         stage=stage,
+        partial=request.known,
         code=code_of(kernel),
         axes=tried(cases),
         shapes=tuple(dict(shape) for shape in request.shapes),
@@ -208,7 +218,7 @@ def certificate_of(
 
 
 def answered(
-    kernel: AnyKernel, request: Request, secret: int | None = None, tell: Tell = len
+    kernel: AnyKernel, request: Request, secret: int | None = None, tell: Tell = nobody
 ) -> Certificate:
     """The certificate of a request, tried in this process."""
     started = time.perf_counter()

@@ -142,12 +142,14 @@ class Case:
         return weight
 
     def sampled(self, rows: int, elements: int) -> Array:
-        """Which rows of a weight are judged: all, or of a large one some at random, the first and
-        the last among them."""
+        """Which rows of a weight are judged: all, or of a large one some at random, some side by
+        side, the first and the last."""
         if rows * elements <= LARGE or rows <= SAMPLED:
             return np.arange(rows)
         rng = np.random.default_rng([self.seed, rows, elements])
-        return np.union1d([0, rows - 1], rng.choice(rows, SAMPLED - 2, replace=False))
+        together = rng.integers(rows - SAMPLED // 4) + np.arange(SAMPLED // 4)
+        apart = rng.choice(rows, SAMPLED // 2, replace=False)
+        return np.union1d([0, rows - 1], np.concatenate([together, apart]))
 
     def describe(self) -> str:
         """The case as options of `assay op`."""

@@ -92,14 +92,16 @@ def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
     waiting, done = list(reversed(list(bugs))), queue.Queue[Outcome | None]()
 
     def work() -> None:
-        with Trials() as trials:
-            while waiting:
-                try:
-                    bug = waiting.pop()
-                except IndexError:
-                    break
-                done.put(trials.outcome(bug))
-        done.put(None)
+        try:
+            with Trials() as trials:
+                while waiting:
+                    try:
+                        bug = waiting.pop()
+                    except IndexError:
+                        break
+                    done.put(trials.outcome(bug))
+        finally:
+            done.put(None)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
     for thread in threads:

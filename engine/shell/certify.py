@@ -29,7 +29,7 @@ def certify(
 
     from engine.shell.show import progress_bar, stdout
     from kernels.call import AnyKernel
-    from kernels.certificates import LEVELS, Key, Store
+    from kernels.certificates import LEVELS, Store, holding
     from kernels.certify import certify as try_all
     from kernels.table import EVERY
     from kernels.trial import Request
@@ -44,7 +44,7 @@ def certify(
     full = LEVELS.index("full")
 
     def proved(kernel: AnyKernel) -> bool:
-        found = known.get(Key.of(kernel).digest)
+        found = holding(kernel, known)
         return found is not None and (LEVELS.index(found.level) >= full or not found.passed)
 
     wanted = [Request(k.name, "full") for k in chosen if again or not proved(k)]
@@ -56,7 +56,9 @@ def certify(
 
         try_all(wanted, store, tell)
     known = store.load()
-    found = [known[Key.of(k).digest] for k in chosen]
+    found = [certificate for k in chosen if (certificate := holding(k, known))]
+    if len(found) < len(chosen):
+        raise ValueError("sources were edited while kernels were tried: certify again")
     if as_json:
         print(json.dumps([asdict(c) for c in found]))
     else:

@@ -78,7 +78,7 @@ _WORDS = {
     "reads memory of the thread": re.compile(r"addrspace\([1-9]"),
     "reads an absolute address": re.compile(r"inttoptr \(?i\d+ -?\d+ to "),
 }
-_INDIRECT = re.compile(r"\b(?:call|invoke) [^@\n]*?%[\w.$]+\(")
+_INDIRECT = re.compile(r"\b(?:call|invoke) [^@\n]*?%(?:\"[^\"]*\"|[\w.$-]+)\(")
 
 
 def complaint_about(module: llvm.ModuleRef) -> str:
