@@ -70,14 +70,15 @@ def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list
     ordinary = [case for case in finite if min(case.shape.values()) > 0] or finite
     cheapest = min(ordinary, key=lambda case: op.cost(case.shape, case.format).operations)
 
-    def at(base: Case, **sizes: int) -> Case:
+    def at(base: Case, values: str = op.values[0], **sizes: int) -> Case:
         wanted = {**base.shape, **own, **sizes}
-        return op.case(wanted, base.values, int(rng.integers(2**31)), base.format)
+        return op.case(wanted, values, int(rng.integers(2**31)), base.format)
 
     def costs(case: Case) -> float:
         return op.cost(case.shape, case.format).operations
 
-    some = at(ordinary[int(rng.integers(len(ordinary)))])
+    drawn = ordinary[int(rng.integers(len(ordinary)))]
+    some = at(drawn, drawn.values)
     found += [at(cheapest), some if costs(some) <= MOST_OPERATIONS else at(cheapest)]
     if tokens := shape.get("tokens", 0):
         while tokens > 1 and costs(at(cheapest, tokens=tokens)) > MOST_OPERATIONS:
@@ -85,5 +86,5 @@ def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list
         found.append(at(cheapest, tokens=tokens))
     for axis, size in beyond(op, tried(cases), shape).items():
         larger = {**cheapest.shape, axis: size}
-        found.append(op.case(larger, cheapest.values, secret, cheapest.format))
+        found.append(op.case(larger, op.values[0], secret, cheapest.format))
     return found
