@@ -224,11 +224,11 @@ def test_a_variant_can_be_asked_for(store):
 
 
 def test_what_has_no_certificate_is_tried_and_told(store):
-    """Missing certificates are made by a child process, kept, and reported one by one."""
+    """Missing certificates are made by child processes, kept, and reported one by one."""
     told: list[tuple[int, str]] = []
     needs = [Need("relu"), Need("add")]
     chosen = Chooser(store).choose(needs, lambda count, c: told.append((count, c.kernel)))
-    assert told == [(2, "relu/cpu/generic"), (2, "add/cpu/generic")]
+    assert sorted(told) == [(2, "add/cpu/generic"), (2, "relu/cpu/generic")]
     for kernel in chosen.values():
         kept = store.get(kernel)
         assert kept is not None
