@@ -35,4 +35,4 @@ IN_C = (
 )  # fmt: skip
 
 
-BUGS = (*IN_CUDA,)
+BUGS = (*IN_CUDA, *IN_C)

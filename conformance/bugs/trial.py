@@ -70,7 +70,8 @@ class Trials:
 
     def __exit__(self, *_: object) -> None:
         self._server.stdin.close()
-        self._server.wait()
+        self._server.wait(PATIENCE)
+        self._server.stdout.close()
 
     def _start(self) -> None:
         self._server: Any = subprocess.Popen(

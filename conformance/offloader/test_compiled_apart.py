@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from engine.embedded import resolve
+from kernels.cache import cache_folder
 from kernels.compiled import SERVICES, compile_apart
-from kernels.provenance import cache_folder
 from kernels.table import find
 
 MIB = 2**20

@@ -21,8 +21,9 @@ ROOMS = {
     "conformance": {"reference", "kernels", "engine", "data", "conformance"},
     "bench": {"reference", "kernels", "engine", "data", "bench"},
 }
-TEAM = {  # run or feed kernels
-    f"kernels.cpu.{name}" for name in ("team", "sequence", "reading", "readers", "streaming")
+TEAM = {  # run, feed or watch kernels
+    f"kernels.cpu.{name}"
+    for name in ("team", "sequence", "reading", "readers", "streaming", "float_control")
 }
 
 
