@@ -110,13 +110,12 @@ def attempt(
 
 def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
     """The op's cases that this kernel takes, the corners among them, and some that are secret; of
-    an emulated one, which serves nobody, no secret ones and those that it can do in time."""
+    an emulated one those that it can do in time."""
     op = kernel.spec
     found = op.quick_cases(kernel.format)
+    found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
     if isinstance(kernel, CudaKernel) and current().emulated:
         found = [case for case in found if _emulable(op, case)]
-    else:
-        found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
     return [case for case in found if kernel.takes(case.shape)]
 
 

@@ -29,8 +29,6 @@ IN_C = (
         ("last-of-equals-far-out", "b->logits[i] > b->logits[best]",
          "b->logits[i] > b->logits[best] || (i > 4099 && b->logits[i] == b->logits[best])"),
         ("last-left-out", "i < vocab", "i < vocab - (vocab > 4100)"),
-        ("only-above-zero", "int64_t best = 0;",
-         "int64_t best = 0;\n    if (vocab > 1 && b->logits[0] < -1e30) best = 1;"),
     ),
 )  # fmt: skip
 
