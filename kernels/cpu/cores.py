@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -28,6 +26,8 @@ def _rank(core: int) -> int:
 
 def physical_cores() -> int:
     """Cores this process may run on, hyper-threads not counted."""
+    import psutil  # a bare machine whose GPU is checked may have none
+
     allowed = len(allowed_cores())
     return max(1, min(int(psutil.cpu_count(logical=False) or allowed), allowed))
 
