@@ -86,7 +86,7 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
 
 
 def _worse(verdict: Verdict, other: Verdict, when: str) -> Verdict:
-    """Of two verdicts on one case: the failure, if there is one, and the larger figures."""
+    """Two verdicts on one case as one: the failure, if there is one, and the larger figures."""
     failure = other.failure and when + other.failure
     worst, nmse = max(verdict.worst, other.worst), max(verdict.nmse, other.nmse)
     return Verdict(verdict.case, worst, nmse, failure)

@@ -5,7 +5,6 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.construction import complaint_about
+from kernels.cpu.object_code import Code
 from kernels.cpu.share import PROTOTYPE, Words, all_arguments
 from reference.op import DTYPES, Argument, Arguments, Array
 from reference.table import OPS
@@ -27,18 +27,6 @@ C_TYPES = {
 
 # Does one thread's share: inputs, outputs, thread, n_threads.
 Work = Callable[[Arguments, Mapping[str, Array], int, int], None]
-
-
-@dataclass(frozen=True)
-class Code:
-    """What runs, and what its construction has against it ("" if nothing)."""
-
-    object: bytes
-    construction: str
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.construction.encode() + b"\0" + self.object).hexdigest()
 
 
 class NativeShare:
