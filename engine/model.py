@@ -33,6 +33,7 @@ from engine.placement.applied import placed
 from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
 from engine.sampler import Likeliest
 from engine.sparsity import dense_where_faster
+from kernels.background import Background
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
 from kernels.compiled import compile_apart
@@ -110,6 +111,8 @@ class Model:
                 self._run_dense_where_faster(self._try_predictors(context))
         self._prepare(context)
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
+        if options.background:
+            self._resources.enter_context(Background(self.chooser.serving))
 
     def _prepare(self, context: int, trial: bool = False) -> None:
         """Kernels, packed weights and the plan for the model as its config has it now; for a trial

@@ -47,6 +47,8 @@ class Options:
     - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
       "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
+    - `background`: try the laws of the CPU's kernels while the model is loaded, in another process
+      that runs when nothing else wants a core.
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
     - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
@@ -79,6 +81,7 @@ class Options:
     numerics: str = "exact"
     strict: bool = False
     variant: str | None = None
+    background: bool = False
     keep_packed: bool = False
     observe: bool = False
     sparse: str = "auto"
@@ -152,5 +155,5 @@ class Options:
         process's memory and of a graph."""
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, sparse="auto",
-            threshold=None, vram_budget=0, activation=None, rewrite=None,
+            background=False, threshold=None, vram_budget=0, activation=None, rewrite=None,
         )  # fmt: skip

@@ -216,3 +216,11 @@ def holding(kernel: AnyKernel, known: Mapping[str, Certificate]) -> Certificate 
     if found and not found.passed and not found.code:
         return found
     return found if found and found.code == code_of(kernel) else None
+
+
+def reached(kernel: AnyKernel, known: Mapping[str, Certificate], level: str) -> bool:
+    """Whether a trial at a level would tell nothing new: one as high was passed, or one failed."""
+    found = holding(kernel, known)
+    if found is None:
+        return False
+    return not found.passed or LEVELS.index(found.level) >= LEVELS.index(level)

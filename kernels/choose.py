@@ -66,7 +66,7 @@ class Chooser:
     `limits` has the largest sizes of what varies between steps, such as "tokens"; `numerics` "fast"
     admits kernels that round more than the default ones; `apart`: those of the CPU are compiled in
     a child process. In strict mode a failed certificate stops; else the next variant serves, and
-    `notes` says so.
+    `notes` says so. `serving` names the CPU's kernels that were chosen.
     """
 
     store: Store
@@ -76,6 +76,7 @@ class Chooser:
     limits: Shape = field(default_factory=dict)
     apart: bool = False
     notes: list[str] = field(default_factory=list)
+    serving: set[str] = field(default_factory=set)
 
     def choose(
         self, needs: Sequence[Need], progress: Certified | None = None
@@ -90,6 +91,7 @@ class Chooser:
             raise UncertifiedError(self._nothing_for(bare[0]))
         if self.apart:
             compile_apart(chosen.values())
+        self.serving |= {kernel.name for kernel in chosen.values()}
         return chosen
 
     def choose_on(

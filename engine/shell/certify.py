@@ -28,8 +28,7 @@ def certify(
     from rich.table import Table
 
     from engine.shell.show import progress_bar, stdout
-    from kernels.call import AnyKernel
-    from kernels.certificates import LEVELS, Store, holding
+    from kernels.certificates import Store, holding, reached
     from kernels.certify import certify as try_all
     from kernels.table import EVERY
     from kernels.trial import Request
@@ -41,13 +40,7 @@ def certify(
         raise typer.Exit(_deep(op))
     store = Store()
     known = store.load()
-    full = LEVELS.index("full")
-
-    def proved(kernel: AnyKernel) -> bool:
-        found = holding(kernel, known)
-        return found is not None and (LEVELS.index(found.level) >= full or not found.passed)
-
-    wanted = [Request(k.name, "full") for k in chosen if again or not proved(k)]
+    wanted = [Request(k.name, "full") for k in chosen if again or not reached(k, known, "full")]
     with progress_bar() as bar:
         task = bar.add_task("certifying kernels", total=len(wanted))
 

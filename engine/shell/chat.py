@@ -54,6 +54,7 @@ def chat(
         keep_packed=keep_packed,
         variant=variant,
         strict=strict,
+        background=not ram_budget,
         sparse=sparse,
         threshold=sparse_threshold,
         union=union,

@@ -1,0 +1,77 @@
+"""While a model is loaded, the laws of its kernels are tried, and nothing stays running."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conformance.rooms import ROOT
+from engine.engine import Engine
+from kernels.background import Background
+from kernels.certificates import Store
+from kernels.choose import Chooser, Need
+from kernels.table import find
+
+ADD = "add/cpu/generic"
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_load_is_quick_and_its_background_full(own_cache):
+    """What a load demanded is kept, and the laws are tried beside it."""
+    chooser = Chooser(Store(), limits={"tokens": 700})
+    chooser.choose([Need("add", None, (("width", 5632),))])
+    loaded = Store().get(find(ADD))
+    with Background(chooser.serving) as background:
+        background.wait()
+    proved = Store().get(find(ADD))
+    assert (loaded.level, proved.level) == ("quick", "full")
+    assert proved.shapes == loaded.shapes
+    assert proved.cases > loaded.cases
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such priority")
+def test_it_runs_when_nothing_else_does(own_cache):
+    """It and what it starts have the lowest priority there is, and end with it."""
+    with Background([ADD]) as background:
+        process = psutil.Process(background.pid)
+        while not (children := process.children()):
+            assert process.is_running()
+        both = [process, *children]
+        assert {os.sched_getscheduler(one.pid) for one in both} == {os.SCHED_IDLE}
+    _, alive = psutil.wait_procs(both, timeout=10)
+    assert not alive
+
+
+ABANDONED = """
+import os, sys
+from kernels.background import Background
+print(Background(sys.argv[1:]).pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_it_ends_with_whoever_had_it(own_cache):
+    """Even if that had no time to close it."""
+    said = subprocess.check_output([sys.executable, "-c", ABANDONED, ADD], cwd=ROOT, text=True)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(said)).wait(timeout=10)
+    assert Store().get(find(ADD)) is None
+
+
+def test_a_model_has_one_and_lets_it_go():
+    """It names the kernels of the model."""
+    before = set(psutil.Process().children())
+    with Engine.load("story", background=True) as engine:
+        (process,) = set(psutil.Process().children()) - before
+        named = process.cmdline()[3:]
+        assert {step.kernel.name for step in engine.model.steps} <= set(named)
+    assert not process.is_running()

@@ -1,0 +1,83 @@
+"""The laws of a running model's kernels, tried in the background, when nothing else wants a core.
+
+A load demands level "quick"; this asks for "full" while somebody reads or types. A kernel that
+breaks a law is refused from the next load on.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+
+from kernels.certificates import Store, reached
+from kernels.certify import certify
+from kernels.table import find_any
+from kernels.trial import Request
+
+
+class Background:
+    """A process that tries what is not yet proved of kernels, given by name; it ends with this
+    one."""
+
+    def __init__(self, kernels: Iterable[str]) -> None:
+        paths = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kernels.background", *sorted(kernels)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for whoever waits for an answer
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait(self) -> None:
+        """Until all is tried."""
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it, and what it started."""
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
+
+
+def main() -> None:
+    """Kernels by name, as arguments."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    store = Store()
+    known = store.load()
+    kernels = [find_any(name) for name in sys.argv[1:]]
+    certify([Request(k.name, "full") for k in kernels if not reached(k, known, "full")], store)
+
+
+if __name__ == "__main__":
+    main()
