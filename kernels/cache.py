@@ -6,6 +6,7 @@ place, for this process and its children; it goes when the process ends.
 """
 
 import atexit
+import errno
 import os
 import shutil
 import stat
@@ -83,7 +84,7 @@ def ready() -> Path:
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         if not ours(folder):
-            return _in_memory("it belongs to another user")
+            return _in_memory("it is not ours alone")
         if folder not in _tried:
             with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
                 file.write(bytes(4096))
@@ -111,7 +112,8 @@ def append_to(path: Path, data: bytes) -> None:
     if path.exists() and read_own(path) is None:
         path.unlink()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab", 0) as file:
-        file.write(data)
+        if file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _opened(path: Path) -> int:
@@ -144,7 +146,11 @@ def ours(folder: Path) -> bool:
         say(f"{folder} is not used: it belongs to another user")
         return False
     if status.st_mode & OTHERS_WRITE:
-        folder.chmod(PRIVATE)
+        try:
+            folder.chmod(PRIVATE)
+        except OSError as error:
+            say(f"{folder} is not used: other users can write there ({error.strerror})")
+            return False
         say(f"{folder} could be written by other users: it is ours alone now")
     return True
 

@@ -134,7 +134,8 @@ class _Child:
 
     def ask(self, request: Request | None) -> None:
         """The next request, or None: there are no more."""
-        self.request, self._trying, self.heard = request, "", time.monotonic()
+        self.request, self.heard = request, time.monotonic()
+        self._stage, self._again = CASES, ""
         assert self._process.stdin is not None
         try:
             if request:
@@ -153,13 +154,15 @@ class _Child:
             said = json.loads(line)
         except ValueError:
             return None
-        self._trying = said.get("trying", "")
-        return None if self._trying else Certificate.parse(said["certificate"])
+        if trying := said.get("trying"):
+            self._stage, self._again = trying
+            return None
+        return Certificate.parse(said["certificate"])
 
     def failed(self, failure: str) -> Certificate:
         """The certificate of what it was at."""
         assert self.request is not None
-        again = f" (again: {self._trying})" if self._trying else ""
+        again = f" (again: {self._again})" if self._again else ""
         return Certificate(
             kernel=self.request.kernel,
             key=Key.of(find_any(self.request.kernel)).digest,
@@ -170,7 +173,7 @@ class _Child:
             seconds=0.0,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             failure=failure + again,
-            stage=CASES,
+            stage=self._stage,
         )
 
     def end(self, kill: bool = False) -> int | None:

@@ -13,7 +13,7 @@ from kernels.cuda.device import Device
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
-from kernels.domain import Axes, covers, tried
+from kernels.domain import Axes, covers, extent
 from kernels.kernel import NUMERICS, Kernel
 from kernels.table import KERNELS, variants
 from kernels.trial import Request
@@ -166,7 +166,7 @@ class Chooser:
             if not covers(kernel.spec, axes, tried, shape):
                 shapes[kernel.name].append(shape)
         return [
-            Request(name, shapes=tuple(own), known=name not in untried)
+            Request(name, shapes=tuple(own), shapes_only=name not in untried)
             for name, own in shapes.items()
             if own or name in untried
         ]
@@ -179,7 +179,7 @@ class Chooser:
         if certificate:
             return certificate.axes, certificate.shapes
         cases = kernel.spec.quick_cases(kernel.format)
-        return tried(case for case in cases if kernel.takes(case.shape)), ()
+        return extent(case for case in cases if kernel.takes(case.shape)), ()
 
     def _shape(self, need: Need, op: Op) -> dict[str, int]:
         """A need's sizes, with the largest of those that vary."""

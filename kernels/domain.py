@@ -16,7 +16,7 @@ Axes = dict[str, list[int]]  # the smallest and the largest size that was tried,
 MOST_OPERATIONS = 2**31  # of a case at a node's own shape
 
 
-def tried(cases: Iterable[Case]) -> Axes:
+def extent(cases: Iterable[Case]) -> Axes:
     """The smallest and the largest size of each axis."""
     found: Axes = {}
     for case in cases:
@@ -84,7 +84,7 @@ def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list
         while tokens > 1 and costs(at(cheapest, tokens=tokens)) > MOST_OPERATIONS:
             tokens //= 2
         found.append(at(cheapest, tokens=tokens))
-    for axis, size in beyond(op, tried(cases), shape).items():
+    for axis, size in beyond(op, extent(cases), shape).items():
         larger = {**cheapest.shape, axis: size}
         found.append(op.case(larger, op.values[0], secret, cheapest.format))
     return found

@@ -27,7 +27,7 @@ from reference.values import NOT_FINITE
 FLOAT32_ENDS = 2.0**128 - 2.0**103  # from here on the nearest float32 is an infinity
 PLACES = (0, AT_END, 4, 64, 16)  # of arrays in their pages
 MOST_THREADS, FEW_THREADS = 16, 5  # at once, in some cases and in the others
-SMALL, HELD = 2**21, 2**24  # operations and bytes of a case that is run in every way there is
+SMALL_WORK, SMALL_BYTES = 2**21, 2**24  # of a case that is run in every way there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def judge(kernel: AnyKernel, case: Case, secret: int = 0) -> Verdict:
 def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> Verdict:
     inputs, cost = kernel.spec.make(case), kernel.spec.cost(case.shape, case.format)
     held = sum(value.nbytes for value in inputs.values() if isinstance(value, np.ndarray))
-    small = cost.bytes + cost.operations <= SMALL and held <= HELD
+    small = cost.bytes + cost.operations <= SMALL_WORK and held <= SMALL_BYTES
     setup = Setup(kernel, case, inputs, PLACES[turn], rng)
     first = setup.run(1)
     verdict = compare(kernel, case, inputs, first)

@@ -24,7 +24,7 @@ from kernels.call import AnyKernel, bind
 from kernels.certificates import Certificate, Key, code_of, construction_of
 from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
-from kernels.domain import fixed, node_cases, tried
+from kernels.domain import extent, fixed, node_cases
 from kernels.judge import Verdict, judge, replay
 from kernels.shapes import ShapeError, empty_outputs, sizes
 from kernels.table import find_any
@@ -43,13 +43,13 @@ CONSTRUCTION, CASES, LAWS, SHAPE = "construction", "cases", "laws", "shape"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A kernel to try, at a level and for nodes of these shapes; if the rest is `known`, only for
-    them."""
+    """A kernel to try, at a level and for nodes of these shapes; or, what else there is being
+    known, at these `shapes_only`."""
 
     kernel: str
     level: str = "quick"
     shapes: tuple[Shape, ...] = ()
-    known: bool = False
+    shapes_only: bool = False
 
     def line(self) -> str:
         """For the child, which parses it."""
@@ -70,10 +70,10 @@ class Tried:
     again: str
 
 
-Tell = Callable[[str], None]  # the command that tries again what is about to be tried
+Tell = Callable[[str, str], None]  # the stage, and the command that tries again what comes next
 
 
-def nobody(again: str) -> None:
+def nobody(stage: str, again: str) -> None:
     """Tell nobody what is about to be tried."""
 
 
@@ -85,14 +85,14 @@ def attempt(
 
     def case_tried(stage: str, case: Case) -> Tried:
         again = replay(kernel.name, case, secret)
-        tell(again)
+        tell(stage, again)
         return Tried(stage, judge(kernel, case, secret), again)
 
     if complaint := construction_of(kernel):
         failed = Verdict(op.case({}, op.values[0], 0, kernel.format), np.inf, np.inf, complaint)
         yield Tried(CONSTRUCTION, failed, "")
         return
-    if not request.known:
+    if not request.shapes_only:
         yield from (case_tried(CASES, case) for case in cases)
     for shape in request.shapes:
         own = [c for c in node_cases(op, cases, shape, secret) if kernel.takes(c.shape)]
@@ -101,10 +101,10 @@ def attempt(
             yield Tried(SHAPE, Verdict(cases[0], np.inf, np.inf, f"no case has {sizes}"), "")
             return
         yield from (case_tried(SHAPE, case) for case in own)
-    if request.level == "full" and not request.known:
+    if request.level == "full" and not request.shapes_only:
         for law in laws_of(kernel):
             for case in law_cases(kernel, secret):
-                tell(f"{law.name}: {replay(kernel.name, case, secret)}")
+                tell(LAWS, f"{law.name}: {replay(kernel.name, case, secret)}")
                 yield Tried(LAWS, held(kernel, law, case), replay(kernel.name, case, secret))
 
 
@@ -201,7 +201,7 @@ def certificate_of(
     return Certificate(
         kernel=kernel.name,
         key=Key.of(kernel).digest,
-        level="quick" if request.known else request.level,
+        level="quick" if request.shapes_only else request.level,
         cases=len(cases),
         worst=worst if np.isfinite(worst) else -1.0,
         nmse=nmse if np.isfinite(nmse) else -1.0,
@@ -209,9 +209,9 @@ def certificate_of(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         failure=failure,
         stage=stage,
-        partial=request.known,
+        partial=request.shapes_only,
         code=code_of(kernel),
-        axes=tried(cases),
+        axes=extent(cases),
         shapes=tuple(dict(shape) for shape in request.shapes),
     )
 
@@ -232,11 +232,6 @@ def demanded(
     return answered(kernel, Request(kernel.name, shapes=tuple(shapes)), secret)
 
 
-def quick(kernel: AnyKernel) -> Certificate:
-    """What an engine demands of a kernel that serves small shapes."""
-    return demanded(kernel)
-
-
 def answer(given: Callable[[AnyKernel, Request, Tell], Certificate]) -> None:
     """Certificates on standard output, which is for them alone from here on: what libraries print
     goes to stderr."""
@@ -249,7 +244,8 @@ def answer(given: Callable[[AnyKernel, Request, Tell], Certificate]) -> None:
         for line in sys.stdin:
             request = Request.parse(line)
             kernel = find_any(request.kernel)
-            say(certificate=asdict(given(kernel, request, lambda again: say(trying=again))))
+            certificate = given(kernel, request, lambda *what: say(trying=what))
+            say(certificate=asdict(certificate))
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def tried(kernel: AnyKernel, request: Request, seconds: float, tell: Tell) -> Ce
 
     def attempt(case: Case) -> Tried:
         again = replay(kernel.name, case)
-        tell(again)
+        tell(CASES, again)
         return Tried(CASES, judge(kernel, case), again)
 
     taken = (case for case in cases(kernel, seconds) if kernel.takes(case.shape))

@@ -25,7 +25,7 @@ from conformance.cuda.emulator import Emulator
 from conformance.rooms import ROOT
 from kernels.cpu.float_control import read_control, restore_control
 from kernels.cuda.current import taking_the_place
-from kernels.trial import CASES, CONSTRUCTION, SHAPE, Request, attempt, sampled
+from kernels.trial import CONSTRUCTION, Request, attempt
 
 PATIENCE = 90.0  # seconds for one bug, compiled and tried
 SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
@@ -46,16 +46,9 @@ def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, st
     told of each stage and case as it begins."""
     with tempfile.TemporaryDirectory() as folder:
         kernel = bug.kernel(Path(folder))
-        cases = len(sampled(kernel, secret))
-
-        def tell_stage(again: str) -> None:
-            nonlocal cases
-            cases -= 1
-            tell(f"{SHAPE if cases < 0 else CASES} {again}")
-
-        tell(CONSTRUCTION)
         request = Request(kernel.name, shapes=bug.shapes)
-        for one in attempt(kernel, request, secret, tell_stage):
+        tell(CONSTRUCTION)
+        for one in attempt(kernel, request, secret, lambda *what: tell(" ".join(what))):
             if not one.verdict.passed:
                 return one.stage, f"{one.verdict.failure} (again: {one.again})"
     return "", ""

@@ -27,7 +27,7 @@ from kernels.cuda.fused import Fused
 from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
 from kernels.cuda.launch import Grid, Launch
 from kernels.judge import judge
-from kernels.trial import quick
+from kernels.trial import demanded
 from reference.op import Array, Case
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
@@ -42,7 +42,7 @@ def test_names_are_different() -> None:
 
 @EACH
 def test_quick_cases(kernel: Fused, record_property: Any) -> None:
-    found = quick(kernel)
+    found = demanded(kernel)
     record_property("certificate", (kernel.name, found.cases))
     assert found.cases >= 8
     assert found.passed, found.failure

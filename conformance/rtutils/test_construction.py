@@ -22,7 +22,7 @@ from kernels.cpu.object_code import optimised
 from kernels.cpu.share import Share, arguments
 from kernels.cpu.simd import I32
 from kernels.kernel import Kernel
-from kernels.trial import quick
+from kernels.trial import demanded
 
 RELU = "x: f32[n] -> out: f32[n]"
 I8, I64, F64 = ir.IntType(8), ir.IntType(64), ir.DoubleType()
@@ -226,7 +226,7 @@ def test_tables_are_no_memory() -> None:
 def test_a_kernel_so_made_is_refused_without_being_run() -> None:
     """By its trial, with one plain line: to run this one would end the process."""
     kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))
-    certificate = quick(kernel)
+    certificate = demanded(kernel)
     assert certificate.cases == 0
     assert certificate.failure == f"{kernel.share.name} calls abort"
     assert certificate.code == code_of(kernel)

@@ -8,7 +8,7 @@ import pytest
 from conformance.rooms import Copy
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
-from kernels.domain import beyond, covers, fixed, node_cases, tried
+from kernels.domain import beyond, covers, extent, fixed, node_cases
 from kernels.table import find
 from reference.table import OPS
 
@@ -41,7 +41,7 @@ def test_cases_of_a_node_cover_it(op):
     twice = {axis: 2 * max(sizes) for axis, sizes in op.axes.items() if axis != "bits"}
     shape = dict(op.case(twice, op.values[0], 0, kind).shape)
     found = node_cases(op, cases, shape, 5)
-    assert not beyond(op, tried([*cases, *found]), shape)
+    assert not beyond(op, extent([*cases, *found]), shape)
     own = fixed(op, shape)
     assert any(own.items() <= case.shape.items() for case in found)
 

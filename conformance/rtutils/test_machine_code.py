@@ -263,7 +263,7 @@ def test_another_users_folder_is_not_looked_at(
     assert us == os.getuid()
     told = capfd.readouterr().err.splitlines()
     assert told[0] == f"assay: {folder} is not used: it belongs to another user"
-    assert told[1].startswith(f"assay: nothing can be kept in {folder}: it belongs to another user")
+    assert told[1].startswith(f"assay: nothing can be kept in {folder}: it is not ours alone")
     assert len(told) == 2
 
 
