@@ -10,6 +10,7 @@ from bench.report import (
     offload,
     ops,
     peers,
+    planted,
     quality,
     sparsity,
     speculation,
@@ -19,6 +20,7 @@ from bench.report.certified import Standings
 from bench.report.lookup import possible
 from bench.report.table import Report, Section
 from bench.results import Run
+from kernels.planted import Planted
 
 HEADLINE_LEAD = (
     "The longest prompt and generation of each model that ran, with an empty context before."
@@ -29,10 +31,11 @@ def report(
     run: Run,
     runs: Sequence[Run],
     known: Standings,
+    bugs: Sequence[Planted] = (),
     watch: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """On `run`; `runs` is its history, `known` what is certified. `watch` is told of sections
-    done, of all."""
+    """On `run`; `runs` is its history, `known` what is certified, `bugs` what was planted.
+    `watch` is told of sections done, of all."""
     full, run = run, possible(run)
     makers: tuple[Callable[[], Section], ...] = (
         lambda: headline(run),
@@ -49,6 +52,7 @@ def report(
         lambda: speculation.section(run),
         lambda: history.section(run, runs),
         lambda: certified.section(known, run.conditions.machine),
+        lambda: planted.section(bugs),
         lambda: about.conditions(full),
     )
     sections = []

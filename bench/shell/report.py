@@ -33,6 +33,7 @@ def report(
     from bench.report.report import report as report_on
     from bench.results import ResultsError, find, read_folder, results_folder
     from engine.shell.show import progress_bar, stderr
+    from kernels.planted import load_planted
 
     for path in filter(None, (output, markdown)):
         if not path.parent.is_dir():  # better now than after all the work
@@ -53,6 +54,7 @@ def report(
             chosen,
             runs,
             standings(),
+            load_planted(),
             lambda done, total: bar.update(task, total=total, completed=done),
         )
     write(output, page(made))

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import frames
-from bench.report import history, ops, peers, table
+from bench.report import history, ops, peers, planted, table
 from bench.report.certified import Standing, Standings, passed, standings
 from bench.report.lookup import Rated, family, possible
 from bench.report.markdown import markdown
@@ -24,12 +24,18 @@ from kernels.cuda import current
 from kernels.cuda.device import EMULATED, DeviceError
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.planted import Planted, keep_planted, load_planted
 from kernels.table import KERNELS
 
 SIZES = {"phone": 360, "desk": 1280}
 SCHEMES = ("light", "dark")
 FAILED, UNTRIED = "linear/cpu/generic/F16", "silu/cpu/generic"
 ON_GPU, UNTRIED_CUDA = "add/cuda/generic", "silu/cuda/generic"
+BUGS = (
+    Planted("linear", "no tail", "numba", "Q4_0", "cases", 1.5, "out[0] is 1"),
+    Planted("linear", "no tail", "numba", "Q8_0", "shape", 2.5, "out[0] is 2"),
+    Planted("relu", "a counter", "c", "", "", 0.5, ""),
+)
 CONTRAST = 4.5  # WCAG 2.2, AA, of text
 
 NUMBERS = """
@@ -115,7 +121,7 @@ def known() -> Standings:
 @pytest.fixture(scope="module")
 def made(folder: Path, known: Standings) -> table.Report:
     runs, _ = read_folder(folder)
-    return report(runs[-1], runs, known)
+    return report(runs[-1], runs, known, BUGS)
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +314,7 @@ def test_nothing_measured_is_said(folder: Path, known: Standings) -> None:
     """A run without measurements and limits still makes a page, which says what is not there."""
     run = find("latest", folder)
     empty = replace(run, measurements=(), limits={})
-    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 13
+    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 14
 
 
 def test_no_limits_no_ceilings(folder: Path) -> None:
@@ -348,6 +354,28 @@ def test_the_matrix_tells_every_standing(made: table.Report) -> None:
     assert cells["silu", "—", "scalar"] == table.NONE
     assert cells["linear", "Q4_0", "generic"].text == "deep 0.42"
     assert section.notes[0].startswith(FAILED)
+
+
+def test_planted_bugs_are_told_with_what_stopped_them() -> None:
+    """A bug in several formats is one row, and one that survived stands out; no bugs, no table."""
+    (found,) = planted.section(BUGS).tables
+    assert found.caption == "2 of 3 planted bugs were stopped"
+    first, second = ([cell.text for cell in row] for row in found.rows)
+    assert first == ["linear", "no tail", "numba", "2", "cases, shape", "2.50"]
+    assert second[4].startswith("survived")
+    assert found.rows[1][4].tone == "bad"
+    assert not planted.section([]).tables
+
+
+def test_bugs_are_those_of_the_present_judge(tmp_path: Path, monkeypatch: Any) -> None:
+    """What another judge stopped says nothing of this one."""
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    assert load_planted() == []
+    bugs = [Planted("relu", "zeros", "c", "", "cases", 0.5, "out[0] is 0")]
+    keep_planted(bugs)
+    assert load_planted() == bugs
+    monkeypatch.setattr("kernels.planted.digest_of", lambda *_: "another")
+    assert load_planted() == []
 
 
 def test_what_was_only_emulated_is_told(made: table.Report, html: str, known: Standings) -> None:

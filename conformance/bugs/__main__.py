@@ -1,13 +1,16 @@
-"""`python -m conformance.bugs`: what stops each planted bug, and how soon."""
+"""`python -m conformance.bugs`: what stops each planted bug, and how soon; of all it is kept for
+`assay report`."""
 
 import argparse
 import json
 import sys
 from collections import Counter
+from dataclasses import asdict
 
 from conformance.bugs.laws import matrix
 from conformance.bugs.table import EVERY, PLANTED
 from conformance.bugs.trial import outcomes
+from kernels.planted import Planted, keep_planted
 
 
 def main() -> None:
@@ -26,17 +29,18 @@ def main() -> None:
         for bug in (EVERY if options.null else PLANTED)
         if not options.words or any(word in str(bug) for word in options.words)
     ]
-    stages: Counter[str] = Counter()
+    stages, rows = Counter[str](), list[Planted]()
     try:
         for count, outcome in enumerate(outcomes(bugs, options.workers), 1):
             stages[outcome.stage or "survived"] += 1
+            rows.append(outcome.row)
             if options.json:
-                row = {"op": outcome.bug.op, "bug": str(outcome.bug), "stage": outcome.stage}
-                rest = {"seconds": outcome.seconds, "failure": outcome.failure}
-                print(json.dumps(row | rest), flush=True)
+                print(json.dumps(asdict(outcome.row)), flush=True)
                 continue
             told = f"{outcome.seconds:6.2f} s  {outcome.stage or 'SURVIVED':12} {outcome.bug}"
             print(f"{count:4}/{len(bugs)} {told}  {outcome.failure[:120]}", flush=True)
+        if not options.words:
+            keep_planted(sorted(rows, key=lambda row: (row.op, row.bug)))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     print(", ".join(f"{stage}: {n}" for stage, n in stages.items()), file=sys.stderr)

@@ -25,6 +25,7 @@ from conformance.cuda.emulator import Emulator
 from conformance.rooms import ROOT
 from kernels.cpu.float_control import read_control, restore_control
 from kernels.cuda.current import taking_the_place
+from kernels.planted import Planted
 from kernels.trial import CONSTRUCTION, Request, attempt
 
 PATIENCE = 90.0  # seconds for one bug, compiled and tried
@@ -39,6 +40,16 @@ class Outcome:
     stage: str
     failure: str
     seconds: float
+
+    @property
+    def row(self) -> Planted:
+        """What is kept of it."""
+        bug = self.bug
+        variant = f" ({bug.variant})" if bug.variant != "generic" else ""
+        return Planted(
+            bug.op, bug.name + variant, bug.language, bug.format or "", self.stage,
+            round(self.seconds, 2), self.failure,
+        )  # fmt: skip
 
 
 def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, str]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
 TRIED = 4  # kernels, at most, that a mutant has to pass
-COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take
+COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take,
+ASLEEP = 20  # and so many times as many by the clock: it may wait for what never comes
 SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repeated
 
 
@@ -67,22 +68,27 @@ def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -
     changed = [find(name) for name, (digest, _) in before.items() if now[name][0] != digest]
     for kernel in picked(changed, {name: size for name, (_, size) in before.items()}):
         told(kernel=kernel.name)
-        signal.setitimer(signal.ITIMER_PROF, COMPILING)
+        _be_patient(COMPILING)
         try:
             for share in shares_of(kernel):
                 share.compile()
         except Exception as error:
             return {"stage": "compiling", "failure": repr(error)[:200]}
-        signal.setitimer(signal.ITIMER_PROF, TRYING)
+        _be_patient(TRYING)
         op = kernel.spec
         shape = {axis: largest + largest // 8 + 33} if axis in op.axes else {}
         request = Request(kernel.name, shapes=(shape,) if shape else ())
         certificate = answered(kernel, request, SECRET)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        _be_patient(0)
         if certificate.failure:
             found = {"stage": certificate.stage, "failure": certificate.failure}
             return {"kernel": kernel.name, **found}
     return {"kernel": "", "stage": "", "failure": ""}
+
+
+def _be_patient(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, ASLEEP * seconds)
 
 
 def told(**what: Any) -> None:
@@ -118,7 +124,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         found |= line
     if status and "stage" not in found:
         number = status & 127
-        hung = number == signal.SIGPROF
+        hung = number in (signal.SIGPROF, signal.SIGALRM)
         ended = "hung" if hung else f"died by {signal.Signals(number).name}"
         found |= {"stage": "cases", "failure": ended}
     return found
