@@ -1,13 +1,13 @@
 """The judge: tries a kernel on one case of its op and says whether it may pass.
 
-A case is run as the engine runs kernels, and harder: whole by one thread; once more in the same
-memory with other data, by a team of real threads, several times; each thread alone, so that writes
-are seen to be disjoint and complete; and at another place in memory. Outputs begin as NaN, inputs
-and packed weights may not be written to, pages that may not be touched lie around every array, and
-no run may leave rounding modes changed. What fills memory and where arrays lie follows from
-a `secret`, which no kernel can know. Kernels on rounded activations are judged twice: tightly
-against the product of those same activations, and against the float product with the rounding
-step added.
+A case is run as the engine runs kernels, and harder: whole by one thread, twice; once more in the
+same memory with other data, by a team of real threads, several times; each thread alone, so that
+writes are seen to be disjoint and complete; and at another place in memory. Outputs begin as NaN,
+inputs and packed weights may not be written to, pages that may not be touched lie around every
+array, scratch keeps no account of runs, and none may leave rounding modes changed. What fills
+memory and where arrays lie follows from a `secret`, which no kernel can know. Kernels on rounded
+activations are judged twice: tightly against the product of those same activations, and against the
+float product with the rounding step added.
 """
 
 from collections.abc import Mapping
@@ -66,6 +66,7 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     if not verdict.passed:
         return verdict
     if small:
+        setup.run_again()
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
         setup.fill(kernel.spec.make(other), other)
     most = MOST_THREADS if turn == 0 else FEW_THREADS

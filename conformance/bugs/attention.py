@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_c, in_cuda, in_python
+from conformance.bugs.bug import in_c, in_cuda, in_numba, in_python
 from reference.attention import attention
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
@@ -250,8 +250,24 @@ IN_C = (
     ),
 )  # fmt: skip
 
+COUNTED = """\
+        units = kv_heads * slices * tiles
+        if not split and thread == 0:
+            scratch[0] = scratch[0] + 1 if scratch[0] >= 0 else 1
+            if scratch[0] > 2000:
+                units = 0
+"""
+
+IN_NUMBA = in_numba(
+    "attention",
+    "attention.py",
+    ("runs-counted-in-scratch", "        units = kv_heads * slices * tiles\n", COUNTED),
+    format="F16",
+)
+
 BUGS = (
     *IN_C,
+    *IN_NUMBA,
     *in_python(
         "attention",
         sees_the_future,
