@@ -109,20 +109,24 @@ def attempt(
 
 
 def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
-    """The op's cases that this kernel takes, the corners among them, and some that are secret; of
-    an emulated one those that it can do in time."""
+    """The op's cases that this kernel takes, the corners among them, and some that are secret, the
+    least work first; of an emulated one those that it can do in time."""
     op = kernel.spec
     found = op.quick_cases(kernel.format)
     found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
     if isinstance(kernel, CudaKernel) and current().emulated:
         found = [case for case in found if _emulable(op, case)]
-    return [case for case in found if kernel.takes(case.shape)]
+    taken = (case for case in found if kernel.takes(case.shape))
+    return sorted(taken, key=lambda case: _work(op, case))
+
+
+def _work(op: Op, case: Case) -> float:
+    cost = op.cost(case.shape, case.format)
+    return cost.bytes + cost.operations
 
 
 def _emulable(op: Op, case: Case) -> bool:
-    cost = op.cost(case.shape, case.format)
-    small = max(case.shape.values()) <= EMULATED_SIZE
-    return small and cost.bytes + cost.operations <= EMULATED_MOST
+    return max(case.shape.values()) <= EMULATED_SIZE and _work(op, case) <= EMULATED_MOST
 
 
 def laws_of(kernel: AnyKernel) -> list[Law]:

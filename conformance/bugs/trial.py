@@ -8,6 +8,7 @@ costs nothing else.
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -28,7 +29,8 @@ from kernels.cuda.current import taking_the_place
 from kernels.planted import Planted
 from kernels.trial import CONSTRUCTION, Request, attempt
 
-PATIENCE = 90.0  # seconds for one bug, compiled and tried
+PATIENCE = 90.0  # seconds for one bug, compiled and tried,
+BUSY = 30  # of which a process may compute so many
 SECRET = 18  # what no kernel knows: always the same one here, so that outcomes are
 
 
@@ -122,6 +124,7 @@ def _forked(bug: Bug) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         try:
+            resource.setrlimit(resource.RLIMIT_CPU, (BUSY, BUSY + 1))
             with os.fdopen(mouth, "w", buffering=1) as said:
                 stage, failure = tried(bug, SECRET, lambda told: said.write(f"{told}\n"))
                 said.write(json.dumps({"stage": stage, "failure": failure}) + "\n")

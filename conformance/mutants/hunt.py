@@ -22,6 +22,7 @@ from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
 from conformance.rooms import ROOMS, ROOT
 
+PARSING = threading.Lock()  # Python 3.11 counts its parser's depth across threads
 BEYOND = 4  # one of so many mutants holds only where a size is beyond what cases have
 
 
@@ -170,7 +171,8 @@ def _attempt(mutant: Mutant, origin: Path, server: Server, before: dict[str, Any
     with tempfile.TemporaryDirectory(dir=origin.parent) as folder:
         copied(Path(folder), origin)
         path = Path(folder) / mutant.file
-        source = mutant.source(path.read_text())
+        with PARSING:
+            source = mutant.source(path.read_text())
         path.unlink()
         path.write_text(source)
         found = server.ask(folder=folder, before=near, axis=mutant.axis, largest=mutant.largest)
