@@ -63,15 +63,15 @@ def covers(
 
 def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list[Case]:
     """What has to be tried for a node's shape beside these cases: the sizes that its model fixes
-    with few tokens and with as many as there is time for, and each size that varies beyond what was
-    tried while the others stay small."""
+    with small ones of those that vary, with all that vary as large as there is time for, and each
+    of these beyond what was tried while the others stay small."""
     rng, own, found = np.random.default_rng(secret), fixed(op, shape), list[Case]()
     finite = [case for case in cases if case.values in FINITE]
     ordinary = [case for case in finite if min(case.shape.values()) > 0] or finite
     cheapest = min(ordinary, key=lambda case: op.cost(case.shape, case.format).operations)
 
-    def at(base: Case, values: str = op.values[0], **sizes: int) -> Case:
-        wanted = {**base.shape, **own, **sizes}
+    def at(base: Case, values: str = op.values[0], varying: Shape | None = None) -> Case:
+        wanted = {**base.shape, **own, **(varying or {})}
         return op.case(wanted, values, int(rng.integers(2**31)), base.format)
 
     def costs(case: Case) -> float:
@@ -80,10 +80,11 @@ def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list
     drawn = ordinary[int(rng.integers(len(ordinary)))]
     some = at(drawn, drawn.values)
     found += [at(cheapest), some if costs(some) <= MOST_OPERATIONS else at(cheapest)]
-    if tokens := shape.get("tokens", 0):
-        while tokens > 1 and costs(at(cheapest, tokens=tokens)) > MOST_OPERATIONS:
-            tokens //= 2
-        found.append(at(cheapest, tokens=tokens))
+    most = {a: size for a, size in shape.items() if a in op.varying and a in op.axes}
+    while most and max(most.values()) > 1 and costs(at(cheapest, varying=most)) > MOST_OPERATIONS:
+        most[max(most, key=most.__getitem__)] //= 2
+    if most:
+        found.append(at(cheapest, varying=most))
     for axis, size in beyond(op, extent(cases), shape).items():
         larger = {**cheapest.shape, axis: size}
         found.append(op.case(larger, op.values[0], secret, cheapest.format))

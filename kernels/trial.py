@@ -30,7 +30,7 @@ from kernels.shapes import ShapeError, empty_outputs, sizes
 from kernels.table import find_any
 from reference.op import Arguments, Array, Case, Law, Op, Shape
 
-EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take,
+EMULATED_MOST = 2**23  # bytes and operations of a case that an emulator may take,
 EMULATED_SIZE = 2**15  # and the largest size of an axis
 SECRET_CASES = 12
 LAW_CASES = 2  # sizes at which each law is tried
@@ -117,16 +117,17 @@ def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
     if isinstance(kernel, CudaKernel) and current().emulated:
         found = [case for case in found if _emulable(op, case)]
     taken = (case for case in found if kernel.takes(case.shape))
-    return sorted(taken, key=lambda case: _work(op, case))
+    return sorted(taken, key=lambda case: work_of(op, case))
 
 
-def _work(op: Op, case: Case) -> float:
+def work_of(op: Op, case: Case) -> float:
+    """The least bytes and operations of a case, together."""
     cost = op.cost(case.shape, case.format)
     return cost.bytes + cost.operations
 
 
 def _emulable(op: Op, case: Case) -> bool:
-    return max(case.shape.values()) <= EMULATED_SIZE and _work(op, case) <= EMULATED_MOST
+    return max(case.shape.values()) <= EMULATED_SIZE and work_of(op, case) <= EMULATED_MOST
 
 
 def laws_of(kernel: AnyKernel) -> list[Law]:

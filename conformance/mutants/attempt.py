@@ -22,8 +22,10 @@ import reference.table
 
 if TYPE_CHECKING:
     from kernels.kernel import Kernel
+    from reference.op import Shape
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
+NODES, MOST = 8, 2**27  # shapes with a size beyond, and the work that each may be
 TRIED = 4  # kernels, at most, that a mutant has to pass
 COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take,
 ASLEEP = 20  # and so many times as many by the clock: it may wait for what never comes
@@ -75,10 +77,8 @@ def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -
         except Exception as error:
             return {"stage": "compiling", "failure": repr(error)[:200]}
         _be_patient(TRYING)
-        op = kernel.spec
-        shape = {axis: largest + largest // 8 + 33} if axis in op.axes else {}
-        request = Request(kernel.name, shapes=(shape,) if shape else ())
-        certificate = answered(kernel, request, SECRET)
+        shapes = nodes_beyond(kernel, axis, largest) if axis in kernel.spec.axes else ()
+        certificate = answered(kernel, Request(kernel.name, shapes=shapes), SECRET)
         _be_patient(0)
         if certificate.failure:
             found = {"stage": certificate.stage, "failure": certificate.failure}
@@ -89,6 +89,17 @@ def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -
 def _be_patient(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, ASLEEP * seconds)
+
+
+def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...]":
+    """Shapes of nodes that have one size beyond what cases have, and the others as in some."""
+    from kernels.trial import sampled, work_of
+
+    op, size = kernel.spec, largest + largest // 8 + 33
+    usual = (case for case in sampled(kernel, SECRET) if case.values == op.values[0])
+    nodes = [op.case({**c.shape, axis: size}, c.values, format=c.format) for c in usual]
+    nodes = [node for node in nodes if work_of(op, node) < MOST]
+    return tuple(node.shape for node in nodes[:: -(-len(nodes) // NODES)])
 
 
 def told(**what: Any) -> None:

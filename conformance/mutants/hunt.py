@@ -26,6 +26,12 @@ PARSING = threading.Lock()  # Python 3.11 counts its parser's depth across threa
 BEYOND = 4  # one of so many mutants holds only where a size is beyond what cases have
 
 
+# How functions become machine code, which is not what any of them computes.
+COMPILING = {
+    f"kernels.cpu.{name}" for name in ("closures", "construction", "elf", "object_code", "share")
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a mutant ended: the kernel that was stopped, at which stage, by what, and how soon; none
@@ -58,8 +64,8 @@ def largest_sizes(file: str) -> dict[str, int]:
 
 def all_mutants(origin: Path = ROOT) -> list[Mutant]:
     """Every mutant of every source of this machine's kernels, in the rooms under `origin`."""
-    modules = sorted(set().union(*(modules_of(k) for k in ON_CPU)))
-    files = [f"{name.replace('.', '/')}.py" for name in modules]
+    modules = set().union(*(modules_of(k) for k in ON_CPU)) - COMPILING
+    files = [f"{name.replace('.', '/')}.py" for name in sorted(modules)]
     present = [f for f in files if (origin / f).exists()]
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
 

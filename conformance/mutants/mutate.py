@@ -1,7 +1,7 @@
 """Mutants of a source: one small change each, made on its syntax tree.
 
-Annotations, decorators, docstrings, classes and error messages are left alone: what remains is
-what the machine computes.
+Annotations, decorators, docstrings, classes, error messages and hints to the cache are left alone:
+what remains is what the machine computes.
 """
 
 import ast
@@ -122,6 +122,8 @@ def _spared(tree: ast.Module) -> Iterator[int]:
                 roots = [*node.decorator_list, node.args, node.returns]
             case ast.AnnAssign():
                 roots = [node.annotation]
+            case ast.Expr(value=ast.Call(func=ast.Name(id="prefetch"))):
+                roots = [node]
         for root in filter(None, roots):
             yield from map(id, ast.walk(root))
 

@@ -77,7 +77,7 @@ def test_equivalent_mutants_are_mutants():
         for m in all_mutants()
         for w in (m.what, "")
     }
-    assert EQUIVALENT.keys() <= known
+    assert {place[:3] for place in EQUIVALENT} <= known
 
 
 def test_a_hunt_can_be_stopped():
