@@ -29,6 +29,7 @@ settings.load_profile("deep" if DEEP else "quick")
 
 MANY = 1000  # tests: then a second process compiles while the first ones run, if they run in one
 KERNELS = Path(__file__).with_name("kernel")
+LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutils/test_readme.py")]
 COMPILE = """
 from kernels.table import KERNELS
 for kernel in reversed([k for k in KERNELS if not k.missing()]):
@@ -38,9 +39,9 @@ for kernel in reversed([k for k in KERNELS if not k.missing()]):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Kernels first: several processes compile them, each its own, and the engine's tests find
-    them on disk."""
-    items.sort(key=lambda item: KERNELS not in item.path.parents)
+    """Long files first, or at the end others would wait for them; then kernels: several processes
+    compile them, each its own, and the engine's tests find them on disk."""
+    items.sort(key=lambda item: (item.path not in LONG, KERNELS not in item.path.parents))
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from kernels.cpu import quantise_activations
 from kernels.cpu.share import Share, Words, pack_words
 from kernels.cuda import call as cuda
+from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError, empty_outputs, sizes
@@ -48,6 +49,11 @@ def stages(
         values["scratch"].fill(np.nan)
     called = [(share, pack_words(share.signature, values), values) for share in kernel.shares]
     return result + called
+
+
+def emulated(kernel: AnyKernel) -> bool:
+    """Whether this process has something else in the place of the kernel's GPU."""
+    return isinstance(kernel, CudaKernel) and current().emulated
 
 
 def bind(kernel: AnyKernel, inputs: Arguments, outputs: Mapping[str, Array]) -> Run:

@@ -18,11 +18,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from kernels.call import emulated
 from kernels.certificates import Certificate, Key, Store
 from kernels.cpu.cores import allowed_cores
-from kernels.cuda.current import current
 from kernels.cuda.device import EMULATED
-from kernels.cuda.kernel import CudaKernel
 from kernels.provenance import EditedError
 from kernels.table import find_any
 from kernels.trial import CASES, Request, answered
@@ -60,10 +59,12 @@ def certify(
             progress(len(requests), certificate)
 
     store.ready()
-    for request in filter(_emulated, requests):
-        kernel = find_any(request.kernel)
-        keep(replace(answered(kernel, request), level=EMULATED))
-    waiting = deque(request for request in requests if not _emulated(request))
+    waiting: deque[Request] = deque()
+    for request in requests:
+        if emulated(kernel := find_any(request.kernel)):
+            keep(replace(answered(kernel, request), level=EMULATED))
+        else:
+            waiting.append(request)
     lines: queue.Queue[tuple[_Child, str]] = queue.Queue()
     children: list[_Child] = []
     try:
@@ -93,10 +94,6 @@ def certify(
     finally:
         for child in children:
             child.end(kill=True)
-
-
-def _emulated(request: Request) -> bool:
-    return isinstance(find_any(request.kernel), CudaKernel) and current().emulated
 
 
 class _Child:

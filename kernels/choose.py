@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kernels.call import AnyKernel
+from kernels.call import AnyKernel, emulated
 from kernels.certificates import Certificate, Store, holding
 from kernels.certify import Certified, certify
 from kernels.compiled import compile_apart
-from kernels.cuda.current import current
 from kernels.cuda.device import Device
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
@@ -159,7 +158,7 @@ class Chooser:
         shapes: dict[str, list[Shape]] = {name: [] for name in kernels}
         untried = {n for n, k in kernels.items() if holding(k, known) is None}
         for need, kernel in chosen.items():
-            if isinstance(kernel, CudaKernel) and current().emulated:
+            if emulated(kernel):
                 continue  # who proves nothing of a GPU need not prove it at size
             axes, tried = self._domain(kernel, known)
             shape = self._shape(need, kernel.spec)

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.call import AnyKernel, bind
+from kernels.call import AnyKernel, bind, emulated
 from kernels.certificates import Certificate, Key, code_of, construction_of
-from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
 from kernels.domain import extent, fixed, node_cases
 from kernels.judge import Verdict, judge, replay
@@ -33,7 +32,7 @@ from reference.op import Arguments, Array, Case, Law, Op, Shape
 EMULATED_MOST = 2**23  # bytes and operations of a case that an emulator may take,
 EMULATED_SIZE = 2**15  # and the largest size of an axis
 SECRET_CASES = 12
-LAW_CASES = 2  # sizes at which each law is tried
+LAW_CASES = 2  # sizes at which each law is tried; by an emulator one
 
 COMPANY = ("tokens-alone", "cuts-change-no-bit")  # laws of a token's bits, whatever its company
 
@@ -114,7 +113,7 @@ def sampled(kernel: AnyKernel, secret: int) -> list[Case]:
     op = kernel.spec
     found = op.quick_cases(kernel.format)
     found += op.quick_cases(kernel.format, SECRET_CASES, secret)[:SECRET_CASES]
-    if isinstance(kernel, CudaKernel) and current().emulated:
+    if emulated(kernel):
         found = [case for case in found if _emulable(op, case)]
     taken = (case for case in found if kernel.takes(case.shape))
     return sorted(taken, key=lambda case: work_of(op, case))
@@ -154,7 +153,8 @@ def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:
 
     found = [case for case in sampled(kernel, secret) if ordinary(case)]
     found = found or [op.case({}, op.values[0], secret, kernel.format)]
-    return sorted(found, key=lambda c: op.cost(c.shape, c.format).bytes)[-LAW_CASES:]
+    count = 1 if emulated(kernel) else LAW_CASES
+    return sorted(found, key=lambda c: op.cost(c.shape, c.format).bytes)[-count:]
 
 
 def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:

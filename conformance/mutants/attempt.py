@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
 NODES, MOST = 8, 2**27  # shapes with a size beyond, and the work that each may be
-TRIED = 4  # kernels, at most, that a mutant has to pass
+TRIED = 8  # kernels, at most, that a mutant has to pass
 COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take,
 ASLEEP = 20  # and so many times as many by the clock: it may wait for what never comes
 SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repeated
