@@ -27,9 +27,7 @@ BEYOND = 4  # one of so many mutants holds only where a size is beyond what case
 
 
 # How functions become machine code, which is not what any of them computes.
-COMPILING = {
-    f"kernels.cpu.{name}" for name in ("closures", "construction", "elf", "object_code", "share")
-}
+COMPILING = {f"kernels.cpu.{name}" for name in ("closures", "construction", "elf", "object_code")}
 
 
 @dataclass(frozen=True, slots=True)
