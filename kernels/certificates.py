@@ -138,7 +138,7 @@ class Certificate:
 
     @classmethod
     def parse(cls, said: dict[str, Any]) -> "Certificate":
-        """Of what JSON made of one."""
+        """Make a certificate of what JSON made of one."""
         return cls(**{**said, "shapes": tuple(said.get("shapes", ()))})
 
     @property

@@ -112,7 +112,7 @@ class Chooser:
         }
 
     def passing(self, kernels: Sequence[Fused], progress: Certified | None = None) -> list[Fused]:
-        """Those that have a certificate, or earn one now; nothing takes the others' place."""
+        """Return those that have a certificate or earn one now; nothing takes the others' place."""
         needs: dict[Need, list[CudaKernel]] = {Need(k.name): [k] for k in kernels}
         passed = self._certified(needs, progress)
         return [k for k in kernels if Need(k.name) in passed]

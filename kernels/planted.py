@@ -35,7 +35,7 @@ def keep_planted(bugs: Iterable[Planted]) -> None:
 
 
 def load_planted() -> list[Planted]:
-    """Those that the present judge was tried with; none of another, or of a damaged file."""
+    """Return those that the present judge was tried with: none of another, or of a damaged file."""
     try:
         first, *rows = map(json.loads, (read(FILE) or b"").splitlines())
         return [Planted(**row) for row in rows] if first["judge"] == digest_of(*JUDGE) else []

@@ -51,7 +51,7 @@ class Request:
     shapes_only: bool = False
 
     def line(self) -> str:
-        """For the child, which parses it."""
+        """Write it as a line for the child, which parses it."""
         return json.dumps(asdict(self))
 
     @classmethod

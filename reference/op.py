@@ -59,7 +59,7 @@ class Argument:
 
 
 def size_of(axis: str, shape: Shape) -> int:
-    """Of an axis, as arguments have them, for named sizes."""
+    """The size of an axis, as arguments name it, where these names have these sizes."""
     if axis.isdigit():
         return int(axis)
     if "*" in axis:

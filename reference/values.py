@@ -27,7 +27,7 @@ def spiky(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
 
 
 def zeros(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
-    """Of either sign."""
+    """Zeros of either sign."""
     return np.where(rng.random(dims) < 0.3, np.float32(-0.0), np.float32(0))
 
 

@@ -66,7 +66,7 @@ def by(op: Op, way: Way) -> Callable[..., tuple[Array, ...]]:
 
 
 def bugs() -> Iterator[Bug]:
-    """For every op, in the first of its formats."""
+    """The bugs of every op, in the first of its formats."""
     for op in OPS.values():
         kind = op.formats[0] if op.formats else None
         gives_logits = [str(out) for out in op.outputs] == ["out: f32[vocab]"]

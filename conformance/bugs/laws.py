@@ -55,7 +55,7 @@ def breaks(bug: Bug, law: Law) -> bool:
 
 
 def matrix(most: int = 1) -> Iterator[Broken]:
-    """For every law of every op."""
+    """Yield a row for every law of every op."""
     for op in OPS.values():
         for law in op.laws:
             yield broken(op, law, most)

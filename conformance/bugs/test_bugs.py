@@ -39,7 +39,7 @@ def can_compile(bug: Bug) -> bool:
 
 
 def one_format_each() -> list[Bug]:
-    """Of bugs that differ in their formats alone one, drawn by its name."""
+    """One of those bugs that differ in their formats alone, drawn by its name."""
     drawn = sorted(EVERY, key=lambda bug: sha256(str(bug).encode()).digest())
     return [*{(bug.op, bug.language, bug.variant, bug.name): bug for bug in drawn}.values()]
 
@@ -52,7 +52,7 @@ def trials() -> Iterator[Trials]:
 
 @pytest.mark.parametrize("bug", EVERY if DEEP else one_format_each(), ids=str)
 def test_a_planted_bug_is_stopped(bug: Bug, trials: Trials, record_property) -> None:
-    """By what is to see it, or by what comes before; in one of its formats, or deeply in all."""
+    """What is to see it stops it, or what comes before; in one of its formats, or deeply in all."""
     if not can_compile(bug):
         pytest.skip(f"no compiler for {bug.language}")
     outcome = trials.outcome(bug)

@@ -95,7 +95,7 @@ class Trials:
 
 
 def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
-    """Of all of them, as they come."""
+    """Yield the outcomes of all bugs, as they come."""
     waiting, done = list(reversed(list(bugs))), queue.Queue[Outcome | None]()
 
     def work() -> None:

@@ -57,6 +57,6 @@ def read_control(block, thread, n_threads):
 
 @share(SIGNATURE)
 def restore_control(block, thread, n_threads):
-    """This thread's as control[thread] has it."""
+    """Set this thread's register to what control[thread] says."""
     (control,) = arguments(block, SIGNATURE)
     set_float_control(control[thread])
