@@ -98,7 +98,8 @@ def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...
     op, size = kernel.spec, largest + largest // 8 + 33
     usual = (case for case in sampled(kernel, SECRET) if case.values == op.values[0])
     nodes = [op.case({**c.shape, axis: size}, c.values, format=c.format) for c in usual]
-    nodes = [node for node in nodes if work_of(op, node) < MOST]
+    nodes.sort(key=lambda node: work_of(op, node))
+    nodes = [node for node in nodes if work_of(op, node) < MOST] or nodes[:1]
     return tuple(node.shape for node in nodes[:: -(-len(nodes) // NODES)])
 
 
