@@ -3,6 +3,10 @@
 from conformance.mutants.mutate import Mutant
 from kernels.provenance import cpu_features
 
+EARLY = "what is asked for before it is wanted changes no result"
+TWICE = "every sixteenth element is done twice, with the same result"
+UNSEEN = "where a slice ends is asked by nobody"
+
 # (file under kernels/cpu, the line of source, what was changed, "" for any change; the axis beyond
 # whose sizes in cases it holds, "" for any mutant)
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
@@ -12,12 +16,8 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ("amx.py", "if not (1 <= rows <= 16 and 1 <= row_bytes <= 64):", "", ""): (
         "a check of what no kernel asks for"
     ),
-    ("activations.py", "for i in range(first, last, 16):", "16 -> 15", ""): (
-        "every sixteenth element is done twice, with the same result"
-    ),
-    ("gated_activations.py", "for i in range(first, last, 16):", "16 -> 15", ""): (
-        "every sixteenth element is done twice, with the same result"
-    ),
+    ("activations.py", "for i in range(first, last, 16):", "16 -> 15", ""): TWICE,
+    ("gated_activations.py", "for i in range(first, last, 16):", "16 -> 15", ""): TWICE,
     (
         "attention.py",
         'return min(shape["tokens"], FEW) * shape["heads"] * chunks * (shape["head_dim"] + 2)',
@@ -30,9 +30,8 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ("encoding.py", "low, high = x[0], x[0]", "0 -> 1", ""): (
         "the range of all elements may begin with any"
     ),
-    ("fitted.py", "own[b * parts : (b + 1) * parts],", "", ""): (
-        "where a slice ends is asked by nobody"
-    ),
+    ("fitted.py", "halves[b * half_bytes : (b + 1) * half_bytes],", "1 -> 2", ""): UNSEEN,
+    ("fitted.py", "own[b * parts : (b + 1) * parts],", "b + 1 -> b - 1", ""): UNSEEN,
     (
         "layer_norm.py",
         "squares += (float(x[t, i]) - mean) * (float(x[t, i]) - mean)",
@@ -44,7 +43,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level",
         "",
         "",
-    ): ("where a panel ends changes no order of sums"),
+    ): "where a panel ends changes no order of sums",
     ("linear_amx.py", "extras = scales * layout.parts if layout.m else 1", "1 -> 0", ""): (
         "memory that is not used"
     ),
@@ -72,18 +71,28 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ("linear_lut.py", "BLOCKING = Blocking((4, 2, 1), 8, 64, asks=(1, 8192, 2))", "", ""): (
         "how tokens are put together, and what is asked for early, changes no sum"
     ),
+    (
+        "log_probabilities.py",
+        "if i + 16 <= codes.size:",
+        "i + 16 <= codes.size -> i + 16 < codes.size",
+        "",
+    ): "one by one sixteen are the same",
     ("neuron_masks.py", "found, whole = 0, neurons // 64 * 64", "64 -> 65", ""): (
         "what is not counted by words is counted one by one"
     ),
-    ("rows.py", "row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes", "", ""): (
-        "which bytes are asked for early changes nothing"
-    ),
+    ("rows.py", "row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes", "", ""): EARLY,
     (
         "samplers/prefix.py",
         "keep_by_logit(logits, np.float32(0), 0.0, np.float64(k), out)",
+        "0 -> -1",
+        "",
+    ): "by logits alone, no centre is looked at",
+    (
+        "sparse_axpy.py",
+        "first_byte, last = begin // elements * size, end // elements * size",
         "",
         "",
-    ): ("by logits alone, no centre is looked at"),
+    ): EARLY,
     ("samplers/prefix.py", "return 2**32 if max_lanes(lanes) > GONE else 0", "0 -> -1", ""): (
         "either is below the key of what is left"
     ),
@@ -107,7 +116,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "begin_rows(where, min(group + 1, end - 1), active, following)",
         "1 -> 2",
         "",
-    ): "which rows are asked for early changes nothing",
+    ): EARLY,
 }
 
 # Functions that no kernel of a machine with a feature is made of: file, lines that hold a word.

@@ -118,11 +118,15 @@ def _spared(tree: ast.Module) -> Iterator[int]:
         match node:
             case ast.ClassDef() | ast.Raise() | ast.JoinedStr():
                 roots = [node]
+            case ast.FunctionDef(name="ask"):
+                roots = [node]
             case ast.FunctionDef():
                 roots = [*node.decorator_list, node.args, node.returns]
             case ast.AnnAssign():
                 roots = [node.annotation]
             case ast.Expr(value=ast.Call(func=ast.Name(id="prefetch"))):
+                roots = [node]
+            case ast.Assign(value=ast.Call(func=ast.Name(id="ask"))):  # what comes later
                 roots = [node]
         for root in filter(None, roots):
             yield from map(id, ast.walk(root))

@@ -9,6 +9,7 @@ from reference.op import Arguments, Array, Case, Op
 from reference.samplers.distribution import (
     ON_LOGITS,
     U64,
+    VOCABULARIES,
     cost,
     cut_undecided,
     depths,
@@ -112,13 +113,14 @@ def also_v2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return other
 
 
+PAIRS = ({"vocab": 2}, {"vocab": 2})  # the fewest that Zipf's exponent is of, mu by turns
 SIGNATURE = "logits: f32[vocab], mu: f64 -> out: f32[vocab]"
 OPS = (
     Op(
         name="mirostat_v1",
         reference=mirostat_v1,
         signature=SIGNATURE,
-        **ON_LOGITS,
+        **{**ON_LOGITS, "corners": (*VOCABULARIES, *PAIRS)},
         make=make,
         bound=exact,
         also=also_v1,
