@@ -78,7 +78,10 @@ def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -
             return {"stage": "compiling", "failure": repr(error)[:200]}
         _be_patient(TRYING)
         shapes = nodes_beyond(kernel, axis, largest) if axis in kernel.spec.axes else ()
-        certificate = answered(kernel, Request(kernel.name, shapes=shapes), SECRET)
+        try:
+            certificate = answered(kernel, Request(kernel.name, shapes=shapes), SECRET)
+        except Exception as error:  # as in a child of `certify`, of which that is the end
+            return {"kernel": kernel.name, "stage": "cases", "failure": repr(error)[:200]}
         _be_patient(0)
         if certificate.failure:
             found = {"stage": certificate.stage, "failure": certificate.failure}
