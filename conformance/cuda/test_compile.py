@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conformance.conftest import DEEP
 from kernels.cuda import nvrtc
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
@@ -21,12 +22,18 @@ MOST_SHARED = 48 << 10  # bytes that a kernel may declare
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
+
+def capabilities(kernel: CudaKernel, turn: int) -> list[int]:
+    """Those that a kernel is compiled for: by turns one, deeply all that it says it runs on."""
+    able = [capability for capability in CAPABILITIES if capability >= kernel.capability]
+    return able if DEEP else [able[turn % len(able)]]
+
+
 LAUNCHES = {
     f"{launch.source} {launch.name} sm_{capability}": (launch, capability, kernel)
-    for kernel in EVERY_CUDA
+    for turn, kernel in enumerate(EVERY_CUDA)
     for launch in kernel.launches
-    for capability in CAPABILITIES
-    if capability >= kernel.capability
+    for capability in capabilities(kernel, turn)
 }
 
 
