@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from conformance.mutants.equivalent import reason_of
+from conformance.mutants.equivalent import reason_of, unseen
 from conformance.mutants.hunt import Outcome, hunt
 
 
@@ -55,8 +55,9 @@ def _sum_up(outcomes: list[Outcome]) -> None:
     console = Console()
     console.print(table)
     for mutant in survivors:
-        reason = reason_of(mutant) or "?"
-        print(f"survived: {mutant}\n          {reason}")
+        same = reason_of(mutant)
+        told = f"equivalent: {same}" if same else unseen(mutant) or "?"
+        print(f"survived: {mutant}\n          {told}")
     others = len(outcomes) - sum(bool(reason_of(m)) for m in survivors)
     if others:
         killed = len(outcomes) - len(survivors)

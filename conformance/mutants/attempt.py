@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numba.extending
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from reference.op import Shape
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
-NODES, MOST = 8, 2**27  # shapes with a size beyond, and the work that each may be
+MOST = 2**26  # work of a node with a size beyond those of cases
 TRIED = 8  # kernels, at most, that a mutant has to pass
-COMPILING, TRYING = 120.0, 30.0  # seconds of its own time that a kernel may take,
+COMPILING, TRYING = 120.0, 60.0  # seconds of its own time that a kernel may take,
 ASLEEP = 20  # and so many times as many by the clock: it may wait for what never comes
 SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repeated
 
@@ -42,14 +43,15 @@ def parts(names: Sequence[str] = ()) -> dict[str, tuple[str, int, list[str]]]:
 
 
 def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]":
-    """TRIED of these, as unlike one another as can be: of each variant of an op, in each format;
-    those of least code first, which are soonest compiled."""
+    """TRIED of these, as unlike one another as can be: of each variant of an op, in each format.
+    The first, which stops most mutants, has the least code, and is soonest compiled."""
     waiting, variants, formats = list(kernels), Counter[str](), Counter[str]()
     found: list[Kernel] = []
 
     def seldom(kernel: "Kernel") -> tuple[int, int, int]:
         variant = f"{kernel.op}/{kernel.variant}"
-        return variants[variant], formats[kernel.format or ""], sizes[kernel.name]
+        by_size = sizes[kernel.name] if not found else crc32(kernel.name.encode())
+        return variants[variant], formats[kernel.format or ""], by_size
 
     while waiting and len(found) < TRIED:
         best = min(waiting, key=seldom)
@@ -95,7 +97,8 @@ def _be_patient(seconds: float) -> None:
 
 
 def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...]":
-    """Shapes of nodes that have one size beyond what cases have, and the others as in some."""
+    """Shapes of nodes that have one size beyond what cases have, and of the others what cases have
+    most of, each in turn."""
     from kernels.trial import sampled, work_of
 
     op, size = kernel.spec, largest + largest // 8 + 33
@@ -103,7 +106,11 @@ def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...
     nodes = [op.case({**c.shape, axis: size}, c.values, format=c.format) for c in usual]
     nodes.sort(key=lambda node: work_of(op, node))
     nodes = [node for node in nodes if work_of(op, node) < MOST] or nodes[:1]
-    return tuple(node.shape for node in nodes[:: -(-len(nodes) // NODES)])
+    found: list[Shape] = []
+    for each in op.axes:  # for what may go together with a large one of each
+        shape = max(nodes, key=lambda node: node.shape[each]).shape
+        found += [shape] if shape not in found else []
+    return tuple(found)
 
 
 def told(**what: Any) -> None:
