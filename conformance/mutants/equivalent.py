@@ -193,7 +193,11 @@ UNSEEN: dict[str, tuple[Place, ...]] = {
             "most = min(deepest, PANEL // ((count + ROWS - 1) // ROWS)) // whole * whole",
             "1 -> 2",
         ),
-        Place("attention.py", "elif spans[t, 2] - spans[t, 1] > chunk * CHUNK:"),
+        Place(
+            "attention.py",
+            "elif spans[t, 2] - spans[t, 1] > chunk * CHUNK:",
+            "chunk * CHUNK -> chunk + CHUNK",
+        ),
     ),
     "wrong for one value alone": (
         Place("log_probabilities.py", "inverse = np.float32(1) / step if step >= LEAST_SCALE"),
