@@ -18,12 +18,15 @@ from kernels.certify import certify
 from kernels.table import find_any
 from kernels.trial import Request
 
+PATIENCE = 24 * 3600.0  # seconds: who runs when nothing else does may have to wait for long
+
 
 class Background:
     """A process that tries what is not yet proved of kernels, given by name; it ends with this
     one."""
 
     def __init__(self, kernels: Iterable[str]) -> None:
+        Store().ready()  # or a folder in memory would be the child's, which may be killed
         paths = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kernels.background", *sorted(kernels)],
@@ -33,22 +36,24 @@ class Background:
             start_new_session=True,  # Ctrl-C is for whoever waits for an answer
             env={**os.environ, "PYTHONPATH": paths},
         )
+        if hasattr(os, "SCHED_IDLE"):
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def wait(self) -> None:
-        """Until all is tried."""
+        """Wait until all is tried."""
         self._process.wait()
 
     def close(self) -> None:
         """End it, and what it started."""
-        with suppress(ProcessLookupError):  # it has ended
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdin:
-            self._process.stdin.close()
+        if self._process.poll() is None:
+            with suppress(OSError):  # it has ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
     def __enter__(self) -> "Background":
         return self
@@ -63,20 +68,20 @@ class Background:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os.killpg(0, signal.SIGKILL)
+    os.read(0, 1)  # which ends with whoever has the other end
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """Kernels by name, as arguments."""
+    """Try the kernels that arguments name."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     store = Store()
     known = store.load()
     kernels = [find_any(name) for name in sys.argv[1:]]
-    certify([Request(k.name, "full") for k in kernels if not reached(k, known, "full")], store)
+    wanted = [Request(k.name, "full") for k in kernels if not reached(k, known, "full")]
+    certify(wanted, store, patience=PATIENCE)
 
 
 if __name__ == "__main__":

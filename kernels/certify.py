@@ -24,7 +24,7 @@ from kernels.cpu.cores import allowed_cores
 from kernels.cuda.device import EMULATED
 from kernels.provenance import EditedError
 from kernels.table import find_any
-from kernels.trial import CASES, Request, answered
+from kernels.trial import CONSTRUCTION, Request, answered
 
 PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 FAREWELL = 10.0  # seconds that a child has to end when it is killed
@@ -132,7 +132,7 @@ class _Child:
     def ask(self, request: Request | None) -> None:
         """The next request, or None: there are no more."""
         self.request, self.heard = request, time.monotonic()
-        self._stage, self._again = CASES, ""
+        self._stage, self._again = CONSTRUCTION, ""
         assert self._process.stdin is not None
         try:
             if request:

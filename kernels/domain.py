@@ -63,8 +63,8 @@ def covers(
 
 def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list[Case]:
     """What has to be tried for a node's shape beside these cases: the sizes that its model fixes
-    with small ones of those that vary, with all that vary as large as there is time for, and each
-    of these beyond what was tried while the others stay small."""
+    with small ones of those that vary, with all that vary as large as there is time for, and with
+    each of them; and each beyond what was tried while all others are small."""
     rng, own, found = np.random.default_rng(secret), fixed(op, shape), list[Case]()
     finite = [case for case in cases if case.values in FINITE]
     ordinary = [case for case in finite if min(case.shape.values()) > 0] or finite
@@ -80,10 +80,11 @@ def node_cases(op: Op, cases: Sequence[Case], shape: Shape, secret: int) -> list
     drawn = ordinary[int(rng.integers(len(ordinary)))]
     some = at(drawn, drawn.values)
     found += [at(cheapest), some if costs(some) <= MOST_OPERATIONS else at(cheapest)]
-    most = {a: size for a, size in shape.items() if a in op.varying and a in op.axes}
-    while most and max(most.values()) > 1 and costs(at(cheapest, varying=most)) > MOST_OPERATIONS:
-        most[max(most, key=most.__getitem__)] //= 2
-    if most:
+    varying = {a: size for a, size in shape.items() if a in op.varying and a in op.axes}
+    each = [{axis: size} for axis, size in varying.items()] if len(varying) > 1 else []
+    for most in filter(None, [varying, *each]):
+        while max(most.values()) > 1 and costs(at(cheapest, varying=most)) > MOST_OPERATIONS:
+            most[max(most, key=most.__getitem__)] //= 2
         found.append(at(cheapest, varying=most))
     for axis, size in beyond(op, extent(cases), shape).items():
         larger = {**cheapest.shape, axis: size}

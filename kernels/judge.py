@@ -66,7 +66,7 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     if not verdict.passed:
         return verdict
     if small:
-        setup.run_again()
+        setup.run_again(first)
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
         setup.fill(kernel.spec.make(other), other)
     most = MOST_THREADS if turn == 0 else FEW_THREADS

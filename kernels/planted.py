@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from kernels.cache import keep, read
 from kernels.certificates import JUDGE
 from kernels.provenance import digest_of
+from reference.table import OPS
 
 FILE = "planted-bugs.jsonl"
 
@@ -28,9 +29,14 @@ class Planted:
     failure: str
 
 
+def _judge() -> str:
+    """What stops bugs: the judge, with the references and cases of all ops."""
+    return digest_of(*JUDGE, *sorted({op.reference.__module__ for op in OPS.values()}))
+
+
 def keep_planted(bugs: Iterable[Planted]) -> None:
     """Keep all that were tried, in the place of what was kept before."""
-    lines = [{"judge": digest_of(*JUDGE)}, *map(asdict, bugs)]
+    lines = [{"judge": _judge()}, *map(asdict, bugs)]
     keep(FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
@@ -38,6 +44,6 @@ def load_planted() -> list[Planted]:
     """Return those that the present judge was tried with: none of another, or of a damaged file."""
     try:
         first, *rows = map(json.loads, (read(FILE) or b"").splitlines())
-        return [Planted(**row) for row in rows] if first["judge"] == digest_of(*JUDGE) else []
+        return [Planted(**row) for row in rows] if first["judge"] == _judge() else []
     except (ValueError, TypeError, KeyError):
         return []

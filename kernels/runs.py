@@ -22,6 +22,7 @@ from reference.op import DTYPES, Arguments, Array, Case, Op, size_of
 
 REPEATS = 3  # runs by real threads, all of which give the same bits
 LINE = 64  # bytes: packed weights begin at a multiple of it
+COUNTED = "scratch differs between two runs of the same"
 MODES = "it left the floating-point control register changed"
 
 
@@ -162,22 +163,24 @@ class Setup:
                     share(block, int(thread), n_threads)
         return {name: output.copy() for name, output in self.outputs.items()}
 
-    def run_again(self) -> None:
-        """A second run of the same leaves in scratch what the first did: what counts runs there, to
-        be wrong one day, does not."""
-        left = [slot.array.copy() for slot in self._spare]
-        if left:
-            self.run(1)
-        for before, slot in zip(left, self._spare, strict=True):
-            if before.tobytes() != slot.array.tobytes():
-                raise KernelError("scratch differs between two runs of the same")
+    def run_again(self, before: Mapping[str, Array]) -> None:
+        """A second run of the same gives the same, and leaves the same in scratch: what counts runs
+        there, to be wrong one day, does not."""
+        left = self._scratch()
+        if name := differing(before, self.run(1)):
+            raise KernelError(f"{name} differs between two runs")
+        if left != self._scratch():
+            raise KernelError(COUNTED)
+
+    def _scratch(self) -> list[bytes]:
+        return [slot.array.tobytes() for slot in self._spare]
 
     def run_team(self, n_threads: int) -> dict[str, Array]:
         """The outputs by so many threads at once, several times."""
         control = np.zeros((2, n_threads), np.uint32)
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         entries = [(read_control, before), *self._calls, (read_control, after)]
-        program, found = Program(entries), dict[str, Array]()
+        program, found, left = Program(entries), dict[str, Array](), list[bytes]()
         with Team(n_threads) as team:
             for repeat in range(REPEATS):
                 self.poison(ordinary=repeat == 1)
@@ -192,7 +195,9 @@ class Setup:
                 once = {name: output.copy() for name, output in self.outputs.items()}
                 if found and (name := differing(found, once)):
                     raise KernelError(f"{name} differs between runs by {n_threads} threads at once")
-                found = once
+                if found and left != self._scratch():
+                    raise KernelError(COUNTED)
+                found, left = once, self._scratch()
         return found
 
     def run_apart(self, n_threads: int, whole: Mapping[str, Array]) -> None:

@@ -87,6 +87,7 @@ def attempt(
         tell(stage, again)
         return Tried(stage, judge(kernel, case, secret), again)
 
+    tell(CONSTRUCTION, "")
     if complaint := construction_of(kernel):
         failed = Verdict(op.case({}, op.values[0], 0, kernel.format), np.inf, np.inf, complaint)
         yield Tried(CONSTRUCTION, failed, "")

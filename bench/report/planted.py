@@ -32,7 +32,7 @@ def _row(bugs: Sequence[Planted]) -> Row:
     first, formats = bugs[0], sum(bool(bug.format) for bug in bugs)
     survived = [bug.format for bug in bugs if not bug.stage]
     stages = ", ".join(dict.fromkeys(bug.stage for bug in bugs if bug.stage))
-    outcome = f"survived: {' '.join(survived)}" if survived else stages
+    outcome = " ".join(["survived", *filter(None, survived)]) if survived else stages
     return (
         text(first.op),
         text(first.bug),

@@ -39,7 +39,7 @@ def main() -> None:
                 continue
             told = f"{outcome.seconds:6.2f} s  {outcome.stage or 'SURVIVED':12} {outcome.bug}"
             print(f"{count:4}/{len(bugs)} {told}  {outcome.failure[:120]}", flush=True)
-        if not options.words:
+        if not options.words and len(rows) == len(bugs):
             keep_planted(sorted(rows, key=lambda row: (row.op, row.bug)))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -27,7 +27,7 @@ from conformance.rooms import ROOT
 from kernels.cpu.float_control import read_control, restore_control
 from kernels.cuda.current import taking_the_place
 from kernels.planted import Planted
-from kernels.trial import CONSTRUCTION, Request, attempt
+from kernels.trial import Request, attempt
 
 PATIENCE = 90.0  # seconds for one bug, compiled and tried,
 BUSY = 30  # of which a process may compute so many
@@ -60,7 +60,6 @@ def tried(bug: Bug, secret: int, tell: Callable[[str], object]) -> tuple[str, st
     with tempfile.TemporaryDirectory() as folder:
         kernel = bug.kernel(Path(folder))
         request = Request(kernel.name, shapes=bug.shapes)
-        tell(CONSTRUCTION)
         for one in attempt(kernel, request, secret, lambda *what: tell(" ".join(what))):
             if not one.verdict.passed:
                 return one.stage, f"{one.verdict.failure} (again: {one.again})"
@@ -125,6 +124,7 @@ def _forked(bug: Bug) -> dict[str, Any]:
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (BUSY, BUSY + 1))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with os.fdopen(mouth, "w", buffering=1) as said:
                 stage, failure = tried(bug, SECRET, lambda told: said.write(f"{told}\n"))
                 said.write(json.dumps({"stage": stage, "failure": failure}) + "\n")

@@ -23,7 +23,7 @@ import reference.table
 
 if TYPE_CHECKING:
     from kernels.kernel import Kernel
-    from reference.op import Shape
+    from reference.op import Case, Shape
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
 MOST = 2**26  # work of a node with a size beyond those of cases
@@ -50,8 +50,8 @@ def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]"
 
     def seldom(kernel: "Kernel") -> tuple[int, int, int]:
         variant = f"{kernel.op}/{kernel.variant}"
-        by_size = sizes[kernel.name] if not found else crc32(kernel.name.encode())
-        return variants[variant], formats[kernel.format or ""], by_size
+        last = crc32(kernel.name.encode()) if found else sizes[kernel.name]
+        return variants[variant], formats[kernel.format or ""], last
 
     while waiting and len(found) < TRIED:
         best = min(waiting, key=seldom)
@@ -96,21 +96,27 @@ def _be_patient(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, ASLEEP * seconds)
 
 
+def sizes_beyond(largest: int) -> tuple[int, int]:
+    """An odd one, and one that is a whole number of blocks."""
+    size = largest + largest // 8
+    return size | 33, (size // 256 + 1) * 256
+
+
 def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...]":
     """Shapes of nodes that have one size beyond what cases have, and of the others what cases have
     most of, each in turn."""
     from kernels.trial import sampled, work_of
 
-    op, size = kernel.spec, largest + largest // 8 + 33
-    usual = (case for case in sampled(kernel, SECRET) if case.values == op.values[0])
-    nodes = [op.case({**c.shape, axis: size}, c.values, format=c.format) for c in usual]
+    op = kernel.spec
+    nodes: list[Case] = []
+    usual = [case for case in sampled(kernel, SECRET) if case.values == op.values[0]]
+    for size in sizes_beyond(largest):
+        found = [op.case({**c.shape, axis: size}, c.values, format=c.format) for c in usual]
+        nodes += [n for n in found if kernel.takes(n.shape) and n.shape[axis] > largest]
     nodes.sort(key=lambda node: work_of(op, node))
     nodes = [node for node in nodes if work_of(op, node) < MOST] or nodes[:1]
-    found: list[Shape] = []
-    for each in op.axes:  # for what may go together with a large one of each
-        shape = max(nodes, key=lambda node: node.shape[each]).shape
-        found += [shape] if shape not in found else []
-    return tuple(found)
+    most = [max(nodes, key=lambda node: node.shape[each]) for each in op.axes if nodes]
+    return tuple(node.shape for i, node in enumerate(most) if node not in most[:i])
 
 
 def told(**what: Any) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.kernel.here import ON_CPU
+from conformance.mutants.attempt import nodes_beyond
 from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
 from conformance.rooms import ROOMS, ROOT
@@ -49,15 +50,20 @@ class Outcome:
 @cache
 def largest_sizes(file: str) -> dict[str, int]:
     """The largest size that quick cases have of each axis, of the ops whose shares stand in a file;
-    what functions elsewhere call their sizes is not what ops do."""
+    what functions elsewhere call their sizes is not what ops do. Axes of which no kernel there
+    takes more are left out."""
     found: dict[str, int] = {}
     module = file.removesuffix(".py").replace("/", ".")
-    own = {k.op: k for k in ON_CPU if any(s.function.__module__ == module for s in k.shares)}
-    for kernel in own.values():
+    own = [k for k in ON_CPU if any(s.function.__module__ == module for s in k.shares)]
+    for kernel in {kernel.op: kernel for kernel in own}.values():
         for case in kernel.spec.quick_cases(kernel.format):
             for axis, size in case.shape.items():
                 found[axis] = max(found.get(axis, 0), size)
-    return found
+    return {
+        axis: largest
+        for axis, largest in found.items()
+        if any(axis in k.spec.axes and nodes_beyond(k, axis, largest) for k in own)
+    }
 
 
 def all_mutants(origin: Path = ROOT) -> list[Mutant]:

@@ -116,18 +116,19 @@ def _spared(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
         roots: list[ast.AST | None] = []
         match node:
-            case ast.ClassDef() | ast.Raise() | ast.JoinedStr():
-                roots = [node]
-            case ast.FunctionDef(name="ask"):
+            case (
+                ast.ClassDef()
+                | ast.Raise()
+                | ast.JoinedStr()
+                | ast.FunctionDef(name="ask")  # for what comes later, as its callers do
+                | ast.Assign(value=ast.Call(func=ast.Name(id="ask")))
+                | ast.Expr(value=ast.Call(func=ast.Name(id="prefetch")))
+            ):
                 roots = [node]
             case ast.FunctionDef():
                 roots = [*node.decorator_list, node.args, node.returns]
             case ast.AnnAssign():
                 roots = [node.annotation]
-            case ast.Expr(value=ast.Call(func=ast.Name(id="prefetch"))):
-                roots = [node]
-            case ast.Assign(value=ast.Call(func=ast.Name(id="ask"))):  # what comes later
-                roots = [node]
         for root in filter(None, roots):
             yield from map(id, ast.walk(root))
 

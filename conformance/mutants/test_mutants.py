@@ -15,8 +15,8 @@ from conformance.rooms import ROOT, Copy
 from kernels.table import find
 from reference.formats import FORMATS
 
-# Of 300 mutants (seed 0) 258 were killed, 86%; 30 of the other 42 compute the same. At 86%, a sample
-# of 8 has fewer than 4 killed once in 480.
+# Of 300 mutants (seed 0) 258 were killed, 86%; 30 of the other 42 compute the same. At 86%,
+# a sample of 8 has fewer than 4 killed once in 480.
 SAMPLE, FLOOR = 8, 4
 
 SOURCE = '''
