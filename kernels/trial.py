@@ -29,7 +29,7 @@ from kernels.shapes import ShapeError, empty_outputs, sizes
 from kernels.table import find_any
 from reference.op import Arguments, Array, Case, Law, Op, Shape
 
-EMULATED_MOST = 2**23  # bytes and operations of a case that an emulator may take,
+EMULATED_MOST = 2**24  # bytes and operations of a case that an emulator may take,
 EMULATED_SIZE = 2**15  # and the largest size of an axis
 SECRET_CASES = 12
 LAW_CASES = 2  # sizes at which each law is tried; by an emulator one
