@@ -1,10 +1,19 @@
 """The most likely token."""
 
+from typing import Any
+
 import numpy as np
 
 from reference.laws import samplers as laws
 from reference.op import Arguments, Array, Case, Op
-from reference.samplers.distribution import ON_LOGITS, exact, no_number, some_logits, token_cost
+from reference.samplers.distribution import (
+    ON_LOGITS,
+    exact,
+    no_number,
+    some_logits,
+    token_cost,
+    turn,
+)
 
 
 def greedy(logits: Array) -> Array:
@@ -13,12 +22,12 @@ def greedy(logits: Array) -> Array:
 
 
 def make(case: Case) -> Arguments:
-    """By turns the most likely token is anywhere, perhaps one of equals, near the end or there."""
+    """By turns the most likely token is the last, one of two equals, near the end or anywhere."""
     rng = case.rng()
     logits = some_logits(case, rng)
-    if case.seed % 2 == 0:
-        nearest = 1 if case.seed % 4 == 0 else int(rng.integers(1, min(16, len(logits)) + 1))
-        logits[-nearest] = np.nextafter(logits.max(), np.inf)
+    near, anywhere = rng.integers(1, min(16, len(logits)) + 1), rng.integers(len(logits), size=2)
+    places: tuple[Any, ...] = ([-1], anywhere, [-near], [])
+    logits[turn(case, places)] = np.nextafter(logits.max(), np.inf)
     return {"logits": logits}
 
 
