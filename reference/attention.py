@@ -293,7 +293,7 @@ OP = Op(
         _plain(tokens=2, heads=33, kv_heads=1, head_dim=256, capacity=290),
         # prompts, batches of sequences, and the heads of models
         _plain(tokens=65, heads=4, kv_heads=2, head_dim=128, capacity=130, windowed=1),
-        _plain(tokens=40, heads=1, kv_heads=1, head_dim=256, capacity=33),
+        _plain(tokens=40, heads=1, kv_heads=1, head_dim=256, capacity=300),
         _plain(tokens=0, heads=4, kv_heads=2, head_dim=64, capacity=16),
         _plain(tokens=513, heads=1, kv_heads=1, head_dim=64, capacity=270),
         _plain(tokens=40, heads=2, kv_heads=1, head_dim=64, capacity=33, sequences=7),

@@ -138,6 +138,13 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
     ),
     "of so many tokens cells are not dealt out, and nothing is counted": (
         Place("attention.py", "most = max(most, spans[t, 2] - spans[t, 1])", "", "tokens"),
+        Place("attention.py", "copy(scratch, slot, desk, SUM + row, head_dim)", "", "tokens"),
+        Place(
+            "attention.py",
+            "cells = spans[item // heads, 2] - spans[item // heads, 1]",
+            "",
+            "tokens",
+        ),
     ),
     "chunks without cells are dealt out, too": (
         Place(
@@ -216,6 +223,7 @@ UNSEEN: dict[str, tuple[Place, ...]] = {
     ),
     "wrong only for many tokens of more than 32 heads to a kv_head, a node that would be tried": (
         Place("attention.py", "width = (group + slices - 1) // slices", "", "tokens"),
+        Place("attention.py", "kv_head, piece = unit // tiles // slices", "", "tokens"),
     ),
 }
 
