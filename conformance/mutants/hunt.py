@@ -28,7 +28,7 @@ BEYOND = 4  # one of so many mutants holds only where a size is beyond what case
 
 
 # How functions become machine code, which is not what any of them computes.
-COMPILING = {f"kernels.cpu.{name}" for name in ("closures", "construction", "elf", "object_code")}
+COMPILERS = {f"kernels.cpu.{name}" for name in ("closures", "construction", "elf", "object_code")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def largest_sizes(file: str) -> dict[str, int]:
 
 def all_mutants(origin: Path = ROOT) -> list[Mutant]:
     """Every mutant of every source of this machine's kernels, in the rooms under `origin`."""
-    modules = set().union(*(modules_of(k) for k in ON_CPU)) - COMPILING
+    modules = set().union(*(modules_of(k) for k in ON_CPU)) - COMPILERS
     files = [f"{name.replace('.', '/')}.py" for name in sorted(modules)]
     present = [f for f in files if (origin / f).exists()]
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
