@@ -1,7 +1,8 @@
 """How deep the tests look, and what they tried, in three lines at the end.
 
 Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=1 draws many more,
-new ones each time, and keeps deep certificates. Whatever fails prints the command that replays it.
+new ones each time. The tests of kernels keep certificates, quick ones or deep. Whatever fails prints
+the command that replays it.
 """
 
 import gc
@@ -39,9 +40,9 @@ for kernel in reversed([k for k in KERNELS if not k.missing()]):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, or at the end others would wait for them; then kernels: several processes
-    compile them, each its own, and the engine's tests find them on disk."""
-    items.sort(key=lambda item: (item.path not in LONG, KERNELS not in item.path.parents))
+    """Kernels first: several processes compile and try them, each its own, and the engine's tests
+    find them on disk, certified. Then long files, or at the end others would wait for them."""
+    items.sort(key=lambda item: (KERNELS not in item.path.parents, item.path not in LONG))
 
 
 def pytest_collection_finish() -> None:

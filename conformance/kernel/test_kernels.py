@@ -10,8 +10,9 @@ from hypothesis import given, settings
 
 from conformance.conftest import DEEP
 from conformance.kernel.here import HERE, cases, inputs_of, run
+from kernels.call import emulated
 from kernels.certificates import Store
-from kernels.cuda.current import current
+from kernels.cuda.device import EMULATED
 from kernels.judge import judge, replay
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
@@ -56,10 +57,9 @@ def test_hypothesis_finds_no_case_beyond_the_bound(kernel, record_property):
 
     def finish() -> None:  # not when interrupted: a trial cut short proves nothing
         record_property("judged", (kernel.name, len(attempts)))
-        if DEEP:
-            emulated = kernel.target == "cuda" and current().emulated
-            level = replace(request, level="emulated" if emulated else "deep")
-            Store().add([certificate_of(kernel, attempts, level, started)])
+        level = EMULATED if emulated(kernel) else "deep" if DEEP else request.level
+        # kept, so that the engine's tests need not try it again
+        Store().add([certificate_of(kernel, attempts, replace(request, level=level), started)])
 
     try:
         for tried in attempts:
