@@ -1,8 +1,8 @@
 """How deep the tests look, and what they tried, in three lines at the end.
 
 Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=1 draws many more,
-new ones each time. The tests of kernels keep certificates, quick ones or deep. Whatever fails prints
-the command that replays it.
+new ones each time. The tests of kernels keep certificates, quick ones or deep. Whatever fails
+prints the command that replays it.
 """
 
 import gc
