@@ -112,7 +112,7 @@ class Model:
         self._prepare(context)
         self.threshold = self.config.sparsity.threshold if self.config.sparsity else 0.0
         if options.background:
-            self._resources.enter_context(Background(self.chooser.serving))
+            self._resources.enter_context(closing(Background(self.chooser.serving)))
 
     def _prepare(self, context: int, trial: bool = False) -> None:
         """Kernels, packed weights and the plan for the model as its config has it now; for a trial

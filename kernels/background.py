@@ -11,10 +11,10 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from types import TracebackType
 
 from kernels.certificates import Store, reached
 from kernels.certify import certify
+from kernels.compiled import environment
 from kernels.table import find_any
 from kernels.trial import Request
 
@@ -27,14 +27,13 @@ class Background:
 
     def __init__(self, kernels: Iterable[str]) -> None:
         Store().ready()  # or a folder in memory would be the child's, which may be killed
-        paths = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kernels.background", *sorted(kernels)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for whoever waits for an answer
-            env={**os.environ, "PYTHONPATH": paths},
+            env=environment(),
         )
         if hasattr(os, "SCHED_IDLE"):
             with suppress(ProcessLookupError):
@@ -54,17 +53,6 @@ class Background:
             with suppress(OSError):  # it has ended
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
-
-    def __enter__(self) -> "Background":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _end_with_parent() -> None:

@@ -5,7 +5,6 @@ What takes the place of a GPU is this process's own, so what runs on it is tried
 
 import json
 import math
-import os
 import queue
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from datetime import UTC, datetime
 
 from kernels.call import emulated
 from kernels.certificates import Certificate, Key, Store
+from kernels.compiled import environment
 from kernels.cpu.cores import allowed_cores
 from kernels.cuda.device import EMULATED
 from kernels.provenance import EditedError
@@ -102,7 +102,6 @@ class _Child:
     def __init__(
         self, program: Sequence[str], lines: "queue.Queue[tuple[_Child, str]]", first: Request
     ) -> None:
-        paths = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
             [sys.executable, "-m", *program],
             stdin=subprocess.PIPE,
@@ -110,7 +109,7 @@ class _Child:
             stderr=subprocess.PIPE,
             text=True,
             # references multiply small matrices, by cores that other children want
-            env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
+            env={**environment(), "OPENBLAS_NUM_THREADS": "1"},
         )
         self.complaints: list[str] = []
         self._readers = [

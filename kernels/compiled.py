@@ -24,6 +24,11 @@ SERVICES = (
 )  # fmt: skip
 
 
+def environment() -> dict[str, str]:
+    """A child's, in which it finds the modules that this process finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
     """Have a child compile what is not on disk of these kernels and of SERVICES. What it fails to
     do is compiled where it is needed."""
@@ -38,7 +43,7 @@ def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
             capture_output=True,
             timeout=PATIENCE,
             check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=environment(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return

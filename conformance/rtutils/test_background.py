@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -30,7 +30,7 @@ def test_a_load_is_quick_and_its_background_full(own_cache):
     chooser = Chooser(Store(), limits={"tokens": 700})
     chooser.choose([Need("add", None, (("width", 5632),))])
     loaded = Store().get(find(ADD))
-    with Background(chooser.serving) as background:
+    with closing(Background(chooser.serving)) as background:
         background.wait()
     proved = Store().get(find(ADD))
     assert (loaded.level, proved.level) == ("quick", "full")
@@ -41,7 +41,7 @@ def test_a_load_is_quick_and_its_background_full(own_cache):
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such priority")
 def test_it_runs_when_nothing_else_does(own_cache):
     """It and what it starts have the lowest priority there is, and end with it."""
-    with Background([ADD]) as background:
+    with closing(Background([ADD])) as background:
         process = psutil.Process(background.pid)
         while not (children := process.children()):
             assert process.status() != psutil.STATUS_ZOMBIE
