@@ -5,6 +5,7 @@ import mmap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ from engine.offload.offload import Computed, Offload, Opened
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.placement.applied import placed
-from engine.plan import Plan, Step, names_in, need, packed_name, with_kernels
+from engine.plan import Plan, Step, Tuned, names_in, need, packed_name, with_kernels
 from engine.sampler import Likeliest
 from engine.sparsity import dense_where_faster
+from engine.tune import AT_LOAD, Tuner
 from kernels.background import Background
 from kernels.certificates import Store
 from kernels.choose import Chooser, Need
@@ -43,6 +45,9 @@ from kernels.cuda.current import current
 from kernels.cuda.device import Device
 from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import Kernel
+from kernels.tuning import chosen
+from kernels.tuning import keep as keep_tuned
+from kernels.tuning import load as load_tuned
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -150,7 +155,13 @@ class Model:
             self.ready = self._offloaded(steps, arrays, logits)
             return
         self._pack(steps, arrays, trial)
-        self.ready = Plan(steps, arrays, self.limits, logits)
+        self.ready = plan = Plan(steps, arrays, self.limits, logits, tuned=self._knobs())
+        if options.tune and not trial:
+            keep_tuned(Tuner(plan, self.team, AT_LOAD, options.progress.tuned).tuned())
+
+    def _knobs(self) -> Tuned:
+        """How the knobs of kernels begin at a node's sizes, by what was measured."""
+        return partial(chosen, threads=self.team.n_threads, known=load_tuned())
 
     def _kernels_for(self, nodes: Iterable[Node]) -> dict[Need, Kernel]:
         """The CPU's."""
@@ -205,7 +216,8 @@ class Model:
         arrays |= self.offload.arrays
         inputs = inputs_of(self.limits, self.cells)
         _drop_unused(arrays, self.offload.steps)
-        return Plan(self.offload.steps, inputs | arrays, self.limits, logits, self.offload.stream)
+        given, stream = inputs | arrays, self.offload.stream
+        return Plan(self.offload.steps, given, self.limits, logits, stream, tuned=self._knobs())
 
     def set_threshold(self, threshold: float) -> None:
         """What logits of predictors have to reach from the next step on."""

@@ -27,10 +27,12 @@ Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Whoever loads a model may watch: certification by trial, and weights by bytes ready."""
+    """Whoever loads a model may watch: certification by trial, weights by bytes ready, and
+    knobs by passes through the weights."""
 
     certified: Certified | None = None
     packed: Watch | None = None
+    tuned: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Options:
     - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
       "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
+    - `tune`: measure the knobs of the CPU's kernels, once per machine and sizes of a large model.
     - `background`: try the laws of the CPU's kernels while the model is loaded, in another process
       that runs when nothing else wants a core.
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
@@ -81,6 +84,7 @@ class Options:
     numerics: str = "exact"
     strict: bool = False
     variant: str | None = None
+    tune: bool = True
     background: bool = False
     keep_packed: bool = False
     observe: bool = False

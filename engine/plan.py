@@ -4,7 +4,8 @@ blocks laid.
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from typing import Any, Protocol
@@ -19,14 +20,22 @@ from kernels.choose import K, Need
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
 from kernels.cpu.share import Share, Words, all_arguments, scalar_word
-from kernels.cpu.team import Program, Team
+from kernels.cpu.team import OWN_PART, Program, Team
 from kernels.kernel import Kernel
+from kernels.knob import Values, array_of
+from kernels.tuning import shape_text, starting
 from reference.op import DTYPES
 from reference.quantise_activations import BLOCK
 from reference.table import OPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
+PARTS = int(os.environ.get("PARTS", "4"))
+TUNING = "tuning"  # and the one that has its knobs' values
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
+
+
+# How the knobs of a kernel begin at a node's sizes.
+Tuned = Callable[[Kernel, Mapping[str, int]], Values]
 
 
 def need(node: Node) -> Need:
@@ -157,9 +166,10 @@ def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     return shape
 
 
-def with_scratch(step: Step, limits: Mapping[str, int]) -> Step:
-    """The step with the memory that its kernel wants for itself, enough for the largest sizes."""
-    return replace(step, node=having_scratch(step.node, step.kernel, limits))
+def with_own(step: Step, limits: Mapping[str, int]) -> Step:
+    """The step with what its kernel wants beside the op's arguments: memory for itself, enough for
+    the largest sizes, and the values of its knobs."""
+    return with_tuning(replace(step, node=having_scratch(step.node, step.kernel, limits)))
 
 
 def having_scratch(node: Node, kernel: AnyKernel, limits: Mapping[str, int]) -> Node:
@@ -179,7 +189,8 @@ def calls_of(steps: Sequence[Step]) -> list[Call]:
         if service := step.before:
             touched = ((n, v) for n, v in service.arguments.items() if n in service.writes)
             changes = frozenset(memory(value) for _, value in touched if isinstance(value, Value))
-            found += [Call(i, share, service.arguments, changes) for share in service.shares]
+            given = service.arguments, changes
+            found += [Call(i, share, *given, by_all=True) for share in service.shares]
         outputs = {argument.name for argument in step.kernel.spec.outputs} | {SCRATCH}
         values = step.node.arguments.items()
         writes = frozenset(memory(v) for n, v in values if isinstance(v, Value) and n in outputs)
@@ -189,6 +200,16 @@ def calls_of(steps: Sequence[Step]) -> list[Call]:
             arguments = {name: step.node.arguments[name] for name in names}
             found.append(Call(i, share, arguments, writes, splits))
     return found
+
+
+def with_tuning(step: Step) -> Step:
+    """The step with the values of its kernel's knobs, which nodes of the same kernel and sizes have
+    in common."""
+    if not step.kernel.knobs:
+        return step
+    name = f"{TUNING} of {step.kernel.name} {shape_text(shape_of(step.node, {}))}"
+    value = Value(name, "input", "i64", (len(step.kernel.knobs),))
+    return replace(step, node=replace(step.node, arguments={**step.node.arguments, TUNING: value}))
 
 
 class Stream(Protocol):
@@ -231,7 +252,7 @@ def _in_stages(
     stages: Sequence[Sequence[Call]], entries: Iterable[Entry], stream: Stream | None
 ) -> Program:
     """One entry for each stage, of one for each call and what waits for its weight."""
-    waiting, found, tables = iter(entries), list[Entry](), list[Words]()
+    waiting, found, tables, parts = iter(entries), list[Entry](), list[Words](), list[int]()
     before, end = turns(stages, stream)
     for stage, turn in zip(stages, before, strict=True):
         several = [*turn, *islice(waiting, len(stage))]
@@ -240,7 +261,14 @@ def _in_stages(
             tables.append(calls)
             several = [entry]
         found += several
-    return Program([*found, *end], tables)
+        by_all = turn or any(call.by_all for call in stage)
+        parts += [OWN_PART if by_all else _parts(stage)] * len(several)
+    return Program([*found, *end], tables, [*parts, *[OWN_PART] * len(end)])
+
+
+def _parts(stage: Sequence[Call]) -> int:
+    """In how many parts a thread's share of a stage is cut."""
+    return PARTS if any(v.kind == "weight" for call in stage for v in call.values()) else 1
 
 
 class Plan:
@@ -250,6 +278,8 @@ class Plan:
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
     are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
     needs them. What runs from one of the `pauses` (places in `steps`) to another, `between` gives.
+    `tuned` says how the knobs of a kernel begin at a node's sizes; `knobs` has their values, which
+    may be changed between steps.
     """
 
     def __init__(
@@ -260,14 +290,22 @@ class Plan:
         logits: Value,
         stream: Stream | None = None,
         pauses: Sequence[int] = (),
+        tuned: Tuned = lambda kernel, _: starting(kernel),
     ) -> None:
-        self.steps, self.limits = [with_scratch(step, limits) for step in steps], dict(limits)
+        self.steps, self.limits = list[Step](), dict(limits)
+        self.knobs: dict[str, Array] = {}
+        for step in steps:
+            self.steps.append(with_own(step, limits))
+            if (value := self.steps[-1].node.arguments.get(TUNING)) is not None:
+                assert isinstance(value, Value)
+                values = tuned(step.kernel, shape_of(step.node, {}))
+                self.knobs.setdefault(value.name, array_of(step.kernel.knobs, values))
         self.stream = stream
         self.stages = stages_of(self.steps, stream.names if stream else (), pauses)
         self.calls = [call for stage in self.stages for call in stage]
         self.offsets, self.arena_bytes = place(touched(self.stages), limits, [logits])
         self.arena = aligned(self.arena_bytes)
-        self._arrays = dict(arrays)
+        self._arrays = {**arrays, **self.knobs}
         self.inputs = arrays
         self._scalars: dict[tuple[str, str], int] = {}
         self._words, self._slots, starts = self._blocks()

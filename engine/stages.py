@@ -24,7 +24,8 @@ class Call:
     """One share of a step, with the arguments of its signature.
 
     `step` is the step's place in the plan, `writes` is the memory the step writes, and `splits` is
-    the axis that threads divide by `part`, if the kernel says so.
+    the axis that threads divide by `part`, if the kernel says so. Of one that is `by_all` every
+    thread has to do its own part: it waits for something, say.
     """
 
     step: int
@@ -32,6 +33,7 @@ class Call:
     arguments: Mapping[str, Value | float]
     writes: frozenset[Memory]
     splits: str = ""
+    by_all: bool = False
 
     def values(self) -> list[Value]:
         """The arrays among its arguments."""

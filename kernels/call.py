@@ -11,6 +11,7 @@ from kernels.cuda import call as cuda
 from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import Kernel
+from kernels.knob import NONE_CHOSEN, Values, array_of
 from kernels.shapes import ShapeError, empty_outputs, sizes
 from reference.op import Arguments, Array
 from reference.quantise_activations import BLOCK
@@ -27,9 +28,10 @@ def stages(
     outputs: Mapping[str, Array],
     packed: Array | None = None,
     allocate: Callable[[tuple[int, ...], Any], Array] = np.empty,
+    tuning: Values = NONE_CHOSEN,
 ) -> list[tuple[Share, Words, Any]]:
     """(share, block, what must stay alive) of each stage, memory allocated, the weight packed
-    unless it is given `packed`."""
+    unless it is given `packed`, its knobs' values those of `tuning`, or else the defaults."""
     values: dict[str, Any] = {**inputs, **outputs}
     result = []
     for output, source in kernel.in_place:
@@ -47,6 +49,8 @@ def stages(
         shape = sizes(kernel.spec, inputs, kernel.format)
         values["scratch"] = allocate((kernel.scratch(shape),), np.float32)
         values["scratch"].fill(np.nan)
+    if kernel.knobs:
+        values["tuning"] = array_of(kernel.knobs, tuning)
     called = [(share, pack_words(share.signature, values), values) for share in kernel.shares]
     return result + called
 

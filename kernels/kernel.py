@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kernels.cpu import amx
 from kernels.cpu.packing import Packing
 from kernels.cpu.share import Share
+from kernels.knob import Knob
 from kernels.provenance import cpu_features
 from reference.op import Op, Shape
 from reference.table import OPS
@@ -29,6 +30,7 @@ class Kernel:
     - `in_place`: output by input, where the share updates the input's own memory.
     - `scratch(shape)`: float32 elements of the memory that the share's argument `scratch` is.
     - `then`: a second share, run once every thread is done with the first.
+    - `knobs`: what the share's argument `tuning` has the values of; none changes a bit.
     - `splits` "tokens": a thread's work is `part(tokens, thread, n_threads)` and all it reads or
       writes of other tokens is what earlier nodes wrote for every token.
     """
@@ -46,6 +48,7 @@ class Kernel:
     scratch: Callable[[Shape], int] | None = None
     then: Share | None = None
     splits: str = ""
+    knobs: tuple[Knob, ...] = ()
     target: str = "cpu"
 
     @property
@@ -68,8 +71,8 @@ class Kernel:
         packed = repr(self.pack) if self.pack else ""
         scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
         then = self.then.fingerprint if self.then else ""
-        rest = (self.activations, self.numerics, self.in_place, scratch, then, self.splits)
-        return repr((sorted(self.requires), takes, packed, *rest))
+        rest = self.activations, self.numerics, self.in_place, scratch, then, self.splits
+        return repr((sorted(self.requires), takes, packed, *rest, self.knobs))
 
     def missing(self) -> list[str]:
         """What this machine lacks for it."""

@@ -14,7 +14,7 @@ from kernels.call import bind, stages
 from kernels.cpu.float_control import RAISED, SIGNATURE, read_control, restore_control
 from kernels.cpu.raised import listen, stop_listening
 from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.team import MOST_PARTS, OWN_PART, Program, Team
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel
@@ -89,7 +89,9 @@ class Setup:
         self.fill(inputs, case)
         arrays = {name: slot.array for name, slot in self._slots.items()}
         packed = self._packed.array if self._packed else None
-        called = stages(kernel, {**inputs, **arrays}, self.outputs, packed, self._allocate)
+        tuning = {knob.name: int(rng.choice(knob.values)) for knob in kernel.knobs}
+        given = {**inputs, **arrays}
+        called = stages(kernel, given, self.outputs, packed, self._allocate, tuning)
         self._blocks = [Guarded(b.shape, b.dtype, AT_END, rng) for _, b, _ in called]
         for slot, (_, block, _) in zip(self._blocks, called, strict=True):
             slot.put(block)
@@ -180,7 +182,8 @@ class Setup:
         control = np.zeros((2, n_threads), np.uint32)
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         entries = [(read_control, before), *self._calls, (read_control, after)]
-        program, found, left = Program(entries), dict[str, Array](), list[bytes]()
+        cuts = [OWN_PART, *[int(self.rng.integers(1, MOST_PARTS + 1))] * len(self._calls), OWN_PART]
+        program, found, left = Program(entries, parts=cuts), dict[str, Array](), list[bytes]()
         with Team(n_threads) as team:
             for repeat in range(REPEATS):
                 self.poison(ordinary=repeat == 1)
@@ -189,7 +192,7 @@ class Setup:
                 except Exception as error:
                     raise KernelError(f"raised {type(error).__name__}: {error}") from None
                 if _changed(control):
-                    team.run(Program([(restore_control, before)]))
+                    team.run(Program([(restore_control, before)], parts=OWN_PART))
                     raise KernelError(MODES)
                 self._check()
                 once = {name: output.copy() for name, output in self.outputs.items()}

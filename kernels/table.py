@@ -32,6 +32,7 @@ from kernels.cpu import (
     verification,
     weight_formats,
 )
+from kernels.cpu.linear import STREAM
 from kernels.cpu.packing import (
     BF16_PACKINGS,
     BYTES,
@@ -66,6 +67,11 @@ def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
 
 
+def in_int8(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of linear that meets quantised activations, in each of its formats."""
+    return linear(variant, shares, **{"activations": "int8", "knobs": STREAM} | rest)
+
+
 def sparse_linear_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of sparse_linear, in each of its formats."""
     return [Kernel("sparse_linear", variant, s, f, pack=ROWS, **rest) for f, s in shares.items()]
@@ -89,6 +95,7 @@ KERNELS: tuple[Kernel, ...] = (
         requires=AMX_BF16,
         activations="bf16",
         numerics="fast",
+        knobs=STREAM,
     ),
     *linear(
         "avx512_bf16",
@@ -96,16 +103,17 @@ KERNELS: tuple[Kernel, ...] = (
         requires=BF16,
         activations="bf16",
         numerics="fast",
+        knobs=STREAM,
     ),
-    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512),
-    *linear("generic", linear_float.GENERIC_SHARES),
-    *linear("amx", linear_amx.SHARES, requires=AMX_INT8, activations="int8"),
-    *linear("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, activations="int8"),
-    *linear("avx2", linear_int8.AVX2_SHARES, requires=AVX2, activations="int8"),
+    *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
+    *linear("generic", linear_float.GENERIC_SHARES, knobs=STREAM),
+    *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
+    *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
+    *in_int8("avx2", linear_int8.AVX2_SHARES, requires=AVX2),
     # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
-    *linear("lut_avx512", linear_lut.AVX512_SHARES, requires=VBMI, activations="int8"),
-    *linear("lut_avx2", linear_lut.AVX2_SHARES, requires=AVX2, activations="int8"),
-    *linear("generic", linear_int8.GENERIC_SHARES, activations="int8"),
+    *in_int8("lut_avx512", linear_lut.AVX512_SHARES, requires=VBMI),
+    *in_int8("lut_avx2", linear_lut.AVX2_SHARES, requires=AVX2),
+    *in_int8("generic", linear_int8.GENERIC_SHARES),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
     Kernel("rotation", "generic", rope.rotation, splits="tokens"),
     Kernel("rope_norm", "generic", rope.rope_norm, splits="tokens"),

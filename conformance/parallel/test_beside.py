@@ -15,7 +15,7 @@ from conformance.parallel.test_stress import LENGTH, Meetings
 from conformance.parallel.test_team import wait_until
 from kernels.cpu.cores import allowed_cores
 from kernels.cpu.share import pack_words
-from kernels.cpu.team import LINE, PARKED, RAN, SLEEP, WARY, Program, Team
+from kernels.cpu.team import LINE, OWN, PARKED, SLEEP, WARY, Program, Team
 
 CORES = allowed_cores()[:2]
 ENTRIES, TURNS = 50, 8000  # of a program: some 10 us an entry
@@ -75,7 +75,7 @@ def test_sleepers_are_woken(n_threads):
     with Team(n_threads) as team:
         team.run(meetings.one)
         wait_until(lambda: team._state.sync[PARKED] == n_threads - 1)
-        wary, started = team._state.sync[RAN + WARY :: LINE], time.monotonic()
+        wary, started = team._state.sync[OWN + WARY :: LINE], time.monotonic()
         wary[:] = 10**9
         for _ in range(runs):
             team.run(meetings.one)

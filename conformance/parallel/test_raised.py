@@ -155,6 +155,9 @@ class Interrupting:
     def release(self):
         self.gate.release()
 
+    def acquire(self):
+        return self.gate.acquire()
+
 
 def test_an_interrupt_while_workers_are_woken():
     """A program that some have begun is run to its end by all, once, before the interrupt goes

@@ -24,7 +24,7 @@ from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
 from engine.packed_weights import PAGE, paged
-from engine.plan import Step, stages_of, with_scratch
+from engine.plan import Step, stages_of, with_own
 from engine.stages import Call, touched
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers
@@ -79,7 +79,7 @@ class Offload:
         try:
             rows = Rows(computed.steps, file, limits["tokens"])
             self.rows = self._resources.enter_context(closing(rows))
-            self.steps = [with_scratch(step, limits) for step in rows.steps]
+            self.steps = [with_own(step, limits) for step in rows.steps]
             counts = None
             if options.activation:
                 counts = activations(options.activation, file, model.config)

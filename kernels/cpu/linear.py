@@ -15,13 +15,19 @@ from numba import njit
 
 from kernels.cpu.closures import inner
 from kernels.cpu.share import part
-from kernels.cpu.simd import f32x16, prefetch
+from kernels.cpu.simd import CACHE_LINE, f32x16, prefetch
 from kernels.cpu.tiles import in_tiles, load_tile, store_tile, zeros
+from kernels.knob import Knob
 
 LANES = 16
-# How far ahead weights are asked for, in bytes, where several tokens meet them. A single token's
-# stream is regular enough for the hardware, and loses a seventh by asking.
-AHEAD = 2048
+DISTANCES = (0, 512, 1024, 2048, 4096, 8192, 16384)
+STREAM = (
+    Knob("ahead", DISTANCES, 0, "bytes ahead of one token's weights that are asked for; 0: none"),
+    Knob("ahead_many", DISTANCES, 2048, "the same where several tokens meet the weights", (4,)),
+    Knob("near", (0, 1), 1, "whether into the first cache, or else into the second"),
+)
+
+UNTUNED, NEVER = (0, 2048, 1), (0, 0, 0)  # of kernels without knobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +37,11 @@ class Blocking:
     - `tiles`: tokens in registers together: the widest first, 1 last.
     - `tokens` and `units`: of a panel, a unit being an element or a block of hidden. Fewer tokens
       make a longer panel; a prompt's panel should stay in the second level of cache.
-    - `asks`: from how many tokens on weights of blocks are asked for, how far ahead, and into which
-      cache (3 the first, 2 the second).
     """
 
     tiles: tuple[int, ...]
     tokens: int
     units: int
-    asks: tuple[int, int, int] = (2, AHEAD, 3)
 
     @property
     def size(self) -> int:
@@ -48,6 +51,25 @@ class Blocking:
     def over(self, blocks: int) -> "Blocking":
         """The same panel in units of so many."""
         return replace(self, units=self.units // blocks)
+
+
+def asking(size: int, count: int) -> Any:
+    """(weight, at, tuning): ask for `count` bytes of the weights that come after byte `at`, as far
+    ahead as STREAM's knobs say for a tile of `size` tokens."""
+    which = 0 if size == 1 else 1
+
+    @njit(inline="always")
+    def ask(weight, at, tuning):
+        ahead, near = tuning[which], tuning[2]
+        if ahead:
+            if near:
+                for line in range(at + ahead, at + ahead + count, CACHE_LINE):
+                    prefetch(weight, line, 3)
+            else:
+                for line in range(at + ahead, at + ahead + count, CACHE_LINE):
+                    prefetch(weight, line, 2)
+
+    return ask
 
 
 def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
@@ -70,8 +92,8 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
 
     - fill(token, size, (source, panel, first, unit, depth)), which lays `depth` units from `unit`
       on of `size` tokens from first + token on into the panel, at token * depth units;
-    - multiply(size)(token, (panel, weight, at, depth, out, first, row, begin)), which adds to the
-      outputs of these tokens and of the rows packed at byte `at`; the first time, if `begin`.
+    - multiply(size)(token, (panel, weight, at, depth, out, first, row, begin, tuning)), which adds
+      to the outputs of these tokens and of the rows packed at byte `at`: the first, if `begin`.
 
     A group of rows is `units` times `step` bytes of the packed weight.
     """
@@ -79,7 +101,7 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
     fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
 
     @njit(inline="always")
-    def run(source, panel, weight, step, units, out, thread, n_threads):
+    def run(source, panel, weight, step, units, out, tuning, thread, n_threads):
         tokens = out.shape[0]
         begin, end = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         if begin == end:
@@ -93,7 +115,8 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
                 for group in range(begin, end):
                     at = (group * units + unit) * step
                     row = group * LANES
-                    multiply_all(0, count, (panel, weight, at, deep, out, first, row, unit == 0))
+                    own = out, first, row, unit == 0
+                    multiply_all(0, count, (panel, weight, at, deep, *own, tuning))
 
     return run
 
@@ -102,17 +125,21 @@ def chains(load_weights: Any, step: int, meet: Any) -> Callable[[int], Any]:
     """`multiply` for sums that are one chain over units: load_weights(weight, at) of the group
     meets a word of activations of each token by `meet`, an outer step."""
 
+    every = max(1, CACHE_LINE // step)  # units in a line of the cache
+
     def of_size(size: int) -> Any:
+        ask = asking(size, step)
+
         @inner
         def tile(token, arguments):
-            (panel,), weight, at, depth, out, first, row, begin = arguments
+            (panel,), weight, at, depth, out, first, row, begin, tuning = arguments
             valid = min(LANES, out.shape[1] - row)
             sums = zeros(f32x16, size)
             if not begin:
                 sums = load_tile(sums, out, first + token, row, valid)
             for k in range(depth):
-                if size > 1:
-                    prefetch(weight, at + k * step + AHEAD, 3)
+                if k % every == 0:
+                    ask(weight, at + k * step, tuning)
                 w = load_weights(weight, at + k * step)
                 sums = meet(sums, w, panel, token * depth + k * size)
             store_tile(sums, out, first + token, row, valid)

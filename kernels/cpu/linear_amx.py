@@ -8,7 +8,7 @@ output is the same chain over parts as in linear_blocks.py, so the bits are too.
 By Intel's figures the product takes 16 cycles. Then its dots have to leave the tiles by way of
 memory, and vectors scale them: 3 instructions for each token, 2 a cycle, so 24 cycles set the pace.
 Two parts are under way at once, for one to be scaled while the other waits for its dots. For
-ALONE tokens or fewer, vectors alone are faster.
+a few tokens, vectors alone are faster.
 """
 
 from collections.abc import Callable
@@ -35,12 +35,11 @@ from kernels.cpu.amx import (
 )
 from kernels.cpu.closures import inner
 from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, Layout
-from kernels.cpu.linear import LANES, Blocking, named
+from kernels.cpu.linear import LANES, STREAM, Blocking, named
 from kernels.cpu.linear_blocks import (
     SIGNATURE,
     integers_of,
     offset_scale,
-    offsets_of,
     total_of,
 )
 from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, four_codes
@@ -60,15 +59,19 @@ from kernels.cpu.simd import (
     store_first,
 )
 from kernels.cpu.simd_shuffle import load_rows, stack, store_rows
-from kernels.cpu.tiles import add_scaled, zeros
+from kernels.cpu.tiles import add_scaled, fma_outer, zeros
+from kernels.knob import Knob
 
 ROWS = 16  # of a tile: tokens
 ROW = 64  # bytes of a tile's row
 C = ROWS * LANES  # elements of a tile of sums
-TOKENS = 256  # of a panel: what meets weights before the next ones have to come from memory
-PANEL = 512  # units of sixteen tokens: at most half a megabyte, in the second level of cache
-DEEPEST = 64  # blocks of lowered weights: 32 KiB, in the first level
-ALONE = 4
+PANEL = 1536  # blocks of sixteen tokens: 768 KiB, in the second level of cache
+DEEPEST = 192  # blocks of lowered weights: 96 KiB
+TILES = 8, 16  # of sixteen tokens: what meets weights before the next ones have to be lowered
+UNDER_WAY = 4  # tiles of dots
+ALONE = Knob("alone", (1, 2, 4, 8, 12), 4, "so many tokens go by vectors alone", (2, 4, 8, 12))
+KNOBS = (*STREAM, ALONE)
+ALONE_AT = len(STREAM)
 FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in LATTICES)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
@@ -91,8 +94,9 @@ def put(out, token, row, kept, at):
         store_first(out, (token + t) * width + row, sums, width - row)
 
 
-def product(deepest: int, whole: int, fill: Any, multiply: Any) -> Any:
-    """The loops, in multiples of `whole` units, around
+def product(size: int, deepest: int, whole: int, fill: Any, multiply: Any) -> Any:
+    """The loops, over panels of at most `size` units of sixteen tokens, in multiples of `whole`
+    units, around
 
     - fill(source, panel, first, count, unit, depth), which lays `depth` units from `unit` on, at
       most `deepest`, of `count` tokens from `first` on into the panel, [tiles][depth][16 tokens];
@@ -100,14 +104,18 @@ def product(deepest: int, whole: int, fill: Any, multiply: Any) -> Any:
     - multiply(state, panel, weight, out, first, count, rows, (unit, depth, units)), which adds to
       the outputs of these tokens and of the groups of rows from rows[0] to rows[1]; the first
       time, `unit` is 0.
+
+    A panel is as deep as the weight where that leaves it TILES[0] tiles: outputs that have to be
+    fetched and put again cost as much as a sixth of a product.
     """
 
     @njit(inline="always")
     def run(state, source, panel, weight, units, out, rows):
         tokens = out.shape[0]
-        for first in range(0, tokens, TOKENS):
-            count = min(TOKENS, tokens - first)
-            most = min(deepest, PANEL // ((count + ROWS - 1) // ROWS)) // whole * whole
+        at_once = max(TILES[0], min(TILES[1], size // units)) * ROWS
+        for first in range(0, tokens, at_once):
+            count = min(at_once, tokens - first)
+            most = min(deepest, size // ((count + ROWS - 1) // ROWS)) // whole * whole
             for unit in range(0, units, most):
                 depth = min(most, units - unit)
                 fill(source, panel, first, count, unit, depth)
@@ -141,9 +149,14 @@ def fill(layout: Layout) -> Any:
 
 
 def lower(layout: Layout) -> Any:
-    """(weight, at, depth, lowered): a group's blocks as tiles of signed bytes."""
+    """(weight, at, depth, (lowered, scales, offsets)): a group's blocks as tiles of signed bytes,
+    and for each part what multiplies its dots, and what multiplies its activations' total."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
+    parts, payload, integers = layout.parts, layout.payload, layout.integers
+    has_m, floors = layout.m, layout.floors
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
+    part_of, floor_of = integers_of(layout, LANES)
+    offset = offset_scale(layout, LANES)
     raised = np.full(ROW, layout.raised, np.uint8)
 
     @njit(inline="always")
@@ -152,76 +165,92 @@ def lower(layout: Layout) -> Any:
             store(lowered, at + i * ROW, less(codes[i], load(i8x64, raised, 0)))
 
     @inner
-    def lower_all(weight, at, depth, lowered):
+    def lower_all(weight, at, depth, lowered, scales, offsets):
         for b in range(depth):
-            block = at + b // blocks * step + b % blocks * block_step
+            base = at + b // blocks * step
+            block, ends = base + b % blocks * block_step, base + blocks * block_step
             four(lowered, 8 * b * ROW, first(weight, block))
             four(lowered, (8 * b + 4) * ROW, second(weight, block))
+            d, m = convert(f32x16, load(f16x16, weight, ends)), offset(weight, ends + 2 * LANES)
+            for p in range(parts):
+                own, place = block + payload + p * LANES, (b * parts + p) * LANES
+                store(scales, place, mul(d, part_of(weight, own)) if integers else d)
+                if has_m:
+                    store(offsets, place, mul(m, floor_of(weight, own)) if floors else m)
 
     return lower_all
 
 
 def multiply(tag: Any, layout: Layout) -> Any:
-    blocks, step, block_step = layout.blocks, layout.step, layout.block
-    parts, payload, integers = layout.parts, layout.payload, layout.integers
-    lower_all, lift, offset = lower(layout), offsets_of(layout, LANES), offset_scale(layout, LANES)
-    part_of, _ = integers_of(layout, LANES)
+    blocks, step, parts, has_m = layout.blocks, layout.step, layout.parts, layout.m
+    lower_all = lower(layout)
     width = BLOCK // parts
 
     @njit(inline="always")
-    def add(sums, dots, where, weight, at, panel, unit, piece):
-        """A part's dots, and after a block's last part what the offsets give."""
-        (scales, extras), b, own = panel, piece // parts, piece % parts
-        base = at + b // blocks * step
-        block, ends = base + b % blocks * block_step + payload, base + blocks * block_step
-        w = convert(f32x16, load(f16x16, weight, ends))
-        if integers:
-            w = mul(w, part_of(weight, block + own * LANES))
-        exact = load_rows(zeros(i32x16, ROWS), dots, where, LANES)
-        sums = add_scaled(sums, exact, w, scales, (unit + b) * ROWS)
-        if own == parts - 1:
-            m = offset(weight, ends + 2 * LANES)
-            sums = lift(sums, m, weight, block, extras, (unit + b) * parts * ROWS, ROWS)
-        return sums
-
-    @njit(inline="always")
-    def dot(state, c, a, w, q, unit, lowered, piece):
+    def issue(state, c, a, w, where, piece, dots):
+        """Have a part's dots made and put where `dots` has place for those of piece % UNDER_WAY."""
+        q, block, lowered = where
         tile_zero(tag, state, c)
-        block = (unit + piece // parts) * ROWS * BLOCK
-        tile_load(tag, state, a, q, block + piece % parts * width, BLOCK)
+        at = block * ROWS * BLOCK + piece // parts * ROWS * BLOCK + piece % parts * width
+        tile_load(tag, state, a, q, at, BLOCK)
         tile_load(tag, state, w, lowered, piece * LANES * width, ROW)
         tile_dot_i8(tag, state, c, a, w)
+        tile_store(tag, state, c, dots, piece % UNDER_WAY * C, ROW)
+
+    @njit(inline="always")
+    def add(sums, dots, weights, met, unit, piece):
+        """A part's dots, and after a block's last part what the offsets give."""
+        (scales, offsets), (token_scales, extras), b = weights, met, piece // parts
+        exact = load_rows(zeros(i32x16, ROWS), dots, piece % UNDER_WAY * C, LANES)
+        w = load(f32x16, scales, piece * LANES)
+        sums = add_scaled(sums, exact, w, token_scales, (unit + b) * ROWS)
+        if has_m and piece % parts == parts - 1:
+            for p in range(parts):
+                m = load(f32x16, offsets, (b * parts + p) * LANES)
+                sums = fma_outer(sums, m, extras, ((unit + b) * parts + p) * ROWS)
+        return sums
 
     @inner
-    def tile(state, q, met, unit, lowered, weight, at, depth, dots, sums):
-        """Sixteen tokens of the panel from its unit `unit` on, a group of rows, `depth` blocks."""
-        pieces = depth * parts
-        for piece in range(0, pieces - 1, 2):
-            dot(state, 0, 2, 3, q, unit, lowered, piece)
-            dot(state, 1, 4, 5, q, unit, lowered, piece + 1)
-            tile_store(tag, state, 0, dots, 0, ROW)
-            tile_store(tag, state, 1, dots, C, ROW)
-            sums = add(sums, dots, 0, weight, at, met, unit, piece)
-            sums = add(sums, dots, C, weight, at, met, unit, piece + 1)
-        if pieces % 2:
-            dot(state, 0, 2, 3, q, unit, lowered, pieces - 1)
-            tile_store(tag, state, 0, dots, 0, ROW)
-            sums = add(sums, dots, 0, weight, at, met, unit, pieces - 1)
+    def tile(state, q, met, unit, lowered, weights, depth, dots, sums):
+        """Sixteen tokens of the panel from its unit `unit` on, a group of rows, `depth` blocks. A
+        part's dots are made two parts before they are added: they leave tiles by way of memory."""
+        pieces, where = depth * parts, (q, unit, lowered)
+        issue(state, 0, 4, 5, where, 0, dots)
+        if pieces > 1:
+            issue(state, 1, 6, 7, where, 1, dots)
+        for piece in range(0, pieces, UNDER_WAY):
+            if piece + 2 < pieces:
+                issue(state, 2, 4, 5, where, piece + 2, dots)
+            sums = add(sums, dots, weights, met, unit, piece)
+            if piece + 3 < pieces:
+                issue(state, 3, 6, 7, where, piece + 3, dots)
+            if piece + 1 < pieces:
+                sums = add(sums, dots, weights, met, unit, piece + 1)
+            if piece + 4 < pieces:
+                issue(state, 0, 4, 5, where, piece + 4, dots)
+            if piece + 2 < pieces:
+                sums = add(sums, dots, weights, met, unit, piece + 2)
+            if piece + 5 < pieces:
+                issue(state, 1, 6, 7, where, piece + 5, dots)
+            if piece + 3 < pieces:
+                sums = add(sums, dots, weights, met, unit, piece + 3)
         return sums
 
     @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
-        (q, scales, extras, lowered, dots, kept), (unit, depth, units) = panel, where
+        q, token_scales, extras, lowered, scales, offsets, dots, kept = panel
+        unit, depth, units = where
+        met, weights = (token_scales, extras), (scales, offsets)
         for group in range(*rows):
             at = (group * units + unit) // blocks * step
-            lower_all(weight, at, depth, lowered)
+            lower_all(weight, at, depth, lowered, scales, offsets)
             for token in range(0, count, ROWS):
                 sums = zeros(f32x16, ROWS)
                 if unit:
                     fetch(kept, 0, out, first + token, group * LANES)
                     sums = load_rows(sums, kept, 0, LANES)
-                of, met = token // ROWS * depth, (scales, extras)
-                sums = tile(state, q, met, of, lowered, weight, at, depth, dots, sums)
+                of = token // ROWS * depth
+                sums = tile(state, q, met, of, lowered, weights, depth, dots, sums)
                 store_rows(kept, 0, LANES, sums)
                 put(out, first + token, group * LANES, kept, 0)
 
@@ -231,17 +260,18 @@ def multiply(tag: Any, layout: Layout) -> Any:
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
     few = inner(linear_blocks.int8_kernel(replace(vectors, blocking=FEW), "few", format))
-    many = product(DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
-    # dots, then activations and weights, of two parts
-    width = BLOCK // layout.parts
-    config = tile_config(*[(ROWS, ROW)] * 2, *[(ROWS, width), (width // 4, ROW)] * 2)
-    scales, activations = PANEL * ROWS, PANEL * ROWS * BLOCK
-    extras = scales * layout.parts if layout.m else 1
-    weights, dots = DEEPEST * LANES * BLOCK, 2 * C
+    many = product(PANEL, DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
+    # dots, then activations and weights by turns
+    parts, width = layout.parts, BLOCK // layout.parts
+    config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, width), (width // 4, ROW)] * 2)
+    activations, met = PANEL * ROWS * BLOCK, PANEL * ROWS
+    extras = met * parts if layout.m else 1
+    weights, scales, dots = DEEPEST * LANES * BLOCK, DEEPEST * parts * LANES, UNDER_WAY * C
+    offsets = scales if layout.m else 1
 
     def kernel(block, thread, n_threads):
-        q, scale, total, weight, out = arguments(block, SIGNATURE)
-        if out.shape[0] <= ALONE:
+        q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
+        if out.shape[0] <= tuning[ALONE_AT]:
             few(block, thread, n_threads)
             return
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
@@ -249,9 +279,11 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
             return
         panel = (
             stack(np.int8, activations),
-            stack(np.float32, scales),
+            stack(np.float32, met),
             stack(np.float32, extras),
             stack(np.int8, weights),
+            stack(np.float32, scales),
+            stack(np.float32, offsets),
             stack(np.int32, dots),
             stack(np.float32, C),
         )

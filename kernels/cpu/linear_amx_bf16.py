@@ -25,8 +25,8 @@ from kernels.cpu.amx import (
     tile_zero,
 )
 from kernels.cpu.closures import inner
-from kernels.cpu.linear import LANES, named
-from kernels.cpu.linear_amx import PANEL, ROW, ROWS, C, TileShare, fetch, product, put
+from kernels.cpu.linear import LANES, asking, named
+from kernels.cpu.linear_amx import ROW, ROWS, C, TileShare, fetch, product, put
 from kernels.cpu.linear_bf16 import PADDED, SIGNATURE
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import bf16x16, convert, f32x16, load_first, store
@@ -47,12 +47,18 @@ def fill(source, panel, first, count, unit, depth):
                 store(pairs, at + half, convert(bf16x16, v))
 
 
+PANEL = 1024  # units of PADDED elements of sixteen tokens: a megabyte
+
+
 def multiply(tag: Any) -> Any:
     chunk = PADDED * LANES  # elements
+    ask = asking(1, 2 * chunk)
 
     @inner
-    def one(state, pairs, where, weight, at, other, depth):
+    def one(state, pairs, where, weight, at, other, depth, tuning):
         for k in range(depth):
+            ask(weight, at + k * 2 * chunk, tuning)
+            ask(weight, other + k * 2 * chunk, tuning)
             tile_load(tag, state, 4, pairs, (where + k) * chunk, ROW)
             tile_load(tag, state, 6, weight, at + k * 2 * chunk, ROW)
             tile_load(tag, state, 7, weight, other + k * 2 * chunk, ROW)
@@ -73,7 +79,7 @@ def multiply(tag: Any) -> Any:
 
     @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
-        (pairs, kept), (unit, depth, units), (begin, end) = panel, where, rows
+        (pairs, kept, tuning), (unit, depth, units), (begin, end) = panel, where, rows
         for group in range(begin, end, 2):
             groups = group, min(group + 1, end - 1)  # the last one twice rather than none
             at = (groups[0] * units + unit) * 2 * chunk
@@ -96,7 +102,7 @@ def multiply(tag: Any) -> Any:
                 if count - token > ROWS:
                     two(state, pairs, of, weight, at, other, depth)
                 else:
-                    one(state, pairs, of, weight, at, other, depth)
+                    one(state, pairs, of, weight, at, other, depth, tuning)
                 tile_store(tag, state, 0, kept, 0 * C, ROW)
                 tile_store(tag, state, 1, kept, 1 * C, ROW)
                 tile_store(tag, state, 2, kept, 2 * C, ROW)
@@ -108,15 +114,15 @@ def multiply(tag: Any) -> Any:
 
 
 def bf16_kernel(tag: Any) -> Callable[..., None]:
-    many = product(PANEL, 1, fill, multiply(tag))
+    many = product(PANEL, PANEL, 1, fill, multiply(tag))
     activations, sums = PANEL * ROWS * PADDED, 4 * C
 
     def kernel(block, thread, n_threads):
-        x, weight, out = arguments(block, SIGNATURE)
+        x, weight, tuning, out = arguments(block, SIGNATURE)
         rows = part((out.shape[1] + LANES - 1) // LANES, thread, n_threads)
         if rows[0] == rows[1]:
             return
-        panel = stack(np.uint16, activations), stack(np.float32, sums)
+        panel = stack(np.uint16, activations), stack(np.float32, sums), tuning
         state = tile_state(tag)
         configure(tag, state, FULL)
         many(state, (x,), panel, weight, (x.shape[1] + PADDED - 1) // PADDED, out, rows)

@@ -19,7 +19,7 @@ from kernels.cpu.simd_shuffle import stack, transpose
 from kernels.cpu.simd_x86 import dot2
 from kernels.cpu.tiles import outer
 
-SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
+SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 STEP = 4 * LANES
 SQUARE = LANES * LANES
 PADDED = 32  # elements
@@ -57,10 +57,10 @@ SIZE = BLOCKING.size
 
 
 def avx512_bf16(block, thread, n_threads):
-    x, weight, out = arguments(block, SIGNATURE)
+    x, weight, tuning, out = arguments(block, SIGNATURE)
     panel = stack(np.int32, SIZE)
     units = (x.shape[1] + PADDED - 1) // PADDED * PADDED // 2
-    many((x,), (panel,), weight, STEP, units, out, thread, n_threads)
+    many((x,), (panel,), weight, STEP, units, out, tuning, thread, n_threads)
 
 
 SHARES = dict.fromkeys(("F32", "F16", "BF16"), Share(lambda: avx512_bf16, SIGNATURE))

@@ -21,17 +21,15 @@ from numba import njit
 from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
-from kernels.cpu.linear import LANES, Blocking, named, product
+from kernels.cpu.linear import LANES, Blocking, asking, named, product
 from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
-    CACHE_LINE,
     Vector,
     convert,
     high_nibbles,
     load,
     low_nibbles,
     mul,
-    prefetch,
     splat,
     sub,
     zero,
@@ -41,7 +39,7 @@ from kernels.cpu.tiles import add_scaled, fma_outer, load_tile, splats, store_ti
 
 SIGNATURE = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
-    " weight: u8[packed] -> out: f32[tokens out]"
+    " weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 )
 
 
@@ -178,14 +176,15 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     floats = Vector("f32", lanes)
     halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
     scales = blocks * block_step
-    least, ahead, cache = meeting.blocking.asks
     add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
     times = np.float32(factor)
 
     def of_size(size: int) -> Any:
+        ask = asking(size, step)
+
         @inner
         def tile(token, arguments):
-            panel, weight, at, depth, out, first, row, begin = arguments
+            panel, weight, at, depth, out, first, row, begin, tuning = arguments
             for lane in range(0, LANES, lanes):
                 valid = min(lanes, out.shape[1] - row - lane)
                 sums = zeros(floats, size)
@@ -196,9 +195,7 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
                     d = convert(floats, load(halves, weight, base + scales + 2 * lane))
                     d = mul(d, splat(floats, times))
                     m = offset(weight, base + scales + 2 * (LANES + lane))
-                    if size >= least:
-                        for line in range(ahead, ahead + step, CACHE_LINE):
-                            prefetch(weight, base + line, cache)
+                    ask(weight, base, tuning)
                     for b in range(blocks):
                         where = (token * depth + u * size) * blocks + b * size
                         sums = add(
@@ -279,10 +276,11 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     many = product(blocking, fill(meeting, layout), multiply(meeting, layout, factor))
 
     def kernel(block, thread, n_threads):
-        q, scale, total, weight, out = arguments(block, SIGNATURE)
+        q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
         panel = stack(np.int32, words), stack(np.float32, size), stack(extra, extras)
         source = q, q.view(np.int32), scale, total
-        many(source, panel, weight, step, scale.shape[1] // blocks, out, thread, n_threads)
+        units = scale.shape[1] // blocks
+        many(source, panel, weight, step, units, out, tuning, thread, n_threads)
 
     return named(kernel, variant)
 

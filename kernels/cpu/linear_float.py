@@ -12,9 +12,10 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.closures import inner
-from kernels.cpu.linear import LANES, Blocking, chains, named, product
+from kernels.cpu.linear import LANES, Blocking, asking, chains, named, product
 from kernels.cpu.share import arguments, by_format, part
 from kernels.cpu.simd import (
+    CACHE_LINE,
     Vector,
     bf16x16,
     convert,
@@ -29,7 +30,7 @@ from kernels.cpu.simd import (
 from kernels.cpu.simd_shuffle import stack, transpose
 from kernels.cpu.tiles import fma_outer
 
-SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
+SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 
 
 @inner
@@ -59,8 +60,11 @@ def single(load_weights: Any, step: int) -> Any:
     are of the two halves of a thread's groups: two long streams of weights come faster from memory
     than short ones by turns."""
 
+    every = max(1, CACHE_LINE // step)  # elements of a group in a line of the cache
+    ask = asking(1, CACHE_LINE)
+
     @inner
-    def run(x, weight, out, thread, n_threads):
+    def run(x, weight, out, tuning, thread, n_threads):
         hidden, width = x.shape[1], out.shape[1]
         begin, end = part((width + LANES - 1) // LANES, thread, n_threads)
         middle = begin + (end - begin + 1) // 2
@@ -69,6 +73,9 @@ def single(load_weights: Any, step: int) -> Any:
             at, beside = group * hidden * step, other * hidden * step
             a, b = zero(f32x16), zero(f32x16)
             for k in range(hidden):
+                if k % every == 0:
+                    ask(weight, at + k * step, tuning)
+                    ask(weight, beside + k * step, tuning)
                 scalar = splat(f32x16, x[0, k])
                 a = fma(load_weights(weight, at + k * step), scalar, a)
                 b = fma(load_weights(weight, beside + k * step), scalar, b)
@@ -85,12 +92,12 @@ def float_kernel(blocking: Blocking, variant: str, kind: Vector) -> Callable[...
     many = product(blocking, fill, chains(load_weights, step, fma_outer))
 
     def kernel(block, thread, n_threads):
-        x, weight, out = arguments(block, SIGNATURE)
+        x, weight, tuning, out = arguments(block, SIGNATURE)
         if x.shape[0] == 1:
-            one(x, weight, out, thread, n_threads)
+            one(x, weight, out, tuning, thread, n_threads)
             return
         panel = stack(np.float32, size)
-        many((x,), (panel,), weight, step, x.shape[1], out, thread, n_threads)
+        many((x,), (panel,), weight, step, x.shape[1], out, tuning, thread, n_threads)
 
     return named(kernel, variant)
 

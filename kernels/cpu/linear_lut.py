@@ -233,7 +233,7 @@ class LookingUp(Meeting):
 
 # Tables leave the first level of cache no room for weights that come early. Without asking for them
 # a single token takes 1.6 times as long, from memory.
-BLOCKING = Blocking((4, 2, 1), 8, 64, asks=(1, 8192, 2))
+BLOCKING = Blocking((4, 2, 1), 8, 64)
 AVX2 = LookingUp(8, PAIR // 2, lay_sums, BLOCKING, in_quarters, by_pairs)
 AVX512 = LookingUp(16, PAIR // 2, lay_sums, BLOCKING, among_four, by_fours)
 AVX2_SHARES = shares(AVX2, "lut_avx2", FORMATS)

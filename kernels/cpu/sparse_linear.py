@@ -18,7 +18,7 @@ from kernels.cpu import linear_blocks, linear_float, linear_int8
 from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import LAYOUTS
-from kernels.cpu.linear import LANES, Blocking, chains, filling, named
+from kernels.cpu.linear import LANES, NEVER, Blocking, chains, filling, named
 from kernels.cpu.linear_blocks import Meeting
 from kernels.cpu.rows import PIECES, bring_units, meet_units
 from kernels.cpu.share import Share, arguments, by_format, part
@@ -35,7 +35,6 @@ REST = (
 FLOAT = "x: f32[tokens hidden]," + REST
 INT8 = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]," + REST
 BROUGHT = 36864  # bytes of a group that are brought at once: half of a first level of cache or so
-NEVER = 1 << 20  # tokens from which on weights would be asked for: they were just brought
 
 
 def fewer(blocking: Blocking) -> Blocking:
@@ -109,7 +108,8 @@ def over_groups(
                     deep = min(units_at_once, units - unit)
                     bring(bytes_, starts, following, row_bytes, unit, deep, brought)
                     own = from_unit(panel, unit * count)
-                    multiply_all(0, count, (own, brought, 0, deep, sums, 0, 0, unit == 0))
+                    begins = sums, 0, 0, unit == 0
+                    multiply_all(0, count, (own, brought, 0, deep, *begins, NEVER))
                 put(sums, first, count, rows, group, active, mask, out)
 
     return run
@@ -176,8 +176,7 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
         q, scales, extras = panel
         return q[n * blocks * words :], scales[n * blocks :], extras[n * blocks * parts :]
 
-    just_brought = replace(meeting, blocking=replace(meeting.blocking, asks=(NEVER, 0, 3)))
-    multiply = linear_blocks.multiply(just_brought, layout, factor)
+    multiply = linear_blocks.multiply(meeting, layout, factor)
     filling = linear_blocks.fill(meeting, layout)
     many = over_groups(format, blocking, filling, multiply, from_unit)
 

@@ -1,9 +1,12 @@
-"""A team of persistent threads that runs programs: lists of (share address, block address).
+"""A team of persistent threads that runs programs: lists of shares with their blocks.
 
-Every thread runs its share of each entry and meets the others at a barrier, all in compiled code
-without the interpreter's lock. Who waits spins, then yields the core, then sleeps; who finds that
-another program took the core for its turn does not yield to it again and again, but sleeps at once.
-Workers that nothing came for park in Python until the next program. Thread 0 is the caller.
+The work of an entry is cut into parts, as many for each thread; who is done with its own takes
+what others have not begun. An entry is over when its parts are done, whoever did them: a thread
+that another program keeps from its core holds up nothing but the part that it is in. All of this
+is compiled code without the interpreter's lock. Who waits spins, then yields the core, then sleeps;
+who finds that another program took the core for its turn does not yield to it again and again, but
+sleeps at once. Workers that nothing came for park in Python until the next program. Thread 0 is the
+caller.
 """
 
 import ctypes
@@ -14,11 +17,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from kernels.cpu.atomics import atomic_add, atomic_load, call_share, pause, word_at, yield_core
+from kernels.cpu.atomics import (
+    atomic_add,
+    atomic_load,
+    call_share,
+    compare_and_swap,
+    pause,
+    put_word,
+    word_at,
+    yield_core,
+)
 from kernels.cpu.closures import inner
 from kernels.cpu.cores import Pinned, allowed_cores, cores_to_pin
 from kernels.cpu.raised import listen, stop_listening
@@ -26,14 +39,24 @@ from kernels.cpu.sequence import Entry
 from kernels.cpu.share import PROTOTYPE, Words, arguments, pack_words, share
 from kernels.cpu.system_calls import nanoseconds, sleep_on, wake_all
 
-# words of `sync`, each on a cache line of its own; from RAN on one for each thread
-ARRIVED, MET, POSTED, LEAVING, PARKED, SLEEPING, RAN = 0, 16, 32, 48, 64, 80, 96
+# words of `sync`, each on a cache line of its own; from OWN on one for each thread
+STAGE, DONE, LEAVING, PARKED, SLEEPING, OWN = 0, 16, 32, 48, 64, 80
 LINE = 16
-# beside RAN: how many of a thread's next waits do not yield, and how many they were at first
-WARY, CAUTION = 1, 2
+# of a thread's own: how many of its next waits do not yield, how many they were at first, and
+# whether it may be reading the words of a program
+WARY, CAUTION, READING = 0, 1, 2
+# `taken` has a word for each thread, on a cache line of its own: a stage, and how many of the
+# thread's parts of that stage have been begun
+TAKEN_LINE = 8
+COUNT = (1 << 32) - 1
 
 # words of `control`
-PROGRAM, ENTRIES, SPINS = 0, 1, 2
+PROGRAM, SPINS, WANTED, BEGUN = 0, 1, 2, 3
+# words of a program, then those of its entries: share, block, and how many parts each thread has
+FIRST_STAGE, ENTRIES, HEAD, ENTRY = 0, 1, 2, 3
+# parts of an entry of which every thread does its own, and no other
+OWN_PART = 0
+MOST_PARTS = 8  # of a thread, that anything asks for
 
 PAUSES = 20  # of who waits, before the core is yielded, if each thread has one
 YIELDS = 20_000  # before it sleeps
@@ -42,7 +65,7 @@ FEW, MOST = 16, 1000  # waits after that which do not yield
 SLEEP = 5_000_000  # nanoseconds, at most
 
 MOST_THREADS = 256
-SIGNATURE = "control: u64[words], sync: i32[lines] -> "
+SIGNATURE = "control: u64[words], sync: i32[lines], taken: i64[lines] -> "
 
 
 @inner
@@ -80,73 +103,130 @@ def wait_past(sync, index, seen, spins, own):
 
 
 @inner
-def move_on(sync, index):
-    """Count sync[index] up, and wake whoever sleeps until then."""
-    atomic_add(sync, index, np.int32(1))
+def next_stage(sync):
+    """Begin the next stage, and wake whoever sleeps until then."""
+    atomic_add(sync, STAGE, np.int32(1))
     if atomic_load(sync, SLEEPING) != 0:
-        wake_all(sync, index)
+        wake_all(sync, STAGE)
 
 
 @inner
-def barrier(sync, spins, thread, n_threads):
-    """The last to arrive opens it for all; everything written before is seen after."""
-    met = atomic_load(sync, MET)
-    if atomic_add(sync, ARRIVED, np.int32(1)) == n_threads - 1:
-        atomic_add(sync, ARRIVED, np.int32(-n_threads))
-        move_on(sync, MET)
-    else:
-        while not wait_past(sync, MET, met, spins, RAN + LINE * thread):
-            pass
+def take(taken, owner, stage, parts):
+    """Which of its owner's parts nobody had begun is now this thread's; -1 if none was left.
+
+    A word that tells of an earlier stage counts no parts yet. One that tells of this stage or a
+    later one is left alone once its parts are begun: this thread has slept meanwhile.
+    """
+    word = TAKEN_LINE * owner
+    while True:
+        before = atomic_load(taken, word)
+        behind, count = np.int32(stage - (before >> 32)), before & COUNT
+        if behind > 0:
+            count = 0
+        if behind < 0 or count >= parts:
+            return -1
+        after = (np.int64(np.int32(stage)) << 32) | (count + 1)
+        if compare_and_swap(taken, word, before, after):
+            return count
 
 
 @inner
-def run_program(control, sync, thread, n_threads):
-    """Run this thread's part of control's program, and count it as run."""
-    program, spins = control[PROGRAM], np.int64(control[SPINS])
-    for i in range(np.int64(control[ENTRIES])):
-        call_share(word_at(program, 2 * i), word_at(program, 2 * i + 1), thread, n_threads)
-        if n_threads > 1:
-            barrier(sync, spins, thread, n_threads)
-    sync[RAN + LINE * thread] += np.int32(1)
+def do_parts(entry, stage, taken, thread, n_threads):
+    """Do parts of an entry until all are begun, this thread's own first; how many it did."""
+    share, block, each = word_at(entry, 0), word_at(entry, 1), np.int64(word_at(entry, 2))
+    done = 0
+    if each == OWN_PART:
+        if take(taken, thread, stage, 1) == 0:
+            call_share(share, block, thread, n_threads)
+            done = 1
+        return done
+    for step in range(n_threads):
+        owner = (thread + step) % n_threads
+        while True:
+            part = take(taken, owner, stage, each)
+            if part < 0:
+                break
+            call_share(share, block, owner * each + part, each * n_threads)
+            done += 1
+    return done
+
+
+@inner
+def run_program(control, sync, taken, thread, n_threads):
+    """Take part in the program until it is over, or in none; the stage after its last.
+
+    What is read of the program is that of the stage or of a later program, since a stage begins
+    after all that tells of it was written; parts can be taken in the stage itself alone.
+    """
+    own, spins = OWN + LINE * thread, np.int64(control[SPINS])
+    while True:
+        stage = atomic_load(sync, STAGE)
+        program = atomic_load(control, PROGRAM)
+        i = np.int64(np.int32(stage - np.int32(np.int64(word_at(program, FIRST_STAGE)))))
+        if i < 0 or i >= np.int64(word_at(program, ENTRIES)):
+            return stage
+        entry = program + np.uint64(8 * (HEAD + ENTRY * i))
+        done = do_parts(entry, stage, taken, thread, n_threads)
+        all_parts = n_threads * max(1, np.int64(word_at(entry, 2)))
+        if done and atomic_add(sync, DONE, np.int32(done)) + done == all_parts:
+            atomic_add(sync, DONE, np.int32(-all_parts))
+            next_stage(sync)
+        else:
+            while not wait_past(sync, STAGE, stage, spins, own):
+                pass
 
 
 @share(SIGNATURE)
 def lead(block, thread, n_threads):
-    """Let the workers see control's program and run thread 0's part of it; but if any of them is
-    parked, return for the caller to wake them and to lead again."""
-    control, sync = arguments(block, SIGNATURE)
-    if atomic_load(sync, POSTED) == sync[RAN]:
-        move_on(sync, POSTED)
+    """Begin the program if it is wanted, and take part in it until it is over; but if any worker
+    is parked, return for the caller to wake it and to lead again."""
+    control, sync, taken = arguments(block, SIGNATURE)
+    if not control[BEGUN]:
+        first = atomic_load(sync, STAGE) + np.int32(1)
+        put_word(control[PROGRAM], FIRST_STAGE, np.uint64(np.int64(first)))
+        control[BEGUN] = 1
+        next_stage(sync)
         if atomic_load(sync, PARKED) != 0:
             return
-    run_program(control, sync, thread, n_threads)
+    run_program(control, sync, taken, thread, n_threads)
+    control[WANTED] = control[BEGUN] = 0
 
 
 @share(SIGNATURE)
 def follow(block, thread, n_threads):
-    """Run posted programs until none came for a while or the team is leaving.
+    """Take part in programs until none came for a while or the team is leaving.
 
     Whoever is not in here counts as parked. A worker on its way out counts first and looks for a
-    post then, a leader posts first and counts then: one of the two sees the other.
+    program then, a leader begins one first and counts then: one of the two sees the other.
     """
-    control, sync = arguments(block, SIGNATURE)
+    control, sync, taken = arguments(block, SIGNATURE)
     atomic_add(sync, PARKED, np.int32(-1))
-    seen, spins = RAN + LINE * thread, np.int64(control[SPINS])
-    while wait_past(sync, POSTED, sync[seen], spins, seen):
-        if atomic_load(sync, LEAVING) != 0:
+    own, spins = OWN + LINE * thread, np.int64(control[SPINS])
+    while True:
+        atomic_add(sync, own + READING, np.int32(1))
+        stage = run_program(control, sync, taken, thread, n_threads)
+        atomic_add(sync, own + READING, np.int32(-1))
+        if atomic_load(sync, LEAVING) != 0 or not wait_past(sync, STAGE, stage, spins, own):
             break
-        run_program(control, sync, thread, n_threads)
     atomic_add(sync, PARKED, np.int32(1))
 
 
 class Program:
-    """Entries ready to run: (share, block) pairs. Blocks and what is `alive` with them stay."""
+    """Entries ready to run: (share, block) pairs, each begun when all before it are done. Blocks
+    and what is `alive` with them stay.
 
-    def __init__(self, entries: Sequence[Entry], alive: object = None) -> None:
-        pairs = [(share.address, block.ctypes.data) for share, block in entries]
-        self.words = np.array(pairs, np.uint64).reshape(-1, 2)
+    `parts` says, for all entries or for each, in how many parts each thread's share of the work is
+    cut; OWN_PART: every thread has a part that nobody else may do.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], alive: object = None, parts: int | Sequence[int] = 1
+    ) -> None:
+        cuts = [parts] * len(entries) if isinstance(parts, int) else parts
+        pairs = zip(entries, cuts, strict=True)
+        rows = [(share.address, block.ctypes.data, cut) for (share, block), cut in pairs]
+        self.words = np.array([0, len(rows), *chain(*rows)], np.uint64)
         self._alive = [block for _, block in entries], alive
-        self.address, self.entries = self.words.ctypes.data, len(pairs)
 
 
 class Team:
@@ -167,10 +247,9 @@ class Team:
         for part in (lead, follow):
             part.compile()  # before any thread needs it
         self._lead = partial(PROTOTYPE(lead.address), state.block.ctypes.data, 0, n_threads)
-        self._program, self._entries = _words(state.control, ctypes.c_uint64, PROGRAM, ENTRIES)
-        self._posted, self._ran = _words(state.sync, ctypes.c_int32, POSTED, RAN)
+        self._program, self._wanted = _words(state.control, ctypes.c_uint64, PROGRAM, WANTED)
         self._running = threading.Lock()
-        self._last: Program | None = None  # its arrays stay while a worker might be in it
+        self._last: Program | None = None
         threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _leave, state, threads)
         for i in range(1, n_threads):
@@ -191,8 +270,6 @@ class Team:
             raise RuntimeError("this team of threads has been closed")
         if os.getpid() != self._state.process:
             raise RuntimeError("a team of threads does not survive fork: load the engine again")
-        if not program.entries:
-            return  # without a barrier a slow worker might run what follows twice
         if self._running.locked():
             raise RuntimeError("this team of threads is running another program")
         with self._running, self._seat:
@@ -201,8 +278,10 @@ class Team:
             try:
                 self._finish()  # what two interrupts in a row have left
                 raised.clear()
-                self._last = program
-                self._program.value, self._entries.value = program.address, program.entries
+                if program is not self._last:
+                    self._program.value = self._state.copied(program)
+                    self._last = program
+                self._wanted.value = 1
                 self._lead()
                 self._finish()
             except BaseException:  # a signal's handler, between calls, while workers wait for us
@@ -214,8 +293,8 @@ class Team:
                 raise raised.pop(0)
 
     def _finish(self) -> None:
-        """Run what was posted, if it was not run."""
-        if self._posted.value != self._ran.value:
+        """Run what is wanted, if it was not run."""
+        if self._wanted.value:
             self._state.wake()
             self._lead()
 
@@ -241,18 +320,34 @@ class _State:
 
     sync: Any
     control: Any
+    taken: Any
     block: Words
     gates: list[Any]  # a worker's lock: it parks by acquiring it, and is woken by its release
     raised: list[BaseException] = field(default_factory=list)
+    read: list[Any] = field(default_factory=list)  # copies of programs, the last that of now
     process: int = field(default_factory=os.getpid)
 
     @classmethod
     def of(cls, n_threads: int) -> "_State":
-        sync, control = np.zeros(RAN + LINE * n_threads, np.int32), np.zeros(LINE, np.uint64)
+        sync, control = np.zeros(OWN + LINE * n_threads, np.int32), np.zeros(LINE, np.uint64)
+        taken = np.zeros(TAKEN_LINE * n_threads, np.int64)
         sync[PARKED] = n_threads - 1
         control[SPINS] = PAUSES if n_threads <= len(allowed_cores()) else 0
-        block = pack_words(SIGNATURE, {"control": control, "sync": sync})
-        return cls(sync, control, block, [threading.Lock() for _ in range(n_threads)])
+        arrays = {"control": control, "sync": sync, "taken": taken}
+        gates = [threading.Lock() for _ in range(n_threads)]
+        state = cls(sync, control, taken, pack_words(SIGNATURE, arrays), gates)
+        control[PROGRAM] = state.copied(Program([]))
+        return state
+
+    def copied(self, program: Program) -> int:
+        """The address of a copy of the program's words, which the team's stages number. Earlier
+        ones are let go of if no worker reads any."""
+        if not self.sync[OWN + READING :: LINE].any():
+            del self.read[:-1]
+        words = program.words.copy()
+        words[FIRST_STAGE] = (np.int64(self.sync[STAGE]) + 1).view(np.uint64)
+        self.read.append(words)
+        return int(words.ctypes.data)
 
     def wake(self) -> None:
         """Open every gate; one that was open lets its worker look once more for nothing."""
@@ -260,9 +355,8 @@ class _State:
             if gate.locked():
                 gate.release()
 
-    def nothing_to_do(self, thread: int) -> bool:
-        posted, ran = self.sync[POSTED], self.sync[RAN + LINE * thread]
-        return bool(posted == ran and not self.sync[LEAVING])
+    def nothing_to_do(self) -> bool:
+        return not self.control[WANTED] and not self.sync[LEAVING]
 
 
 def _worker(state: _State, thread: int, n_threads: int) -> None:
@@ -270,7 +364,7 @@ def _worker(state: _State, thread: int, n_threads: int) -> None:
     try:
         while not state.sync[LEAVING]:
             follow(state.block, thread, n_threads)
-            while state.nothing_to_do(thread):
+            while state.nothing_to_do():
                 state.gates[thread].acquire()
     finally:
         stop_listening()
@@ -280,7 +374,7 @@ def _leave(state: _State, threads: list[threading.Thread]) -> None:
     if os.getpid() != state.process:
         return  # a fork has no workers
     state.sync[LEAVING] = 1
-    state.sync[POSTED] += 1  # who sleeps until then looks after SLEEP at the latest
+    state.sync[STAGE] += 1  # who sleeps until then looks after SLEEP at the latest
     state.wake()
     for thread in threads:
         if thread is not threading.current_thread():

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.closures import inner
-from kernels.cpu.linear import LANES, chains, product
+from kernels.cpu.linear import LANES, UNTUNED, chains, product
 from kernels.cpu.linear_float import GENERIC, single
 from kernels.cpu.schemes.float8 import KINDS, decoder, factor_of, some_codes
 from kernels.cpu.share import arguments, by_format, part
@@ -71,9 +71,9 @@ def float8_kernel(kind: Float8) -> Callable[..., None]:
         panel = stack(np.float32, size)
         if tokens == 1 and hidden <= size:
             fill_tile(0, 1, ((x,), (panel,), 0, 0, hidden))
-            one(panel[:hidden].reshape(1, hidden), weight, out, thread, n_threads)
+            one(panel[:hidden].reshape(1, hidden), weight, out, UNTUNED, thread, n_threads)
         else:
-            many((x,), (panel,), weight, LANES, hidden, out, thread, n_threads)
+            many((x,), (panel,), weight, LANES, hidden, out, UNTUNED, thread, n_threads)
         scale_own(out, x_scale, weight_scale, factor, thread, n_threads)
 
     return generic

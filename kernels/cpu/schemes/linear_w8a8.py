@@ -21,11 +21,11 @@ from numba.extending import intrinsic
 
 from kernels.cpu.closures import inner
 from kernels.cpu.layouts import BLOCK, WORD_ROWS
-from kernels.cpu.linear import AHEAD, LANES, Blocking, named, product
+from kernels.cpu.linear import LANES, UNTUNED, Blocking, asking, named, product
 from kernels.cpu.linear_blocks import spreading
 from kernels.cpu.linear_int8 import Multiplying, by_bytes, by_pairs, lay_halves, lay_word
 from kernels.cpu.share import Share, arguments, part, share
-from kernels.cpu.simd import Vector, less, load, load_first, prefetch, splat
+from kernels.cpu.simd import Vector, less, load, load_first, splat
 from kernels.cpu.simd_shuffle import stack
 from kernels.cpu.simd_x86 import to_unsigned
 from kernels.cpu.tiles import add_scaled, load_tile, outer, store_tile, zeros
@@ -76,9 +76,11 @@ def multiply(meeting: Multiplying) -> Callable[[int], Any]:
     )
 
     def of_size(size: int) -> Any:
+        ask = asking(size, WORD_ROWS)
+
         @inner
         def tile(token, arguments):
-            panel, weight, at, depth, out, first, row, begin = arguments
+            panel, weight, at, depth, out, first, row, begin, tuning = arguments
             q, scale, point, total, ones, weight_scale, weight_zero, left, blocks = panel
             groups, width = weight_scale.shape
             unit = at // STEP % (groups * blocks)
@@ -97,8 +99,7 @@ def multiply(meeting: Multiplying) -> Callable[[int], Any]:
                     end = min(depth, (group + 1) * blocks - unit)
                     for k in range(8 * u, 8 * end):
                         base = at + k * WORD_ROWS + 4 * lane
-                        if size > 1:
-                            prefetch(weight, base + AHEAD, 3)
+                        ask(weight, base, tuning)
                         w = to_unsigned(load(bytes_, weight, base))
                         dots = four(dots, w, q, (token * depth * 8 + k * size) * words, size)
                         weights = four(weights, w, ones, 0, 1)
@@ -171,7 +172,7 @@ def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
         per_group = blocks // x_scale.shape[1]
         panel = q, scale, point, total, ones, weight_scale, weight_zero, left, per_group
         source = x, x.view(np.int32), x_scale, x_zero
-        many(source, panel, weight, STEP, blocks, out, thread, n_threads)
+        many(source, panel, weight, STEP, blocks, out, UNTUNED, thread, n_threads)
 
     return named(kernel, variant)
 

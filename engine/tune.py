@@ -1,0 +1,167 @@
+"""The knobs of a model's kernels, measured where they run: on its own weights, by all of its
+threads, as cold as a step finds them.
+
+A turn goes through the model's weights once for each value of a knob, so that none of them is still
+in a cache when it comes to them again. A value is kept if it was faster than the one before it by
+more than turns differ. Whatever is chosen, a step gives the same bits.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
+
+import numpy as np
+
+from engine.graph import Value
+from engine.plan import TUNING, Array, Plan, shape_of
+from engine.watch import Watch
+from kernels.cpu.sequence import Entry
+from kernels.cpu.team import Program, Team
+from kernels.kernel import Kernel
+from kernels.knob import Knob
+from kernels.tuning import Key, Tuned, key_of, load
+
+AT_LOAD = 8.0  # seconds that measuring may take while a model loads
+LEAST = 2**25  # bytes of weights: fewer lie in a cache, and there is nothing to gain
+SAMPLE = 2**29  # bytes of weights that a turn goes through
+FEWEST, MOST = 3, 9  # turns
+CLEARLY = 1.01  # times as fast, or the values it began with stay
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The nodes of a step with one kernel and the same sizes: `values` of their knobs, which is the
+    memory that the kernel reads, and what runs some of the nodes."""
+
+    kernel: Kernel
+    shape: Mapping[str, int]
+    values: Array
+    program: Program
+
+    def set(self, chosen: Mapping[str, int]) -> None:
+        for i, knob in enumerate(self.kernel.knobs):
+            self.values[i] = chosen[knob.name]
+
+    def now(self) -> dict[str, int]:
+        return {k.name: int(v) for k, v in zip(self.kernel.knobs, self.values, strict=True)}
+
+
+def told(gains: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """The median, and the least and the most."""
+    low, middle, high = (round(float(g), 3) for g in np.quantile(gains, (0, 0.5, 1)))
+    return middle, (low, high)
+
+
+def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Group]:
+    """Those of which nothing is known; of all weights, as many as make a sample."""
+    found: dict[str, tuple[Kernel, Mapping[str, int], list[Entry]]] = {}
+    total = 0
+    for call, entry in zip(plan.calls, plan.entries, strict=True):
+        if (value := call.arguments.get(TUNING)) is None:
+            continue
+        assert isinstance(value, Value)
+        step = plan.steps[call.step]
+        shape = shape_of(step.node, {})
+        group = found.setdefault(value.name, (step.kernel, shape, []))
+        group[2].append(entry)
+        total += sum(plan.array(v).nbytes for v in call.values() if v.kind == "weight")
+    if total < LEAST:
+        return []
+    share = min(1.0, SAMPLE / total)
+    return [
+        Group(kernel, shape, plan.knobs[name], Program(entries[: ceil(share * len(entries))]))
+        for name, (kernel, shape, entries) in found.items()
+        if key_of(kernel, shape, threads) not in known
+    ]
+
+
+class Tuner:
+    """Measures what nothing is known of in a plan, in about so many seconds."""
+
+    def __init__(self, plan: Plan, team: Team, seconds: float, watch: Watch | None = None) -> None:
+        self.plan, self.team, self.seconds, self.watch = plan, team, seconds, watch
+        self.done = self.total = 0
+
+    def tuned(self, again: bool = False) -> list[Tuned]:
+        """What was found for each kernel and size; the plan runs with it from now on."""
+        threads = self.team.n_threads
+        groups = groups_of(self.plan, {} if again else load(), threads)
+        if not groups:
+            return []
+        self.plan.arena.view(np.float32)[:] = 1
+        before = [group.now() for group in groups]
+        knobs = list(dict.fromkeys(k for group in groups for k in group.kernel.knobs))
+        turns = self._turns(groups, knobs)
+        for knob in knobs:
+            self._choose(groups, knob, turns)
+        after = [group.now() for group in groups]
+        gains = self._gains(groups, before, after, turns)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return [
+            Tuned(*key_of(group.kernel, group.shape, threads), chosen, *told(gain), when)
+            for group, chosen, gain in zip(groups, after, gains, strict=True)
+        ]
+
+    def _turns(self, groups: Sequence[Group], knobs: Sequence[Knob]) -> int:
+        """How many turns fit into the time."""
+        self._pass(groups, 1)
+        started = time.perf_counter()
+        for tokens in (1, 4):
+            self._pass(groups, tokens)
+        each = (time.perf_counter() - started) / 2
+        passes = sum(len(knob.values) * len(knob.tokens) for knob in knobs) + 2
+        turns = max(FEWEST, min(MOST, int(self.seconds / (each * passes))))
+        self.total = turns * passes
+        return turns
+
+    def _pass(self, groups: Sequence[Group], tokens: int) -> list[float]:
+        """Seconds of each group's nodes in a step of so many tokens."""
+        tokens = min(tokens, *self.plan.limits.values())
+        self.plan.resize(tokens=tokens, outputs=tokens)
+        found = []
+        for group in groups:
+            started = time.perf_counter()
+            self.team.run(group.program)
+            found.append(time.perf_counter() - started)
+        self.done += 1
+        if self.watch and self.done <= self.total:
+            self.watch(self.done, self.total)
+        return found
+
+    def _choose(self, groups: Sequence[Group], knob: Knob, turns: int) -> None:
+        """The best value of this knob for each group that has it."""
+        having = [group for group in groups if knob in group.kernel.knobs]
+        first = [group.now() for group in having]
+        seconds = np.zeros((len(knob.values), turns, len(having)))
+        for turn in range(turns):
+            for i in np.roll(range(len(knob.values)), turn):
+                for group, values in zip(having, first, strict=True):
+                    group.set({**values, knob.name: knob.values[i]})
+                for tokens in knob.tokens:
+                    seconds[i, turn] += self._pass(having, tokens)
+        for g, (group, values) in enumerate(zip(having, first, strict=True)):
+            ratios = seconds[knob.values.index(values[knob.name]), :, g] / seconds[:, :, g]
+            best = int(np.median(ratios, axis=1).argmax())
+            surely = np.quantile(ratios[best], 0.25) > 1 and np.median(ratios[best]) > CLEARLY
+            group.set({**values, knob.name: knob.values[best]} if surely else values)
+
+    def _gains(
+        self,
+        groups: Sequence[Group],
+        before: Sequence[Mapping[str, int]],
+        after: Sequence[Mapping[str, int]],
+        turns: int,
+    ) -> list[list[float]]:
+        """For each group, by turns, how many times as fast a token is with what was chosen."""
+        found: list[list[float]] = [[] for _ in groups]
+        for _ in range(turns):
+            times = []
+            for every in (before, after):
+                for group, values in zip(groups, every, strict=True):
+                    group.set(values)
+                times.append(self._pass(groups, 1))
+            for gains, old, new in zip(found, *times, strict=True):
+                gains.append(old / new)
+        return found

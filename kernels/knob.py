@@ -1,0 +1,31 @@
+"""Knobs: what of a kernel may be chosen without changing a bit. A share reads their values from its
+argument `tuning`, so that one piece of machine code is tried, certified and run whatever they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.int64]]
+Values = Mapping[str, int]  # of a kernel's knobs, by their names
+NONE_CHOSEN: Values = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One thing to choose: the values that it may have, the one it has where nobody measured, what
+    it is in words, and of how many tokens the steps are in which it shows."""
+
+    name: str
+    values: tuple[int, ...]
+    default: int
+    what: str
+    tokens: tuple[int, ...] = (1,)
+
+
+def array_of(knobs: Sequence[Knob], values: Values) -> Array:
+    """The values as a share's argument `tuning` has them; those not given are the defaults."""
+    return np.array([values.get(knob.name, knob.default) for knob in knobs], np.int64)
