@@ -4,7 +4,6 @@ blocks laid.
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
@@ -20,7 +19,7 @@ from kernels.choose import K, Need
 from kernels.cpu.packing import Packing, aligned
 from kernels.cpu.sequence import Entry, nothing, sequence
 from kernels.cpu.share import Share, Words, all_arguments, scalar_word
-from kernels.cpu.team import OWN_PART, Program, Team
+from kernels.cpu.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
@@ -29,7 +28,6 @@ from reference.quantise_activations import BLOCK
 from reference.table import OPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-PARTS = int(os.environ.get("PARTS", "4"))
 TUNING = "tuning"  # and the one that has its knobs' values
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
 
@@ -252,7 +250,7 @@ def _in_stages(
     stages: Sequence[Sequence[Call]], entries: Iterable[Entry], stream: Stream | None
 ) -> Program:
     """One entry for each stage, of one for each call and what waits for its weight."""
-    waiting, found, tables, parts = iter(entries), list[Entry](), list[Words](), list[int]()
+    waiting, found, tables, by_all = iter(entries), list[Entry](), list[Words](), list[bool]()
     before, end = turns(stages, stream)
     for stage, turn in zip(stages, before, strict=True):
         several = [*turn, *islice(waiting, len(stage))]
@@ -261,14 +259,8 @@ def _in_stages(
             tables.append(calls)
             several = [entry]
         found += several
-        by_all = turn or any(call.by_all for call in stage)
-        parts += [OWN_PART if by_all else _parts(stage)] * len(several)
-    return Program([*found, *end], tables, [*parts, *[OWN_PART] * len(end)])
-
-
-def _parts(stage: Sequence[Call]) -> int:
-    """In how many parts a thread's share of a stage is cut."""
-    return PARTS if any(v.kind == "weight" for call in stage for v in call.values()) else 1
+        by_all += [bool(turn) or any(call.by_all for call in stage)] * len(several)
+    return Program([*found, *end], tables, [*by_all, *[True] * len(end)])
 
 
 class Plan:

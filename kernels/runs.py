@@ -14,7 +14,7 @@ from kernels.call import bind, stages
 from kernels.cpu.float_control import RAISED, SIGNATURE, read_control, restore_control
 from kernels.cpu.raised import listen, stop_listening
 from kernels.cpu.share import pack_words
-from kernels.cpu.team import MOST_PARTS, OWN_PART, Program, Team
+from kernels.cpu.team import Program, Team
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel
@@ -182,8 +182,8 @@ class Setup:
         control = np.zeros((2, n_threads), np.uint32)
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         entries = [(read_control, before), *self._calls, (read_control, after)]
-        cuts = [OWN_PART, *[int(self.rng.integers(1, MOST_PARTS + 1))] * len(self._calls), OWN_PART]
-        program, found, left = Program(entries, parts=cuts), dict[str, Array](), list[bytes]()
+        by_all = [True, *[False] * len(self._calls), True]
+        program, found, left = Program(entries, None, by_all), dict[str, Array](), list[bytes]()
         with Team(n_threads) as team:
             for repeat in range(REPEATS):
                 self.poison(ordinary=repeat == 1)
@@ -192,7 +192,7 @@ class Setup:
                 except Exception as error:
                     raise KernelError(f"raised {type(error).__name__}: {error}") from None
                 if _changed(control):
-                    team.run(Program([(restore_control, before)], parts=OWN_PART))
+                    team.run(Program([(restore_control, before)], by_all=True))
                     raise KernelError(MODES)
                 self._check()
                 once = {name: output.copy() for name, output in self.outputs.items()}

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -30,13 +30,13 @@ while time.monotonic() < end:
 
 
 @contextmanager
-def busy_cores() -> Iterator[None]:
-    """This process keeps to two cores, on each of which another program runs without a pause."""
+def busy_cores(busy: Sequence[int] = CORES) -> Iterator[None]:
+    """This process keeps to two cores; on these another program runs without a pause."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, CORES)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, before)
-        for core in CORES:
+        for core in busy:
             other = stack.enter_context(
                 subprocess.Popen([sys.executable, "-c", BUSY, str(core)], stdout=subprocess.PIPE)
             )
@@ -59,13 +59,26 @@ def runs_a_second(team: Team, seconds: float = 0.5) -> float:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot pin programs")
 @pytest.mark.skipif(len(CORES) < 2, reason="there is one core")
-def test_two_threads_do_not_collapse_beside_other_programs():
-    """They do a fifth or more of what one thread does beside them, where yielding to each other
-    did a hundredth: a program that is yielded to takes its whole turn."""
-    with busy_cores(), Team(1) as one, Team(2) as two:
-        found = [(runs_a_second(one), runs_a_second(two)) for _ in range(3)]
+@pytest.mark.parametrize("busy", [1, 2])
+def test_two_threads_do_not_collapse_beside_other_programs(busy):
+    """With programs on one or both of two cores a program of many short entries takes at most 1.6
+    times as long as on one thread beside them: who has a core does the other's parts."""
+    with busy_cores(CORES[-busy:]), Team(1) as one, Team(2) as two:
+        found = [(runs_a_second(one), runs_a_second(two)) for _ in range(5)]
     alone, together = np.median(found, axis=0)
-    assert together > alone / 5, found
+    assert together > alone / 1.6, found
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot pin programs")
+@pytest.mark.parametrize("n_threads", [2, 3, 8])
+def test_nobody_is_early_or_lost_beside_other_programs(n_threads):
+    """Threads that lose their cores at any moment do every part once, and none too early."""
+    meetings, runs = Meetings(n_threads, unrest=100), 40
+    with busy_cores(), Team(n_threads) as team:
+        for _ in range(runs):
+            team.run(meetings.one)
+            team.run(meetings.many)
+    meetings.check(runs * (LENGTH + 1))
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])

@@ -45,6 +45,7 @@ from kernels.cpu.linear_blocks import (
 from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import (
+    CACHE_LINE,
     convert,
     f16x16,
     f32x16,
@@ -55,6 +56,8 @@ from kernels.cpu.simd import (
     load,
     load_first,
     mul,
+    prefetch,
+    prefetch_to_write,
     store,
     store_first,
 )
@@ -69,6 +72,8 @@ PANEL = 1536  # blocks of sixteen tokens: 768 KiB, in the second level of cache
 DEEPEST = 192  # blocks of lowered weights: 96 KiB
 TILES = 8, 16  # of sixteen tokens: what meets weights before the next ones have to be lowered
 UNDER_WAY = 4  # tiles of dots
+TOGETHER = 4  # groups of rows: outputs of a token that are neighbours
+WEIGHTS = DEEPEST * LANES * BLOCK  # bytes of a group's lowered weights
 ALONE = Knob("alone", (1, 2, 4, 8, 12), 4, "so many tokens go by vectors alone", (2, 4, 8, 12))
 KNOBS = (*STREAM, ALONE)
 ALONE_AT = len(STREAM)
@@ -83,6 +88,23 @@ def fetch(kept, at, out, token, row):
     for t in range(min(ROWS, tokens - token)):
         sums = load_first(f32x16, out, (token + t) * width + row, width - row)
         store(kept, at + t * LANES, sums)
+
+
+@njit(inline="always")
+def ask_for_outputs(out, token, row):
+    """The lines of sixteen tokens' outputs: who stores into one that is far waits for all of it."""
+    tokens, width = out.shape
+    for t in range(min(ROWS, tokens - token)):
+        prefetch_to_write(out, (token + t) * width + row)
+
+
+@njit(inline="always")
+def ask_for_slice(weight, at, size, token, count):
+    """Of `size` bytes that are lowered next, the part that falls to these tokens among all."""
+    tiles = (count + ROWS - 1) // ROWS
+    own = token // ROWS
+    for line in range(own * size // tiles, (own + 1) * size // tiles, CACHE_LINE):
+        prefetch(weight, at + line, 2)
 
 
 @inner
@@ -130,7 +152,7 @@ def fill(layout: Layout) -> Any:
 
     @inner
     def fill_tiles(source, panel, first, count, unit, depth):
-        (q, scale, totals), (bytes_, scales, extras) = source, panel[:3]
+        (q, scale, totals), (bytes_, scales, extras) = source, panel[0]
         hidden = q.shape[1]
         for token in range((count + ROWS - 1) // ROWS * ROWS):
             row = first + min(token, count - 1)
@@ -210,6 +232,13 @@ def multiply(tag: Any, layout: Layout) -> Any:
                 sums = fma_outer(sums, m, extras, ((unit + b) * parts + p) * ROWS)
         return sums
 
+    @njit(inline="always")
+    def own_of(lowered_weights, which):
+        """The lowered weights, scales and offsets of one of the groups that are together."""
+        lowered, scales, offsets = lowered_weights
+        at = which * DEEPEST * parts * LANES
+        return lowered[which * WEIGHTS :], scales[at:], offsets[at if has_m else 0 :]
+
     @inner
     def tile(state, q, met, unit, lowered, weights, depth, dots, sums):
         """Sixteen tokens of the panel from its unit `unit` on, a group of rows, `depth` blocks. A
@@ -238,21 +267,35 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
     @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
-        q, token_scales, extras, lowered, scales, offsets, dots, kept = panel
-        unit, depth, units = where
-        met, weights = (token_scales, extras), (scales, offsets)
-        for group in range(*rows):
-            at = (group * units + unit) // blocks * step
-            lower_all(weight, at, depth, lowered, scales, offsets)
+        (q, token_scales, extras), lowered_weights, (dots, kept) = panel
+        met, (unit, depth, units) = (token_scales, extras), where
+        group_bytes, used = units // blocks * step, depth // blocks * step
+        tokens, width = out.shape
+        begin, end = rows
+        for together in range(begin, end, TOGETHER):
+            last = min(together + TOGETHER, end)
+            for group in range(together, last):
+                lowered, scales, offsets = own_of(lowered_weights, group - together)
+                at = group * group_bytes + unit // blocks * step
+                lower_all(weight, at, depth, lowered, scales, offsets)
             for token in range(0, count, ROWS):
-                sums = zeros(f32x16, ROWS)
-                if unit:
-                    fetch(kept, 0, out, first + token, group * LANES)
-                    sums = load_rows(sums, kept, 0, LANES)
-                of = token // ROWS * depth
-                sums = tile(state, q, met, of, lowered, weights, depth, dots, sums)
-                store_rows(kept, 0, LANES, sums)
-                put(out, first + token, group * LANES, kept, 0)
+                for group in range(together, last):
+                    lowered, scales, offsets = own_of(lowered_weights, group - together)
+                    following = (group + TOGETHER) * group_bytes + unit // blocks * step
+                    ask_for_slice(weight, following, used, token, count)
+                    ask_for_outputs(out, first + token, group * LANES)
+                    sums = zeros(f32x16, ROWS)
+                    if unit:
+                        fetch(kept, 0, out, first + token, group * LANES)
+                        sums = load_rows(sums, kept, 0, LANES)
+                    of = token // ROWS * depth
+                    sums = tile(state, q, met, of, lowered, (scales, offsets), depth, dots, sums)
+                    at_row = first + token, group * LANES
+                    if tokens - at_row[0] >= ROWS and width - at_row[1] >= LANES:
+                        store_rows(out, at_row[0] * width + at_row[1], width, sums)
+                    else:
+                        store_rows(kept, 0, LANES, sums)
+                        put(out, at_row[0], at_row[1], kept, 0)
 
     return multiply
 
@@ -266,7 +309,8 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, width), (width // 4, ROW)] * 2)
     activations, met = PANEL * ROWS * BLOCK, PANEL * ROWS
     extras = met * parts if layout.m else 1
-    weights, scales, dots = DEEPEST * LANES * BLOCK, DEEPEST * parts * LANES, UNDER_WAY * C
+    weights, dots = TOGETHER * WEIGHTS, UNDER_WAY * C
+    scales = TOGETHER * DEEPEST * parts * LANES
     offsets = scales if layout.m else 1
 
     def kernel(block, thread, n_threads):
@@ -278,14 +322,9 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
         if rows[0] == rows[1]:
             return
         panel = (
-            stack(np.int8, activations),
-            stack(np.float32, met),
-            stack(np.float32, extras),
-            stack(np.int8, weights),
-            stack(np.float32, scales),
-            stack(np.float32, offsets),
-            stack(np.int32, dots),
-            stack(np.float32, C),
+            (stack(np.int8, activations), stack(np.float32, met), stack(np.float32, extras)),
+            (stack(np.int8, weights), stack(np.float32, scales), stack(np.float32, offsets)),
+            (stack(np.int32, dots), stack(np.float32, C)),
         )
         state = tile_state(tag)
         configure(tag, state, config)

@@ -164,6 +164,21 @@ def prefetch(typing, array, offset, locality):
 
 
 @intrinsic
+def prefetch_to_write(typing, array, index):
+    """Ask for the cache line of array[index], an element of any array, which will be written."""
+
+    def codegen(context, builder, signature, values):
+        data = context.make_array(signature.args[0])(context, builder, values[0]).data
+        pointer = builder.bitcast(builder.gep(data, [values[1]]), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(call, [pointer, I32(1), I32(3), I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@intrinsic
 def splat(typing, kind, scalar):
     """Every lane the same scalar."""
     result = kind.instance_type

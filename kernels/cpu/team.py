@@ -1,9 +1,9 @@
 """A team of persistent threads that runs programs: lists of shares with their blocks.
 
-The work of an entry is cut into parts, as many for each thread; who is done with its own takes
-what others have not begun. An entry is over when its parts are done, whoever did them: a thread
-that another program keeps from its core holds up nothing but the part that it is in. All of this
-is compiled code without the interpreter's lock. Who waits spins, then yields the core, then sleeps;
+The work of an entry is cut into a part for each thread; who is done with its own takes what others
+have not begun. An entry is over when its parts are done, whoever did them: a thread that another
+program keeps from its core holds up nothing but the part that it is in. All of this is compiled
+code without the interpreter's lock. Who waits spins, then yields the core, then sleeps;
 who finds that another program took the core for its turn does not yield to it again and again, but
 sleeps at once. Workers that nothing came for park in Python until the next program. Thread 0 is the
 caller.
@@ -42,21 +42,14 @@ from kernels.cpu.system_calls import nanoseconds, sleep_on, wake_all
 # words of `sync`, each on a cache line of its own; from OWN on one for each thread
 STAGE, DONE, LEAVING, PARKED, SLEEPING, OWN = 0, 16, 32, 48, 64, 80
 LINE = 16
-# of a thread's own: how many of its next waits do not yield, how many they were at first, and
-# whether it may be reading the words of a program
-WARY, CAUTION, READING = 0, 1, 2
-# `taken` has a word for each thread, on a cache line of its own: a stage, and how many of the
-# thread's parts of that stage have been begun
-TAKEN_LINE = 8
-COUNT = (1 << 32) - 1
+# of a thread's own: how many of its next waits do not yield, how many they were at first, whether
+# it may be reading the words of a program, and the last stage of which its part was begun
+WARY, CAUTION, READING, BEGAN = 0, 1, 2, 3
 
 # words of `control`
 PROGRAM, SPINS, WANTED, BEGUN = 0, 1, 2, 3
-# words of a program, then those of its entries: share, block, and how many parts each thread has
+# words of a program, then those of its entries: share, block, whether each part is its thread's
 FIRST_STAGE, ENTRIES, HEAD, ENTRY = 0, 1, 2, 3
-# parts of an entry of which every thread does its own, and no other
-OWN_PART = 0
-MOST_PARTS = 8  # of a thread, that anything asks for
 
 PAUSES = 20  # of who waits, before the core is yielded, if each thread has one
 YIELDS = 20_000  # before it sleeps
@@ -65,7 +58,7 @@ FEW, MOST = 16, 1000  # waits after that which do not yield
 SLEEP = 5_000_000  # nanoseconds, at most
 
 MOST_THREADS = 256
-SIGNATURE = "control: u64[words], sync: i32[lines], taken: i64[lines] -> "
+SIGNATURE = "control: u64[words], sync: i32[lines] -> "
 
 
 @inner
@@ -111,48 +104,31 @@ def next_stage(sync):
 
 
 @inner
-def take(taken, owner, stage, parts):
-    """Which of its owner's parts nobody had begun is now this thread's; -1 if none was left.
+def take(sync, owner, stage):
+    """Whether nobody had begun the owner's part of this stage: it is this thread's to do then.
 
-    A word that tells of an earlier stage counts no parts yet. One that tells of this stage or a
-    later one is left alone once its parts are begun: this thread has slept meanwhile.
+    A word that tells of this stage or of a later one is left alone: this thread has slept.
     """
-    word = TAKEN_LINE * owner
-    while True:
-        before = atomic_load(taken, word)
-        behind, count = np.int32(stage - (before >> 32)), before & COUNT
-        if behind > 0:
-            count = 0
-        if behind < 0 or count >= parts:
-            return -1
-        after = (np.int64(np.int32(stage)) << 32) | (count + 1)
-        if compare_and_swap(taken, word, before, after):
-            return count
+    word = OWN + LINE * owner + BEGAN
+    before = atomic_load(sync, word)
+    return np.int32(stage - before) > 0 and compare_and_swap(sync, word, before, stage)
 
 
 @inner
-def do_parts(entry, stage, taken, thread, n_threads):
+def do_parts(entry, stage, sync, thread, n_threads):
     """Do parts of an entry until all are begun, this thread's own first; how many it did."""
-    share, block, each = word_at(entry, 0), word_at(entry, 1), np.int64(word_at(entry, 2))
+    share, block, by_all = word_at(entry, 0), word_at(entry, 1), word_at(entry, 2)
     done = 0
-    if each == OWN_PART:
-        if take(taken, thread, stage, 1) == 0:
-            call_share(share, block, thread, n_threads)
-            done = 1
-        return done
-    for step in range(n_threads):
+    for step in range(1 if by_all else n_threads):
         owner = (thread + step) % n_threads
-        while True:
-            part = take(taken, owner, stage, each)
-            if part < 0:
-                break
-            call_share(share, block, owner * each + part, each * n_threads)
+        if take(sync, owner, stage):
+            call_share(share, block, owner, n_threads)
             done += 1
     return done
 
 
 @inner
-def run_program(control, sync, taken, thread, n_threads):
+def run_program(control, sync, thread, n_threads):
     """Take part in the program until it is over, or in none; the stage after its last.
 
     What is read of the program is that of the stage or of a later program, since a stage begins
@@ -166,10 +142,9 @@ def run_program(control, sync, taken, thread, n_threads):
         if i < 0 or i >= np.int64(word_at(program, ENTRIES)):
             return stage
         entry = program + np.uint64(8 * (HEAD + ENTRY * i))
-        done = do_parts(entry, stage, taken, thread, n_threads)
-        all_parts = n_threads * max(1, np.int64(word_at(entry, 2)))
-        if done and atomic_add(sync, DONE, np.int32(done)) + done == all_parts:
-            atomic_add(sync, DONE, np.int32(-all_parts))
+        done = do_parts(entry, stage, sync, thread, n_threads)
+        if done and atomic_add(sync, DONE, np.int32(done)) + done == n_threads:
+            atomic_add(sync, DONE, np.int32(-n_threads))
             next_stage(sync)
         else:
             while not wait_past(sync, STAGE, stage, spins, own):
@@ -180,7 +155,7 @@ def run_program(control, sync, taken, thread, n_threads):
 def lead(block, thread, n_threads):
     """Begin the program if it is wanted, and take part in it until it is over; but if any worker
     is parked, return for the caller to wake it and to lead again."""
-    control, sync, taken = arguments(block, SIGNATURE)
+    control, sync = arguments(block, SIGNATURE)
     if not control[BEGUN]:
         first = atomic_load(sync, STAGE) + np.int32(1)
         put_word(control[PROGRAM], FIRST_STAGE, np.uint64(np.int64(first)))
@@ -188,7 +163,7 @@ def lead(block, thread, n_threads):
         next_stage(sync)
         if atomic_load(sync, PARKED) != 0:
             return
-    run_program(control, sync, taken, thread, n_threads)
+    run_program(control, sync, thread, n_threads)
     control[WANTED] = control[BEGUN] = 0
 
 
@@ -199,12 +174,12 @@ def follow(block, thread, n_threads):
     Whoever is not in here counts as parked. A worker on its way out counts first and looks for a
     program then, a leader begins one first and counts then: one of the two sees the other.
     """
-    control, sync, taken = arguments(block, SIGNATURE)
+    control, sync = arguments(block, SIGNATURE)
     atomic_add(sync, PARKED, np.int32(-1))
     own, spins = OWN + LINE * thread, np.int64(control[SPINS])
     while True:
         atomic_add(sync, own + READING, np.int32(1))
-        stage = run_program(control, sync, taken, thread, n_threads)
+        stage = run_program(control, sync, thread, n_threads)
         atomic_add(sync, own + READING, np.int32(-1))
         if atomic_load(sync, LEAVING) != 0 or not wait_past(sync, STAGE, stage, spins, own):
             break
@@ -215,16 +190,19 @@ class Program:
     """Entries ready to run: (share, block) pairs, each begun when all before it are done. Blocks
     and what is `alive` with them stay.
 
-    `parts` says, for all entries or for each, in how many parts each thread's share of the work is
-    cut; OWN_PART: every thread has a part that nobody else may do.
+    `by_all` says, for all entries or for each, whether every thread has to do its own part: it
+    waits there, say, or tells something about itself.
     """
 
     def __init__(
-        self, entries: Sequence[Entry], alive: object = None, parts: int | Sequence[int] = 1
+        self,
+        entries: Sequence[Entry],
+        alive: object = None,
+        by_all: bool | Sequence[bool] = False,
     ) -> None:
-        cuts = [parts] * len(entries) if isinstance(parts, int) else parts
-        pairs = zip(entries, cuts, strict=True)
-        rows = [(share.address, block.ctypes.data, cut) for (share, block), cut in pairs]
+        owned = [by_all] * len(entries) if isinstance(by_all, bool) else by_all
+        pairs = zip(entries, owned, strict=True)
+        rows = [(share.address, block.ctypes.data, own) for (share, block), own in pairs]
         self.words = np.array([0, len(rows), *chain(*rows)], np.uint64)
         self._alive = [block for _, block in entries], alive
 
@@ -320,7 +298,6 @@ class _State:
 
     sync: Any
     control: Any
-    taken: Any
     block: Words
     gates: list[Any]  # a worker's lock: it parks by acquiring it, and is woken by its release
     raised: list[BaseException] = field(default_factory=list)
@@ -330,12 +307,11 @@ class _State:
     @classmethod
     def of(cls, n_threads: int) -> "_State":
         sync, control = np.zeros(OWN + LINE * n_threads, np.int32), np.zeros(LINE, np.uint64)
-        taken = np.zeros(TAKEN_LINE * n_threads, np.int64)
         sync[PARKED] = n_threads - 1
         control[SPINS] = PAUSES if n_threads <= len(allowed_cores()) else 0
-        arrays = {"control": control, "sync": sync, "taken": taken}
+        arrays = {"control": control, "sync": sync}
         gates = [threading.Lock() for _ in range(n_threads)]
-        state = cls(sync, control, taken, pack_words(SIGNATURE, arrays), gates)
+        state = cls(sync, control, pack_words(SIGNATURE, arrays), gates)
         control[PROGRAM] = state.copied(Program([]))
         return state
 
