@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quick", action="store_true", help="small shapes, few samples: 3 minutes")
     group.addoption("--models", help="names of data/shapes.toml, with commas between")
     group.addoption("--shapes", metavar="FILE", help="shapes of your own, as data/shapes.toml")
-    group.addoption("--threads", type=int, default=0, help="0: one per physical core")
+    group.addoption("--threads", type=int, default=0, help="0: one per core that it may use")
     group.addoption("--most-seconds", type=float, help="leave out kernels whose calls take longer")
     group.addoption("--results", metavar="FOLDER", help="where runs are kept")
     group.addoption("--into", metavar="RUN", help="go on with a run instead of a new one")

@@ -56,7 +56,9 @@ class Face(Generic[P]):
 def add_options(parser: ArgumentParser, seconds: float) -> None:
     """Where the page goes, threads, how long, and for whom."""
     parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
-    parser.add_argument("-t", "--threads", type=int, default=0, help="0: one per physical core")
+    parser.add_argument(
+        "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
+    )
     parser.add_argument(
         "-s", "--seconds", type=float, default=seconds,
         help=f"a race ends after these ({seconds:g}), once it has 5 samples",

@@ -207,7 +207,9 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("--dense", type=Path, help="what to compare with (MODEL, run dense)")
     parser.add_argument("-o", "--out", type=Path, help="an .svg or .png of the curve")
-    parser.add_argument("-t", "--threads", type=int, default=0, help="0: one per physical core")
+    parser.add_argument(
+        "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
+    )
     options = parser.parse_args()
     points = []
     try:

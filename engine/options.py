@@ -42,7 +42,7 @@ class Options:
     - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
     - `batch`: most tokens of one step; longer prompts go in chunks.
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
-    - `threads` 0 means one per physical core; `pinned`: each keeps to a core of its own.
+    - `threads` 0 means one per core that it may use; `pinned`: each keeps to a core of its own.
     - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
       too, and -1 means that; what it does not run is left to the threads.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.

@@ -33,7 +33,7 @@ def bench(
         str, typer.Option("--npl", help="Sequences at once, e.g. 1,2,4: the batched table.")
     ] = "",
     threads: Annotated[
-        str, typer.Option("-t", "--threads", help="With commas; 0: one per physical core.")
+        str, typer.Option("-t", "--threads", help="With commas; 0: one per core that it may use.")
     ] = "0",
     repeats: Annotated[int, typer.Option("-r", "--repetitions", help="At least so many.")] = 5,
     seconds: Annotated[

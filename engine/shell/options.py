@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or e.g. story.")]
-Threads = Annotated[int, typer.Option("-t", "--threads", help="0: one per physical core.")]
+Threads = Annotated[int, typer.Option("-t", "--threads", help="0: one per core that it may use.")]
 Context = Annotated[
     int, typer.Option("-c", "--context", help="Tokens of context; 0: the model's own.")
 ]

@@ -1,10 +1,14 @@
 """Cores, by the numbers the system gives them, and threads that keep to one."""
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 
 CPUS = Path("/sys/devices/system/cpu")
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def allowed_cores() -> list[int]:
@@ -24,12 +28,44 @@ def _rank(core: int) -> int:
     return sorted(n for s in spans for n in range(s[0], s[-1] + 1)).index(core)
 
 
+def _quotas() -> Iterator[float]:
+    """How many cores' time each of the control groups that this process is in may use, of those
+    that have a limit: cpu.max in the second version of them, two files in the first."""
+    for line in OWN_GROUPS.read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if names and "cpu" not in names.split(","):
+            continue
+        root = GROUPS / "cpu" if names else GROUPS
+        for group in (own := root / path.lstrip("/"), *own.parents):
+            if not group.is_relative_to(root):
+                break
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                if names:
+                    quota = int((group / "cpu.cfs_quota_us").read_text())
+                    period = int((group / "cpu.cfs_period_us").read_text())
+                else:
+                    quota, period = map(int, (group / "cpu.max").read_text().split())
+                if quota > 0:
+                    yield quota / period
+
+
+def quota() -> float:
+    """Cores' time that this process may use, where containers are given a part of a machine;
+    infinity where nothing limits it."""
+    try:
+        return min(_quotas(), default=float("inf"))
+    except (OSError, ValueError):
+        return float("inf")
+
+
 def physical_cores() -> int:
-    """Cores this process may run on, hyper-threads not counted."""
+    """Cores whose time this process may use: those it may run on, hyper-threads not counted, and
+    no more than its control groups have a quota for, a part of a core being one."""
     import psutil  # a bare machine whose GPU is checked may have none
 
     allowed = len(allowed_cores())
-    return max(1, min(int(psutil.cpu_count(logical=False) or allowed), allowed))
+    cores = min(int(psutil.cpu_count(logical=False) or allowed), allowed)
+    return max(1, ceil(min(cores, quota())))
 
 
 def cores_to_pin(n_threads: int) -> list[int]:

@@ -16,9 +16,11 @@ from functools import cache, cached_property
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba import types
+from numba import _dynfunc, types
 from numba.core.ccallback import CFunc
+from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
@@ -28,6 +30,7 @@ from kernels.cpu.construction import complaint_about, complaint_about_object
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
 ENTRY = "share"  # the name of the C function
+WRAPPER = "_ZN7cpython"  # how the names begin of functions that Python calls
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,13 @@ def assembly(function: Callable[..., None]) -> str:
 def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
     """LLVM's IR of the share as it will be machine code: its C function and what that reaches."""
     callback: Any = CFunc(function, (C_SIGNATURE.args, C_SIGNATURE.return_type), {}, OPTIONS)
-    with global_compiler_lock, _garbage_kept():
+    with global_compiler_lock, _garbage_kept(), _parts_as_they_are():
         result = callback._compile_uncached()
         library = result.library
-        library._finalize_final_module = lambda: None  # which would have Numba's engine load it
         library.finalize()
     module = library._final_module
+    passes, builder = library.codegen._module_pass_manager()
+    passes.run(module, builder)
     entry = module.get_function(result.fndesc.llvm_cfunc_wrapper_name)
     defined = [v for v in (*module.functions, *module.global_variables) if not v.is_declaration]
     for value in defined:
@@ -141,6 +145,58 @@ def _garbage_kept() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+@contextmanager
+def _parts_as_they_are() -> Iterator[None]:
+    """Numba optimises every function that another calls, makes machine code of it and loads that;
+    then it does the same with the caller, which has all of it inlined. A quarter of the time of
+    compiling goes there. What Python cannot call is left as it is: the whole is optimised."""
+    library, context = CPUCodeLibrary, CPUContext
+    before = {
+        (where, name): getattr(where, name)
+        for where, name in (
+            (library, "_optimize_functions"),
+            (library, "_optimize_final_module"),
+            (library, "_finalize_final_module"),
+            (context, "get_executable"),
+        )
+    }
+
+    def functions(self: Any, module: Any) -> None:
+        if _for_python(module):
+            before[library, "_optimize_functions"](self, module)
+        else:
+            module.data_layout = self._codegen._data_layout
+
+    def whole(self: Any) -> None:
+        if _for_python(self._final_module):
+            before[library, "_optimize_final_module"](self)
+
+    def finalized(self: Any) -> None:
+        if _for_python(self._final_module):
+            before[library, "_finalize_final_module"](self)
+        self._finalized = True
+
+    def executable(self: Any, own: Any, described: Any, env: Any) -> Any:
+        if _for_python(own._final_module):
+            return before[context, "get_executable"](self, own, described, env)
+        name = described.qualname.rpartition(".")[2]
+        return _dynfunc.make_function(described.lookup_module(), name, "", 0, env, (own,))
+
+    replaced = (functions, whole, finalized, executable)
+    try:
+        for (where, name), function in zip(before, replaced, strict=True):
+            setattr(where, name, function)
+        yield
+    finally:
+        for (where, name), function in before.items():
+            setattr(where, name, function)
+
+
+def _for_python(module: llvm.ModuleRef) -> bool:
+    """Whether one of its functions is what Numba wraps another in for Python to call."""
+    return any(f.name.startswith(WRAPPER) and not f.is_declaration for f in module.functions)
 
 
 class Loaded:
