@@ -61,6 +61,7 @@ class Engine:
         *,
         draft: str | Path | None = None,
         speculation: Settings | None = None,
+        sampling: SamplingParams | None = None,
         **overrides: Any,
     ) -> "Engine":
         """Open a GGUF file (or an embedded model by name), certify what its nodes need, pack its
@@ -68,7 +69,8 @@ class Engine:
 
         `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`. With a
         `draft` model, or another kind of `speculation`, tokens are drafted and verified several at
-        a time (engine/speculation/settings.py); the text is the same.
+        a time (engine/speculation/settings.py); the text is the same. Kernels that `sampling`
+        needs are certified with the model's: others are when they are first asked for.
         """
         started = time.perf_counter()
         options = replace(options or Options(), **overrides)
@@ -82,7 +84,7 @@ class Engine:
                 drafting = opened.enter_context(cls._alone(draft, options.of_a_draft()))
                 if options.ram_budget:
                     drafting.model.touch()
-            engine = opened.enter_context(cls._alone(path, options))
+            engine = opened.enter_context(cls._alone(path, options, sampling))
             engine._draft = drafting
             if speculation:
                 engine.speculation = build.speculation(speculation, engine, drafting)
@@ -91,7 +93,9 @@ class Engine:
         return engine
 
     @classmethod
-    def _alone(cls, path: str | Path, options: Options) -> "Engine":
+    def _alone(
+        cls, path: str | Path, options: Options, sampling: SamplingParams | None = None
+    ) -> "Engine":
         """Without a draft model."""
         path = resolve(path)
         file = GGUFFile(path)
@@ -100,7 +104,7 @@ class Engine:
         except BaseException:
             file.close()
             raise
-        model = Model(file, options)
+        model = Model(file, options, needed_ops(sampling or SamplingParams()))
         try:
             if tokenizer.vocab_size > model.config.vocab:
                 raise ModelError(

@@ -33,6 +33,7 @@ from engine.packed_weights import Packed, packed_weights
 from engine.placement.applied import placed
 from engine.plan import Plan, Step, Tuned, names_in, need, packed_name, with_kernels
 from engine.sampler import Likeliest
+from engine.sampling_chain import over
 from engine.sparsity import dense_where_faster
 from engine.tune import AT_LOAD, Tuner
 from kernels.background import Background
@@ -62,9 +63,15 @@ class NumericalError(ArithmeticError):
 class Model:
     """Takes batches of tokens to logits. Knows nothing of text or sampling."""
 
-    def __init__(self, source: str | Path | GGUFFile, options: Options | None = None) -> None:
-        """Of a path, or of an open file, which is the model's from then on."""
-        self.options = options or Options()
+    def __init__(
+        self,
+        source: str | Path | GGUFFile,
+        options: Options | None = None,
+        samplers: Sequence[str] = (),
+    ) -> None:
+        """Of a path, or of an open file, which is the model's from then on. Kernels of the ops of
+        `samplers` are certified with its own, since somebody will want them."""
+        self.options, self._samplers = options or Options(), samplers
         self._resources = ExitStack()
         self._stepping = threading.Lock()
         self.ready: Plan | Hybrid | None = None
@@ -166,7 +173,9 @@ class Model:
     def _kernels_for(self, nodes: Iterable[Node]) -> dict[Need, Kernel]:
         """The CPU's."""
         certified = self.options.progress.certified
-        chosen = self.chooser.choose(list(dict.fromkeys(map(need, nodes))), certified)
+        own = list(dict.fromkeys(map(need, nodes)))
+        beside = [over(op, self.config.vocab) for op in self._samplers]
+        chosen = self.chooser.choose([*own, *beside], certified)
         rounded = {
             dict(need.shape)["hidden"]
             for need, kernel in chosen.items()

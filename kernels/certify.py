@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from kernels.call import emulated
@@ -30,7 +30,27 @@ PATIENCE = 180.0  # seconds without a word after which a trial counts as hung
 FAREWELL = 10.0  # seconds that a child has to end when it is killed
 CHILDREN = 4  # at most, and no more than there are cores: they compile, too
 ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)  # from outside: no kernel's failure
-Certified = Callable[[int, Certificate], None]  # how many are tried, and each outcome
+TICK = 2.0  # seconds at most between two times that whoever watches is told
+# Of ops whose kernels take longest to compile, so that none is left to a single process at the end.
+LONGEST = "attention", "sparse_linear", "linear", "sparse_axpy"
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """How far they are: how many there are and are done, the kernels that are compiled and tried
+    now, and the certificate that just came, if one did."""
+
+    total: int
+    done: int
+    trying: tuple[str, ...]
+    certificate: Certificate | None = None
+
+    def __str__(self) -> str:
+        now = f": {', '.join(self.trying)}" if self.trying else ""
+        return f"compiling and trying kernels, {self.done} of {self.total}{now}"
+
+
+Certified = Callable[[Trials], None]
 
 
 class TrialError(RuntimeError):
@@ -48,34 +68,43 @@ def certify(
     """Try what is asked for and keep the certificates.
 
     A kernel that crashes or hangs its child gets a failed certificate, and a new child goes on
-    with the rest. `progress` is told of each certificate as it comes; `program` is the module that
-    children run, with its arguments; what is not done by the moment `until`, of time.monotonic(),
-    has no certificate.
+    with the rest. `progress` is told of each certificate as it comes, and now and then how far it
+    is; `program` is the module that children run, with its arguments; what is not done by the
+    moment `until`, of time.monotonic(), has no certificate.
     """
+    done = 0
+
+    def tell(certificate: Certificate | None = None) -> None:
+        trying = tuple(child.request.kernel for child in children if child.request)
+        if progress:
+            progress(Trials(len(requests), done, trying, certificate))
 
     def keep(certificate: Certificate) -> None:
+        nonlocal done
         store.add([certificate])
-        if progress:
-            progress(len(requests), certificate)
+        done += 1
+        tell(certificate)
 
     store.ready()
     waiting: deque[Request] = deque()
-    for request in requests:
+    lines: queue.Queue[tuple[_Child, str]] = queue.Queue()
+    children: list[_Child] = []
+    for request in sorted(requests, key=_length):
         if emulated(kernel := find_any(request.kernel)):
             keep(replace(answered(kernel, request), level=EMULATED))
         else:
             waiting.append(request)
-    lines: queue.Queue[tuple[_Child, str]] = queue.Queue()
-    children: list[_Child] = []
     try:
         while (waiting or children) and time.monotonic() < until:
             while waiting and len(children) < min(CHILDREN, len(allowed_cores())):
                 children.append(_Child(program, lines, waiting.popleft()))
+                tell()
             end = min(until, *(child.heard + patience for child in children))
             try:
-                child, line = lines.get(timeout=max(0.0, end - time.monotonic()))
+                child, line = lines.get(timeout=max(0.0, min(TICK, end - time.monotonic())))
             except queue.Empty:
-                if time.monotonic() < until:
+                tell()
+                if end <= time.monotonic() < until:
                     child = min(children, key=lambda child: child.heard)
                     child.end(kill=True)
                     children.remove(child)
@@ -89,11 +118,17 @@ def certify(
                 if child.request:
                     keep(child.failed(_death(status, child.complaints)))
             elif certificate := child.told(line):
-                keep(certificate)
                 child.ask(waiting.popleft() if waiting else None)
+                keep(certificate)
     finally:
         for child in children:
             child.end(kill=True)
+
+
+def _length(request: Request) -> int:
+    """The first of those that take longest come first."""
+    op = find_any(request.kernel).op
+    return LONGEST.index(op) if op in LONGEST else len(LONGEST)
 
 
 class _Child:

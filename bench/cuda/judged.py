@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from bench.cuda.threads import in_threads, taken
 from kernels.certificates import Certificate, Store
-from kernels.certify import certify
+from kernels.certify import Trials, certify
 from kernels.cuda.device import Device
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
@@ -30,8 +30,9 @@ def judge_all(
     for first in range(0, len(kernels), TOGETHER):
         waiting.put(kernels[first : first + TOGETHER])
 
-    def told(_: int, certificate: Certificate) -> None:
-        tell(certificate)
+    def told(trials: Trials) -> None:
+        if trials.certificate:
+            tell(trials.certificate)
 
     def work() -> None:
         for some in taken(waiting, until):

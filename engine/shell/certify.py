@@ -14,6 +14,7 @@ from engine.shell import options as o
 
 if TYPE_CHECKING:
     from kernels.certificates import Certificate
+    from kernels.certify import Trials
 
 
 def certify(
@@ -44,8 +45,9 @@ def certify(
     with progress_bar() as bar:
         task = bar.add_task("certifying kernels", total=len(wanted))
 
-        def tell(_: int, certificate: "Certificate") -> None:
-            bar.update(task, advance=1, description=f"certifying kernels: {certificate.kernel}")
+        def tell(trials: "Trials") -> None:
+            now = f"compiling and trying {', '.join(trials.trying)}"
+            bar.update(task, completed=trials.done, description=now)
 
         try_all(wanted, store, tell)
     known = store.load()

@@ -21,6 +21,7 @@ def chat(
     seed: o.Seed = None,
     kv: o.KvFormat = "F16",
     numerics: o.Numerics = "exact",
+    tune: o.Tune = True,
     pinned: o.Pinned = False,
     device: o.Device = "cpu",
     gpu_layers: o.GpuLayers = -1,
@@ -44,6 +45,8 @@ def chat(
     history = [{"role": "system", "content": system}] if system else []
     with loaded(
         model,
+        sampling=params,
+        tune=tune,
         threads=threads,
         context=context,
         kv_format=kv,

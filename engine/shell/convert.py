@@ -59,10 +59,11 @@ def convert(
         raise typer.BadParameter(
             f"{outtype!r} is none of {', '.join(OUTTYPES).lower()}", param_hint="--outtype"
         )
-    with loading(f"converting {folder.resolve().name} (MB)") as (certified, watch):
+    with loading(f"converting {folder.resolve().name} (MB)") as watcher:
         done = write(
             folder, out, outtype.upper(), name,
-            predictors=predictors, threads=threads, watch=watch, certified=certified,
+            predictors=predictors, threads=threads,
+            watch=watcher.packed, certified=watcher.certified,
         )  # fmt: skip
     if as_json:
         print(

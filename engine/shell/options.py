@@ -23,6 +23,13 @@ KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32, F
 Numerics = Annotated[
     str, typer.Option(help="exact, or fast: float weights may be rounded to bfloat16.")
 ]
+Tune = Annotated[
+    bool,
+    typer.Option(
+        "--tune/--no-tune",
+        help="Measure what suits this machine best when a model is first loaded; same bits.",
+    ),
+]
 Pinned = Annotated[bool, typer.Option("--pinned", help="Keep each thread to a core of its own.")]
 Device = Annotated[
     str, typer.Option(help="cpu, or cuda: a GPU runs the last of the model's blocks, or all.")

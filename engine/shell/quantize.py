@@ -91,8 +91,15 @@ def quantize(
         plan = choices(file, recipe)
         if not dry_run:
             check(out, file.path)
-            with loading(f"quantising {out.name} (MB)") as (certified, watch):
-                quantise(file, out, recipe, threads=threads, watch=watch, certified=certified)
+            with loading(f"quantising {out.name} (MB)") as watcher:
+                quantise(
+                    file,
+                    out,
+                    recipe,
+                    threads=threads,
+                    watch=watcher.packed,
+                    certified=watcher.certified,
+                )
     for note in _notes(plan):
         stderr.print(f"note: {note}", style="yellow", highlight=False, markup=False)
     if as_json:

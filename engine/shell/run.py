@@ -43,6 +43,7 @@ def run(
     ] = None,
     kv: o.KvFormat = "F16",
     numerics: o.Numerics = "exact",
+    tune: o.Tune = True,
     pinned: o.Pinned = False,
     device: o.Device = "cpu",
     gpu_layers: o.GpuLayers = -1,
@@ -106,7 +107,8 @@ def run(
         keep_packed=keep_packed, sparse=sparse, threshold=sparse_threshold, union=union,
         vram_budget=vram_budget, activation=activation,
         reset_gpu_index=reset_gpu_index, disable_gpu_index=disable_gpu_index,
-        ram_budget=ram_budget, draft=draft or None, speculation=speculation,
+        ram_budget=ram_budget, draft=draft or None, speculation=speculation, sampling=params,
+        tune=tune,
     ) as engine:  # fmt: skip
         resume = session is not None and session.exists()
         if resume:

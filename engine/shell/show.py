@@ -1,6 +1,7 @@
 """What commands share on the terminal: progress while a model loads, timings, notes."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,13 +21,14 @@ from rich.progress import (
 from engine.engine import Engine
 from engine.options import Options
 from engine.options import Progress as Watcher
+from engine.sampling_params import SamplingParams
 from engine.speculation.settings import Settings
 from engine.timings import Span
 from engine.watch import Watch
-from kernels.certificates import Certificate
-from kernels.certify import Certified
+from kernels.certify import Trials
 
 stderr = Console(stderr=True)
+SILENCE = 3.0  # seconds after which there is a line where there is no bar
 PIPE_WIDTH = 200  # columns of a table that no terminal limits
 
 
@@ -68,25 +70,36 @@ def bytes_bar(name: str) -> Iterator[Watch]:
 
 
 @contextmanager
-def loading(name: str) -> Iterator[tuple[Certified, Watch]]:
-    """For kernels that are tried, then a file that is written: who to tell of either."""
-    with progress_bar() as bar:
-        kernels = bar.add_task("certifying kernels", visible=False, total=None)
-        work = bar.add_task(name, visible=False, total=None)
+def loading(name: str) -> Iterator[Watcher]:
+    """Who to tell of kernels that are tried, of weights that are packed or written, and of knobs.
+    Without a terminal a line every few seconds says what takes so long."""
+    told = time.monotonic()
 
-        def certified(total: int, certificate: Certificate) -> None:
+    def say(trials: Trials) -> None:
+        nonlocal told
+        if not stderr.is_terminal and time.monotonic() > told + SILENCE:
+            told = time.monotonic()
+            print(f"assay: {trials}", file=sys.stderr, flush=True)
+
+    with progress_bar() as bar:
+        kernels = bar.add_task("", visible=False, total=None)
+        work = bar.add_task(name, visible=False, total=None)
+        knobs = bar.add_task("measuring what suits this machine", visible=False, total=None)
+
+        def certified(trials: Trials) -> None:
+            now = f"compiling and trying {', '.join(trials.trying)}"
             bar.update(
-                kernels,
-                visible=True,
-                total=total,
-                advance=1,
-                description=f"certifying kernels: {certificate.kernel}",
+                kernels, visible=True, total=trials.total, completed=trials.done, description=now
             )
+            say(trials)
 
         def watch(done: int, total: int) -> None:
             bar.update(work, visible=total > 2**27, total=total // 2**20, completed=done // 2**20)
 
-        yield certified, watch
+        def tuned(done: int, total: int) -> None:
+            bar.update(knobs, visible=True, completed=done, total=total)
+
+        yield Watcher(certified, watch, tuned)
 
 
 @contextmanager
@@ -95,16 +108,18 @@ def loaded(
     quiet: bool = False,
     draft: str | None = None,
     speculation: Settings | None = None,
+    sampling: SamplingParams | None = None,
     **options: Any,
 ) -> Iterator[Engine]:
     """The engine for a command, with a progress bar while kernels are certified; `quiet` where an
     earlier load has told its notes."""
-    with loading("packing weights (MB)") as (certified, packed):
+    with loading("packing weights (MB)") as watcher:
         engine = Engine.load(
             model,
-            Options(progress=Watcher(certified, packed), **options),
+            Options(progress=watcher, **options),
             draft=draft,
             speculation=speculation,
+            sampling=sampling,
         )
     with engine:
         for note in [] if quiet else engine.model.notes:

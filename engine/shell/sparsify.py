@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from engine.sparsify.sparsify import BlockMade, Watchers
-    from kernels.certificates import Certificate
 
 ROUNDING = 0.002  # what F16 predictors may move the recall by
 
@@ -115,15 +114,8 @@ def _watched(passages: int, steps: int, name: str) -> "Iterator[Watchers]":
         def tell(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        tried = 0
-
-        def certified(total: int, certificate: "Certificate") -> None:
-            nonlocal tried
-            tried += 1
-            tell(f"certifying kernels: {certificate.kernel}", tried, total)
-
         yield Watchers(
-            certified,
+            lambda trials: tell(f"trying {', '.join(trials.trying)}", trials.done, trials.total),
             lambda done, total: tell("reading chunks", done, total),
             lambda block, rank, step: tell(f"training block {block}, rank {rank}", step, steps),
             lambda done, total: tell(f"writing {name} (MB)", done // 2**20, total // 2**20),

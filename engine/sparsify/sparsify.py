@@ -15,7 +15,7 @@ from engine.sparsify.activation import Perplexities, perplexities
 from engine.sparsify.export import Predictor, check, export
 from engine.sparsify.gather import gather, is_held_out
 from engine.sparsify.train import THRESHOLD, Judged, Training, train
-from kernels.certificates import Certificate
+from kernels.certify import Certified
 from kernels.cpu.cores import physical_cores
 
 
@@ -24,7 +24,7 @@ class Watchers:
     """Who is told: of kernels certified, of passages read (done and total), of training (block,
     rank and steps done), and of bytes written (done and total)."""
 
-    certified: Callable[[int, Certificate], None] | None = None
+    certified: Certified | None = None
     read: Callable[[int, int], None] | None = None
     trained: Callable[[int, int, int], None] | None = None
     written: Callable[[int, int], None] | None = None
