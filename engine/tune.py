@@ -26,7 +26,8 @@ from kernels.tuning import Key, Tuned, key_of, load
 AT_LOAD = 8.0  # seconds that measuring may take while a model loads
 LEAST = 2**25  # bytes of weights: fewer lie in a cache, and there is nothing to gain
 SAMPLE = 2**29  # bytes of weights that a turn goes through
-FEWEST, MOST = 3, 9  # turns
+FEWEST, MOST = 5, 11  # turns
+BUSY = 1.3  # times that the same may take longer than it did, or there is nothing to learn
 CLEARLY = 1.01  # times as fast, or the values it began with stay
 
 
@@ -85,19 +86,22 @@ class Tuner:
         self.done = self.total = 0
 
     def tuned(self, again: bool = False) -> list[Tuned]:
-        """What was found for each kernel and size; the plan runs with it from now on."""
+        """What was found for each kernel and size; the plan runs with it from now on. Nothing, if
+        the machine is too busy to tell."""
         threads = self.team.n_threads
         groups = groups_of(self.plan, {} if again else load(), threads)
         if not groups:
             return []
         self.plan.arena.view(np.float32)[:] = 1
-        before = [group.now() for group in groups]
         knobs = list(dict.fromkeys(k for group in groups for k in group.kernel.knobs))
         turns = self._turns(groups, knobs)
+        if not turns:
+            return []
+        before = [group.now() for group in groups]
         for knob in knobs:
             self._choose(groups, knob, turns)
         after = [group.now() for group in groups]
-        gains = self._gains(groups, before, after, turns)
+        gains = self._compared(groups, before, after, (1,), turns)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return [
             Tuned(*key_of(group.kernel, group.shape, threads), chosen, *told(gain), when)
@@ -105,63 +109,69 @@ class Tuner:
         ]
 
     def _turns(self, groups: Sequence[Group], knobs: Sequence[Knob]) -> int:
-        """How many turns fit into the time."""
-        self._pass(groups, 1)
-        started = time.perf_counter()
-        for tokens in (1, 4):
-            self._pass(groups, tokens)
-        each = (time.perf_counter() - started) / 2
-        passes = sum(len(knob.values) * len(knob.tokens) for knob in knobs) + 2
+        """How many turns fit into the time; 0 if the same takes too different times."""
+        self._pass(groups, (1,))
+        alike = [sum(self._pass(groups, (1,))) for _ in range(5)]
+        if max(alike) > BUSY * min(alike):
+            return 0
+        several = sum(self._pass(groups, (4,)))
+        each = (float(np.median(alike)) + several) / 2
+        passes = sum((len(knob.values) + 2) * len(knob.tokens) for knob in knobs) + 2
         turns = max(FEWEST, min(MOST, int(self.seconds / (each * passes))))
-        self.total = turns * passes
+        self.done, self.total = 0, turns * passes
         return turns
 
-    def _pass(self, groups: Sequence[Group], tokens: int) -> list[float]:
-        """Seconds of each group's nodes in a step of so many tokens."""
-        tokens = min(tokens, *self.plan.limits.values())
-        self.plan.resize(tokens=tokens, outputs=tokens)
-        found = []
-        for group in groups:
-            started = time.perf_counter()
-            self.team.run(group.program)
-            found.append(time.perf_counter() - started)
-        self.done += 1
-        if self.watch and self.done <= self.total:
-            self.watch(self.done, self.total)
+    def _pass(self, groups: Sequence[Group], steps: Sequence[int]) -> list[float]:
+        """Seconds of each group's nodes in steps of so many tokens, added up."""
+        found = [0.0] * len(groups)
+        for wanted in steps:
+            tokens = min(wanted, *self.plan.limits.values())
+            self.plan.resize(tokens=tokens, outputs=tokens)
+            for i, group in enumerate(groups):
+                started = time.perf_counter()
+                self.team.run(group.program)
+                found[i] += time.perf_counter() - started
+            self.done += 1
+            if self.watch and self.total:
+                self.watch(min(self.done, self.total), self.total)
         return found
 
     def _choose(self, groups: Sequence[Group], knob: Knob, turns: int) -> None:
-        """The best value of this knob for each group that has it."""
+        """The best value of this knob for each group that has it, if it is better indeed when only
+        it and the value before it are compared."""
         having = [group for group in groups if knob in group.kernel.knobs]
-        first = [group.now() for group in having]
+        before = [group.now() for group in having]
         seconds = np.zeros((len(knob.values), turns, len(having)))
         for turn in range(turns):
             for i in np.roll(range(len(knob.values)), turn):
-                for group, values in zip(having, first, strict=True):
+                for group, values in zip(having, before, strict=True):
                     group.set({**values, knob.name: knob.values[i]})
-                for tokens in knob.tokens:
-                    seconds[i, turn] += self._pass(having, tokens)
-        for g, (group, values) in enumerate(zip(having, first, strict=True)):
-            ratios = seconds[knob.values.index(values[knob.name]), :, g] / seconds[:, :, g]
-            best = int(np.median(ratios, axis=1).argmax())
-            surely = np.quantile(ratios[best], 0.25) > 1 and np.median(ratios[best]) > CLEARLY
-            group.set({**values, knob.name: knob.values[best]} if surely else values)
+                seconds[i, turn] = self._pass(having, knob.tokens)
+        best = np.median(seconds, axis=1).argmin(axis=0)
+        after = [{**v, knob.name: knob.values[i]} for v, i in zip(before, best, strict=True)]
+        gains = self._compared(having, before, after, knob.tokens, turns)
+        for group, old, new, gain in zip(having, before, after, gains, strict=True):
+            better = np.median(gain) > CLEARLY and np.quantile(gain, 0.25) > 1
+            group.set(new if better else old)
 
-    def _gains(
+    def _compared(
         self,
         groups: Sequence[Group],
         before: Sequence[Mapping[str, int]],
         after: Sequence[Mapping[str, int]],
+        steps: Sequence[int],
         turns: int,
     ) -> list[list[float]]:
-        """For each group, by turns, how many times as fast a token is with what was chosen."""
+        """For each group, by turns, how many times as fast it is with what was chosen."""
         found: list[list[float]] = [[] for _ in groups]
-        for _ in range(turns):
-            times = []
-            for every in (before, after):
-                for group, values in zip(groups, every, strict=True):
+        for turn in range(turns):
+            times = {}
+            for which in (0, 1) if turn % 2 else (1, 0):
+                for group, values in zip(groups, (before, after)[which], strict=True):
                     group.set(values)
-                times.append(self._pass(groups, 1))
-            for gains, old, new in zip(found, *times, strict=True):
+                times[which] = self._pass(groups, steps)
+            for gains, old, new in zip(found, times[0], times[1], strict=True):
                 gains.append(old / new)
+        for group, values in zip(groups, after, strict=True):
+            group.set(values)
         return found

@@ -13,10 +13,11 @@ from importlib.resources import files
 from typing import Any
 
 from kernels.cache import append, read_all
-from kernels.certificates import code_of
+from kernels.certificates import code_of, shares_of
 from kernels.kernel import Kernel
 from kernels.knob import Values
 from kernels.provenance import cpu_features, machine
+from kernels.table import KERNELS
 
 Key = tuple[str, str, str, int, str]  # kernel, its machine code, machine, threads, sizes
 KEPT, STARTING = "tunings.jsonl", "starting_values.json"
@@ -82,6 +83,16 @@ def load() -> dict[Key, Tuned]:
             except (ValueError, TypeError):
                 continue
     return found
+
+
+def current() -> list[Tuned]:
+    """What is kept of kernels that are still as they were, in the order of their names."""
+    known = load()
+    names = {tuned.kernel for tuned in known.values() if tuned.machine == machine()}
+    kept = (k for k in KERNELS if k.name in names and all(s.is_kept for s in shares_of(k)))
+    code = {kernel.name: code_of(kernel) for kernel in kept}
+    found = (tuned for tuned in known.values() if code.get(tuned.kernel) == tuned.code)
+    return sorted(found, key=lambda tuned: tuned.key)
 
 
 def keep(found: Sequence[Tuned]) -> None:

@@ -1,7 +1,9 @@
 """assay ops: the table of ops and their kernels."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from engine.shell import options as o
 
@@ -11,8 +13,16 @@ if TYPE_CHECKING:
 NOT_HERE = {"cpu": "not on this CPU", "cuda": "no such GPU here"}
 
 
-def ops(as_json: o.Json = False) -> None:
+def ops(
+    tuning: Annotated[
+        bool, typer.Option("--tuning", help="What was measured to suit this machine, instead.")
+    ] = False,
+    as_json: o.Json = False,
+) -> None:
     """List every op, its signature, and which kernels are certified on this machine."""
+    if tuning:
+        _tuning(as_json)
+        return
     from rich.markup import escape
     from rich.table import Table
 
@@ -48,3 +58,20 @@ def ops(as_json: o.Json = False) -> None:
             table.add_row(first[0], variant, listed, certificate, escape(first[1]))
         table.add_section()
     stdout().print(table)
+
+
+def _tuning(as_json: bool) -> None:
+    """What is kept of kernels as they are now."""
+    from dataclasses import asdict
+
+    from engine.shell.show import stdout
+    from engine.shell.tune import table_of
+    from kernels.tuning import current
+
+    found = current()
+    if as_json:
+        print(json.dumps([asdict(one) for one in found]))
+    elif found:
+        stdout().print(table_of(found))
+    else:
+        print("nothing was measured on this machine yet: assay tune MODEL")

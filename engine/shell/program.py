@@ -21,6 +21,7 @@ from engine.shell import (
     run,
     sparsify,
     tokenize,
+    tune,
 )
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     place.place: "Choose a sparse model's neurons for the GPU.",
     ops.ops: "List ops and their kernels.",
     certify.certify: "Try kernels, keep certificates.",
+    tune.tune: "Measure what suits this machine.",
 }
 for command, summary in COMMANDS.items():
     app.command(short_help=summary)(command)

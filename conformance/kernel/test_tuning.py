@@ -1,0 +1,161 @@
+"""Knobs: whatever they are set to, a kernel gives the same bits; what is measured is kept and
+found again, as long as it is of the kernel as it is."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.conftest import DEEP
+from kernels import tuning
+from kernels.cache import ready
+from kernels.call import stages
+from kernels.certificates import code_of
+from kernels.cpu import linear_amx, linear_amx_bf16
+from kernels.cpu.amx import request
+from kernels.cpu.linear import STREAM
+from kernels.kernel import Kernel
+from kernels.provenance import machine
+from kernels.table import KERNELS, find
+from kernels.tuning import Tuned, chosen, current, keep, key_of, load, starting
+from reference.table import OPS
+
+HAVE_KNOBS = [kernel for kernel in KERNELS if kernel.knobs]
+FAMILIES = json.loads(tuning.files("kernels").joinpath(tuning.STARTING).read_text())
+SHAPES = {"tokens": (1, 2, 3, 5, 17, 33, 70), "out": (1, 16, 31, 130), "hidden": (256, 512, 2304)}
+QUICK_FORMATS = ("F16", "Q4_0", "Q6_K")
+LINEAR = OPS["linear"]
+
+
+def here() -> list[Kernel]:
+    """Kernels with knobs that run on this machine; tiles that it has not are emulated."""
+    found = [k for k in HAVE_KNOBS if not k.missing() and (DEEP or k.format in QUICK_FORMATS)]
+    if not request():
+        for name, share in linear_amx.EMULATED_SHARES.items():
+            if DEEP or name == "Q4_0":
+                found.append(replace(find(f"linear/cpu/amx/{name}"), share=share))
+        bf16 = find("linear/cpu/amx/F16")
+        found.append(replace(bf16, share=linear_amx_bf16.EMULATED_SHARES["F16"]))
+    return found
+
+
+def out_of(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> bytes:
+    """What it makes of a case, by two threads, with these values of its knobs."""
+    inputs = LINEAR.make(LINEAR.case(sizes, format=kernel.format))
+    out = np.full((sizes["tokens"], sizes["out"]), np.nan, np.float32)
+    for share, block, _ in stages(kernel, dict(inputs), {"out": out}, tuning=values):
+        for thread in range(2):
+            share(block, thread, 2)
+    return out.tobytes()
+
+
+@pytest.mark.parametrize("kernel", here(), ids=lambda kernel: kernel.name)
+@given(data=st.data())
+def test_any_tuning_gives_the_same_bits(kernel, data):
+    """The law of knobs, over the whole space of them."""
+    values = {knob.name: data.draw(st.sampled_from(knob.values)) for knob in kernel.knobs}
+    sizes = {axis: data.draw(st.sampled_from(sizes)) for axis, sizes in SHAPES.items()}
+    assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
+
+
+@pytest.mark.parametrize("kernel", HAVE_KNOBS, ids=lambda kernel: kernel.name)
+def test_starting_values_are_among_those_that_are_tried(kernel):
+    """Of every family of CPUs; and no knob's default is another value."""
+    for features in ([], *(family["features"] for family in FAMILIES)):
+        values = starting(kernel, frozenset(features))
+        assert list(values) == [knob.name for knob in kernel.knobs]
+        assert all(values[knob.name] in knob.values for knob in kernel.knobs)
+    assert all(knob.default in knob.values for knob in kernel.knobs)
+
+
+def test_the_table_of_starting_values_names_what_there_is():
+    """Every row is of kernels and knobs that exist, and of features by LLVM's names."""
+    names = {part for k in KERNELS for part in (k.name, k.name.rpartition("/")[0], "linear/cpu")}
+    knobs = {knob.name for kernel in KERNELS for knob in kernel.knobs}
+    for family in FAMILIES:
+        assert set(family) == {"family", "features", "measured", "values"}
+        assert set(family["values"]) <= names
+        assert {name for values in family["values"].values() for name in values} <= knobs
+
+
+def test_the_longest_part_of_a_name_counts(monkeypatch):
+    """And the first family whose features the CPU has; without any the defaults."""
+    rows = [
+        {"features": ["a", "b"], "values": {"linear/cpu": {"near": 0}}},
+        {
+            "features": ["a"],
+            "values": {
+                "linear/cpu": {"ahead": 512, "near": 0, "none of its": 3},
+                "linear/cpu/generic": {"ahead": 1024},
+                "linear/cpu/generic/F16": {"ahead": 4096},
+                "linear/cpu/gen": {"ahead": 8192},
+            },
+        },
+    ]
+    monkeypatch.setattr(tuning, "_starting", lambda: rows)
+    kernel, defaults = find("linear/cpu/generic/F16"), {knob.name: knob.default for knob in STREAM}
+    assert starting(kernel, frozenset()) == defaults
+    assert starting(kernel, frozenset("a")) == defaults | {"ahead": 4096, "near": 0}
+    assert starting(kernel, frozenset("ab")) == defaults | {"near": 0}
+    other = find("linear/cpu/generic/F32")
+    assert starting(other, frozenset("a"))["ahead"] == 1024
+
+
+SHAPE = {"hidden": 256, "out": 64}
+
+
+def a_tuning(kernel: Kernel, **changes: object) -> Tuned:
+    values = {knob.name: knob.values[-1] for knob in kernel.knobs}
+    found = Tuned(*key_of(kernel, SHAPE, 2), values, 1.2, (1.1, 1.3), "2026-11-23T00:00:00+00:00")
+    return replace(found, **changes)
+
+
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path):
+    kernel = find("linear/cpu/generic/F16")
+    code_of(kernel)  # from the folder of all tests
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    return kernel
+
+
+def test_what_was_measured_is_kept(own_cache):
+    """The last of a key counts; lines that are none are nothing."""
+    first, last = a_tuning(own_cache, gain=1.1), a_tuning(own_cache, gain=1.5)
+    keep([first])
+    keep([last])
+    path = ready() / tuning.KEPT
+    path.write_bytes(path.read_bytes() + b'\xff\xfe not a line\n{"kernel": 3}\n')
+    assert load() == {last.key: replace(last, spread=[1.1, 1.3])}
+    assert chosen(own_cache, SHAPE, 2, load()) == last.values
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"code": "other"}, {"machine": "other"}, {"threads": 3}, {"shape": "hidden=256,out=65"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_was_measured_of_something_else_is_not_used(own_cache, changes):
+    """Other machine code, another machine, more threads, other sizes."""
+    keep([a_tuning(own_cache, **changes)])
+    assert chosen(own_cache, SHAPE, 2, load()) == starting(own_cache)
+
+
+def test_values_that_no_knob_has_are_not_used(own_cache):
+    """Nobody tried them."""
+    keep([a_tuning(own_cache, values={"ahead": 3, "near": 0, "unknown": 1})])
+    assert chosen(own_cache, SHAPE, 2, load()) == starting(own_cache) | {"near": 0}
+
+
+def test_what_is_kept_of_kernels_as_they_are_is_listed(monkeypatch):
+    """In the order of names; not what is of other machine code."""
+    kernels = [find("linear/cpu/generic/F32"), find("linear/cpu/generic/F16")]
+    for kernel in kernels:
+        code_of(kernel)
+    found = [a_tuning(kernel) for kernel in kernels]
+    stale = replace(found[0], code="other")
+    monkeypatch.setattr(tuning, "load", lambda: {one.key: one for one in (*found, stale)})
+    assert current() == found[::-1]
+    assert all(one.machine == machine() for one in current())
