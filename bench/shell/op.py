@@ -27,6 +27,9 @@ def op(
     format: Annotated[str | None, typer.Option(help="Weight format, e.g. Q4_0.")] = None,
     shape: Annotated[str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048,out=5632.")] = "",
     variant: Annotated[str | None, typer.Option(help="One variant only.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All variants, not only what this machine would use.")
+    ] = False,
     values: Annotated[str, typer.Option(help="Kind of values: normal, spiky, …")] = "normal",
     seed: Annotated[int, typer.Option(help="Same seed, same inputs.")] = 0,
     secret: Annotated[int, typer.Option(help="Of a trial: what fills memory around arrays.")] = 0,
@@ -35,8 +38,8 @@ def op(
 ) -> None:
     """Run one op alone: its error, its time, its share of the limit.
 
-    The error is told against its bound, the time on hot and on cold caches, all variants in turns,
-    and the share is that of what memory and arithmetic of this machine allow at best.
+    The error is told against its bound, the time on hot and on cold caches, variants in turns, and
+    the share is that of what memory and arithmetic of this machine allow at best.
     """
     from bench.alone import alone
     from bench.conditions import conditions
@@ -61,6 +64,8 @@ def op(
     usable = [k for k in kernels if not k.missing() and k.takes(case.shape)]
     if not usable:
         raise ValueError(f"no kernel of {name} serves here: {_why(kernels, variant)}")
+    if not every:
+        usable = serving(usable)
     busy = conditions().busy
     bar = progress_bar()
     bar.live.auto_refresh = False  # a thread that redraws would take a core from the kernels
@@ -79,6 +84,13 @@ def op(
         line = f"assay: {wrong[0].kernel.name}: {wrong[0].verdict.failure}"
         stderr.print(line, highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(1)
+
+
+def serving(kernels: "Sequence[Kernel]") -> "list[Kernel]":
+    """Of an op's kernels, best first, those that an engine would use: in either numerics the
+    first."""
+    first = {kernel.numerics: kernel for kernel in reversed(kernels)}
+    return [kernel for kernel in kernels if first[kernel.numerics] is kernel]
 
 
 def parse_shape(text: str) -> dict[str, int]:

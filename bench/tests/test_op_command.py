@@ -12,10 +12,11 @@ from bench.alone import Asked
 from bench.cases import CACHES
 from bench.limits import Bandwidth, Cache, Limits, Peak
 from bench.op_run import Lab, OpRun
+from bench.shell.op import serving
 from engine.shell import main
 from kernels.cpu.team import Team
 from kernels.kernel import Kernel
-from kernels.table import KERNELS, find
+from kernels.table import KERNELS, find, variants
 from reference.table import OPS
 
 KEYS = {
@@ -74,7 +75,7 @@ def rows_of(outcome):
 
 def test_json_has_every_figure_of_every_variant(assay):
     """A row a variant: its error, and on hot and cold caches its time, rates and share."""
-    rows = rows_of(assay(*NORM, "--values", "spiky", "--seed", "3", "--json"))
+    rows = rows_of(assay(*NORM, "--all", "--values", "spiky", "--seed", "3", "--json"))
     assert [row["kernel"] for row in rows] == ["rms_norm/cpu/generic", "rms_norm/cpu/scalar"]
     for row in rows:
         assert set(row) == KEYS
@@ -102,6 +103,15 @@ def test_shares_and_rates_are_of_the_times(assay, probes):
     assert probes == [False]
 
 
+def test_what_an_engine_would_use_is_shown(assay):
+    """Of each numerics the first kernel that runs here; --all has the fallback, too."""
+    assert [row["kernel"] for row in rows_of(assay(*NORM, "--json"))] == ["rms_norm/cpu/generic"]
+    kernels = [k for k in variants("linear", "F16") if not k.missing()]
+    exact = [k for k in kernels if k.numerics == "exact"]
+    fast = [k for k in kernels if k.numerics == "fast"]
+    assert serving(kernels) == [*fast[:1], exact[0]]
+
+
 def test_one_variant_alone(assay):
     """--variant judges and times that one only."""
     rows = rows_of(assay(*NORM, "--variant", "scalar", "--json"))
@@ -111,7 +121,8 @@ def test_one_variant_alone(assay):
 def test_the_table_fits_eighty_columns(assay, monkeypatch):
     """Title, header, and two lines a variant: what programs get, for people."""
     monkeypatch.setattr("engine.shell.show.PIPE_WIDTH", 80)
-    code, stdout, _ = assay("linear", "--format", "Q4_0", "--shape", "tokens=1,hidden=256,out=64")
+    words = "linear", "--all", "--format", "Q4_0", "--shape", "tokens=1,hidden=256,out=64"
+    code, stdout, _ = assay(*words)
     lines = stdout.splitlines()
     assert code == 0
     title = "linear Q4_0 tokens=1,hidden=256,out=64: normal values, seed 0, 1 thread"

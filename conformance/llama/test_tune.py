@@ -1,0 +1,125 @@
+"""Knobs measured on a loaded model: what is chosen is kept and used, and no bit depends on it."""
+
+import json
+from contextlib import closing
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from engine import tune
+from engine.embedded import resolve
+from engine.model import Model
+from engine.options import Options
+from engine.shell import main
+from engine.tune import Group, Tuner, groups_of
+from kernels import tuning
+from kernels.tuning import load
+
+PROMPT = [1, 5, 9, 300]
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Weights of any size are measured, however busy the machine is; nothing is known."""
+    monkeypatch.setattr(tune, "LEAST", 0)
+    monkeypatch.setattr(tune, "BUSY", 1e9)
+    kept: list[bytes] = []
+    monkeypatch.setattr(tuning, "append", lambda _, data: kept.append(data))
+    monkeypatch.setattr(tuning, "read_all", lambda _: iter(kept))
+    return kept
+
+
+def story(**options) -> "closing[Model]":
+    return closing(Model(resolve("story"), Options(threads=2, context=64, **options)))
+
+
+def knobs(model: Model) -> dict[str, list[int]]:
+    return {name: list(map(int, values)) for name, values in model.plan.knobs.items()}
+
+
+def test_what_was_chosen_is_kept_and_changes_no_bit(measured):
+    """The first load measures each kernel and size once, the second takes what it found."""
+    with story(tune=False) as plain:
+        expected = plain.evaluate(PROMPT, 0).copy()
+    with story() as first:
+        chosen = knobs(first)
+        assert_array_equal(first.evaluate(PROMPT, 0), expected)
+    found = load()
+    assert len(found) == len(chosen) > 1
+    lines = len(measured)
+    with story() as second:
+        assert knobs(second) == chosen
+        assert groups_of(second.plan, found, 2) == []
+        assert_array_equal(second.evaluate(PROMPT, 0), expected)
+    assert len(b"".join(measured).splitlines()) == len(found)
+    assert len(measured) == lines + 1
+
+
+def test_of_a_small_model_nothing_is_measured(monkeypatch):
+    """Its weights lie in a cache."""
+
+    def never(*_):
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr(Tuner, "_turns", never)
+    with story() as model:
+        assert knobs(model)
+
+
+def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
+    """If the same takes too different times, all stays as it was and nothing is kept."""
+    monkeypatch.setattr(tune, "BUSY", 0)
+    with story(tune=False) as model:
+        before = knobs(model)
+        assert Tuner(model.plan, model.team, 1).tuned() == []
+        assert knobs(model) == before
+    assert not measured
+
+
+def test_the_faster_value_is_chosen_and_no_other(measured, monkeypatch):
+    """By times that are made up: asking 8 KiB ahead is faster by half, near makes no difference."""
+
+    def seconds(self: Tuner, groups: list[Group], steps: tuple[int, ...]) -> list[float]:
+        return [0.5 if group.now()["ahead"] == 8192 else 1.0 for group in groups]
+
+    monkeypatch.setattr(Tuner, "_pass", seconds)
+    with story(tune=False) as model:
+        before = [group.now() for group in groups_of(model.plan, {}, 2)]
+        found = Tuner(model.plan, model.team, 1).tuned()
+    assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
+    assert all((one.gain, one.spread) == (2.0, (2.0, 2.0)) for one in found)
+
+
+def test_noise_changes_nothing(measured, monkeypatch):
+    """Times that do not depend on knobs, however they differ, leave the values as they were."""
+    rng = np.random.default_rng(1)
+
+    def seconds(self: Tuner, groups: list[Group], steps: tuple[int, ...]) -> list[float]:
+        return list(rng.lognormal(0, 0.002, len(groups)))
+
+    monkeypatch.setattr(Tuner, "_pass", seconds)
+    with story(tune=False) as model:
+        before = [group.now() for group in groups_of(model.plan, {}, 2)]
+        found = Tuner(model.plan, model.team, 1).tuned()
+    assert [one.values for one in found] == before
+
+
+def assay(monkeypatch, capfd, *words: str) -> str:
+    monkeypatch.setattr("sys.argv", ["assay", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return str(capfd.readouterr().out)
+
+
+def test_the_program_measures_and_shows_what_was_chosen(measured, monkeypatch, capfd):
+    """`assay tune` once, then nothing is left; `assay ops --tuning` as a table and as JSON."""
+    assert "nothing was measured" in assay(monkeypatch, capfd, "ops", "--tuning")
+    words = "tune", "story", "-t", "2", "--seconds", "0.1"
+    assert "ahead=" in assay(monkeypatch, capfd, *words)
+    assert "nothing new" in assay(monkeypatch, capfd, *words)
+    assert "linear/cpu/" in assay(monkeypatch, capfd, "ops", "--tuning")
+    rows = json.loads(assay(monkeypatch, capfd, "ops", "--tuning", "--json"))
+    assert {row["kernel"].split("/")[0] for row in rows} == {"linear"}
+    assert {row["threads"] for row in rows} == {2}
