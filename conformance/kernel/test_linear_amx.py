@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -14,12 +15,12 @@ from conformance.kernel.elsewhere import called, python_for
 from conformance.kernel.here import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu import linear_amx, linear_amx_bf16
-from kernels.cpu.packing import BF16_PACKINGS, PACKINGS
 from kernels.cpu.share import pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
 from kernels.kernel import Kernel
-from kernels.table import AMX_BF16, AMX_INT8
+from kernels.knob import array_of
+from kernels.table import AMX_BF16, AMX_INT8, find
 from kernels.trial import EMULATED_MOST
 from reference.formats import FORMATS
 
@@ -27,15 +28,15 @@ from reference.formats import FORMATS
 LIKES = {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
 DEEP = bool(os.environ.get("ASSAY_DEEP"))
 INT8 = [
-    Kernel("linear", "amx", share, f, pack=PACKINGS[f], activations="int8")
+    replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
     for f, share in linear_amx.EMULATED_SHARES.items()
     if f in LIKES or DEEP
 ]
 BF16 = [
-    Kernel("linear", "amx", share, f, pack=BF16_PACKINGS[f], activations="bf16", numerics="fast")
+    replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
     for f, share in linear_amx_bf16.EMULATED_SHARES.items()
 ]
-TOKENS, ALONE = linear_amx.TOKENS, linear_amx.ALONE
+TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
 X86 = llvm.get_process_triple().startswith("x86_64")
 
 each_kernel = pytest.mark.parametrize("kernel", INT8 + BF16, ids=lambda k: k.format)
@@ -58,6 +59,7 @@ SHAPES = [
     *({"tokens": t, "hidden": 96, "out": 33} for t in (ALONE, ALONE + 1, 15, 16, 17, 32, 33, 49)),
     {"tokens": 20, "hidden": 32 * 65, "out": 17},
     {"tokens": 17, "hidden": 32 * 513, "out": 17},
+    {"tokens": 5, "hidden": 32 * (linear_amx.DEEPEST + 9), "out": 16 * linear_amx.TOGETHER + 5},
     {"tokens": TOKENS + 17, "hidden": 32 * 33, "out": 17},
 ]
 
@@ -110,6 +112,7 @@ def test_nothing_beyond_the_packed_weight_is_read(kernel: Kernel):
             "scale": np.ones((tokens, hidden // 32), np.float32),
             "total": np.full((tokens, hidden // 32), 32, np.int32),
             "weight": at_page_end(kernel.pack(inputs["weight"])),
+            "tuning": array_of(kernel.knobs, {}),
             "out": np.full((tokens, out), np.nan, np.float32),
         }
         kernel.share(pack_words(kernel.share.signature, values))
@@ -154,9 +157,9 @@ def innermost(text: str, word: str) -> list[list[str]]:
 def test_inner_loops_are_tiles(tmp_path: Any):
     """For a CPU with AMX, whatever this one has.
 
-    Two blocks of bytes take three vector instructions for each of sixteen tokens, and fewer moves
-    than tokens. Pairs take a tile load for each product where there are two tiles of tokens, else
-    three for two, and no vectors.
+    Four blocks of bytes take three vector instructions for each of sixteen tokens, and fewer moves
+    than there are dots. Pairs take a tile load for each product where there are two tiles of
+    tokens, and no vectors.
     """
     features = AMX_INT8 | AMX_BF16 | {"f16c"}
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
@@ -165,11 +168,11 @@ def test_inner_loops_are_tiles(tmp_path: Any):
     (bytes_,) = innermost(text, "tdpbssd")
     names = ("tdpbssd", "tileloadd", "tilestored", "vcvtdq2ps", "vmulps", "vfmadd", "vcvtph2ps")
     counts = [sum(name.startswith(n) for name in bytes_) for n in names]
-    assert counts == [2, 4, 2, 32, 32, 32, 2]
-    assert sum(name.startswith("vmov") for name in bytes_) < 16
+    assert counts == [4, 8, 4, 64, 64, 64, 0]
+    assert sum(name.startswith("vmov") for name in bytes_) < 32
     assert not [name for name in bytes_ if name.startswith("call")]
 
     pairs = innermost(text, "tdpbf16ps")
     counted = ((p.count("tdpbf16ps"), p.count("tileloadd")) for p in pairs)
-    assert {(loads * 4) // products for products, loads in counted} == {4, 6}
+    assert {(loads * 4) // products for products, loads in counted} == {4}
     assert not [name for p in pairs for name in p if name.startswith(("v", "call", "tilestored"))]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ import pytest
 
 from conformance.conftest import DEAF
 from conformance.llama.small_models import Small
+from conformance.said import complaints
 from engine import Engine, PromptError, SamplingParams
 from engine.config import ModelError
+from engine.embedded import resolve
 from engine.gguf_file import GGUFError
 from engine.model import NumericalError
 from engine.tokenizer.vocab import TokenizerError
@@ -27,6 +30,7 @@ from reference.transformer import Weight
 PROGRAM = Path(sys.executable).with_name("assay")
 REFUSALS = (GGUFError, ModelError, TokenizerError)
 SMALL = Small(blocks=1)
+SOON = 2.0  # seconds: one is promised where other tests do not want the cores as well
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def assay(*arguments: str | Path, **options: Any) -> tuple[int, str, str]:
 
 def fault(outcome: tuple[int, str, str]) -> str:
     """The one line on stderr of a program that failed."""
-    code, _, stderr = outcome
+    code, _, stderr = outcome[0], outcome[1], complaints(outcome[2])
     assert code == 1, stderr
     assert stderr.startswith("assay: ")
     assert stderr.count("\n") == 1
@@ -93,7 +97,7 @@ def test_program_tokenizes(model: Path) -> None:
 def test_program_runs_one_op() -> None:
     """`assay op` prints each kernel's error against its bound, its time and its rates."""
     shape = "tokens=1,hidden=256,out=512"
-    code, stdout, _ = assay("op", "linear", "--format", "Q4_0", "--shape", shape, "--json")
+    code, stdout, _ = assay("op", "linear", "--format", "Q4_0", "--shape", shape, "--all", "--json")
     rows = json.loads(stdout)
     assert code == 0
     assert {row["kernel"].split("/")[-1] for row in rows} == {"Q4_0"}
@@ -127,8 +131,27 @@ def test_program_is_interrupted(tmp_path: Path) -> None:
         assert program.stdout.read(20)
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=30)
-        assert said == b"assay: interrupted\n"
+        assert complaints(said.decode()) == "assay: interrupted\n"
         assert program.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["run", "certify"])
+@pytest.mark.parametrize("after", [0.3, 1.2, 2.5, 4.0])
+def test_program_is_interrupted_while_it_compiles(tmp_path, command, after) -> None:
+    """Ctrl-C, which a terminal sends to children too, ends the program soon and with one line: the
+    compiler has nothing to say."""
+    model = [resolve("story"), "-p", "5 6"] if command == "run" else ["--op", "attention"]
+    with subprocess.Popen(
+        [PROGRAM, command, *model], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "ASSAY_CACHE": str(tmp_path / "nothing kept")}, start_new_session=True,
+    ) as program:  # fmt: skip
+        time.sleep(after)
+        began = time.monotonic()
+        os.killpg(program.pid, signal.SIGINT)
+        _, said = program.communicate(timeout=30)
+    assert time.monotonic() - began < SOON
+    assert complaints(said.decode()) == "assay: interrupted\n"
+    assert program.returncode == 1
 
 
 def test_program_started_where_interrupts_are_ignored(model: Path) -> None:

@@ -35,14 +35,16 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
             "sparse_axpy.py", "first_byte, last = begin // elements * size, end // elements * size"
         ),
         Place("sparse_linear.py", "begin_rows(where, min(group + 1, end - 1), active, following)"),
-        Place("sparse_linear.py", "NEVER = 1 << 20"),
     ),
     "how many tokens, rows or blocks go together changes no order of sums": (
         Place("attention.py", "FEW = 8", "8 -> 7"),
-        Place("linear_amx.py", "DEEPEST = 64"),
+        Place("linear_amx.py", "PANEL = 1536"),
+        Place("linear_amx.py", "DEEPEST = 192"),
+        Place("linear_amx.py", "TILES = 8, 16"),
+        Place("linear_amx.py", "TOGETHER = 4"),
         Place(
             "linear_amx.py",
-            "most = min(deepest, PANEL // ((count + ROWS - 1) // ROWS)) // whole * whole",
+            "most = min(deepest, size // ((count + ROWS - 1) // ROWS)) // whole * whole",
             "1 -> 0",
         ),
         Place("linear_bf16.py", "BLOCKING = Blocking("),
@@ -73,7 +75,7 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
             "2 -> 3",
         ),
         Place("attention_sums.py", "VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]", "16 -> 17"),
-        Place("linear_amx.py", "extras = scales * layout.parts if layout.m else 1", "1 -> 0"),
+        Place("linear_amx.py", "extras = met * parts if layout.m else 1", "1 -> 0"),
         Place(
             "linear_blocks.py",
             "words, extras = 8 * meeting.words * size, layout.parts * size",
@@ -197,7 +199,7 @@ UNSEEN: dict[str, tuple[Place, ...]] = {
     "wrong at one size alone": (
         Place(
             "linear_amx.py",
-            "most = min(deepest, PANEL // ((count + ROWS - 1) // ROWS)) // whole * whole",
+            "most = min(deepest, size // ((count + ROWS - 1) // ROWS)) // whole * whole",
             "1 -> 2",
         ),
         Place(

@@ -12,7 +12,7 @@ import pytest
 
 from conformance.rooms import ROOT, Copy
 from kernels.certificates import Certificate, Key, Store
-from kernels.certify import certify
+from kernels.certify import Trials, certify
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.kernel import Kernel
 from kernels.table import KERNELS, find, variants
@@ -225,10 +225,15 @@ def test_a_variant_can_be_asked_for(store):
 
 def test_what_has_no_certificate_is_tried_and_told(store):
     """Missing certificates are made by child processes, kept, and reported one by one."""
-    told: list[tuple[int, str]] = []
+    told: list[Trials] = []
     needs = [Need("relu"), Need("add")]
-    chosen = Chooser(store).choose(needs, lambda count, c: told.append((count, c.kernel)))
-    assert sorted(told) == [(2, "add/cpu/generic"), (2, "relu/cpu/generic")]
+    chosen = Chooser(store).choose(needs, told.append)
+    names = ["add/cpu/generic", "relu/cpu/generic"]
+    assert sorted(t.certificate.kernel for t in told if t.certificate) == names
+    assert {t.total for t in told} == {2}
+    assert [t.done for t in told] == sorted(t.done for t in told)
+    assert (told[-1].done, told[-1].trying) == (2, ())
+    assert {name for t in told for name in t.trying} == set(names)
     for kernel in chosen.values():
         kept = store.get(kernel)
         assert kept is not None

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from conformance.rooms import Copy
-from kernels.certificates import Store
+from kernels.certificates import Certificate, Store
+from kernels.certify import Trials
 from kernels.choose import Chooser, Need
 from kernels.domain import beyond, covers, extent, fixed, node_cases
 from kernels.table import find
@@ -60,14 +61,18 @@ def test_a_large_weight_is_judged_by_some_rows():
 def test_a_node_beyond_is_tried_once(tmp_path):
     """The certificate grows by the node's shape, and does not have to grow again."""
     store, needs = Store(tmp_path / "certificates.jsonl"), [Need("add", None, (("width", 5632),))]
-    told = []
+    told: list[Certificate] = []
+
+    def came(trials: Trials) -> None:
+        told.extend(filter(None, [trials.certificate]))
+
     for _ in range(2):
-        Chooser(store, limits={"tokens": 700}).choose(needs, lambda _, one: told.append(one))
+        Chooser(store, limits={"tokens": 700}).choose(needs, came)
     (first,) = told
     assert first.axes["tokens"][1] >= 700
     assert first.shapes == ({"tokens": 700, "width": 5632},)
     more = [Need("add", None, (("width", 11008),))]
-    Chooser(store, limits={"tokens": 700}).choose(more, lambda _, one: told.append(one))
+    Chooser(store, limits={"tokens": 700}).choose(more, came)
     assert told[1].cases < 10 < first.cases  # what is known is not tried again
     kept = store.get(find("add/cpu/generic"))
     assert [shape["width"] for shape in kept.shapes] == [11008, 5632]

@@ -13,7 +13,7 @@ from conformance.llama.small_models import Small
 from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options
-from engine.plan import Plan, calls_of, need, shape_of, with_kernels
+from engine.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
 from engine.stages import stages
 from kernels.call import bind
 from kernels.cpu.share import arguments, part, share
@@ -41,7 +41,8 @@ def model(
 def labels(graph: Graph) -> list[list[str]]:
     """The nodes of each stage, by label, with the kernels that come first in the table."""
     steps = with_kernels(graph, {need(n): variants(n.op, n.format)[0] for n in graph.nodes})
-    return [[steps[call.step].node.label for call in stage] for stage in stages(calls_of(steps))]
+    calls = calls_of([with_own(step, {"tokens": 16}) for step in steps])
+    return [[steps[call.step].node.label for call in stage] for stage in stages(calls)]
 
 
 def activation(name: str, *dims: int | str) -> Value:

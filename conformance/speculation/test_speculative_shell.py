@@ -11,6 +11,7 @@ import pytest
 
 from conformance.llama.small_models import Small
 from conformance.llama.spelling import EOS, Spelling
+from conformance.said import complaints
 from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.shell.run import GREEN, PLAIN
@@ -103,7 +104,7 @@ def test_colour_shows_drafted_tokens(inside: Inside, plain: str) -> None:
 
 def fault(outcome: tuple[int, str, str]) -> str:
     """The one line on stderr of a program that failed."""
-    code, stdout, stderr = outcome
+    code, stdout, stderr = outcome[0], outcome[1], complaints(outcome[2])
     assert (code, stdout) == (1, "")
     assert stderr.startswith("assay: ")
     assert stderr.count("\n") == 1

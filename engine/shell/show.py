@@ -28,7 +28,7 @@ from engine.watch import Watch
 from kernels.certify import Trials
 
 stderr = Console(stderr=True)
-SILENCE = 3.0  # seconds after which there is a line where there is no bar
+SILENCE = 5.0  # seconds after which there is a line where there is no bar
 PIPE_WIDTH = 200  # columns of a table that no terminal limits
 
 

@@ -247,22 +247,21 @@ def multiply(tag: Any, layout: Layout) -> Any:
         issue(state, 0, 4, 5, where, 0, dots)
         if pieces > 1:
             issue(state, 1, 6, 7, where, 1, dots)
-        for piece in range(0, pieces, UNDER_WAY):
-            if piece + 2 < pieces:
-                issue(state, 2, 4, 5, where, piece + 2, dots)
+        piece = 0
+        while piece + UNDER_WAY + 2 <= pieces:
+            issue(state, 2, 4, 5, where, piece + 2, dots)
             sums = add(sums, dots, weights, met, unit, piece)
-            if piece + 3 < pieces:
-                issue(state, 3, 6, 7, where, piece + 3, dots)
-            if piece + 1 < pieces:
-                sums = add(sums, dots, weights, met, unit, piece + 1)
-            if piece + 4 < pieces:
-                issue(state, 0, 4, 5, where, piece + 4, dots)
-            if piece + 2 < pieces:
-                sums = add(sums, dots, weights, met, unit, piece + 2)
-            if piece + 5 < pieces:
-                issue(state, 1, 6, 7, where, piece + 5, dots)
-            if piece + 3 < pieces:
-                sums = add(sums, dots, weights, met, unit, piece + 3)
+            issue(state, 3, 6, 7, where, piece + 3, dots)
+            sums = add(sums, dots, weights, met, unit, piece + 1)
+            issue(state, 0, 4, 5, where, piece + 4, dots)
+            sums = add(sums, dots, weights, met, unit, piece + 2)
+            issue(state, 1, 6, 7, where, piece + 5, dots)
+            sums = add(sums, dots, weights, met, unit, piece + 3)
+            piece += UNDER_WAY
+        for last in range(piece, pieces):
+            if last + 2 < pieces:
+                issue(state, 0, 4, 5, where, last + 2, dots)
+            sums = add(sums, dots, weights, met, unit, last)
         return sums
 
     @inner

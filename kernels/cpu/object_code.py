@@ -30,7 +30,7 @@ from kernels.cpu.construction import complaint_about, complaint_about_object
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
 ENTRY = "share"  # the name of the C function
-WRAPPER = "_ZN7cpython"  # how the names begin of functions that Python calls
+WRAPPERS = "_ZN7cpython", "cfunc."  # how the names begin of what Python and C call
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,12 @@ def assembly(function: Callable[..., None]) -> str:
 def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
     """LLVM's IR of the share as it will be machine code: its C function and what that reaches."""
     callback: Any = CFunc(function, (C_SIGNATURE.args, C_SIGNATURE.return_type), {}, OPTIONS)
-    with global_compiler_lock, _garbage_kept(), _parts_as_they_are():
+    with global_compiler_lock, _garbage_kept():
         result = callback._compile_uncached()
         library = result.library
+        library._finalize_final_module = lambda: None  # which would have Numba's engine load it
         library.finalize()
     module = library._final_module
-    passes, builder = library.codegen._module_pass_manager()
-    passes.run(module, builder)
     entry = module.get_function(result.fndesc.llvm_cfunc_wrapper_name)
     defined = [v for v in (*module.functions, *module.global_variables) if not v.is_declaration]
     for value in defined:
@@ -147,56 +146,47 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def _parts_as_they_are() -> Iterator[None]:
+def _leave_parts_as_they_are() -> None:
     """Numba optimises every function that another calls, makes machine code of it and loads that;
     then it does the same with the caller, which has all of it inlined. A quarter of the time of
-    compiling goes there. What Python cannot call is left as it is: the whole is optimised."""
+    compiling goes there. What is called by compiled code alone is left as it is from now on, for
+    the whole to be optimised; whoever compiles it first, since equal sources are to give equal
+    bytes in every process."""
     library, context = CPUCodeLibrary, CPUContext
-    before = {
-        (where, name): getattr(where, name)
-        for where, name in (
-            (library, "_optimize_functions"),
-            (library, "_optimize_final_module"),
-            (library, "_finalize_final_module"),
-            (context, "get_executable"),
-        )
-    }
+    optimise, finalise = library._optimize_final_module, library._finalize_final_module
+    optimise_functions, load = library._optimize_functions, context.get_executable
 
     def functions(self: Any, module: Any) -> None:
-        if _for_python(module):
-            before[library, "_optimize_functions"](self, module)
+        if _is_called_from_outside(module):
+            optimise_functions(self, module)
         else:
             module.data_layout = self._codegen._data_layout
 
     def whole(self: Any) -> None:
-        if _for_python(self._final_module):
-            before[library, "_optimize_final_module"](self)
+        if _is_called_from_outside(self._final_module):
+            optimise(self)
 
-    def finalized(self: Any) -> None:
-        if _for_python(self._final_module):
-            before[library, "_finalize_final_module"](self)
+    def finalised(self: Any) -> None:
+        if _is_called_from_outside(self._final_module):
+            finalise(self)
         self._finalized = True
 
     def executable(self: Any, own: Any, described: Any, env: Any) -> Any:
-        if _for_python(own._final_module):
-            return before[context, "get_executable"](self, own, described, env)
+        if _is_called_from_outside(own._final_module):
+            return load(self, own, described, env)
         name = described.qualname.rpartition(".")[2]
         return _dynfunc.make_function(described.lookup_module(), name, "", 0, env, (own,))
 
-    replaced = (functions, whole, finalized, executable)
-    try:
-        for (where, name), function in zip(before, replaced, strict=True):
-            setattr(where, name, function)
-        yield
-    finally:
-        for (where, name), function in before.items():
-            setattr(where, name, function)
+    library._optimize_functions, context.get_executable = functions, executable
+    library._optimize_final_module, library._finalize_final_module = whole, finalised
 
 
-def _for_python(module: llvm.ModuleRef) -> bool:
-    """Whether one of its functions is what Numba wraps another in for Python to call."""
-    return any(f.name.startswith(WRAPPER) and not f.is_declaration for f in module.functions)
+def _is_called_from_outside(module: llvm.ModuleRef) -> bool:
+    """Whether one of its functions is what Numba wraps another in for Python or C to call."""
+    return any(f.name.startswith(WRAPPERS) and not f.is_declaration for f in module.functions)
+
+
+_leave_parts_as_they_are()
 
 
 class Loaded:

@@ -205,6 +205,7 @@ class Program:
         rows = [(share.address, block.ctypes.data, own) for (share, block), own in pairs]
         self.words = np.array([0, len(rows), *chain(*rows)], np.uint64)
         self._alive = [block for _, block in entries], alive
+        self.entries = len(rows)
 
 
 class Team:
