@@ -102,6 +102,11 @@ class Tuner:
             self._choose(groups, knob, turns)
         after = [group.now() for group in groups]
         gains = self._compared(groups, before, after, (1,), turns)
+        for i, (group, gain) in enumerate(zip(groups, gains, strict=True)):
+            if np.median(gain) < 1:  # what was faster by itself, or seemed to be, is not
+                alone = {k.name: before[i][k.name] for k in group.kernel.knobs if k.tokens == (1,)}
+                group.set(after[i] | alone)
+                after[i], gains[i] = group.now(), [1.0]
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return [
             Tuned(*key_of(group.kernel, group.shape, threads), chosen, *told(gain), when)

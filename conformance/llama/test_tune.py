@@ -17,6 +17,7 @@ from kernels import tuning
 from kernels.tuning import load
 
 PROMPT = [1, 5, 9, 300]
+LATE = 0  # from which pass on times are others
 
 
 @pytest.fixture
@@ -89,6 +90,28 @@ def test_the_faster_value_is_chosen_and_no_other(measured, monkeypatch):
         found = Tuner(model.plan, model.team, 1).tuned()
     assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
     assert all((one.gain, one.spread) == (2.0, (2.0, 2.0)) for one in found)
+
+
+def test_what_is_slower_in_the_end_is_taken_back(measured, monkeypatch):
+    """8 KiB ahead seemed faster until all that was chosen was compared with all that was before."""
+    calls = 0
+
+    def seconds(self: Tuner, groups: list[Group], steps: tuple[int, ...]) -> list[float]:
+        nonlocal calls
+        calls += 1
+        faster = 0.5 if calls < LATE else 2.0
+        return [faster if group.now()["ahead"] == 8192 else 1.0 for group in groups]
+
+    monkeypatch.setattr(Tuner, "_pass", seconds)
+    with story(tune=False) as model:
+        groups = groups_of(model.plan, {}, 2)
+        knobs_in_turn = dict.fromkeys(k for group in groups for k in group.kernel.knobs)
+        turns, steps = tune.MOST, sum(len(knob.values) + 2 for knob in knobs_in_turn)
+        monkeypatch.setattr(f"{__name__}.LATE", 7 + turns * steps)
+        before = [group.now() for group in groups]
+        found = Tuner(model.plan, model.team, 1e9).tuned()
+    assert [one.values for one in found] == before
+    assert {one.gain for one in found} == {1.0}
 
 
 def test_noise_changes_nothing(measured, monkeypatch):
