@@ -62,6 +62,16 @@ SIGNATURE = "control: u64[words], sync: i32[lines] -> "
 
 
 @inner
+def spin_past(sync, index, seen, spins):
+    """Whether sync[index] differs from `seen` within so many pauses."""
+    for _ in range(spins):
+        if atomic_load(sync, index) != seen:
+            return True
+        pause()
+    return False
+
+
+@inner
 def wait_past(sync, index, seen, spins, own):
     """Spin, yield, and sleep once, until sync[index] differs from `seen`; whether it does.
 
@@ -69,10 +79,8 @@ def wait_past(sync, index, seen, spins, own):
     some waits: the more, the oftener that happens. Who goes to sleep counts first and looks then;
     who changes the word looks for sleepers afterwards: one of the two sees the other.
     """
-    for _ in range(spins):
-        if atomic_load(sync, index) != seen:
-            return True
-        pause()
+    if spin_past(sync, index, seen, spins):
+        return True
     if sync[own + WARY] > 0:
         sync[own + WARY] -= np.int32(1)
     else:
@@ -115,11 +123,10 @@ def take(sync, owner, stage):
 
 
 @inner
-def do_parts(entry, stage, sync, thread, n_threads):
-    """Do parts of an entry until all are begun, this thread's own first; how many it did."""
-    share, block, by_all = word_at(entry, 0), word_at(entry, 1), word_at(entry, 2)
+def do_others(share, block, stage, sync, thread, n_threads):
+    """Do the parts of other threads that nobody has begun; how many there were."""
     done = 0
-    for step in range(1 if by_all else n_threads):
+    for step in range(1, n_threads):
         owner = (thread + step) % n_threads
         if take(sync, owner, stage):
             call_share(share, block, owner, n_threads)
@@ -128,11 +135,22 @@ def do_parts(entry, stage, sync, thread, n_threads):
 
 
 @inner
+def ended(sync, done, n_threads):
+    """Count parts that were done; whether they were the last of the stage, and the next begins."""
+    if done == 0 or atomic_add(sync, DONE, np.int32(done)) + done < n_threads:
+        return False
+    atomic_add(sync, DONE, np.int32(-n_threads))
+    next_stage(sync)
+    return True
+
+
+@inner
 def run_program(control, sync, thread, n_threads):
     """Take part in the program until it is over, or in none; the stage after its last.
 
-    What is read of the program is that of the stage or of a later program, since a stage begins
-    after all that tells of it was written; parts can be taken in the stage itself alone.
+    A thread does its own part, and after a moment those of others. What is read of the program is
+    that of the stage or of a later program, since a stage begins after all that tells of it was
+    written; parts can be taken in the stage itself alone.
     """
     own, spins = OWN + LINE * thread, np.int64(control[SPINS])
     while True:
@@ -142,11 +160,15 @@ def run_program(control, sync, thread, n_threads):
         if i < 0 or i >= np.int64(word_at(program, ENTRIES)):
             return stage
         entry = program + np.uint64(8 * (HEAD + ENTRY * i))
-        done = do_parts(entry, stage, sync, thread, n_threads)
-        if done and atomic_add(sync, DONE, np.int32(done)) + done == n_threads:
-            atomic_add(sync, DONE, np.int32(-n_threads))
-            next_stage(sync)
-        else:
+        share, block, by_all = word_at(entry, 0), word_at(entry, 1), word_at(entry, 2)
+        done = 0
+        if take(sync, thread, stage):
+            call_share(share, block, thread, n_threads)
+            done = 1
+        if ended(sync, done, n_threads) or spin_past(sync, STAGE, stage, spins):
+            continue
+        done = 0 if by_all else do_others(share, block, stage, sync, thread, n_threads)
+        if not ended(sync, done, n_threads):
             while not wait_past(sync, STAGE, stage, spins, own):
                 pass
 
