@@ -129,7 +129,7 @@ class Arena:
     def trials(self, threads: int, working_set: int, cached: bool) -> list[Trial]:
         """Every way to move this working set on so many threads."""
         # prefetching costs issue slots where there is no latency to hide
-        ways = ("plain",) if cached else ("plain", "ahead")
+        ways = ("plain",) if cached else tuple(READS)
         reads = [(READS[way], streams) for way in ways for streams in (1, STREAMS)]
         n = _elements(working_set, threads)
         x, sums = self.data[:n].view(np.int32), np.zeros(threads * STEP, np.int32)
