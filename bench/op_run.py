@@ -25,6 +25,7 @@ from kernels.cpu.share import pack_words
 from kernels.cpu.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs
+from kernels.tuning import starting
 from reference.op import Arguments, Array
 
 SETS = 4  # of inputs for hot calls, over one weight
@@ -137,7 +138,7 @@ class Bound:
     def of(cls, work: Workload, inputs: Arguments, packed: Array | None) -> "Bound":
         kernel = work.bench.kernel
         outputs = empty_outputs(kernel.spec, work.bench.shape, kernel.format)
-        parts = stages(kernel, inputs, outputs, packed)
+        parts = stages(kernel, inputs, outputs, packed, tuning=starting(kernel))
         entries = [(share, block) for share, block, _ in parts]
         return cls(inputs, outputs, entries, [memory for _, _, memory in parts])
 

@@ -50,7 +50,8 @@ def stages(
         values["scratch"] = allocate((kernel.scratch(shape),), np.float32)
         values["scratch"].fill(np.nan)
     if kernel.knobs:
-        values["tuning"] = array_of(kernel.knobs, tuning)
+        values["tuning"] = allocate((len(kernel.knobs),), np.int64)
+        values["tuning"][:] = array_of(kernel.knobs, tuning)
     called = [(share, pack_words(share.signature, values), values) for share in kernel.shares]
     return result + called
 
@@ -60,11 +61,16 @@ def emulated(kernel: AnyKernel) -> bool:
     return isinstance(kernel, CudaKernel) and current().emulated
 
 
-def bind(kernel: AnyKernel, inputs: Arguments, outputs: Mapping[str, Array]) -> Run:
+def bind(
+    kernel: AnyKernel,
+    inputs: Arguments,
+    outputs: Mapping[str, Array],
+    tuning: Values = NONE_CHOSEN,
+) -> Run:
     """The kernel over these arrays; what it updates in place is copied once, here."""
     if isinstance(kernel, CudaKernel):
         return cuda.bind(kernel, inputs, outputs)
-    bound = stages(kernel, inputs, outputs)
+    bound = stages(kernel, inputs, outputs, tuning=tuning)
 
     def run(n_threads: int = 1, order: Sequence[int] = (0,)) -> None:
         for share, block, _ in bound:

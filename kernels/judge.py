@@ -60,7 +60,8 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     inputs, cost = kernel.spec.make(case), kernel.spec.cost(case.shape, case.format)
     held = sum(value.nbytes for value in inputs.values() if isinstance(value, np.ndarray))
     small = cost.bytes + cost.operations <= SMALL_WORK and held <= SMALL_BYTES
-    setup = Setup(kernel, case, inputs, PLACES[turn], rng)
+    tuning = {knob.name: int(rng.choice(knob.values)) for knob in kernel.knobs}
+    setup = Setup(kernel, case, inputs, PLACES[turn], rng, tuning)
     first = setup.run(1)
     verdict = compare(kernel, case, inputs, first)
     if not verdict.passed:
@@ -78,10 +79,11 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     elif differing(first, again):
         raise KernelError(f"{differing(first, again)} differs between one thread and several")
     if small:
-        moved = Setup(kernel, case, inputs, PLACES[(turn + 1) % len(PLACES)], rng)
+        place = PLACES[(turn + 1) % len(PLACES)]
+        moved = Setup(kernel, case, inputs, place, rng, tuning)
         if name := differing(first, moved.run(1)):
             raise KernelError(f"{name} differs where arrays lie elsewhere in memory")
-        if name := differing(first, side_by_side(kernel, case, inputs, rng)):
+        if name := differing(first, side_by_side(kernel, case, inputs, rng, tuning)):
             raise KernelError(f"{name} differs where arrays lie side by side in memory")
     return verdict
 

@@ -18,6 +18,7 @@ from kernels.cpu.team import Program, Team
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel
+from kernels.knob import NONE_CHOSEN, Values
 from reference.op import DTYPES, Arguments, Array, Case, Op, size_of
 
 REPEATS = 3  # runs by real threads, all of which give the same bits
@@ -32,7 +33,7 @@ def differing(one: Mapping[str, Array], other: Mapping[str, Array]) -> str:
 
 
 def side_by_side(
-    kernel: Kernel, case: Case, inputs: Arguments, rng: np.random.Generator
+    kernel: Kernel, case: Case, inputs: Arguments, rng: np.random.Generator, tuning: Values
 ) -> dict[str, Array]:
     """The outputs where all arrays lie in one piece of memory, in which an earlier node left
     ordinary numbers: no guard tells a kernel that it is being judged."""
@@ -56,7 +57,7 @@ def side_by_side(
     for name, array in arrays.items():
         given[name][...] = array
     results = {name: placed(name, output) for name, output in outputs.items()}
-    bind(kernel, given, results)(1, (0,))
+    bind(kernel, given, results, tuning)(1, (0,))
     return results
 
 
@@ -64,7 +65,13 @@ class Setup:
     """A CPU kernel over arrays of which each is guarded."""
 
     def __init__(
-        self, kernel: Kernel, case: Case, inputs: Arguments, place: int, rng: np.random.Generator
+        self,
+        kernel: Kernel,
+        case: Case,
+        inputs: Arguments,
+        place: int,
+        rng: np.random.Generator,
+        tuning: Values = NONE_CHOSEN,
     ) -> None:
         self.kernel, self.case, self.place, self.rng = kernel, case, place, rng
         op, self._spare = kernel.spec, list[Guarded]()
@@ -89,7 +96,6 @@ class Setup:
         self.fill(inputs, case)
         arrays = {name: slot.array for name, slot in self._slots.items()}
         packed = self._packed.array if self._packed else None
-        tuning = {knob.name: int(rng.choice(knob.values)) for knob in kernel.knobs}
         given = {**inputs, **arrays}
         called = stages(kernel, given, self.outputs, packed, self._allocate, tuning)
         self._blocks = [Guarded(b.shape, b.dtype, AT_END, rng) for _, b, _ in called]

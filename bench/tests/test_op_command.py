@@ -158,7 +158,7 @@ def test_a_wrong_kernel_fails_in_one_line(assay, monkeypatch):
     """It is named on stderr with what it got wrong, exit 1; right ones are timed."""
     wrong = Kernel("silu", "planted", find("relu/cpu/generic").share)
     monkeypatch.setattr(kernels.table, "variants", lambda *_: [wrong, find("silu/cpu/generic")])
-    code, stdout, stderr = assay("silu", "--shape", "tokens=2,width=32", "--json")
+    code, stdout, stderr = assay("silu", "--all", "--shape", "tokens=2,width=32", "--json")
     bad, good = json.loads(stdout)
     assert code == 1
     assert (bad["passed"], good["passed"]) == (False, True)
