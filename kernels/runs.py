@@ -184,17 +184,20 @@ class Setup:
         return [slot.array.tobytes() for slot in self._spare]
 
     def run_team(self, n_threads: int) -> dict[str, Array]:
-        """The outputs by so many threads at once, several times."""
+        """The outputs by so many threads at once, several times: each does its own part, so that
+        all run side by side; and in the end as in the engine, where who comes first does those of
+        others too."""
         control = np.zeros((2, n_threads), np.uint32)
         before, after = (pack_words(SIGNATURE, {"control": row}) for row in control)
         entries = [(read_control, before), *self._calls, (read_control, after)]
-        by_all = [True, *[False] * len(self._calls), True]
-        program, found, left = Program(entries, None, by_all), dict[str, Array](), list[bytes]()
+        own = Program(entries, by_all=True)
+        taken = Program(entries, by_all=[True, *[False] * len(self._calls), True])
+        found, left = dict[str, Array](), list[bytes]()
         with Team(n_threads) as team:
             for repeat in range(REPEATS):
                 self.poison(ordinary=repeat == 1)
                 try:
-                    team.run(program)
+                    team.run(taken if repeat == REPEATS - 1 else own)
                 except Exception as error:
                     raise KernelError(f"raised {type(error).__name__}: {error}") from None
                 if _changed(control):

@@ -180,7 +180,7 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     times = np.float32(factor)
 
     def of_size(size: int) -> Any:
-        ask = asking(size, step)
+        ask = asking(size, block_step if blocks > 1 else step)
 
         @inner
         def tile(token, arguments):
@@ -195,8 +195,8 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
                     d = convert(floats, load(halves, weight, base + scales + 2 * lane))
                     d = mul(d, splat(floats, times))
                     m = offset(weight, base + scales + 2 * (LANES + lane))
-                    ask(weight, base, tuning)
                     for b in range(blocks):
+                        ask(weight, base + b * block_step, tuning)
                         where = (token * depth + u * size) * blocks + b * size
                         sums = add(
                             sums, d, m, weight, base + b * block_step, lane, panel, where, size
