@@ -28,10 +28,8 @@ from reference.quantise_activations import BLOCK
 from reference.table import OPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-TUNING = "tuning"  # and the one that has its knobs' values
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
-
-
+TUNING = "tuning"  # and the one that has its knobs' values
 # How the knobs of a kernel begin at a node's sizes.
 Tuned = Callable[[Kernel, Mapping[str, int]], Values]
 

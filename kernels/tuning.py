@@ -97,7 +97,8 @@ def current() -> list[Tuned]:
 
 def keep(found: Sequence[Tuned]) -> None:
     """Append these to what is kept."""
-    append(KEPT, "".join(json.dumps(asdict(one)) + "\n" for one in found).encode())
+    if found:
+        append(KEPT, "".join(json.dumps(asdict(one)) + "\n" for one in found).encode())
 
 
 def chosen(

@@ -171,7 +171,7 @@ def fill(layout: Layout) -> Any:
 
 
 def lower(layout: Layout) -> Any:
-    """(weight, at, depth, (lowered, scales, offsets)): a group's blocks as tiles of signed bytes,
+    """(weight, at, depth, lowered, scales, offsets): a group's blocks as tiles of signed bytes,
     and for each part what multiplies its dots, and what multiplies its activations' total."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
     parts, payload, integers = layout.parts, layout.payload, layout.integers

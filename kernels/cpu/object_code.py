@@ -148,7 +148,7 @@ def _garbage_kept() -> Iterator[None]:
 
 def _leave_parts_as_they_are() -> None:
     """Numba optimises every function that another calls, makes machine code of it and loads that;
-    then it does the same with the caller, which has all of it inlined. A quarter of the time of
+    then it does the same with the caller, which has all of it inlined. A sixth of the time of
     compiling goes there. What is called by compiled code alone is left as it is from now on, for
     the whole to be optimised; whoever compiles it first, since equal sources are to give equal
     bytes in every process."""
