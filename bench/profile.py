@@ -63,6 +63,11 @@ class Work:
         return self.bound.seconds / self.seconds if self.bound else None
 
     @property
+    def reached(self) -> float | None:
+        """The share as pages tell it: what a probe's spread explains is all that there is."""
+        return self.share if self.share is None or self.rejected else min(1.0, self.share)
+
+    @property
     def rejected(self) -> bool:
         """Faster than the machine can: the op's cost, the limit or the clock is wrong."""
         return self.bound is not None and self.bound.seconds > self.seconds * (
@@ -168,8 +173,8 @@ def profile(
     if watch:
         watch(0)
     ids = token_ids(engine, depth + tokens)
-    calls = model.plan.calls
-    stamped = Stamped(model.plan.entries)
+    plan = model.plan_for(tokens)
+    stamped = Stamped(plan.entries)
     laps: list[Seconds] = []
     bare: list[Seconds] = []
 
@@ -192,10 +197,10 @@ def profile(
         if depth:
             model.evaluate(ids[:depth], 0)
         run()
-        logits = model.plan.logits[:1].copy()
-        model.plan.logits[:1] = np.nan
+        logits = plan.logits[:1].copy()
+        plan.logits[:1] = np.nan
         run_stamped()
-        if not np.array_equal(logits, model.plan.logits[:1]):
+        if not np.array_equal(logits, plan.logits[:1]):
             raise ProfileError("the step with time stamps gave other logits than the step without")
         active = active_neurons(model, tokens)
         laps.clear()
@@ -204,11 +209,11 @@ def profile(
     finally:
         engine.reset()
     stamp = float(np.median(bare))
-    taken = np.zeros((len(laps), len(model.plan.steps)))  # [repeats, nodes]
-    for call, lap in zip(calls, (np.array(laps) - stamp).T, strict=True):
+    taken = np.zeros((len(laps), len(plan.steps)))  # [repeats, nodes]
+    for call, lap in zip(plan.calls, (np.array(laps) - stamp).T, strict=True):
         taken[:, call.step] += np.maximum(TICK, lap)
     each = np.median(taken, axis=0)
-    steps, threads = model.plan.steps, model.team.n_threads
+    steps, threads = plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
     costs = [cost_of(s, sizes, depth, active.get(i, 0)) for i, s in enumerate(steps)]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
@@ -236,7 +241,7 @@ def profile(
         samples=tuple(samples),
         nodes=tuple(nodes),
         interruptions=float(np.median(taken.sum(axis=1)) - each.sum()),
-        overhead_seconds=stamp * len(calls),
+        overhead_seconds=stamp * len(plan.calls),
     )
 
 

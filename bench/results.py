@@ -91,6 +91,11 @@ class Measurement:
         return self.limit_seconds / self.median if self.median else math.inf
 
     @property
+    def reached(self) -> float:
+        """The share as pages tell it: what a probe's spread explains is all that there is."""
+        return self.share if self.impossible else min(1.0, self.share)
+
+    @property
     def impossible(self) -> str:
         """Why no machine can have been so fast, or "": then cost or clock is wrong."""
         if self.share > 1 + self.limit_spread:

@@ -12,6 +12,7 @@ import numpy as np
 
 from bench.cases import BenchCase, Sizes
 from bench.limits import ARITHMETIC
+from kernels.cpu.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
@@ -158,7 +159,7 @@ def cost_shape(op: str, shape: Sizes) -> Mapping[str, float]:
 def format_read(kernel: Kernel) -> str | None:
     """The format whose bytes a kernel reads, and its cost has: the weight's, or what it rounds the
     weight to when it packs it."""
-    return "BF16" if kernel.activations == "bf16" else kernel.format
+    return "BF16" if kernel.pack and kernel.pack in BF16_PACKINGS.values() else kernel.format
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from kernels.cpu.team import Team
 from kernels.cuda.current import current
 from kernels.cuda.device import Device
 from kernels.cuda.kernel import CudaKernel
-from kernels.kernel import Kernel
+from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
 from kernels.tuning import load as load_tuned
@@ -75,6 +75,7 @@ class Model:
         self._resources = ExitStack()
         self._stepping = threading.Lock()
         self.ready: Plan | Hybrid | None = None
+        self.prompts: Plan | None = None
         try:
             opened = source if isinstance(source, GGUFFile) else GGUFFile(source)
             self.file = self._resources.enter_context(opened)
@@ -154,6 +155,7 @@ class Model:
         if options.rewrite:
             graph, memory = options.rewrite(graph, self.limits)
             arrays |= memory
+        self.prompts = None
         if self.device and not trial:
             self.ready = self._with_gpu(self.device, graph, arrays, inputs, logits)
             return
@@ -161,8 +163,12 @@ class Model:
         if options.ram_budget:
             self.ready = self._offloaded(steps, arrays, logits)
             return
-        self._pack(steps, arrays, trial)
-        self.ready = plan = Plan(steps, arrays, self.limits, logits, tuned=self._knobs())
+        limits, of_prompts, tuned = self.limits, self._steps_of_prompts(graph), self._knobs()
+        self._pack([*steps, *of_prompts], arrays, trial)
+        if of_prompts:
+            self.prompts = Plan(of_prompts, arrays, limits, logits, tuned=tuned)
+            limits = {name: min(size, PROMPT - 1) for name, size in limits.items()}
+        self.ready = plan = Plan(steps, arrays, limits, logits, tuned=tuned)
         if options.tune and not trial:
             keep_tuned(Tuner(plan, self.team, AT_LOAD, options.progress.tuned).tuned())
 
@@ -170,12 +176,21 @@ class Model:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""
         return partial(chosen, threads=self.team.n_threads, known=load_tuned())
 
-    def _kernels_for(self, nodes: Iterable[Node]) -> dict[Need, Kernel]:
-        """The CPU's."""
+    def _steps_of_prompts(self, graph: Graph) -> list[Step]:
+        """The graph with the kernels that are for many tokens; nothing, if none is for them
+        alone."""
+        if self.limits["tokens"] < PROMPT:
+            return []
+        chosen = self._kernels_for(graph.nodes, PROMPT)
+        alone = any(kernel.fewest > 1 for kernel in chosen.values())
+        return with_kernels(graph, chosen) if alone else []
+
+    def _kernels_for(self, nodes: Iterable[Node], fewest: int = 1) -> dict[Need, Kernel]:
+        """The CPU's, for steps of at least so many tokens."""
         certified = self.options.progress.certified
         own = list(dict.fromkeys(map(need, nodes)))
         beside = [over(op, self.config.vocab) for op in self._samplers]
-        chosen = self.chooser.choose([*own, *beside], certified)
+        chosen = self.chooser.choose([*own, *beside], certified, fewest)
         rounded = {
             dict(need.shape)["hidden"]
             for need, kernel in chosen.items()
@@ -237,6 +252,8 @@ class Model:
         assert self.ready
         for i in self.config.sparsity.ranks:
             self.ready.set(f"blk.{i}.mask", "threshold", threshold)
+            if self.prompts:
+                self.prompts.set(f"blk.{i}.mask", "threshold", threshold)
         self.threshold = float(threshold)
 
     def _run_dense_where_faster(self, shares: Mapping[int, float]) -> None:
@@ -258,13 +275,14 @@ class Model:
     def close(self) -> None:
         """Let threads and memory go; the model cannot be used afterwards."""
         self._resources.close()
-        self.ready = None
+        self.ready = self.prompts = None
         for name in ("caches", "_packed"):
             self.__dict__.pop(name, None)
 
     def touch(self) -> None:
         """Take all the memory that steps will: caches, activations, pages of the mapped file."""
-        for array in (self.plan.arena, *self.plan.inputs.values()):
+        arenas = [plan.arena for plan in (self.plan, self.prompts) if plan]
+        for array in (*arenas, *self.plan.inputs.values()):
             pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
             if array.flags.writeable:
                 pages[:] = pages
@@ -273,15 +291,24 @@ class Model:
 
     @property
     def plan(self) -> Plan:
-        """What a step runs, of a model that is the CPU's alone."""
+        """What a step runs, of a model that is the CPU's alone; one of few tokens, where there are
+        `prompts` for many."""
         if not isinstance(self.ready, Plan):
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
         return self.ready
 
+    def plan_for(self, tokens: int) -> Plan:
+        """What a step of so many tokens runs, of a model that is the CPU's alone."""
+        return self.prompts if self.prompts and tokens >= PROMPT else self.plan
+
+    def _ready(self, tokens: int) -> Plan | Hybrid | None:
+        return self.plan_for(tokens) if self.prompts else self.ready
+
     @property
-    def steps(self) -> Sequence[Step | DeviceStep]:
-        """The nodes of a step with their kernels, in the order in which they run."""
-        return self.ready.steps if self.ready else []
+    def steps(self) -> list[Step | DeviceStep]:
+        """The nodes of a step with their kernels, in the order in which they run; then those of a
+        prompt's step, if they are others."""
+        return [step for ready in (self.ready, self.prompts) if ready for step in ready.steps]
 
     @property
     def notes(self) -> list[str]:
@@ -359,7 +386,7 @@ class Model:
         wanted: Sequence[int],
     ) -> Iterator[Plan | Hybrid]:
         """A step that has run; its tokens are held if nothing goes wrong until its end."""
-        if (ready := self.ready) is None:
+        if (ready := self._ready(len(tokens))) is None:
             raise ModelError(f"{self.file.path}: the model was closed")
         if not self._stepping.acquire(blocking=False):
             raise RuntimeError("this engine is running a step in another thread: one at a time")

@@ -46,8 +46,9 @@ class Options:
     - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
       too, and -1 means that; what it does not run is left to the threads.
     - `kv_format`: of the KV cache, one of reference.kv_write's FORMATS_OF_CACHE.
-    - `numerics`: "fast" may round F32, F16 and BF16 weights, and what they multiply, to bfloat16;
-      "exact" does not, and gives the same bits on any CPU that does not fall back to `scalar`.
+    - `numerics`: "fast" may round weights, and what they multiply, to bfloat16: those of floats
+      always, those in blocks in steps of 32 tokens and more; "exact" does not, and gives the same
+      bits on any CPU that does not fall back to `scalar`.
     - `strict`: stop where a kernel fails its trial; `variant`: prefer kernels of this variant.
     - `tune`: measure the knobs of the CPU's kernels, once per machine and sizes of a large model.
     - `background`: try the laws of the CPU's kernels while the model is loaded, in another process

@@ -56,7 +56,9 @@ def told(gains: Sequence[float]) -> tuple[float, tuple[float, float]]:
 
 
 def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Group]:
-    """Those of which nothing is known; of all weights, as many as make a sample."""
+    """Those of which nothing is known; of all weights, as many as make a sample. Who reads what the
+    step before it found, such as lists of neurons, cannot be run by itself: its knobs are of no
+    number of tokens."""
     found: dict[str, tuple[Kernel, Mapping[str, int], list[Entry]]] = {}
     total = 0
     for call, entry in zip(plan.calls, plan.entries, strict=True):
@@ -64,6 +66,8 @@ def groups_of(plan: Plan, known: Mapping[Key, Tuned], threads: int) -> list[Grou
             continue
         assert isinstance(value, Value)
         step = plan.steps[call.step]
+        if not any(knob.tokens for knob in step.kernel.knobs):
+            continue
         shape = shape_of(step.node, {})
         group = found.setdefault(value.name, (step.kernel, shape, []))
         group[2].append(entry)

@@ -36,10 +36,14 @@ class Need:
     def __str__(self) -> str:
         return f"{self.op} {self.format}" if self.format else self.op
 
-    def candidates(self, variant: str | None = None, numerics: str = "exact") -> list[Kernel]:
-        """Kernels that could serve on this machine, best first; `variant` forces the choice where
-        the op has it, `numerics` "fast" admits kernels that round more."""
-        known = [k for k in variants(self.op, self.format) if not k.missing()]
+    def candidates(
+        self, variant: str | None = None, numerics: str = "exact", fewest: int = 1
+    ) -> list[Kernel]:
+        """Kernels that could serve on this machine, best first, in steps of at least `fewest`
+        tokens; `variant` forces the choice where the op has it, `numerics` "fast" admits kernels
+        that round more."""
+        own = (k for k in variants(self.op, self.format) if k.fewest <= fewest)
+        known = [k for k in own if not k.missing()]
         return self._admitted(known, variant, numerics)
 
     def candidates_on(
@@ -78,11 +82,11 @@ class Chooser:
     serving: set[str] = field(default_factory=set)
 
     def choose(
-        self, needs: Sequence[Need], progress: Certified | None = None
+        self, needs: Sequence[Need], progress: Certified | None = None, fewest: int = 1
     ) -> dict[Need, Kernel]:
-        """A kernel for each need, or UncertifiedError."""
+        """A kernel for each need in steps of at least `fewest` tokens, or UncertifiedError."""
         self._check()
-        options = {need: need.candidates(self.variant, self.numerics) for need in needs}
+        options = {n: n.candidates(self.variant, self.numerics, fewest) for n in needs}
         if bare := [need for need in needs if not options[need]]:
             raise UncertifiedError(self._nothing_for(bare[0]))
         chosen = self._certified(options, progress)

@@ -137,7 +137,7 @@ def compare(
             bounds, also = op.bound(inputs, expected), op.also(inputs, expected)
             return _judged(case, outputs, expected, bounds, also)
         if case.values in NOT_FINITE:
-            return _contained(case, inputs["x"], outputs["out"], expected["out"])
+            return _contained(case, inputs[op.inputs[0].name], outputs["out"], expected["out"])
         exact, tight, step = op.rounded[kernel.activations](inputs)
         verdict = _judged(case, outputs, op.expected(exact), {"out": tight})
         if not verdict.passed:
@@ -170,9 +170,9 @@ def _sampled(
 
 
 def _contained(case: Case, x: Array, got: Array, want: Array) -> Verdict:
-    """Of a kernel that rounds x: tokens that hold infinities or NaN give what is not finite where
-    the reference does; how others fare is what other cases ask."""
-    strange = ~np.isfinite(x).all(axis=1)
+    """Of a kernel that rounds x, the op's first input: tokens that hold infinities or NaN give what
+    is not finite where the reference does; how others fare is what other cases ask."""
+    strange = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     failure = ""
     if np.isfinite(got[strange][~np.isfinite(want[strange])]).any():
         failure = "out is finite where the reference is infinite or NaN"

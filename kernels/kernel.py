@@ -12,6 +12,7 @@ from reference.op import Op, Shape
 from reference.table import OPS
 
 NUMERICS = ("exact", "fast")
+PROMPT = 32  # tokens from which a step is a prompt's, for which there are kernels of their own
 
 
 def any_shape(shape: Shape) -> bool:
@@ -26,7 +27,8 @@ class Kernel:
     - `pack`: how the op's weight, uint8 [rows, row_bytes], becomes the layout the share streams.
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
       and the op quantise_activations has to run before it; "bf16": it rounds x and the weight.
-    - `numerics` "fast": it rounds more than the default numerics do, and serves where asked for.
+    - `numerics` "fast": it rounds more than the default numerics do, and serves where asked for;
+      `fewest`: in steps of at least so many tokens.
     - `in_place`: output by input, where the share updates the input's own memory.
     - `scratch(shape)`: float32 elements of the memory that the share's argument `scratch` is.
     - `then`: a second share, run once every thread is done with the first.
@@ -44,6 +46,7 @@ class Kernel:
     pack: Packing | None = None
     activations: str = "float32"
     numerics: str = "exact"
+    fewest: int = 1
     in_place: tuple[tuple[str, str], ...] = ()
     scratch: Callable[[Shape], int] | None = None
     then: Share | None = None
@@ -71,7 +74,8 @@ class Kernel:
         packed = repr(self.pack) if self.pack else ""
         scratch = f"{self.scratch.__module__}.{self.scratch.__qualname__}" if self.scratch else ""
         then = self.then.fingerprint if self.then else ""
-        rest = self.activations, self.numerics, self.in_place, scratch, then, self.splits
+        rounds = self.activations, self.numerics, self.fewest
+        rest = *rounds, self.in_place, scratch, then, self.splits
         return repr((sorted(self.requires), takes, packed, *rest, self.knobs))
 
     def missing(self) -> list[str]:

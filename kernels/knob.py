@@ -17,7 +17,8 @@ NONE_CHOSEN: Values = MappingProxyType({})
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One thing to choose: the values that it may have, the one it has where nobody measured, what
-    it is in words, and of how many tokens the steps are in which it shows."""
+    it is in words, and of how many tokens the steps are in which it shows; none, if it is not
+    measured but begins, and stays, with what a table says of the family of CPUs."""
 
     name: str
     values: tuple[int, ...]

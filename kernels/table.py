@@ -2,6 +2,7 @@
 variants of an op stand in order of preference."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kernels.cpu import (
@@ -9,6 +10,7 @@ from kernels.cpu import (
     add_squares,
     arithmetic,
     attention,
+    attention_amx,
     attention_scalar,
     embedding,
     gated_activations,
@@ -32,6 +34,7 @@ from kernels.cpu import (
     verification,
     weight_formats,
 )
+from kernels.cpu.layouts import LAYOUTS
 from kernels.cpu.linear import STREAM
 from kernels.cpu.packing import (
     BF16_PACKINGS,
@@ -42,12 +45,13 @@ from kernels.cpu.packing import (
     ROWS,
     SPREAD_PACKINGS,
 )
+from kernels.cpu.rows import ALONG
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
 from kernels.cpu.share import Share
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
-from kernels.kernel import Kernel
+from kernels.kernel import PROMPT, Kernel
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
@@ -55,13 +59,13 @@ VNNI = AVX512 | {"avx512vnni"}
 VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
-AMX_BF16 = AVX512 | {"amx-tile", "amx-bf16"}
+AMX_BF16 = BF16 | {"amx-tile", "amx-bf16"}
 ONTO = (("out", "before"),)  # what was there before
 
 
 def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of linear on packed weights, in each of its formats."""
-    found = BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
+    found = PACKINGS | BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
     found = SPREAD_PACKINGS if variant == "generic" else found
     found = LUT_PACKINGS.get(variant, found)
     return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
@@ -72,9 +76,20 @@ def in_int8(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]
     return linear(variant, shares, **{"activations": "int8", "knobs": STREAM} | rest)
 
 
+def in_bf16(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of linear that rounds to bfloat16, in each of its formats. Weights in blocks are
+    made floats for many tokens at once, and for few are faster as they are."""
+    kernels = linear(variant, shares, activations="bf16", numerics="fast", **rest)
+    return [
+        replace(k, fewest=PROMPT) if k.format in LAYOUTS else replace(k, knobs=STREAM)
+        for k in kernels
+    ]
+
+
 def sparse_linear_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of sparse_linear, in each of its formats."""
-    return [Kernel("sparse_linear", variant, s, f, pack=ROWS, **rest) for f, s in shares.items()]
+    own: dict[str, Any] = {"pack": ROWS, "takes": sparse_linear.fits, "knobs": (ALONG,)} | rest
+    return [Kernel("sparse_linear", variant, s, f, **own) for f, s in shares.items()]
 
 
 def in_float8(op: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
@@ -89,22 +104,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("layer_norm", "generic", layer_norm.generic, splits="tokens"),
     Kernel("layer_norm", "scalar", layer_norm.scalar, splits="tokens"),
     Kernel("quantise_activations", "generic", quantise_activations.generic, splits="tokens"),
-    *linear(
-        "amx",
-        linear_amx_bf16.SHARES,
-        requires=AMX_BF16,
-        activations="bf16",
-        numerics="fast",
-        knobs=STREAM,
-    ),
-    *linear(
-        "avx512_bf16",
-        linear_bf16.SHARES,
-        requires=BF16,
-        activations="bf16",
-        numerics="fast",
-        knobs=STREAM,
-    ),
+    *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
+    *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
     *linear("generic", linear_float.GENERIC_SHARES, knobs=STREAM),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
@@ -121,6 +122,20 @@ KERNELS: tuple[Kernel, ...] = (
     *(
         Kernel("kv_write", "generic", s, f, in_place=ONTO, splits="tokens")
         for f, s in kv_write.SHARES.items()
+    ),
+    *(
+        Kernel(
+            "attention",
+            "amx_bf16",
+            s,
+            f,
+            requires=AMX_BF16,
+            takes=attention.TAKES[f],
+            activations="bf16",
+            numerics="fast",
+            fewest=PROMPT,
+        )
+        for f, s in attention_amx.SHARES.items()
     ),
     *(
         Kernel(
@@ -153,33 +168,27 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("add_counts", "generic", neuron_masks.add_counts),
     Kernel("where_active", "generic", neuron_masks.where_active, splits="tokens"),
     Kernel("active_rows", "generic", neuron_masks.active_rows),
-    *sparse_linear_of(
-        "avx512", sparse_linear.AVX512_FLOATS, requires=AVX512, takes=sparse_linear.fits
-    ),
-    *sparse_linear_of("generic", sparse_linear.GENERIC_FLOATS, takes=sparse_linear.fits),
+    *sparse_linear_of("avx512", sparse_linear.AVX512_FLOATS, requires=AVX512),
+    *sparse_linear_of("generic", sparse_linear.GENERIC_FLOATS),
     *sparse_linear_of(
         "avx512_vnni",
         sparse_linear.AVX512_VNNI_BLOCKS,
         requires=VNNI,
         activations="int8",
-        takes=sparse_linear.fits,
     ),
     *sparse_linear_of(
         "avx2",
         sparse_linear.AVX2_BLOCKS,
         requires=AVX2,
         activations="int8",
-        takes=sparse_linear.fits,
     ),
-    *sparse_linear_of(
-        "generic", sparse_linear.GENERIC_BLOCKS, activations="int8", takes=sparse_linear.fits
-    ),
+    *sparse_linear_of("generic", sparse_linear.GENERIC_BLOCKS, activations="int8"),
     *(
-        Kernel("sparse_axpy", "avx512", s, f, pack=ROWS, requires=AVX512)
+        Kernel("sparse_axpy", "avx512", s, f, pack=ROWS, requires=AVX512, knobs=(ALONG,))
         for f, s in sparse_axpy.AVX512_SHARES.items()
     ),
     *(
-        Kernel("sparse_axpy", "generic", s, f, pack=ROWS)
+        Kernel("sparse_axpy", "generic", s, f, pack=ROWS, knobs=(ALONG,))
         for f, s in sparse_axpy.GENERIC_SHARES.items()
     ),
     Kernel("add", "generic", arithmetic.add, splits="tokens"),

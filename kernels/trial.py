@@ -131,9 +131,11 @@ def _emulable(op: Op, case: Case) -> bool:
 
 
 def laws_of(kernel: AnyKernel) -> list[Law]:
-    """The op's laws that are about the kernel's format; a library that multiplies chooses its order
-    of sums by the number of tokens, and promises nothing of a token's company."""
+    """The op's laws that are about the kernel's format and numerics; a library that multiplies
+    chooses its order of sums by the number of tokens, and promises nothing of a token's company."""
     found = [law for law in kernel.spec.laws if kernel.format in (law.formats or (kernel.format,))]
+    if kernel.activations != "float32":
+        found = [law for law in found if not law.float32]
     if isinstance(kernel, CudaKernel) and kernel.multiplies:
         return [law for law in found if law.name not in COMPANY]
     return found

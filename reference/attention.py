@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from reference.bounds import EXP, TINY, U, gamma
+from reference.bounds import EXP, TINY, U, gamma, truncating
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention import LAWS
@@ -25,6 +25,7 @@ HELD = {"F32": LARGEST, "F16": LARGEST_HALF, "Q8_0": 127 * LARGEST_HALF, "Q4_0":
 # Gemma 2 divides by the root of 256 or 144 whatever head_dim is; others by 8, head_dim, or nothing.
 SCALES = (256**-0.5, 144**-0.5, 1 / 8, 1 / 128, 1.0)
 SOFTCAPS = (50.0, 30.0, 1.0, 120.0)
+BF16 = 2.0**-8  # half a unit of the last of its eight bits
 REACHES = (1, 2**16, 2**18, 2**20)  # of positions, where the cells are fewer
 POOL = 512  # different rows of a cache
 
@@ -103,6 +104,8 @@ def make(case: Case) -> Arguments:
     slopes[1::4] = 0
     scales = (head_dim**-0.5, *SCALES)
     scale = scales[case.seed % len(scales)]
+    # an infinite query gives numbers where scores are capped, and else mostly NaN
+    capped = shape["softcapped"] or (case.values == "infinite" and case.seed % 2)
     q = case.array(rng, shape["tokens"], heads, head_dim)
     if len(q) > 2:
         sequence, _, end = spans[-1]
@@ -118,7 +121,7 @@ def make(case: Case) -> Arguments:
         "cell_positions": cell_positions.astype(np.int32),
         "slopes": slopes.astype(np.float32),
         "scale": scale,
-        "softcap": SOFTCAPS[case.seed % len(SOFTCAPS)] if shape["softcapped"] else 0.0,
+        "softcap": SOFTCAPS[case.seed % len(SOFTCAPS)] if capped else 0.0,
         "format": case.format,
     }
 
@@ -171,9 +174,34 @@ def _tamed(q: Array, scale: float, keys: Array, case: Case) -> Array:
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
-    """The rounding of scores, through softmax, into the weighted sum of values.
+    """Of `errors`, for a kernel in float32."""
+    return {"out": errors(inputs, expected["out"], gamma(inputs["q"].shape[2] + 2), 0.0)}
 
-    A score of head_dim products is off by gamma(head_dim + 2) * scale * sum |q||k|, its bias by
+
+def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
+    """Of Op.rounded, for queries, keys, values and weights in bfloat16, whose unit is BF16.
+
+    Products are exact, and added by instructions that may cut and take subnormal numbers for zero
+    (linear.bf16_bound). Rounding the inputs moves each product of a score by less than 2.01 BF16.
+    """
+    bf16 = FORMATS["BF16"]
+    rounded = {name: bf16.dequantise(bf16.quantise(inputs["q"])) for name in ("q",)}
+    for name in ("k", "v"):
+        values = FORMATS[inputs["format"]].dequantise(inputs[name])
+        rounded[name] = bf16.dequantise(bf16.quantise(values)).view(np.uint8)
+    exact = {**inputs, **rounded, "format": "F32"}
+    out, head_dim = attention(**exact), inputs["q"].shape[2]
+    cells = inputs["lists"].shape[1]
+    own = errors(exact, out, truncating(head_dim) + U, BF16 + truncating(cells))
+    moved = errors(inputs, attention(**inputs), 2.01 * BF16, 1.01 * BF16)
+    return exact, own, moved
+
+
+def errors(inputs: Arguments, expected: Array, of_scores: float, of_weights: float) -> Array:
+    """The rounding of scores, through softmax, into the weighted sum of values -> [tokens, heads,
+    head_dim].
+
+    A score of head_dim products is off by `of_scores` * scale * sum |q||k|, its bias by
     three roundings, a cap by tanh's own error times the cap (its slope is at most 1), and the
     argument of exp by U * depth, depth being how far the score lies below the largest. So a weight
     is off by a factor of e^own and, through the sum that divides it, by the mean of the others'.
@@ -181,7 +209,8 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     A kernel may take MERGED cells or more at a time, below a maximum of their own, and then merge
     what they give: the steps from maximum to maximum add up to the depth, but each is one more exp
     in `own` and two more roundings in either sum. What a cell adds to a sum may be flushed to zero,
-    and so may the sum. A quantised cache is exact: it is what it holds.
+    and so may the sum. A quantised cache is exact: it is what it holds. What else a weight, or the
+    value that it meets, is off by is `of_weights`.
     """
     q, slopes, scale = inputs["q"], inputs["slopes"], inputs["scale"]
     keys = _rows(inputs["k"], q.shape[2], inputs["format"])
@@ -197,7 +226,7 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
         bias = slopes[:, None] * distance
         # an infinite query makes scores infinite exactly
         magnitude[np.isinf(magnitude)] = 0
-        error = gamma(q.shape[2] + 2) * magnitude + 8 * U * inputs["softcap"]
+        error = of_scores * magnitude + 8 * U * inputs["softcap"]
         error += 3 * U * (np.abs(scores) + np.abs(bias))
         error[np.isinf(scores)] = 0
         scores -= bias
@@ -210,9 +239,9 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
         factor = np.expm1(np.minimum(own, 80))
         growth = factor + (weights * factor).sum(axis=1, keepdims=True)
         growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
-        growth += gamma(2 * len(cells) + 4 * merges + 8)
+        growth += gamma(2 * len(cells) + 4 * merges + 8) + of_weights
         out[t] = _sums(weights * growth + TINY, np.abs(values[cells])) + 3 * len(cells) * TINY
-    return {"out": out + TINY * (1 + np.abs(expected["out"]))}
+    return np.asarray(out + TINY * (1 + np.abs(expected)))
 
 
 def complaint(inputs: Arguments) -> str:
@@ -308,6 +337,7 @@ OP = Op(
         _plain(tokens=3, heads=1, kv_heads=1, head_dim=64, capacity=65600, alibi=1, windowed=1),
     ),
     complaint=complaint,
+    rounded={"bf16": as_bf16},
     nan="token",
     largest=LARGEST,
     varying=("tokens", "capacity", "sequences"),

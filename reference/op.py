@@ -165,12 +165,13 @@ class Law:
 
     `broken(apply, case)` gives a candidate whatever inputs the law is about, at sizes and values
     near the case's, and says what it found violated; "" if nothing. `formats`: those of the
-    op's that it is about, all if none is named.
+    op's that it is about, all if none is named; `float32`: of kernels that round no input.
     """
 
     name: str
     broken: Callable[[Apply, Case], str]
     formats: tuple[str, ...] = ()
+    float32: bool = False
 
 
 def nothing(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:

@@ -21,12 +21,12 @@ def loaded(model: Path, setup: Setup, **options: Any) -> Engine:
 class Assay:
     """The model behind certified kernels, as `assay run` has it."""
 
-    exact = True
     options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, model: Path, setup: Setup) -> None:
         self.engine = loaded(model, setup, **self.options)
         self.vocab = self.engine.model.config.vocab
+        self.exact = self.engine.model.prompts is None
         self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
     def hold(self, sequences: int, length: int) -> int:

@@ -60,7 +60,7 @@ def key_figures(run: Run, known: Standings) -> tuple[KeyFigure, ...]:
     ]
     if decode:
         best = max(decode, key=lambda m: m.share)
-        share = percent(best.share).text
+        share = percent(best.reached).text
         found.append(KeyFigure("Memory bandwidth in decode", share, best.share, "", kernel(best)))
     good, able = passed(known)
     words = f"of {able} that this machine can run"

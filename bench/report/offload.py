@@ -61,7 +61,7 @@ def _row(m: Measurement, naive: Measurement | None) -> Row:
         number(1e3 * m.median),
         times,
         number(m.bytes / 1e6) if m.bytes else NONE,
-        percent(m.share) if m.share else NONE,
+        percent(m.reached) if m.share else NONE,
     )
 
 

@@ -134,7 +134,7 @@ def _row(m: Measurement) -> Row:
         number(gigabytes(m)) if m.bytes else NONE,
         number(gflops(m)) if m.operations else NONE,
         text(m.limit),
-        percent(m.share) if m.share else NONE,
+        percent(m.reached) if m.share else NONE,
     )
 
 

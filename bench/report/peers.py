@@ -144,7 +144,7 @@ def _memory_share(run: Run, duel: Duel) -> float:
     ]
     for m in (duel.ours, *steps):
         if m.share and m.limit.startswith("memory"):
-            return m.share
+            return m.reached
     return 0.0
 
 

@@ -123,5 +123,5 @@ def _node(model: str, threads: int, m: Measurement, whole: float) -> Row:
     return (
         text(model), count(threads), text(m.shape), text(kernel), time(m.median),
         percent(m.median / whole), number(gigabytes(m)) if m.bytes else NONE,
-        percent(m.share, m.limit) if m.share else NONE,
+        percent(m.reached, m.limit) if m.share else NONE,
     )  # fmt: skip

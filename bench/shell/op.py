@@ -184,7 +184,7 @@ def share(time: "Measurement") -> str:
     """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
     if not time.share:
         return ""
-    return f"{100 * time.share:3.0f}%{'!' if time.impossible else ''} {time.limit}"
+    return f"{100 * time.reached:3.0f}%{'!' if time.impossible else ''} {time.limit}"
 
 
 def notes(rows: "Sequence[Alone]") -> list[str]:

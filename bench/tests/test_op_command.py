@@ -36,7 +36,7 @@ def machine(bytes_per_second: float) -> Limits:
         for n in (1, 2)
         for size, part in ((1 << 14, 1.0), (1 << 26, 0.1))
     ]
-    peaks = tuple(Peak(k, "none", n, 1e18, 0.1) for k in ("f32", "int8") for n in (1, 2))
+    peaks = tuple(Peak(k, "none", n, 1e18, 0.1) for k in ("f32", "bf16", "int8") for n in (1, 2))
     return Limits((Cache("L1d", 1 << 15, 1),), tuple(reads), peaks, "2026-01-01")
 
 

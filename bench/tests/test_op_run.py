@@ -21,7 +21,7 @@ THREADS = 2
 LIMITS = Limits(
     (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
     tuple(Bandwidth("read", THREADS, size, 1e15, 0.0) for size in (1 << 14, 1 << 24)),
-    tuple(Peak(kind, "a unit", THREADS, 1e18, 0.0) for kind in ("f32", "int8")),
+    tuple(Peak(kind, "a unit", THREADS, 1e18, 0.0) for kind in ("f32", "bf16", "int8")),
     "2026-11-21",
 )
 SIZES = {

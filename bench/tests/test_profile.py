@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import bench.limits
 from bench.clock import Stamped
-from bench.limits import Bandwidth, Cache, Limits, Peak
+from bench.limits import Bandwidth, Cache, Limit, Limits, Peak
 from bench.node_cost import cost_of
 from bench.profile import Profile, ProfileError, profile
 from bench.shell.profile import profile as command
@@ -39,7 +40,7 @@ def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
             for size, part in sets.items()
             for threads in (1, 2)
         ),
-        peaks=tuple(Peak(k, "none", n, 1e15, 0.1) for k in ("f32", "int8") for n in (1, 2)),
+        peaks=tuple(Peak(k, "none", n, 1e15, 0.1) for k in ("f32", "bf16", "int8") for n in (1, 2)),
         when="2026-01-01T00:00:00+00:00",
     )
 
@@ -166,6 +167,21 @@ def test_faster_than_the_machine_is_an_error(engine: Engine, found: Profile) -> 
     assert all(op.rejected and op.share and op.share > 1 for op in impossible.by_op())
 
 
+def test_no_page_says_that_more_than_all_was_reached(found: Profile) -> None:
+    """What is above the limit by no more than a probe's spread is the limit."""
+    node = found.nodes[0]
+    for spread, reached in ((0.05, 1.0), (0.01, 1.03)):
+        bound = Limit("memory read", 1.03 * node.seconds, spread)
+        assert replace(node, bound=bound).reached == pytest.approx(reached)
+    assert replace(node, bound=Limit("memory read", node.seconds / 2, 0)).reached == 0.5
+
+
+def test_what_is_faster_than_the_machine_is_probed_again(shell: Callable[..., str]) -> None:
+    """Its memory may be twice as fast as an hour ago."""
+    rows = json.loads(shell("--json", machine=limits(1e3), later=limits()))["nodes"]
+    assert not any(row["rejected"] for row in rows)
+
+
 def test_without_limits_there_is_no_share(engine: Engine) -> None:
     """Times stand alone where no limits were given."""
     alone = profile(engine, depth=0, rule=QUICK)
@@ -195,8 +211,11 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     app = typer.Typer()
     app.command()(command)
 
-    def run(*words: str, machine: Limits | None = None) -> str:
-        monkeypatch.setattr(bench.limits, "limits", lambda *_, **__: machine or limits())
+    def run(*words: str, machine: Limits | None = None, later: Limits | None = None) -> str:
+        def probed(*_: object, again: bool = False) -> Limits:
+            return (later if again else None) or machine or limits()
+
+        monkeypatch.setattr(bench.limits, "limits", probed)
         return CliRunner().invoke(app, [SMALL, "-t", "1", *words], catch_exceptions=False).stdout
 
     return run

@@ -169,6 +169,7 @@ IN_CUDA = (
         ("half-of-four-lanes", "  x += __shfl_xor_sync(ALL, x, 1);\n", ""),
         ("upper-parts-only", "to_half(x - to_float(x_upper)), y_lower", "to_half(0.f), y_lower"),
         ("tile-not-filled", "i < (-count & 15) * WORDS", "i < 0"),
+        ("rest-of-an-infinity", "if (largest == INFINITY) lower = 0;", ""),
     ), "F16", "tensor"),
     *in_cuda("attention", "attention_tensor_few.cu", (
         ("first-warps-highest", "fmaxf(top[i], shared.highest[w][g + 8 * i])",

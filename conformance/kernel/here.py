@@ -1,5 +1,9 @@
 """This machine's kernels, and how tests call them: those for its CPU, and where there is a C++
-compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py)."""
+compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py).
+
+Of the CPU's every format has the portable variants and what this machine would choose, in either
+numerics; others, whose loops are the same for all formats, one format of each kind. Deep runs have
+every one."""
 
 from typing import Any
 
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.testing import assert_array_equal
 
+from conformance.conftest import DEEP
 from conformance.cuda.emulator import compiler
 from kernels.call import AnyKernel, bind, call, stages
 from kernels.cuda import call as cuda
@@ -17,6 +22,7 @@ from kernels.cuda.device import upload
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.guard import at_page_end
+from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
@@ -24,7 +30,20 @@ from reference.table import OPS
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 
-ON_CPU = [kernel for kernel in KERNELS if not kernel.missing()]
+KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
+PORTABLE = {"generic", "scalar"}
+
+
+def _here() -> list[Kernel]:
+    able = [kernel for kernel in KERNELS if not kernel.missing()]
+    first: dict[Any, Kernel] = {}
+    for kernel in able:
+        first.setdefault((kernel.op, kernel.format, kernel.numerics), kernel)
+    serving = [kernel for kernel in first.values() if kernel.fewest == 1]
+    return [k for k in able if DEEP or k.format in KINDS or k.variant in PORTABLE or k in serving]
+
+
+ON_CPU = _here()
 HERE: list[AnyKernel] = [*ON_CPU, *(CUDA_KERNELS if compiler() else ())]
 
 

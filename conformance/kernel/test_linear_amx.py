@@ -1,7 +1,6 @@
 """linear on AMX tiles: the same kernels on emulated tiles, before the judge and beside vectors."""
 
 import itertools
-import os
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,44 +10,53 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.conftest import DEEP
 from conformance.kernel.elsewhere import called, python_for
 from conformance.kernel.here import HERE, inputs_of, run
 from kernels.call import call
-from kernels.cpu import linear_amx, linear_amx_bf16
+from kernels.cpu import attention_amx, linear_amx, linear_amx_bf16
 from kernels.cpu.share import pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
 from kernels.kernel import Kernel
 from kernels.knob import array_of
 from kernels.table import AMX_BF16, AMX_INT8, find
-from kernels.trial import EMULATED_MOST
+from kernels.trial import EMULATED_MOST, held, laws_of
 from reference.formats import FORMATS
 
 # One of each kind of layout; all of them in deep runs, since each takes long to compile.
 LIKES = {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
-DEEP = bool(os.environ.get("ASSAY_DEEP"))
 INT8 = [
     replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
     for f, share in linear_amx.EMULATED_SHARES.items()
     if f in LIKES or DEEP
 ]
 BF16 = [
-    replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
+    replace(find(f"linear/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
     for f, share in linear_amx_bf16.EMULATED_SHARES.items()
+    if f in {"F32", "F16", "BF16", "Q8_0", "Q4_K", "Q6_K"} or DEEP
+]
+FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
+ATTENTION = [
+    replace(find(f"attention/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
+    for f, share in attention_amx.EMULATED_SHARES.items()
+    if f in {"F16", "Q8_0"} or DEEP
 ]
 TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
 X86 = llvm.get_process_triple().startswith("x86_64")
 
-each_kernel = pytest.mark.parametrize("kernel", INT8 + BF16, ids=lambda k: k.format)
+each_kernel = pytest.mark.parametrize(
+    "kernel", INT8 + BF16, ids=lambda k: f"{k.variant}-{k.format}"
+)
 
 
-@each_kernel
+@pytest.mark.parametrize("kernel", [*INT8, *BF16, *ATTENTION], ids=lambda k: k.name)
 def test_no_case_is_beyond_the_bound(kernel: Kernel):
     """All that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
     op = kernel.spec
     costs = [(case, op.cost(case.shape, case.format)) for case in op.quick_cases(kernel.format)]
     for case, cost in costs:
-        if cost.bytes + cost.operations > EMULATED_MOST:
+        if cost.bytes + cost.operations > EMULATED_MOST or not kernel.takes(case.shape):
             continue
         verdict = judge(kernel, case)
         assert verdict.passed, f"{case.describe()}: {verdict.failure}"
@@ -89,8 +97,30 @@ def test_a_batch_is_its_tokens_one_by_one(kernel: Kernel, shape: Any):
         assert_array_equal(alone.view(np.uint32), together[t : t + 1].view(np.uint32))
 
 
+@pytest.mark.parametrize("kernel", ATTENTION, ids=lambda k: k.format)
+def test_attention_on_tiles_keeps_its_laws(kernel: Kernel):
+    """A token's and a head's bits are the same in any company, wherever cells lie."""
+    for law in laws_of(kernel):
+        verdict = held(kernel, law, kernel.spec.case({"head_dim": 64}, format=kernel.format))
+        assert verdict.passed, verdict.failure
+
+
+@pytest.mark.parametrize("what", [np.inf, -np.inf, np.nan])
+def test_values_that_are_not_finite_reach_who_sees_them(what: float):
+    """Of a prompt the tokens from a cell's on give what is not finite; to the others a weight of
+    zero hides it."""
+    (kernel,) = (k for k in ATTENTION if k.format == "F16")
+    inputs = inputs_of(kernel, tokens=40, heads=2, kv_heads=1, head_dim=32, capacity=40)
+    inputs |= {"spans": np.array([[0, 0, t + 1] for t in range(40)], np.int32)}
+    inputs["v"].view(np.float16)[inputs["lists"][0, 21], 5] = what
+    out = run(kernel, **inputs)
+    assert np.isfinite(out[:21]).all()
+    assert not np.isfinite(out[21:, :, 5]).any()
+    assert np.isfinite(np.delete(out, 5, axis=2)).all()
+
+
 @pytest.mark.parametrize("hidden", [1, 31, 32, 33, 65])
-@pytest.mark.parametrize("kernel", BF16, ids=lambda k: k.format)
+@pytest.mark.parametrize("kernel", FLOATS, ids=lambda k: k.format)
 def test_elements_beyond_hidden_are_nothing(kernel: Kernel, hidden: int):
     """A row that ends inside a tile is as good as one with zeros up to its end."""
     layout, inputs = FORMATS[kernel.format], inputs_of(kernel, tokens=5, hidden=hidden, out=17)
@@ -133,9 +163,22 @@ def test_a_process_without_permission_lacks_amx(monkeypatch: pytest.MonkeyPatch)
 ASSEMBLY = """
 from kernels.cpu import linear_amx, linear_amx_bf16
 from kernels.cpu.object_code import assembly
-for share in (linear_amx.SHARES["Q8_0"], linear_amx_bf16.SHARES["F32"]):
+for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32", "Q4_0"))):
     print(assembly(share.function))
 """
+
+
+def straight(text: str, word: str) -> list[list[str]]:
+    """The instructions, as names, of each stretch without a branch or a label that has `word`."""
+    stretches: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if re.match(r"\.?\w+:", line):
+            stretches.append([])
+        elif found := re.match(r"\t([a-z]\w*)", line):
+            stretches[-1].append(found[1])
+            if found[1].startswith("j"):
+                stretches.append([])
+    return [names for names in stretches if any(name.startswith(word) for name in names)]
 
 
 def innermost(text: str, word: str) -> list[list[str]]:
@@ -159,7 +202,7 @@ def test_inner_loops_are_tiles(tmp_path: Any):
 
     Four blocks of bytes take three vector instructions for each of sixteen tokens, and fewer moves
     than there are dots. Pairs take a tile load for each product where there are two tiles of
-    tokens, and no vectors.
+    tokens, and no vectors but what lowers blocks: 32 products with scales for a tile.
     """
     features = AMX_INT8 | AMX_BF16 | {"f16c"}
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
@@ -172,7 +215,14 @@ def test_inner_loops_are_tiles(tmp_path: Any):
     assert sum(name.startswith("vmov") for name in bytes_) < 32
     assert not [name for name in bytes_ if name.startswith("call")]
 
-    pairs = innermost(text, "tdpbf16ps")
-    counted = ((p.count("tdpbf16ps"), p.count("tileloadd")) for p in pairs)
-    assert {(loads * 4) // products for products, loads in counted} == {4}
+    pairs = [p for p in straight(text, "tdpbf16ps") if p.count("tdpbf16ps") == 4]
+    assert pairs
+    assert {p.count("tileloadd") for p in pairs} == {4}
     assert not [name for p in pairs for name in p if name.startswith(("v", "call", "tilestored"))]
+
+    lowered = straight(text, "vcvtne2ps2bf16")
+    whole = [p for p in lowered if p.count("vcvtne2ps2bf16") >= 16]
+    assert whole
+    for names in whole:
+        tiles = names.count("vcvtne2ps2bf16") // 16
+        assert sum(name.startswith("vfmadd") for name in names) == 32 * tiles

@@ -19,15 +19,19 @@ from kernels.cpu.amx import request
 from kernels.cpu.linear import STREAM
 from kernels.kernel import Kernel
 from kernels.provenance import machine
+from kernels.shapes import empty_outputs
 from kernels.table import KERNELS, find
 from kernels.tuning import Tuned, chosen, current, keep, key_of, load, starting
-from reference.table import OPS
 
 HAVE_KNOBS = [kernel for kernel in KERNELS if kernel.knobs]
 FAMILIES = json.loads(tuning.files("kernels").joinpath(tuning.STARTING).read_text())
-SHAPES = {"tokens": (1, 2, 3, 5, 17, 33, 70), "out": (1, 16, 31, 130), "hidden": (256, 512, 2304)}
+SHAPES = {
+    "tokens": (1, 2, 3, 5, 17, 33, 70),
+    "out": (1, 16, 31, 130),
+    "hidden": (256, 512, 2304),
+    "neurons": (16, 33, 300),
+}
 QUICK_FORMATS = ("F16", "Q4_0", "Q6_K")
-LINEAR = OPS["linear"]
 
 
 def here() -> list[Kernel]:
@@ -37,19 +41,21 @@ def here() -> list[Kernel]:
         for name, share in linear_amx.EMULATED_SHARES.items():
             if DEEP or name == "Q4_0":
                 found.append(replace(find(f"linear/cpu/amx/{name}"), share=share))
-        bf16 = find("linear/cpu/amx/F16")
+        bf16 = find("linear/cpu/amx_bf16/F16")
         found.append(replace(bf16, share=linear_amx_bf16.EMULATED_SHARES["F16"]))
     return found
 
 
 def out_of(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> bytes:
     """What it makes of a case, by two threads, with these values of its knobs."""
-    inputs = LINEAR.make(LINEAR.case(sizes, format=kernel.format))
-    out = np.full((sizes["tokens"], sizes["out"]), np.nan, np.float32)
-    for share, block, _ in stages(kernel, dict(inputs), {"out": out}, tuning=values):
+    spec = kernel.spec
+    case = spec.case({a: n for a, n in sizes.items() if a in spec.axes}, format=kernel.format)
+    outputs = empty_outputs(spec, case.shape, kernel.format)
+    outputs["out"].fill(np.nan)
+    for share, block, _ in stages(kernel, dict(spec.make(case)), outputs, tuning=values):
         for thread in range(2):
             share(block, thread, 2)
-    return out.tobytes()
+    return outputs["out"].tobytes()
 
 
 @pytest.mark.parametrize("kernel", here(), ids=lambda kernel: kernel.name)
@@ -73,7 +79,7 @@ def test_starting_values_are_among_those_that_are_tried(kernel):
 
 def test_the_table_of_starting_values_names_what_there_is():
     """Every row is of kernels and knobs that exist, and of features by LLVM's names."""
-    names = {part for k in KERNELS for part in (k.name, k.name.rpartition("/")[0], "linear/cpu")}
+    names = {part for k in KERNELS for part in (k.name, k.name.rpartition("/")[0], f"{k.op}/cpu")}
     knobs = {knob.name for kernel in KERNELS for knob in kernel.knobs}
     for family in FAMILIES:
         assert set(family) == {"family", "features", "measured", "values"}

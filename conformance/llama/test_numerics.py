@@ -6,8 +6,10 @@ import pytest
 from conformance.kernel.here import HERE
 from engine import Engine
 from engine.config import ModelError
+from kernels.kernel import PROMPT
 
 FAST = [kernel for kernel in HERE if kernel.numerics == "fast"]
+OF_BLOCKS = [k for k in FAST if k.target == "cpu" and k.fewest == PROMPT]
 TEXT = "Once upon a time there was a little girl. She had a red ball."
 # an estimate, not a bound: rounding to eight bits is off by 2^-9 at most, by a third of its square
 # on average, in both factors of each product, and what some fifty linear layers make of it adds up
@@ -30,9 +32,46 @@ def test_fast_numerics_stay_near_the_exact_ones():
 
 
 def test_exact_numerics_take_no_fast_kernel():
-    """Nobody gets rounded weights who did not ask for them, and 8-bit weights have no fast form."""
-    with Engine.load("story-f16") as exact, Engine.load("story-q8_0", numerics="fast") as quantised:
-        assert not (kernels_of(exact) | kernels_of(quantised)) & set(FAST)
+    """Nobody gets rounded weights who did not ask for them."""
+    for name in ("story-f16", "story-q8_0"):
+        with Engine.load(name) as exact:
+            assert not kernels_of(exact) & set(FAST)
+            assert exact.model.prompts is None
+
+
+def numerics_of(engine, tokens):
+    return {step.kernel.numerics for step in engine.model.plan_for(tokens).steps}
+
+
+@pytest.mark.skipif(not OF_BLOCKS, reason="this CPU has no fast form of weights in blocks")
+def test_only_prompts_run_blocks_in_bfloat16():
+    """A step of few tokens has the bits of exact numerics, one of many stays near them, and what
+    follows a prompt reads the cache that it wrote."""
+    with (
+        Engine.load("story-q8_0") as exact,
+        Engine.load("story-q8_0", numerics="fast") as fast,
+    ):
+        assert numerics_of(fast, PROMPT - 1) == {"exact"}
+        assert "fast" in numerics_of(fast, PROMPT)
+        tokens = (exact.encode(TEXT) * 9)[: 3 * PROMPT]
+        few = tokens[: PROMPT - 1]
+        assert (exact.logits(few) == fast.logits(few)).all()
+        want, got = (engine.logits(tokens).astype(np.float64) for engine in (exact, fast))
+        after = []
+        for engine in (exact, fast):
+            engine.reset()
+            engine.model.evaluate(tokens, 0)
+            after.append(engine.model.evaluate(few, len(tokens)).copy())
+        assert not (after[0] == after[1]).all()
+    nmse = ((got - want) ** 2).sum() / (want**2).sum()
+    assert 0 < nmse < GAP
+
+
+@pytest.mark.skipif(not OF_BLOCKS, reason="this CPU has no fast form of weights in blocks")
+def test_batches_smaller_than_a_prompt_need_no_second_plan():
+    with Engine.load("story-q8_0", numerics="fast", batch=PROMPT - 1) as engine:
+        assert engine.model.prompts is None
+        assert np.isfinite(engine.logits(engine.encode(TEXT) * 3)).all()
 
 
 def test_unknown_numerics_are_refused():

@@ -77,7 +77,8 @@ def exact(small: Small, tokens: list[int], linear: Any = None, **shape: Any) -> 
 
 def is_int8(small: Small) -> bool:
     """Whether the first choice for the model's matrices reads quantised activations."""
-    return variants("linear", small.format)[0].activations == "int8"
+    exact = (k for k in variants("linear", small.format) if k.numerics == "exact")
+    return next(exact).activations == "int8"
 
 
 def shaken(value: Array, bound: Any, rng: np.random.Generator) -> Array:

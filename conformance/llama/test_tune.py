@@ -68,6 +68,17 @@ def test_of_a_small_model_nothing_is_measured(monkeypatch):
         assert knobs(model)
 
 
+def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
+    """Kernels over lists of neurons have knobs, which the table of starting values sets."""
+    with closing(
+        Model(resolve("story-relu"), Options(threads=2, context=64, sparse="on"))
+    ) as model:
+        having = {s.node.op for s in model.plan.steps if s.kernel.knobs}
+        alone = {group.kernel.op for group in groups_of(model.plan, {}, 2)}
+    assert {"linear", "sparse_linear", "sparse_axpy"} <= having
+    assert alone == {"linear"}
+
+
 def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
     """If the same takes too different times, all stays as it was and nothing is kept."""
     monkeypatch.setattr(tune, "BUSY", 0)

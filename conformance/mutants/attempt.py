@@ -163,7 +163,10 @@ def _failure(asked: dict[str, Any]) -> dict[str, str]:
         import kernels.table  # noqa: F401
     except Exception as error:
         return {"stage": "import", "failure": repr(error)}
-    return first_failure(asked["before"], asked["axis"], asked["largest"])
+    try:
+        return first_failure(asked["before"], asked["axis"], asked["largest"])
+    except Exception as error:  # before there was anything to compile
+        return {"stage": "compiling", "failure": repr(error)[:200]}
 
 
 def main() -> None:

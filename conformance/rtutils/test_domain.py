@@ -104,5 +104,7 @@ def test_what_is_wrong_for_a_model_does_not_serve_it(tmp_path: Path, edit, hidde
     copy.edit("kernels/cpu/rms_norm.py", row, row.replace("x[t]", edit))
     variant, notes = json.loads(copy.python(WRONG_AT, str(hidden)))
     assert variant == "scalar"
-    assert "rms_norm/cpu/generic failed its trial and is not used: out[" in notes[0]
+    refused = "rms_norm/cpu/generic failed its trial and is not used: out"
+    # which of the two a secret case shows first is chance
+    assert notes[0].startswith((f"{refused}[", f"{refused} is not what its"))
     assert said in notes[0]

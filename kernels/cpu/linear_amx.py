@@ -116,7 +116,9 @@ def put(out, token, row, kept, at):
         store_first(out, (token + t) * width + row, sums, width - row)
 
 
-def product(size: int, deepest: int, whole: int, fill: Any, multiply: Any) -> Any:
+def product(
+    size: int, deepest: int, whole: int, fill: Any, multiply: Any, tiles: tuple[int, int] = TILES
+) -> Any:
     """The loops, over panels of at most `size` units of sixteen tokens, in multiples of `whole`
     units, around
 
@@ -127,14 +129,16 @@ def product(size: int, deepest: int, whole: int, fill: Any, multiply: Any) -> An
       the outputs of these tokens and of the groups of rows from rows[0] to rows[1]; the first
       time, `unit` is 0.
 
-    A panel is as deep as the weight where that leaves it TILES[0] tiles: outputs that have to be
+    A panel is as deep as the weight where that leaves it tiles[0] tiles: outputs that have to be
     fetched and put again cost as much as a sixth of a product.
     """
+
+    fewest, most_tiles = tiles
 
     @njit(inline="always")
     def run(state, source, panel, weight, units, out, rows):
         tokens = out.shape[0]
-        at_once = max(TILES[0], min(TILES[1], size // units)) * ROWS
+        at_once = max(fewest, min(most_tiles, size // units)) * ROWS
         for first in range(0, tokens, at_once):
             count = min(at_once, tokens - first)
             most = min(deepest, size // ((count + ROWS - 1) // ROWS)) // whole * whole

@@ -33,7 +33,15 @@ from kernels.cpu.simd import (
     widened,
 )
 from kernels.cpu.simd_shuffle import stack, words_of_rows
+from kernels.knob import Knob
 
+ALONG = Knob(
+    "along",
+    (0, 128, 256, 512, 1024, 2048),
+    0,
+    "bytes ahead in each row that are asked for; 0: the rows that follow, one after the other",
+    (),
+)
 ASKED = 8  # pieces of rows for which as much is asked for at once
 REST = 4 * LANES  # bytes of an element of sixteen rows, at most
 I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
@@ -226,6 +234,20 @@ def ask(weight, starts, row, byte, first, end, lines):
     return row, byte
 
 
+@inner
+def ask_along(weight, starts, following, at, size, begin, end, along):
+    """Ask for what lies so far ahead of `size` bytes from byte `at` on in each row, or at the
+    beginning of the one that follows, where rows go from byte `begin` to `end`."""
+    for place in range((at + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE, at + size, CACHE_LINE):
+        ahead = place + along
+        if ahead < end:
+            for row in range(len(starts)):
+                prefetch(weight, starts[row] + ahead, 3)
+        else:
+            for row in range(len(starts)):
+                prefetch(weight, following[row] + begin + ahead - end, 3)
+
+
 def bring_elements(format: str) -> Any:
     """(weight, starts, byte, out, to): the element of a float format at that byte of sixteen rows,
     one after the other."""
@@ -241,19 +263,23 @@ def bring_elements(format: str) -> Any:
 
 
 def bring_units(format: str) -> Any:
-    """(weight, starts, following, row_bytes, unit, depth, out): `depth` units from `unit` on of
-    sixteen rows, packed; as much of the rows that follow is asked for."""
+    """(weight, starts, following, row_bytes, unit, depth, out, along): `depth` units from `unit` on
+    of sixteen rows, packed; as much of what follows is asked for."""
     piece = PIECES[format]
     one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
     bytes_each, together, lines_each = piece.unit_bytes, piece.together, piece.lines
 
     @inner
-    def whole(weight, starts, following, row_bytes, unit, depth, out):
+    def whole(weight, starts, following, row_bytes, unit, depth, out, along):
         asked = unit // together * lines_each * CACHE_LINE
         row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes
         for first in range(0, depth, together):
-            row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+            if not along:
+                row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
             for u in range(first, min(first + together, depth), units):
+                if along:
+                    at = (unit + u) // units * size
+                    ask_along(weight, starts, following, at, size, 0, row_bytes, along)
                 one(weight, starts, (unit + u) // units * size, out, u * step)
 
     if units == 1:
@@ -261,9 +287,9 @@ def bring_units(format: str) -> Any:
     rest = bring_elements(format)
 
     @inner
-    def with_rest(weight, starts, following, row_bytes, unit, depth, out):
+    def with_rest(weight, starts, following, row_bytes, unit, depth, out, along):
         done = depth // units * units
-        whole(weight, starts, following, row_bytes, unit, done, out)
+        whole(weight, starts, following, row_bytes, unit, done, out, along)
         for u in range(done, depth):
             rest(weight, starts, (unit + u) * bytes_each, out, u * step)
 
@@ -271,20 +297,24 @@ def bring_units(format: str) -> Any:
 
 
 def meet_units(format: str, kind: Vector) -> Any:
-    """(sums, weight, starts, following, row_bytes, x): sums with sixteen rows of a float format met
-    by one token x [1, hidden]; the rows that follow are asked for."""
+    """(sums, weight, starts, following, row_bytes, x, along): sums with sixteen rows of a float
+    format met by one token x [1, hidden]; what follows is asked for."""
     piece = PIECES[format]
     one, rest = meet_piece(piece.code, kind, piece.step), bring_elements(format)
-    units, bytes_each = piece.units, piece.unit_bytes
+    units, bytes_each, size = piece.units, piece.unit_bytes, piece.bytes
     together, lines_each = piece.together, piece.lines
 
     @inner
-    def meet(sums, weight, starts, following, row_bytes, x):
+    def meet(sums, weight, starts, following, row_bytes, x, along):
         hidden = x.shape[1]
         done, row, byte = hidden // units * units, 0, 0
         for first in range(0, done, together):
-            row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+            if not along:
+                row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
             for k in range(first, min(first + together, done), units):
+                if along:
+                    at = k * bytes_each
+                    ask_along(weight, starts, following, at, size, 0, row_bytes, along)
                 sums = one(sums, weight, starts, k * bytes_each, x, k)
         elements = stack(np.uint8, REST)
         for k in range(done, hidden):

@@ -287,6 +287,31 @@ def where_above(typing, v, limit, value):
 
 
 @intrinsic
+def where_less(typing, a, b, value, other):
+    """Each lane's value where a < b, of integers, else the other."""
+
+    def codegen(context, builder, signature, values):
+        return builder.select(builder.icmp_signed("<", *values[:2]), *values[2:])
+
+    return value(a, b, value, other), codegen
+
+
+@intrinsic
+def finite_or_zero(typing, v):
+    """Each lane, or zero where it is infinite or NaN; and whether all were finite."""
+
+    def codegen(context, builder, signature, values):
+        zeros = ir.Constant(v.ir, None)
+        finite = builder.fcmp_ordered("==", builder.fsub(values[0], values[0]), zeros)
+        kept = builder.select(finite, values[0], zeros)
+        bits = builder.bitcast(finite, ir.IntType(v.lanes))
+        every = builder.icmp_unsigned("==", bits, ir.Constant(bits.type, -1))
+        return context.make_tuple(builder, signature.return_type, [kept, every])
+
+    return types.Tuple((v, types.boolean))(v), codegen
+
+
+@intrinsic
 def nonzero(typing, array, offset):
     """A bit for each of the 64 bytes at array[offset:], set where it is not zero."""
 
@@ -405,7 +430,7 @@ def _widen_half(builder: Any, value: Any, lanes: int) -> Any:
     return builder.bitcast(builder.or_(scaled, sign), f32)
 
 
-def _narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
+def narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
     """float32 to bfloat16, nearest even, by integer arithmetic; a NaN stays one, made quiet."""
     i32 = ir.VectorType(I32, lanes)
 
@@ -456,7 +481,7 @@ def convert(typing, kind, v):
             case "f32", "f16":
                 return builder.fptrunc(value, target)
             case "f32", "bf16":
-                return _narrow_to_bf16(builder, value, v.lanes)
+                return narrow_to_bf16(builder, value, v.lanes)
             case "f32", "i32":
                 return builder.fptosi(value, target)
             case "i32", "i8":

@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.simd import I32, broadcast, call_llvm
+from kernels.cpu.simd import I32, bf16x32, broadcast, call_llvm, narrow_to_bf16, suffix
 
 I16 = ir.IntType(16)
 
@@ -146,3 +146,78 @@ def dot2(typing, sums, a, b):
         return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums.ir, pairs)
 
     return sums(sums, a, b), codegen
+
+
+def _narrowed(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
+    """Two f32x16 as one bf16x32, one after the other (AVX-512 BF16, or portable code)."""
+    if hardware:
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        return call_llvm(builder, name, bf16x32.ir, [second, first])
+    halves = (narrow_to_bf16(builder, v, 16) for v in (first, second))
+    return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(I32, 32), list(range(32))))
+
+
+def narrow(hardware: bool) -> Any:
+    """An intrinsic of two f32x16: both as one bf16x32, to the nearest even; the instruction takes
+    subnormal numbers for zero."""
+
+    @intrinsic
+    def both(typing, first, second):
+        def codegen(context, builder, signature, values):
+            return _narrowed(builder, hardware, *values)
+
+        return bf16x32(first, second), codegen
+
+    return both
+
+
+def in_pairs(hardware: bool) -> Any:
+    """An intrinsic of two f32x16: the two of every lane side by side, as bf16x32."""
+
+    @intrinsic
+    def pairs(typing, first, second):
+        def codegen(context, builder, signature, values):
+            return _paired(builder, hardware, *values)
+
+        return bf16x32(first, second), codegen
+
+    return pairs
+
+
+def _paired(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
+    both = _narrowed(builder, hardware, first, second)
+    turns = [i // 2 + i % 2 * 16 for i in range(32)]
+    return builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(I32, 32), turns))
+
+
+def scaled_pairs(hardware: bool, shifts: bool) -> Any:
+    """An intrinsic of (codes, scale, offset): for the first and the last two of every lane's four
+    codes, which are not negative, code * scale + offset, rounded to float32 and then to bfloat16:
+    bf16x32, a lane's two side by side.
+
+    codes i8x64; scale four f32x16, each a 256th of the one before, for codes that stay at their
+    place in a word; or, of scales so small that a 256th is none, all the same, and it `shifts`."""
+    lanes = 16
+
+    @intrinsic
+    def pairs(typing, codes, scale, offset):
+        def codegen(context, builder, signature, values):
+            words = builder.bitcast(values[0], ir.VectorType(I32, lanes))
+
+            def value(byte: int) -> Any:
+                mask = ir.Constant(words.type, [255 << 8 * byte] * lanes)
+                code = builder.and_(words, mask)
+                if shifts:
+                    code = builder.lshr(code, ir.Constant(words.type, [8 * byte] * lanes))
+                times = builder.extract_value(values[1], byte)
+                factors = [builder.uitofp(code, offset.ir), times, values[2]]
+                return call_llvm(builder, f"llvm.fma.{suffix(offset)}", offset.ir, factors)
+
+            def pair(first: int) -> Any:
+                return _paired(builder, hardware, value(first), value(first + 1))
+
+            return context.make_tuple(builder, signature.return_type, [pair(0), pair(2)])
+
+        return types.UniTuple(bf16x32, 2)(codes, scale, offset), codegen
+
+    return pairs

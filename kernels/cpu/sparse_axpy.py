@@ -1,7 +1,7 @@
 """sparse_axpy on the CPU: threads divide hidden, so that each output is one chain over the active
 neurons in order, the same for any number of threads.
 
-Four neurons meet 32 columns of some tokens at once. A neuron whose factors are all zero adds
+Eight neurons meet 32 columns of some tokens at once. A neuron whose factors are all zero adds
 nothing and is not read: a predictor's false alarms cost nothing here. Rows may lie apart, with
 anything between them: a weight's second axis is their stride.
 """
@@ -17,7 +17,7 @@ from kernels.cpu.closures import inner
 from kernels.cpu.columns import COLUMNS, DECODED, TABLED, decoded_elements
 from kernels.cpu.formats import TAGS, element
 from kernels.cpu.linear import named
-from kernels.cpu.rows import ask
+from kernels.cpu.rows import ask, ask_along
 from kernels.cpu.share import Share, arguments, by_format, part
 from kernels.cpu.simd import CACHE_LINE, f32x1, f32x16, fma, load, splat, store
 from kernels.cpu.simd_shuffle import stack
@@ -25,17 +25,17 @@ from reference.formats import FORMATS
 
 SIGNATURE = (
     "a: f32[tokens neurons], weight: u8[held stride], rows: i32[neurons], count: i32[1],"
-    " slots: i32[neurons] -> out: f32[tokens hidden]"
+    " slots: i32[neurons], tuning: i64[knobs] -> out: f32[tokens hidden]"
 )
-NEURONS, TOKENS = 4, 64
+NEURONS, TOKENS = 8, 64
 FACTORS = NEURONS * TOKENS
-CHUNK = 256  # columns of four neurons for which as much is asked for at once
+CHUNK = 256  # columns of eight neurons for which as much is asked for at once
 
 
 @inner
 def next_neurons(own, j, starts, factors):
     """The next neurons from the j-th active one on that any of these tokens wants: where their rows
-    begin, and factors [tokens][4]. -> how many, and where to go on."""
+    begin, and factors [tokens][8]. -> how many, and where to go on."""
     a, first, count, rows, active, slots, stride = own
     found = 0
     while found < NEURONS and j < active:
@@ -77,25 +77,35 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
     lines = -(-NEURONS * CHUNK // elements * size // CACHE_LINE)  # of a chunk of columns
 
     @njit(inline="always")
-    def four_columns(weight, starts, factors, first, count, c, out):
+    def columns(weight, starts, factors, first, count, c, out):
         w0, w1 = decode(weight, starts[0], c), decode(weight, starts[1], c)
         w2, w3 = decode(weight, starts[2], c), decode(weight, starts[3], c)
+        w4, w5 = decode(weight, starts[4], c), decode(weight, starts[5], c)
+        w6, w7 = decode(weight, starts[6], c), decode(weight, starts[7], c)
         for t in range(count):
             at, own = (first + t) * out.shape[1] + c, NEURONS * t
             sums = added(columns_of(out, at), w0, factors[own])
             sums = added(sums, w1, factors[own + 1])
             sums = added(sums, w2, factors[own + 2])
-            put_columns(out, at, added(sums, w3, factors[own + 3]))
+            sums = added(sums, w3, factors[own + 3])
+            sums = added(sums, w4, factors[own + 4])
+            sums = added(sums, w5, factors[own + 5])
+            sums = added(sums, w6, factors[own + 6])
+            put_columns(out, at, added(sums, w7, factors[own + 7]))
 
     @inner
-    def add_four(weight, starts, ahead, factors, first, count, begin, end, out):
-        """Four neurons' columns added to the tokens' outputs; those at `ahead` are asked for."""
+    def add_together(weight, starts, ahead, factors, first, count, begin, end, along, out):
+        """Eight neurons' columns added to the tokens' outputs; what follows is asked for."""
         first_byte, last = begin // elements * size, end // elements * size
         row, byte = 0, first_byte
         for chunk in range(begin, end, CHUNK):
-            row, byte = ask(weight, ahead, row, byte, first_byte, last, lines)
+            if not along:
+                row, byte = ask(weight, ahead, row, byte, first_byte, last, lines)
             for c in range(chunk, min(chunk + CHUNK, end), COLUMNS):
-                four_columns(weight, starts, factors, first, count, c, out)
+                if along:
+                    at, then = c * size // elements, (c + COLUMNS) * size // elements
+                    ask_along(weight, starts, ahead, at, then - at, first_byte, last, along)
+                columns(weight, starts, factors, first, count, c, out)
 
     @inner
     def add_one(weight, start, r, factors, first, count, begin, end, out):
@@ -117,7 +127,7 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
                 store(out, at, fma(w, factor, load(f32x1, out, at)))
 
     def sparse_axpy(block, thread, n_threads):
-        a, weight, rows, count, slots, out = arguments(block, SIGNATURE)
+        a, weight, rows, count, slots, tuning, out = arguments(block, SIGNATURE)
         tokens, hidden = out.shape
         active, stride, whole = count[0], weight.shape[1], hidden // COLUMNS
         bytes_ = weight.reshape(weight.size)
@@ -136,7 +146,9 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
             while found:
                 more, j = next_neurons(own, j, ahead, after)
                 if found == NEURONS:
-                    add_four(bytes_, starts, ahead, factors, first, some, begin, end, out)
+                    add_together(
+                        bytes_, starts, ahead, factors, first, some, begin, end, tuning[0], out
+                    )
                 else:
                     for r in range(found):
                         add_one(bytes_, starts[r], r, factors, first, some, begin, end, out)

@@ -30,7 +30,7 @@ from reference.op import Shape
 
 REST = (
     " weight: u8[held stride], mask: u8[tokens neurons], rows: i32[neurons], count: i32[1],"
-    " slots: i32[neurons] -> out: f32[tokens neurons]"
+    " slots: i32[neurons], tuning: i64[knobs] -> out: f32[tokens neurons]"
 )
 FLOAT = "x: f32[tokens hidden]," + REST
 INT8 = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]," + REST
@@ -77,8 +77,8 @@ def over_groups(
     format: str, blocking: Blocking, fill: Any, multiply: Callable[[int], Any], from_unit: Any
 ) -> Any:
     """The loops around `fill` and `multiply` of linear.product: (source, panel, weight, units,
-    mask, rows, slots, active, out, thread, n_threads); from_unit(panel, n) is the panel from unit n
-    on."""
+    mask, rows, slots, active, along, out, thread, n_threads); from_unit(panel, n) is the panel from
+    unit n on."""
     bring, step, unit_bytes = bring_units(format), PIECES[format].step, PIECES[format].unit_bytes
     units_at_once = BROUGHT // step // PIECES[format].units * PIECES[format].units
     scratch, most, tokens_at_once = units_at_once * step, blocking.size, blocking.tokens
@@ -86,7 +86,7 @@ def over_groups(
     fill_all, multiply_all = filling(fill, tiles), in_tiles(multiply, tiles)
 
     @inner
-    def run(source, panel, weight, units, mask, rows, slots, active, out, thread, n_threads):
+    def run(source, panel, weight, units, mask, rows, slots, active, along, out, thread, n_threads):
         tokens, row_bytes = out.shape[0], units * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
         starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
@@ -106,7 +106,7 @@ def over_groups(
                 begin_rows(where, min(group + 1, end - 1), active, following)
                 for unit in range(0, units, units_at_once):
                     deep = min(units_at_once, units - unit)
-                    bring(bytes_, starts, following, row_bytes, unit, deep, brought)
+                    bring(bytes_, starts, following, row_bytes, unit, deep, brought, along)
                     own = from_unit(panel, unit * count)
                     begins = sums, 0, 0, unit == 0
                     multiply_all(0, count, (own, brought, 0, deep, *begins, NEVER))
@@ -121,7 +121,7 @@ def single(format: str) -> Any:
     meet, unit_bytes = meet_units(format, linear_float.KINDS[format]), PIECES[format].unit_bytes
 
     @inner
-    def run(x, weight, mask, rows, slots, active, out, thread, n_threads):
+    def run(x, weight, mask, rows, slots, active, along, out, thread, n_threads):
         row_bytes = x.shape[1] * unit_bytes
         where, bytes_ = (rows, slots, weight.shape[1]), weight.reshape(weight.size)
         starts, following = stack(np.int64, LANES), stack(np.int64, LANES)
@@ -130,7 +130,7 @@ def single(format: str) -> Any:
         for group in range(begin, end):
             begin_rows(where, group, active, starts)
             begin_rows(where, min(group + 1, end - 1), active, following)
-            found = meet(zero(f32x16), bytes_, starts, following, row_bytes, x)
+            found = meet(zero(f32x16), bytes_, starts, following, row_bytes, x, along)
             store_vector(sums, 0, found)
             put(sums, 0, 1, rows, group, active, mask, out)
 
@@ -150,15 +150,16 @@ def float_kernel(blocking: Blocking, variant: str, format: str) -> Callable[...,
     many = over_groups(format, fewer(blocking), linear_float.fill, multiply, from_unit)
 
     def kernel(block, thread, n_threads):
-        x, weight, mask, rows, count, slots, out = arguments(block, FLOAT)
-        active = count[0]
+        x, weight, mask, rows, count, slots, tuning, out = arguments(block, FLOAT)
+        active, along = count[0], tuning[0]
         if active == 0:
             put_zeros(out, thread, n_threads)
         elif x.shape[0] == 1:
-            one(x, weight, mask, rows, slots, active, out, thread, n_threads)
+            one(x, weight, mask, rows, slots, active, along, out, thread, n_threads)
         else:
             panel, units = (stack(np.float32, size),), x.shape[1]
-            many((x,), panel, weight, units, mask, rows, slots, active, out, thread, n_threads)
+            chosen = rows, slots, active, along
+            many((x,), panel, weight, units, mask, *chosen, out, thread, n_threads)
 
     return named(kernel, variant)
 
@@ -181,14 +182,14 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     many = over_groups(format, blocking, filling, multiply, from_unit)
 
     def kernel(block, thread, n_threads):
-        q, scale, total, weight, mask, rows, count, slots, out = arguments(block, INT8)
+        q, scale, total, weight, mask, rows, count, slots, tuning, out = arguments(block, INT8)
         if count[0] == 0:
             put_zeros(out, thread, n_threads)
             return
         panel = stack(np.int32, all_words), stack(np.float32, size), stack(extra, all_parts)
         source, units = (q, q.view(np.int32), scale, total), scale.shape[1] // blocks
-        active = count[0]
-        many(source, panel, weight, units, mask, rows, slots, active, out, thread, n_threads)
+        chosen = rows, slots, count[0], tuning[0]
+        many(source, panel, weight, units, mask, *chosen, out, thread, n_threads)
 
     return named(kernel, variant)
 

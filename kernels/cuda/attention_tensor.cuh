@@ -95,10 +95,12 @@ static __device__ __forceinline__ void bring_rows(const Inputs& in, const Run& r
     const float* const query = in.q + (some ? run.item(in, row) * HEAD_DIM : 0);
     float largest = 0.f;
     for (int d = lane; d < HEAD_DIM && some; d += WARP) largest = fmaxf(largest, fabsf(query[d]));
-    const Power power(warp_max(largest));
+    largest = warp_max(largest);
+    const Power power(largest);
     for (int d = 2 * lane; d < HEAD_DIM; d += 2 * WARP) {
       uint32_t upper = 0, lower = 0;
       if (some) halve(query[d] * power.shrink, query[d + 1] * power.shrink, upper, lower);
+      if (largest == INFINITY) lower = 0;  // no rest of an infinity, and none of others matters
       reinterpret_cast<uint32_t*>(q + row * STRIDE<HEAD_DIM>)[d / 2] = upper;
       reinterpret_cast<uint32_t*>(q + (rows + row) * STRIDE<HEAD_DIM>)[d / 2] = lower;
     }

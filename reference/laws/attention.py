@@ -239,6 +239,18 @@ def a_softcap_bounds_the_odds(apply: Apply, case: Case) -> str:
     return ""
 
 
+def infinite_queries_are_capped(apply: Apply, case: Case) -> str:
+    """Against an infinite element of a query a key's score is the softcap or its opposite."""
+    inputs = {**weighing(case), "softcap": 1.0}
+    inputs["q"][0, :, 0] = np.inf
+    keys = case.rng().choice(np.array([-1, 1], np.float32), (CELLS, inputs["q"].shape[2]))
+    odds = np.exp(keys[: inputs["spans"][0, 2], 0].astype(np.float64))
+    inputs["k"] = FORMATS[inputs["format"]].quantise(keys)
+    if np.allclose(weights_of(apply, inputs), odds / odds.sum(), rtol=1e-4, atol=0):
+        return ""
+    return "an infinite query does not give each cell plus or minus the softcap for a score"
+
+
 def huge_scores_do_not_overflow(apply: Apply, case: Case) -> str:
     """Scores far beyond exp's range pick the best cell."""
     inputs = {**weighing(case), "scale": 1e5}
@@ -256,14 +268,15 @@ LAWS = (
     Law("tokens-alone", a_token_attends_alone),
     Law("heads-alone", a_head_attends_alone),
     Law("grouped-queries-repeated", grouped_queries_are_full_heads_repeated),
-    Law("one-cell-is-its-value", one_cell_returns_its_value),
+    Law("one-cell-is-its-value", one_cell_returns_its_value, float32=True),
     Law("no-cells-give-zero", no_cells_give_zero),
     Law("window-without-the-rest", a_window_is_a_cache_without_the_rest),
     Law("only-distance-matters", only_distance_matters),
     Law("positions-need-slopes", positions_need_slopes),
-    Law("outputs-are-averages", outputs_are_averages),
-    Law("scale-zero-is-the-mean", a_scale_of_zero_is_the_mean),
-    Law("alibi-falls-with-distance", alibi_weights_fall_with_distance),
-    Law("softcap-bounds-the-odds", a_softcap_bounds_the_odds),
+    Law("outputs-are-averages", outputs_are_averages, float32=True),
+    Law("scale-zero-is-the-mean", a_scale_of_zero_is_the_mean, float32=True),
+    Law("alibi-falls-with-distance", alibi_weights_fall_with_distance, float32=True),
+    Law("softcap-bounds-the-odds", a_softcap_bounds_the_odds, float32=True),
+    Law("infinite-queries-are-capped", infinite_queries_are_capped, float32=True),
     Law("huge-scores-pick-one", huge_scores_do_not_overflow),
 )
