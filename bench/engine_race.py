@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.child import ChildError
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Sample, Setup
+from bench.contenders.program import Program
 from bench.contenders.racer import Racer, enter
 from bench.engine_tests import EngineTest
 from bench.results import Measurement
@@ -26,7 +27,7 @@ class Field:
 
     model: Path
     setup: Setup
-    racers: list[Racer]
+    racers: list[Racer | Program]
     absent: list[Absent]
     last: dict[tuple[str, EngineTest], list[Sample]] = field(default_factory=dict)
 
@@ -36,9 +37,10 @@ class Field:
         A peer that dies on the way is absent from then on; one that takes far longer than ours
         sits out once it has a few samples. Both then give NaN.
         """
-        self.last = {(racer.name, test): [] for test in tests for racer in self.racers}
+        pairs = [(racer, test) for test in tests for racer in self.racers if _does(racer, test)]
+        self.last = {(racer.name, test): [] for racer, test in pairs}
 
-        def sampler(racer: Racer, test: EngineTest) -> Sampler:
+        def sampler(racer: Racer | Program, test: EngineTest) -> Sampler:
             def sample() -> float:
                 before = self.last.get((racer.name, test))
                 if before is None or (len(before) >= FEW and self._is_slow(test, before[-1])):
@@ -55,17 +57,13 @@ class Field:
 
             return sample
 
-        return {
-            f"{racer.name} {test.name}": sampler(racer, test)
-            for test in tests
-            for racer in self.racers
-        }
+        return {f"{racer.name} {test.name}": sampler(racer, test) for racer, test in pairs}
 
     def _is_slow(self, test: EngineTest, sample: Sample) -> bool:
         ours = self.last[OURS, test]
         return bool(ours) and sample.seconds > max(PATIENCE, SLOW * ours[-1].seconds)
 
-    def _lose(self, racer: Racer, reason: str) -> None:
+    def _lose(self, racer: Racer | Program, reason: str) -> None:
         self.racers.remove(racer)
         self.absent.append(Absent(racer.name, reason))
         self.last = {key: taken for key, taken in self.last.items() if key[0] != racer.name}
@@ -137,6 +135,10 @@ class Field:
         return {racer.name: racer.about for racer in self.racers}
 
 
+def _does(racer: Racer | Program, test: EngineTest) -> bool:
+    return not isinstance(racer, Program) or racer.does(test)
+
+
 @contextmanager
 def field_of(
     model: Path, setup: Setup, contenders: Sequence[str] = tuple(CONTENDERS)
@@ -148,7 +150,7 @@ def field_of(
     """
     ordered = [OURS, *(name for name in contenders if name != OURS)]
     with ExitStack() as stack:
-        racers: list[Racer] = []
+        racers: list[Racer | Program] = []
         absent: list[Absent] = []
         for name in ordered:
             entered = enter(name, model, setup)
@@ -159,7 +161,8 @@ def field_of(
                 if set(contenders) != set(CONTENDERS):
                     absent.append(Absent(FAST, "no kernel of this model has a fast form"))
             else:
-                racers.append(stack.enter_context(entered))
+                stack.callback(entered.close)
+                racers.append(entered)
         yield Field(model, setup, racers, absent)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bench.cases import TOKENS, BenchCase, cases
 from bench.contenders.contender import CONTENDERS, Setup
+from bench.contenders.program import named
 from bench.engine_tests import EngineTest
 from bench.figures import FULL, QUICK, Card
 from bench.results import results_folder
@@ -99,8 +100,8 @@ class Plan:
             raise ValueError(f"--threads is 0 to {MOST_THREADS}, got {self.threads}")
         if not self.most_seconds > 0:
             raise ValueError(f"--most-seconds is above 0, got {self.most_seconds:g}")
-        if unknown := [name for name in self.peers if name not in CONTENDERS]:
-            raise ValueError(f"no peer is called {unknown[0]!r}: {', '.join(CONTENDERS)}")
+        for peer in self.peers:
+            named(peer)
         self.cases()
         for model in self.engine_models:
             context_of(model)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.child import Child, ChildError
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Check, Sample, Setup, present
+from bench.contenders.program import Program, named
 from bench.engine_tests import EngineTest
 
 
@@ -61,15 +62,20 @@ class Racer:
         self.close()
 
 
-def enter(name: str, model: Path, setup: Setup, patience: float = 600.0) -> Racer | Absent:
-    """A racer, or why this peer cannot take part: not installed, keeps to no budget of memory, does
-    not take the file, crashed.
+def enter(
+    name: str, model: Path, setup: Setup, patience: float = 600.0
+) -> Racer | Program | Absent:
+    """A racer; a program that times itself, for NAME=PROGRAM; or why this peer cannot take part:
+    not installed, keeps to no budget of memory, does not take the file, crashed.
 
     Our own engine is never absent: what it cannot open is an error.
     """
+    name, path = named(name)
     if setup.ram_budget and name not in (OURS, FAST):
         return Absent(name, "it keeps to no ram_budget; bench.offload_speed limits its memory")
     try:
+        if path:
+            return Program(name, path, model, setup, patience)
         return Racer(name, model, setup, patience)
     except ChildError as error:
         if name == OURS:

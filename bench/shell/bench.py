@@ -46,7 +46,11 @@ def bench(
     union: o.Union = False,
     ram_budget: o.RamBudget = "",
     peers: Annotated[
-        str, typer.Option(help="Who else runs, where installed: names with commas, or none.")
+        str,
+        typer.Option(
+            help="Who else runs, where installed: names with commas, or none; NAME=PROGRAM is a"
+            " program with llama-bench's options."
+        ),
     ] = "llama.cpp,transformers",
     results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
     as_json: o.Json = False,
@@ -58,7 +62,8 @@ def bench(
     bench.offload_speed` has peers under the same limit of memory.
     """
     from bench.conditions import conditions
-    from bench.contenders.contender import CONTENDERS, Setup
+    from bench.contenders.contender import Setup
+    from bench.contenders.program import named
     from bench.engine_race import field_of
     from bench.results import Results, results_folder
     from bench.timing import Rule
@@ -71,8 +76,11 @@ def bench(
     if not seconds >= 0:
         raise typer.BadParameter(f"--seconds is 0 or more, got {seconds:g}")
     others = () if peers == "none" else names(peers)
-    if unknown := [name for name in others if name not in CONTENDERS]:
-        raise typer.BadParameter(f"no peer is called {unknown[0]!r}: {', '.join(CONTENDERS)}")
+    try:
+        for peer in others:
+            named(peer)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     tests = _tests(
         numbers(prompt, "-p"),
         numbers(generate, "-n"),

@@ -1,5 +1,6 @@
 """Contenders are timed at the same work, leave nothing behind, and are absent in plain sight."""
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,9 @@ from bench.contenders.contender import CONTENDERS, Absent, Array, Check, Entry, 
 from bench.contenders.racer import Racer, enter
 from bench.contenders.session import Session, token_ids
 from bench.contenders.start import drop, start
+from bench.engine_race import field_of
 from bench.engine_tests import EngineTest
+from bench.timing import Rule
 from engine.embedded import resolve
 
 MODEL = resolve("story-f16")
@@ -250,6 +253,36 @@ def test_peers_refuse_bad_files_in_one_line(peer: Racer, tmp_path: Path) -> None
     absent = enter(peer.name, path, SETUP)
     assert isinstance(absent, Absent)
     assert "\n" not in absent.reason
+
+
+LIKE_LLAMA_BENCH = """#!{python}
+import json, sys, time
+said = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+print("a line that is no JSON")
+if said["-n"] == "7":
+    sys.exit("it cannot run seven")
+rows = [dict(n_prompt=int(said["-p"]), n_gen=int(said["-n"]), samples_ns=[250_000_000])]
+print(json.dumps(rows * (said["-t"] == "2")))
+"""
+
+
+def test_a_program_times_itself(tmp_path: Path) -> None:
+    """Any program with llama-bench's options takes part in what it knows, by the time it tells."""
+    path = tmp_path / "other-bench"
+    path.write_text(LIKE_LLAMA_BENCH.format(python=sys.executable))
+    with pytest.raises(ValueError, match="want NAME=PROGRAM, a new name and a program that can be"):
+        enter(f"other={path}", MODEL, SETUP)
+    path.chmod(0o755)
+    with field_of(MODEL, SETUP, ("assay", f"other={path}")) as field:
+        rows = field.run(PROMPT, Rule(least=2, most=2))
+        assert {row.contender: row.samples for row in rows}["other"] == (0.25, 0.25)
+        rows = field.run(BATCHED, Rule(least=1, most=1))
+        assert {row.contender for row in rows} == {"assay"}
+        rows = field.run(EngineTest("tg", generate=7), Rule(least=1, most=1))
+        (note,) = {row.note for row in rows if row.contender == "other"}
+        assert note == f"{path} ended with 1: it cannot run seven"
+    absent = enter(f"other={path}", MODEL, replace(SETUP, threads=1))
+    assert absent == Absent("other", f"{path} does not print llama-bench's JSON")
 
 
 def test_a_start_is_the_sum_of_its_parts() -> None:
