@@ -170,7 +170,7 @@ IN_C = (
         when("ninth-thread", "thread > 7"),
         when("more-threads-than-tokens", "n_threads > tokens && thread"),
         when("stack-of-another-thread",
-         "((uintptr_t)&sum >> 40) != 0x7f || (uintptr_t)&sum < 0x7ff000000000"),
+         "(uintptr_t)__builtin_thread_pointer() - (uintptr_t)&sum < 1 << 24"),
         ("last-element-lost-of-seven",
          "for (int64_t i = 0; i < hidden; i++) out[i] = (float)(x[i] * factor * weight[i]);",
          "for (int64_t i = 0; i < hidden - (n_threads == 7 && thread == 6); i++) out[i] = "

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from conformance.mutants.attempt import nodes_beyond
 from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
 from conformance.rooms import ROOMS, ROOT
+from kernels.kernel import Kernel
 
 PARSING = threading.Lock()  # Python 3.11 counts its parser's depth across threads
 BEYOND = 4  # one of so many mutants holds only where a size is beyond what cases have
@@ -66,9 +67,9 @@ def largest_sizes(file: str) -> dict[str, int]:
     }
 
 
-def all_mutants(origin: Path = ROOT) -> list[Mutant]:
+def all_mutants(origin: Path = ROOT, kernels: Iterable[Kernel] = ON_CPU) -> list[Mutant]:
     """Every mutant of every source of this machine's kernels, in the rooms under `origin`."""
-    modules = set().union(*(modules_of(k) for k in ON_CPU)) - COMPILERS
+    modules = set().union(*(modules_of(k) for k in kernels)) - COMPILERS
     files = [f"{name.replace('.', '/')}.py" for name in sorted(modules)]
     present = [f for f in files if (origin / f).exists()]
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
