@@ -134,8 +134,8 @@ def _spans(rng: np.random.Generator, case: Case) -> Array:
     chunk = 2 ** rng.integers(4, 11, tokens)
     whole = rng.integers(1, capacity // chunk + 2) * chunk + rng.integers(-1, 2, tokens)
     any_number = rng.integers(0, capacity + 1, tokens)
-    turn = tokens - 1 - t if tokens > 1 else [case.seed]
-    count = np.choose(turn, [capacity, 1, whole, any_number, 0], mode="wrap").clip(0, capacity)
+    turn = tokens - 1 - t if tokens > 1 else np.array([case.seed])
+    count = np.choose(turn % 5, [capacity, 1, whole, any_number, 0]).clip(0, capacity)
     begin = np.where(count == 1, capacity - 1, rng.integers(0, capacity - count + 1))
     begin *= case.shape["windowed"]
     end, sequence = begin + count, (rng.integers(sequences) + t) % sequences
