@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import llvmlite.binding as llvm
 from numba import _dynfunc, types
@@ -28,7 +28,6 @@ from numba.core.runtime import rtsys
 from kernels.cache import keep, read, ready, say
 from kernels.cpu.construction import complaint_about, complaint_about_object
 
-T, U = TypeVar("T"), TypeVar("U")
 C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
 OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
 ENTRY = "share"  # the name of the C function
@@ -97,7 +96,7 @@ def compiled(function: Callable[..., None]) -> Code:
     return _with_room(_compiled, function)
 
 
-def _with_room(call: Callable[[T], U], argument: T) -> U:
+def _with_room(call: Callable[[Any], Code], argument: Any) -> Code:
     """The call, with room for its callees' frames. Python keeps frames in pieces of 16 KB; where a
     loop's calls cross the end of one, each maps a new piece and unmaps it. Numba's loops do, and so
     spend a tenth of their time. A frame that asks for more than half of a large piece, as this one
