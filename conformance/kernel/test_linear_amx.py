@@ -24,8 +24,10 @@ from kernels.table import AMX_BF16, AMX_INT8, find
 from kernels.trial import EMULATED_MOST, held, laws_of
 from reference.formats import FORMATS
 
-# One of each kind of layout; all of them in deep runs, since each takes long to compile.
-LIKES = {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
+# One of each kind of layout, since each takes long to compile; all of them in deep runs, and few
+# where the CPU has tiles and the same kernels are tried on those.
+TILES_HERE = not find("linear/cpu/amx/Q8_0").missing()
+LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
 INT8 = [
     replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
     for f, share in linear_amx.EMULATED_SHARES.items()
@@ -34,13 +36,13 @@ INT8 = [
 BF16 = [
     replace(find(f"linear/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
     for f, share in linear_amx_bf16.EMULATED_SHARES.items()
-    if f in {"F32", "F16", "BF16", "Q8_0", "Q4_K", "Q6_K"} or DEEP
+    if f in (LIKES - {"Q4_1", "Q2_K"}) | {"F32", "F16", "BF16"} or DEEP
 ]
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
 ATTENTION = [
     replace(find(f"attention/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
     for f, share in attention_amx.EMULATED_SHARES.items()
-    if f in {"F16", "Q8_0"} or DEEP
+    if f == "F16" or f in LIKES or DEEP
 ]
 TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
 X86 = llvm.get_process_triple().startswith("x86_64")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from kernels.cpu.closures import inner
@@ -27,6 +28,7 @@ STREAM = (
     Knob("near", (0, 1), 1, "whether into the first cache, or else into the second"),
 )
 
+FIRST = np.int64(0)  # a token: for a plain 0 Numba would compile what takes it twice
 UNTUNED, NEVER = (0, 2048, 1), (0, 0, 0)  # of kernels without knobs
 
 
@@ -78,7 +80,7 @@ def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
 
     @inner
     def fill_all(count, arguments):
-        token = 0
+        token = FIRST
         for size in tiles:
             while token + size <= count:
                 fill(token, size, arguments)
@@ -116,7 +118,7 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
                     at = (group * units + unit) * step
                     row = group * LANES
                     own = out, first, row, unit == 0
-                    multiply_all(0, count, (panel, weight, at, deep, *own, tuning))
+                    multiply_all(FIRST, count, (panel, weight, at, deep, *own, tuning))
 
     return run
 

@@ -18,7 +18,7 @@ from kernels.cpu import linear_blocks, linear_float, linear_int8
 from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import LAYOUTS
-from kernels.cpu.linear import LANES, NEVER, Blocking, chains, filling, named
+from kernels.cpu.linear import FIRST, LANES, NEVER, Blocking, chains, filling, named
 from kernels.cpu.linear_blocks import Meeting
 from kernels.cpu.rows import PIECES, bring_units, meet_units
 from kernels.cpu.share import Share, arguments, by_format, part
@@ -109,7 +109,7 @@ def over_groups(
                     bring(bytes_, starts, following, row_bytes, unit, deep, brought, along)
                     own = from_unit(panel, unit * count)
                     begins = sums, 0, 0, unit == 0
-                    multiply_all(0, count, (own, brought, 0, deep, *begins, NEVER))
+                    multiply_all(FIRST, count, (own, brought, 0, deep, *begins, NEVER))
                 put(sums, first, count, rows, group, active, mask, out)
 
     return run
