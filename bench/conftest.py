@@ -22,7 +22,7 @@ from bench.report import card, quality, sparsity
 from bench.report.markdown import table_lines
 from bench.results import Results, ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
-from bench.shell.profile import teller
+from bench.shell.telling import teller
 from bench.trees import TreeError, side
 from engine.shell.show import progress_bar
 from kernels.cpu.team import Team

@@ -16,13 +16,14 @@ usage.
 """
 
 import argparse
-import importlib.util
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from bench.packages import lacking
 
 if TYPE_CHECKING:
     from kernels.cuda.device import Device
@@ -44,11 +45,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--model", action="append", default=[], metavar="SHAPE=FILE")
     return parser
-
-
-def lacking(names: Sequence[str]) -> list[str]:
-    """Those of these packages that are not here."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def settle() -> None:

@@ -1,6 +1,5 @@
 """The seam between what is timed and who runs it: contenders open a model and evaluate tokens."""
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from bench.packages import lacking
 
 Array = np.ndarray[Any, np.dtype[Any]]
 VALUES = 64  # of the last logits, those that a check keeps, spread over the vocabulary
@@ -152,7 +153,6 @@ def present(name: str) -> str:
     """Nothing if the contender's packages are installed, else what is missing."""
     if name not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}: {', '.join(CONTENDERS)}")
-    for module, package in CONTENDERS[name].packages.items():
-        if importlib.util.find_spec(module) is None:
-            return f"{package} is not installed: docs/peers.md says how"
-    return ""
+    packages = CONTENDERS[name].packages
+    missing = [packages[module] for module in lacking(packages)]
+    return f"{missing[0]} is not installed: docs/peers.md says how" if missing else ""

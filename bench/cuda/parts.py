@@ -15,7 +15,7 @@ from bench.cuda.goals import GOALS, peers_lines
 from bench.cuda.judged import judge_all, runnable
 from bench.cuda.measure import OURS
 from bench.cuda.measuring import measuring
-from bench.gpu_check import lacking
+from bench.packages import lacking
 from bench.results import Measurement, Results
 from kernels.certificates import Certificate, Store
 from kernels.cuda.kernel import CudaKernel

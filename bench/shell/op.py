@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.profile import rate, teller
+from bench.shell.telling import rate, teller
 from engine.shell import options as o
 
 if TYPE_CHECKING:

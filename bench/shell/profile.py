@@ -2,27 +2,24 @@
 
 import json
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.shell.profile_streamed import profile_streamed
+from bench.shell.telling import rate, teller, title
 from engine.shell import options as o
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
     from rich.table import Table
 
-    from bench.offload.step import StreamedStep
     from bench.profile import Profile, Work
     from bench.results import Measurement
     from engine.engine import Engine
     from engine.observed import Counted
 
 WIDE = 100  # columns from which there is room for more space between them
-REDRAW_SECONDS = 0.25
 SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
 MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter one in us
 
@@ -127,21 +124,6 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
     return found, empty_steps(engine.model)
 
 
-def teller(bar: "Progress", description: str) -> Callable[..., None]:
-    """Tells a still bar how much is done, of how much if known, and redraws it now and then."""
-    task = bar.add_task(description, visible=False, total=None)
-    shown = 0.0
-
-    def tell(done: int, total: int | None = None) -> None:
-        nonlocal shown
-        due = time.monotonic() > shown + REDRAW_SECONDS
-        bar.update(task, visible=True, completed=done, total=total, refresh=due)
-        if due:
-            shown = time.monotonic()
-
-    return tell
-
-
 def as_dict(found: "Profile") -> dict[str, Any]:
     """The figures for programs; seconds throughout, shares as fractions."""
 
@@ -210,16 +192,6 @@ def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Ta
     return result
 
 
-def title(found: "Profile | StreamedStep") -> str:
-    tokens = "1 token" if found.tokens == 1 else f"{found.tokens} tokens"
-    threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
-    return (
-        f"{found.model}: a step of {tokens} at depth {found.context - found.tokens},"
-        f" {threads}, median of {len(found.samples)}"
-        + (f"; {found.settings}" if found.settings else "")
-    )
-
-
 def table(found: "Profile", rows: "Sequence[tuple[str, int, Work]]", gap: int) -> "Table":
     """A row for each kernel with its calls, or for each node (calls 0); then what is in none of
     them, and the step."""
@@ -245,10 +217,6 @@ def table(found: "Profile", rows: "Sequence[tuple[str, int, Work]]", gap: int) -
     row("in no node", 0, found.remainder - found.interruptions)
     row("step", 0, found.step_seconds)
     return result
-
-
-def rate(value: float) -> str:
-    return f"{value:.1f}" if value else ""
 
 
 def share(work: "Work") -> str:

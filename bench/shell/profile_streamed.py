@@ -17,7 +17,7 @@ def profile_streamed(
     """The command, once it is known that there is a budget."""
     from bench.conditions import conditions
     from bench.offload.step import streamed_step
-    from bench.shell.profile import teller, title
+    from bench.shell.telling import teller, title
     from engine.shell.show import loaded, progress_bar, stdout
 
     busy = conditions().busy

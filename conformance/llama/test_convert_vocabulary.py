@@ -16,7 +16,8 @@ from tokenizers import Tokenizer as Library
 
 from conformance.llama.peers.folder import tokenizer_json, write_json, write_safetensors
 from conformance.llama.test_tokenizer import real_cases, real_metadata
-from engine.convert.checkpoint import Checkpoint, CheckpointError
+from engine.convert.checkpoint import Checkpoint
+from engine.convert.json_files import CheckpointError
 from engine.convert.vocabulary import TEXTS, vocabulary
 from engine.tokenizer import Tokenizer, TokenType
 from engine.tokenizer.bpe import PRE_TOKENIZERS

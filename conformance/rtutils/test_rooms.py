@@ -2,7 +2,8 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def test_imports_run_one_way(room):
             top = module.split(".")[0]
             assert top, f"{path.name} imports relatively: write the full name"
             assert top not in ROOMS or top in ROOMS[room], f"{path.name} imports {module}"
+
+
+def needed(path: Path, modules: Container[str]) -> Iterator[str]:
+    """Those of these modules that a source imports when it runs, wherever in it."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        match node := waiting.pop():
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                waiting += node.orelse
+            case ast.Import():
+                yield from (alias.name for alias in node.names if alias.name in modules)
+            case ast.ImportFrom(module=str(module)):
+                names = (f"{module}.{alias.name}" for alias in node.names)
+                yield from (name if name in modules else module for name in names)
+            case _:
+                waiting += ast.iter_child_nodes(node)
+
+
+def test_no_module_needs_itself_by_way_of_others():
+    """Imports make no circle, within a room either: what is read first needs nothing read later."""
+    modules = {module_of(path): path for room in ROOMS for path in sources(room)}
+    graph = {name: set(needed(path, modules)) for name, path in modules.items()}
+    TopologicalSorter(graph).prepare()
 
 
 def test_the_reference_needs_numpy_only():

@@ -15,8 +15,8 @@ The room, in reading order:
 []
 """
 
-from engine.convert.checkpoint import CheckpointError
 from engine.convert.conversion import OUTTYPES, convert
 from engine.convert.families import FAMILIES
+from engine.convert.json_files import CheckpointError
 
 __all__ = ["FAMILIES", "OUTTYPES", "CheckpointError", "convert"]

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.faults import unreadable
+from engine.convert import torch_files
+from engine.convert.json_files import LFS, CheckpointError, pointer, read_json
 from reference.formats import FORMATS
 from reference.formats.format import Floats
 
@@ -18,11 +19,6 @@ INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
 DTYPES = ("F32", "F16", "BF16")
 _SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
-_LFS = b"version https://git-lfs"
-
-
-class CheckpointError(ValueError):
-    """A folder that cannot be converted; the message is one plain line: file and fault."""
 
 
 class Tensor(Protocol):
@@ -90,8 +86,6 @@ class Checkpoint:
             _check_index(folder / INDEX, self.tensors)
             self.files = shards
         else:
-            from engine.convert import torch_files
-
             self.files = torch_files.files(folder)
             self.tensors = _merged({f: torch_files.tensors(f) for f in self.files})
         self._stamps = {file: _stamp(file) for file in self.files}
@@ -117,27 +111,6 @@ class Checkpoint:
         if not isinstance(found, dict):
             raise CheckpointError(f"{self.folder / name}: {field} is no JSON object")
         return found
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
-    found = json_value(path)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: want a JSON object, got {type(found).__name__}")
-    return found
-
-
-def json_value(path: Path) -> Any:
-    """What a JSON file holds."""
-    try:
-        data = path.read_bytes()
-        return json.loads(data)
-    except OSError as error:
-        raise CheckpointError(unreadable(path, error)) from None
-    except (ValueError, RecursionError) as error:
-        if data.startswith(_LFS):
-            raise CheckpointError(_pointer(path)) from None
-        raise CheckpointError(f"{path}: this is not JSON: {error}") from None
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -193,9 +166,9 @@ def _safetensors(path: Path) -> dict[str, SafeTensor]:
     from safetensors import SafetensorError, safe_open
 
     with path.open("rb") as file:
-        start = file.read(len(_LFS))
-        if start == _LFS:
-            raise CheckpointError(_pointer(path))
+        start = file.read(len(LFS))
+        if start == LFS:
+            raise CheckpointError(pointer(path))
         try:
             with safe_open(path, "np"):
                 pass
@@ -211,10 +184,6 @@ def _safetensors(path: Path) -> dict[str, SafeTensor]:
         )
         for name, entry in header.items()
     }
-
-
-def _pointer(path: Path) -> str:
-    return f"{path}: a Git LFS pointer, for which `git lfs pull` gets the file"
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -12,10 +12,11 @@ from gguf.utility import size_label
 from engine import aside
 from engine import gguf_writer as gw
 from engine.config import ModelConfig, ModelError
-from engine.convert.checkpoint import Checkpoint, CheckpointError, Tensor, demand
+from engine.convert.checkpoint import Checkpoint, Tensor, demand
 from engine.convert.families import family_of, neighbours
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.json_files import CheckpointError
 from engine.convert.predictors import read_predictors
 from engine.convert.vocabulary import vocabulary
 from engine.quantise.mixes import MIXES, fitting

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.convert.checkpoint import CheckpointError
+from engine.convert.json_files import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.convert.checkpoint import CheckpointError, Tensor, demand, read_json
+from engine.convert.checkpoint import Tensor, demand
 from engine.convert.family import Source
 from engine.convert.fields import Fields
+from engine.convert.json_files import CheckpointError, read_json
 from engine.convert.torch_files import tensors
 from engine.sparsity import RELU_OF
 from reference.formats.format import Floats

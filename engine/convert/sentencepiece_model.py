@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.convert.checkpoint import CheckpointError
+from engine.convert.json_files import CheckpointError
 from engine.convert.tokens import Tokens
 from engine.tokenizer import TokenType
 

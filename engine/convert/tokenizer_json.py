@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.convert.checkpoint import CheckpointError, read_json
+from engine.convert.json_files import CheckpointError, read_json
 from engine.convert.tokens import Tokens
 from engine.tokenizer import TokenType
 from engine.tokenizer.bpe import PRE_TOKENIZERS, PUNCTUATION

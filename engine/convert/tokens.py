@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import gguf_writer as gw
-from engine.convert.checkpoint import CheckpointError
+from engine.convert.json_files import CheckpointError
 from engine.tokenizer import TokenType
 
 ADDED_SCORE = -1000.0  # of tokens that are found before any are joined

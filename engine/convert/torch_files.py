@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine.convert.checkpoint import CheckpointError, read_json
+from engine.convert.json_files import CheckpointError, read_json
 from engine.torch_file import TorchFileError, TorchTensor, load
 
 INDEX = "pytorch_model.bin.index.json"

@@ -9,6 +9,7 @@ from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Stage
 from reference.op import Array
 
+OLDEST = 75  # compute capability: Turing
 EMULATED = "emulated"  # the identity of what takes a GPU's place, and the level of what it proves
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from kernels.cuda import nvrtc
 from kernels.cuda.cublas import Cublas
-from kernels.cuda.device import Buffer, DeviceError
-from kernels.cuda.kernel import OLDEST
+from kernels.cuda.device import OLDEST, Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.product import Factors, Product, Stage
 from reference.op import Array

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernels.cuda.current import current
-from kernels.cuda.device import Device, DeviceError
+from kernels.cuda.device import OLDEST, Device, DeviceError
 from kernels.cuda.launch import Launch
 from kernels.cuda.packing import Bfloats, Codes, Planes
 from kernels.cuda.product import Product, Stage
@@ -12,8 +12,6 @@ from kernels.kernel import any_shape
 from kernels.provenance import fingerprint_of
 from reference.op import Op, Shape
 from reference.table import OPS
-
-OLDEST = 75  # compute capability: Turing
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,34 @@
+"""JSON files of a checkpoint's folder, and what is wrong with one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from engine.faults import unreadable
+
+LFS = b"version https://git-lfs"  # how the pointer begins that git keeps in a large file's place
+
+
+class CheckpointError(ValueError):
+    """A folder that cannot be converted; the message is one plain line: file and fault."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; CheckpointError where there is none."""
+    try:
+        data = path.read_bytes()
+        found = json.loads(data)
+    except OSError as error:
+        raise CheckpointError(unreadable(path, error)) from None
+    except (ValueError, RecursionError) as error:
+        if data.startswith(LFS):
+            raise CheckpointError(pointer(path)) from None
+        raise CheckpointError(f"{path}: this is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: want a JSON object, got {type(found).__name__}")
+    return found
+
+
+def pointer(path: Path) -> str:
+    """What is wrong with a file that begins with LFS."""
+    return f"{path}: a Git LFS pointer, for which `git lfs pull` gets the file"
