@@ -31,6 +31,7 @@ PROGRAM = Path(sys.executable).with_name("assay")
 REFUSALS = (GGUFError, ModelError, TokenizerError)
 SMALL = Small(blocks=1)
 SOON = 2.0  # seconds: one is promised where other tests do not want the cores as well
+TRIES = 2  # where others had both cores for seconds it was none of the program's doing
 
 
 @pytest.fixture(scope="module")
@@ -141,17 +142,21 @@ def test_program_is_interrupted_while_it_compiles(tmp_path, command, after) -> N
     """Ctrl-C, which a terminal sends to children too, ends the program soon and with one line: the
     compiler has nothing to say."""
     model = [resolve("story"), "-p", "5 6"] if command == "run" else ["--op", "attention"]
-    with subprocess.Popen(
-        [PROGRAM, command, *model], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "ASSAY_CACHE": str(tmp_path / "nothing kept")}, start_new_session=True,
-    ) as program:  # fmt: skip
-        time.sleep(after)
-        began = time.monotonic()
-        os.killpg(program.pid, signal.SIGINT)
-        _, said = program.communicate(timeout=30)
-    assert time.monotonic() - began < SOON
-    assert complaints(said.decode()) == "assay: interrupted\n"
-    assert program.returncode == 1
+    took = []
+    while not took or (took[-1] >= SOON and len(took) < TRIES):
+        with subprocess.Popen(
+            [PROGRAM, command, *model], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "ASSAY_CACHE": str(tmp_path / f"{len(took)} kept")},
+            start_new_session=True,
+        ) as program:  # fmt: skip
+            time.sleep(after)
+            began = time.monotonic()
+            os.killpg(program.pid, signal.SIGINT)
+            _, said = program.communicate(timeout=30)
+        took.append(time.monotonic() - began)
+        assert complaints(said.decode()) == "assay: interrupted\n"
+        assert program.returncode == 1
+    assert took[-1] < SOON
 
 
 def test_program_started_where_interrupts_are_ignored(model: Path) -> None:
