@@ -75,6 +75,6 @@ class Assay:
 
 
 class AssayFast(Assay):
-    """The same, float weights and what they multiply rounded to bfloat16."""
+    """The same with weights and what they multiply rounded to bfloat16, where that is faster."""
 
     options: ClassVar[Mapping[str, Any]] = {"numerics": "fast"}

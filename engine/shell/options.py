@@ -20,9 +20,7 @@ Chunk = Annotated[
 Chunks = Annotated[int | None, typer.Option(help="Most chunks; all by default.")]
 Batch = Annotated[int, typer.Option("-b", "--batch", help="Most tokens of one step.")]
 KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32, F16, Q8_0 or Q4_0.")]
-Numerics = Annotated[
-    str, typer.Option(help="exact, or fast: float weights may be rounded to bfloat16.")
-]
+Numerics = Annotated[str, typer.Option(help="exact, or fast: weights may be rounded to bfloat16.")]
 Tune = Annotated[
     bool,
     typer.Option(

@@ -93,21 +93,6 @@ def _parsed(kept: bytes, key: str) -> Code | None:
 
 def compiled(function: Callable[..., None]) -> Code:
     """Compile now."""
-    return _with_room(_compiled, function)
-
-
-def _with_room(call: Callable[[Any], Code], argument: Any) -> Code:
-    """The call, with room for its callees' frames. Python keeps frames in pieces of 16 KB; where a
-    loop's calls cross the end of one, each maps a new piece and unmaps it. Numba's loops do, and so
-    spend a tenth of their time. A frame that asks for more than half of a large piece, as this one
-    does, leaves them the other half."""
-    return call(argument)
-
-
-_with_room.__code__ = _with_room.__code__.replace(co_stacksize=ROOM)
-
-
-def _compiled(function: Callable[..., None]) -> Code:
     module = optimised(function)
     complaint = complaint_about(module)
     number = 0
@@ -116,6 +101,12 @@ def _compiled(function: Callable[..., None]) -> Code:
             value.name, number = f"own{number}", number + 1
     machine_code = _target_machine().emit_object(module)
     return Code(machine_code, complaint or complaint_about_object(machine_code))
+
+
+# Python keeps frames in pieces of 16 KB; where a loop's calls cross the end of one, each maps a new
+# piece and unmaps it, and Numba's loops spent a sixth of a cold start on that. A frame that asks
+# for more than half of a large piece, as this function's does, leaves its callees the other half.
+compiled.__code__ = compiled.__code__.replace(co_stacksize=ROOM)
 
 
 def assembly(function: Callable[..., None]) -> str:

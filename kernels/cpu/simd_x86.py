@@ -157,37 +157,34 @@ def _narrowed(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
     return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(I32, 32), list(range(32))))
 
 
-def narrow(hardware: bool) -> Any:
-    """An intrinsic of two f32x16: both as one bf16x32, to the nearest even; the instruction takes
-    subnormal numbers for zero."""
-
-    @intrinsic
-    def both(typing, first, second):
-        def codegen(context, builder, signature, values):
-            return _narrowed(builder, hardware, *values)
-
-        return bf16x32(first, second), codegen
-
-    return both
-
-
-def in_pairs(hardware: bool) -> Any:
-    """An intrinsic of two f32x16: the two of every lane side by side, as bf16x32."""
-
-    @intrinsic
-    def pairs(typing, first, second):
-        def codegen(context, builder, signature, values):
-            return _paired(builder, hardware, *values)
-
-        return bf16x32(first, second), codegen
-
-    return pairs
-
-
 def _paired(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
     both = _narrowed(builder, hardware, first, second)
     turns = [i // 2 + i % 2 * 16 for i in range(32)]
     return builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(I32, 32), turns))
+
+
+def _of_two(made: Any, hardware: bool) -> Any:
+    """An intrinsic of two f32x16: what made(builder, hardware, first, second) gives, bf16x32."""
+
+    @intrinsic
+    def one(typing, first, second):
+        def codegen(context, builder, signature, values):
+            return made(builder, hardware, *values)
+
+        return bf16x32(first, second), codegen
+
+    return one
+
+
+def narrow(hardware: bool) -> Any:
+    """An intrinsic of two f32x16: both as one bf16x32, to the nearest even; the instruction takes
+    subnormal numbers for zero."""
+    return _of_two(_narrowed, hardware)
+
+
+def in_pairs(hardware: bool) -> Any:
+    """An intrinsic of two f32x16: the two of every lane side by side, as bf16x32."""
+    return _of_two(_paired, hardware)
 
 
 def scaled_pairs(hardware: bool, shifts: bool) -> Any:
