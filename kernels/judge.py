@@ -133,9 +133,9 @@ def compare(
         return Verdict(case, np.inf, np.inf, rest)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = op.expected(inputs)
-        if kernel.activations == "float32":
-            bounds, also = op.bound(inputs, expected), op.also(inputs, expected)
-            return _judged(case, outputs, expected, bounds, also)
+        if kernel.activations not in op.rounded:
+            bounds = op.bounds.get(kernel.activations, op.bound)(inputs, expected)
+            return _judged(case, outputs, expected, bounds, op.also(inputs, expected))
         if case.values in NOT_FINITE:
             return _contained(case, inputs[op.inputs[0].name], outputs["out"], expected["out"])
         exact, tight, step = op.rounded[kernel.activations](inputs)

@@ -26,7 +26,8 @@ class Kernel:
     - `requires`: CPU features by LLVM's names; `takes(shape)`: the sizes it can do.
     - `pack`: how the op's weight, uint8 [rows, row_bytes], becomes the layout the share streams.
     - `activations` "int8": the share reads quantised activations (q, scale, total) instead of x,
-      and the op quantise_activations has to run before it; "bf16": it rounds x and the weight.
+      and the op quantise_activations has to run before it; "bf16": it rounds x and the weight;
+      "f16x2": each element is a sum of two float16. Bounds are by these (Op.rounded, Op.bounds).
     - `numerics` "fast": it rounds more than the default numerics do, and serves where asked for;
       `fewest`: in steps of at least so many tokens.
     - `in_place`: output by input, where the share updates the input's own memory.

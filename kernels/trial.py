@@ -134,7 +134,7 @@ def laws_of(kernel: AnyKernel) -> list[Law]:
     """The op's laws that are about the kernel's format and numerics; a library that multiplies
     chooses its order of sums by the number of tokens, and promises nothing of a token's company."""
     found = [law for law in kernel.spec.laws if kernel.format in (law.formats or (kernel.format,))]
-    if kernel.activations != "float32":
+    if kernel.activations in kernel.spec.rounded:
         found = [law for law in found if not law.float32]
     if isinstance(kernel, CudaKernel) and kernel.multiplies:
         return [law for law in found if law.name not in COMPANY]

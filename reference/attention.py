@@ -178,6 +178,20 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": errors(inputs, expected["out"], gamma(inputs["q"].shape[2] + 2), 0.0)}
 
 
+def bound_f16x2(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """The same of tensor cores, where elements of queries and weights are sums of two float16.
+
+    Two products for each of float32 are added 16 at a time, by instructions that may cut. A pair
+    has 22 bits of its number, unless its lower part is subnormal: a query's largest element lies
+    between 2^14 and 2^15, and none loses more than 2^-25, 2^-39 of the largest; the largest
+    weight of a chunk is 2^15, so that a weight loses 2^-40 of that at most.
+    """
+    q, cells = inputs["q"], inputs["lists"].shape[1]
+    of_scores = truncating(2 * q.shape[2], 16) + 2.0**-22 + 2 * U
+    of_weights = truncating(2 * cells, 16) + 2.0**-22
+    return {"out": errors(inputs, expected["out"], of_scores, of_weights, 2.0**-39)}
+
+
 def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
     """Of Op.rounded, for queries, keys, values and weights in bfloat16, whose unit is BF16.
 
@@ -197,7 +211,9 @@ def as_bf16(inputs: Arguments) -> tuple[Arguments, Array, Array]:
     return exact, own, moved
 
 
-def errors(inputs: Arguments, expected: Array, of_scores: float, of_weights: float) -> Array:
+def errors(
+    inputs: Arguments, expected: Array, of_scores: float, of_weights: float, lost: float = 0.0
+) -> Array:
     """The rounding of scores, through softmax, into the weighted sum of values -> [tokens, heads,
     head_dim].
 
@@ -210,7 +226,8 @@ def errors(inputs: Arguments, expected: Array, of_scores: float, of_weights: flo
     what they give: the steps from maximum to maximum add up to the depth, but each is one more exp
     in `own` and two more roundings in either sum. What a cell adds to a sum may be flushed to zero,
     and so may the sum. A quantised cache is exact: it is what it holds. What else a weight, or the
-    value that it meets, is off by is `of_weights`.
+    value that it meets, is off by is `of_weights`. Elements of a query may lose `lost` of its
+    largest, and weights half as much of theirs, where both are finite.
     """
     q, slopes, scale = inputs["q"], inputs["slopes"], inputs["scale"]
     keys = _rows(inputs["k"], q.shape[2], inputs["format"])
@@ -221,13 +238,17 @@ def errors(inputs: Arguments, expected: Array, of_scores: float, of_weights: flo
         if not len(cells):
             continue
         scores = _capped(scale * _dots(q[t], keys[cells]), inputs["softcap"])
-        magnitude = scale * _dots(np.abs(q[t]), np.abs(keys[cells]))
+        sizes, heights = np.abs(q[t]), np.abs(keys[cells])
+        magnitude = scale * _dots(sizes, heights)
         distance = inputs["positions"][t] - inputs["cell_positions"][cells]
         bias = slopes[:, None] * distance
         # an infinite query makes scores infinite exactly
         magnitude[np.isinf(magnitude)] = 0
         error = of_scores * magnitude + 8 * U * inputs["softcap"]
         error += 3 * U * (np.abs(scores) + np.abs(bias))
+        if lost:
+            largest = np.where(np.isinf(sizes), 0, sizes).max(axis=1, keepdims=True)
+            error += lost * scale * _dots(np.broadcast_to(largest, sizes.shape), heights)
         error[np.isinf(scores)] = 0
         scores -= bias
         depth = scores.max(axis=1, keepdims=True) - scores
@@ -240,7 +261,8 @@ def errors(inputs: Arguments, expected: Array, of_scores: float, of_weights: flo
         growth = factor + (weights * factor).sum(axis=1, keepdims=True)
         growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
         growth += gamma(2 * len(cells) + 4 * merges + 8) + of_weights
-        out[t] = _sums(weights * growth + TINY, np.abs(values[cells])) + 3 * len(cells) * TINY
+        out[t] = _sums(weights * growth + TINY + lost / 2, np.abs(values[cells]))
+        out[t] += 3 * len(cells) * TINY
     return np.asarray(out + TINY * (1 + np.abs(expected)))
 
 
@@ -338,6 +360,7 @@ OP = Op(
     ),
     complaint=complaint,
     rounded={"bf16": as_bf16},
+    bounds={"f16x2": bound_f16x2},
     nan="token",
     largest=LARGEST,
     varying=("tokens", "capacity", "sequences"),

@@ -22,16 +22,16 @@ def gamma(n: float, u: float = U) -> float:
     return n * u / (1 - n * u)
 
 
-def truncating(n: float) -> float:
-    """The growth of a sum of n exact addends where any number is added at once and what does not
-    fit is cut off, as in tensor cores (Fasi et al., Numerical behavior of NVIDIA tensor cores,
-    PeerJ CS 7:e330).
+def truncating(n: float, together: int = 1) -> float:
+    """The growth of a sum of n exact addends where any number of at least `together` is added to
+    the sum at once and what does not fit is cut off, as in tensor cores (Fasi et al., Numerical
+    behavior of NVIDIA tensor cores, PeerJ CS 7:e330).
 
     Of j addends all but the largest lose less than a unit of its last place, 2 U times it, and
     their sum less than one of its own: together j * 2 U of their magnitudes. A tree of sums with n
-    leaves has at most 2 (n - 1) addends.
+    leaves, of which each sum has `together`, has at most n + n / together addends.
     """
-    return gamma(4 * (n - 1))
+    return gamma(2 * (n + n / together))
 
 
 def relative(expected: Any, roundings: float) -> Array:

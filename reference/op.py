@@ -206,6 +206,8 @@ class Op:
       along a new first axis: where a decision is nearer to its threshold than rounding can tell.
     - `rounded` is for kernels that round the inputs, by what they round them to ("int8", "bf16"):
       the inputs as rounded, the bound on the output for those, and how far it may move by rounding.
+    - `bounds` has what `bound` is for kernels that take their inputs as they are, but compute by
+      other means than float32, by the kernel's `activations` ("f16x2").
     - `complaint(inputs)` says what is wrong with values that no kernel checks, such as an index
       out of range; "" if nothing is.
     - `cost(shape, format)` gives the roofline.
@@ -234,6 +236,7 @@ class Op:
     corners: Sequence[Shape] = ()
     also: Callable[[Arguments, dict[str, Array]], dict[str, Array]] = nothing
     rounded: Mapping[str, Rounded] = field(default_factory=dict)
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
     complaint: Callable[[Arguments], str] = none
     nan: str = "domain"
     largest: float = LARGEST

@@ -65,6 +65,7 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         attention.tensor,
         "F16",
         takes=attention.for_tensor_cores,
+        activations="f16x2",
         numerics="fast",
         scratch=attention.partials,
         capability=80,
