@@ -17,7 +17,7 @@ from kernels.certificates import code_of, shares_of
 from kernels.kernel import Kernel
 from kernels.knob import Values
 from kernels.provenance import cpu_features, machine
-from kernels.table import KERNELS
+from kernels.table import KERNELS, find
 
 Key = tuple[str, str, str, int, str]  # kernel, its machine code, machine, threads, sizes
 KEPT, STARTING = "tunings.jsonl", "starting_values.json"
@@ -60,6 +60,15 @@ class Tuned:
     @property
     def key(self) -> Key:
         return self.kernel, self.code, self.machine, self.threads, self.shape
+
+
+def changes(tuned: Tuned) -> str:
+    """The values of its knobs in words; where one differs, with the value it began with."""
+    before = starting(find(tuned.kernel))
+    return " ".join(
+        f"{name}={value}" + (f" ({before[name]})" if value != before[name] else "")
+        for name, value in tuned.values.items()
+    )
 
 
 def shape_text(shape: Mapping[str, int]) -> str:

@@ -15,12 +15,14 @@ from bench.report import (
     sparsity,
     speculation,
     steps,
+    tuned,
 )
 from bench.report.certified import Standings
 from bench.report.lookup import possible
 from bench.report.table import Report, Section
 from bench.results import Run
 from kernels.planted import Planted
+from kernels.tuning import Tuned
 
 HEADLINE_LEAD = (
     "The longest prompt and generation of each model that ran, with an empty context before."
@@ -32,10 +34,11 @@ def report(
     runs: Sequence[Run],
     known: Standings,
     bugs: Sequence[Planted] = (),
+    tunings: Sequence[Tuned] = (),
     watch: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """On `run`; `runs` is its history, `known` what is certified, `bugs` what was planted.
-    `watch` is told of sections done, of all."""
+    """On `run`; `runs` is its history, `known` what is certified, `bugs` what was planted,
+    `tunings` what was measured of knobs. `watch` is told of sections done, of all."""
     full, run = run, possible(run)
     makers: tuple[Callable[[], Section], ...] = (
         lambda: headline(run),
@@ -50,6 +53,7 @@ def report(
         lambda: sparsity.section(run),
         lambda: offload.section(run),
         lambda: speculation.section(run),
+        lambda: tuned.section(tunings),
         lambda: history.section(run, runs),
         lambda: certified.section(known, run.conditions.machine),
         lambda: planted.section(bugs),

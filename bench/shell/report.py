@@ -34,6 +34,7 @@ def report(
     from bench.results import ResultsError, find, read_folder, results_folder
     from engine.shell.show import progress_bar, stderr
     from kernels.planted import load_planted
+    from kernels.tuning import current
 
     for path in filter(None, (output, markdown)):
         if not path.parent.is_dir():  # better now than after all the work
@@ -55,6 +56,7 @@ def report(
             runs,
             standings(),
             load_planted(),
+            current(),
             lambda done, total: bar.update(task, total=total, completed=done),
         )
     write(output, page(made))

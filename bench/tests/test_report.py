@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import frames
-from bench.report import history, ops, peers, planted, table
+from bench.report import history, ops, peers, planted, table, tuned
 from bench.report.certified import Standing, Standings, passed, standings
 from bench.report.lookup import Rated, family, possible
 from bench.report.markdown import markdown
@@ -26,6 +26,8 @@ from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.planted import Planted, keep_planted, load_planted
 from kernels.table import KERNELS
+from kernels.table import find as find_kernel
+from kernels.tuning import Tuned, starting
 
 SIZES = {"phone": 360, "desk": 1280}
 SCHEMES = ("light", "dark")
@@ -35,6 +37,12 @@ BUGS = (
     Planted("linear", "no tail", "numba", "Q4_0", "cases", 1.5, "out[0] is 1"),
     Planted("linear", "no tail", "numba", "Q8_0", "shape", 2.5, "out[0] is 2"),
     Planted("relu", "a counter", "c", "", "", 0.5, ""),
+)
+TUNED = find_kernel("linear/cpu/generic/F16")
+NEAR = starting(TUNED)["near"]
+TUNINGS = tuple(
+    Tuned(TUNED.name, "", "", 2, "hidden=64,out=64", {"near": near}, gain, spread, "2026-11-20")
+    for near, gain, spread in ((NEAR, 1.0, (0.99, 1.02)), (1 - NEAR, 1.18, (1.1, 1.24)))
 )
 CONTRAST = 4.5  # WCAG 2.2, AA, of text
 
@@ -121,7 +129,7 @@ def known() -> Standings:
 @pytest.fixture(scope="module")
 def made(folder: Path, known: Standings) -> table.Report:
     runs, _ = read_folder(folder)
-    return report(runs[-1], runs, known, BUGS)
+    return report(runs[-1], runs, known, BUGS, TUNINGS)
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +322,7 @@ def test_nothing_measured_is_said(folder: Path, known: Standings) -> None:
     """A run without measurements and limits still makes a page, which says what is not there."""
     run = find("latest", folder)
     empty = replace(run, measurements=(), limits={})
-    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 14
+    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 15
 
 
 def test_no_limits_no_ceilings(folder: Path) -> None:
@@ -365,6 +373,18 @@ def test_planted_bugs_are_told_with_what_stopped_them() -> None:
     assert second[4].startswith("survived")
     assert found.rows[1][4].tone == "bad"
     assert not planted.section([]).tables
+
+
+def test_what_tuning_gained_is_told() -> None:
+    """The largest gain comes first, with what was chosen and what a kernel began with."""
+    (found,) = tuned.section(TUNINGS).tables
+    assert found.caption == "2 kernels at a node's sizes; the middle gain 1.09"
+    first, second = ([cell.text for cell in row] for row in found.rows)
+    assert first[3] == f"near={1 - NEAR} ({NEAR})"
+    assert second[3] == f"near={NEAR}"
+    assert [first[4], second[4]] == ["1.18", "1.00"]
+    assert found.rows[0][4].note == "1.100 to 1.240"
+    assert not tuned.section([]).tables
 
 
 def test_bugs_are_those_of_the_present_judge(tmp_path: Path, monkeypatch: Any) -> None:

@@ -56,19 +56,13 @@ def table_of(found: "Iterable[Tuned]") -> "Table":
     """What was chosen, against what there was, and what that gained for a single token."""
     from rich.table import Table
 
-    from kernels.table import find
-    from kernels.tuning import starting
+    from kernels.tuning import changes
 
     table = Table("kernel", "threads", "sizes", "chosen (before)", "gain", "least to most", "when")
     for one in found:
-        before = starting(find(one.kernel))
-        changed = [
-            f"{name}={value} ({before[name]})" if value != before[name] else f"{name}={value}"
-            for name, value in one.values.items()
-        ]
         low, high = one.spread
         table.add_row(
-            one.kernel, str(one.threads), one.shape, " ".join(changed),
+            one.kernel, str(one.threads), one.shape, changes(one),
             f"{one.gain:.3f}", f"{low:.3f} to {high:.3f}", one.when[:16],
         )  # fmt: skip
     return table
