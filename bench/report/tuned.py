@@ -10,9 +10,9 @@ from kernels.tuning import Tuned, changes
 TITLE = "Tuning"
 LEAD = (
     "Knobs change no bit of what a kernel gives: how far ahead weights are asked for, and into"
-    " which cache. They were measured on a model's own weights, cold, by all threads, in turns. The gain"
-    " is the time of a step of one token with the values that kernels begin with over that with"
-    " those chosen, with the least and the most that any turn gave."
+    " which cache. They were measured on a model's own weights, cold, by all threads, in turns."
+    " The gain is the time of a step of one token with the values that kernels begin with, over"
+    " that with those chosen; beside it the least and the most that any turn gave."
 )
 HOW = "Nothing was measured on this machine: assay tune MODEL, or the first load of a large one."
 
