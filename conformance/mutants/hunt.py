@@ -174,6 +174,9 @@ def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator
     finally:
         for server in servers:
             server.end()
+        for thread in threads:  # whose copies lie in the folder that goes now
+            if thread.ident:
+                thread.join()
 
 
 def _attempt(mutant: Mutant, origin: Path, server: Server, before: dict[str, Any]) -> Outcome:
