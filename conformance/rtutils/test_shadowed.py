@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 PROGRAM = str(Path(sys.executable).with_name("assay"))
-# "." of PYTHONPATH is the worst that a working folder can do to an installed program.
-FACES = {"assay": ([PROGRAM], "."), "python -m assay": ([sys.executable, "-m", "assay"], "")}
+# With PYTHONPATH, and with a file that is not looked for without.
+FACES = {
+    "assay": ([PROGRAM], ".", "engine.py"),
+    "python -m assay": ([sys.executable, "-m", "assay"], "", "typer.py"),
+}
+OURS = "engine.py", "bench.py", "reference.py", "conftest.py", "kernels/__init__.py"
 COMMANDS = [
     ["ops --json"],
     ["run story -p Once -n 2"],
@@ -50,13 +54,13 @@ for wrong in (("nope",), ("relu/cpu/generic", "deep")):
 """
 
 
-def spoil(folder: Path) -> Path:
+def spoil(folder: Path, *more: str) -> Path:
     """Put files of our rooms' names there, which end a program that imports them."""
-    for name in ("engine.py", "bench.py", "reference.py", "conftest.py", "kernels/__init__.py"):
+    for name in (*OURS, *more):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise SystemExit(f'{__file__} was imported')\n")
-    (folder / "data").mkdir()
+    (folder / "data").mkdir(exist_ok=True)
     return folder
 
 
@@ -72,13 +76,13 @@ def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("face", FACES)
 def test_files_of_our_names_do_no_harm(face: str, commands: list[str], tmp_path: Path) -> None:
     """Every command does what it does elsewhere, and so do the children it starts."""
-    program, path = FACES[face]
-    results = str(tmp_path / "results")
+    program, path, more = FACES[face]
+    own = {"ASSAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": path}
     for command in commands:
         done = subprocess.run(
             [*program, *shlex.split(command)],
-            cwd=tmp_path if (tmp_path / "data").exists() else spoil(tmp_path),
-            env={**os.environ, "ASSAY_RESULTS": results, "PYTHONPATH": path},
+            cwd=spoil(tmp_path, more),
+            env={**os.environ, **own},
             capture_output=True,
             text=True,
             timeout=300,
