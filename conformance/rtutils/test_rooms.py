@@ -21,6 +21,7 @@ ROOMS = {
     "engine": {"reference", "kernels", "engine"},  # data is a name that users have, too
     "conformance": {"reference", "kernels", "engine", "data", "conformance"},
     "bench": {"reference", "kernels", "engine", "data", "bench"},
+    "data": {"reference", "engine", "data"},
     "assay": {"reference", "kernels", "engine", "bench", "assay"},
 }
 TEAM = {  # run, feed or watch kernels
