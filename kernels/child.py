@@ -11,8 +11,7 @@ ROOMS = ("reference", "kernels", "engine", "conformance", "bench", "data")
 
 def environment() -> dict[str, str]:
     """A child's that is started with -P, so that its working folder is not looked into: it finds
-    the modules that this process finds, and our rooms before others of their names.
-    """
+    the modules that this process finds, and our rooms before others of their names."""
     paths = sorted([*filter(None, sys.path), HERE], key=_has_others)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
