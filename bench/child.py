@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from kernels.child import environment
+
 LINES = 50  # of the child's stderr, the last that are kept
 FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any more
 
@@ -46,9 +48,7 @@ class Child:
         patience: float = 600.0,
     ) -> None:
         self.module, self.patience = module, patience
-        paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
-            # -P: the present folder is not searched before PYTHONPATH
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ class Child:
             text=True,
             errors="replace",
             process_group=0,
-            env={**os.environ, "PYTHONPATH": paths, **(env or {})},
+            env={**environment(), **(env or {})},
         )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._complaints: deque[str] = deque(maxlen=LINES)

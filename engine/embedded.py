@@ -1,13 +1,12 @@
 """Models that come with Assay, by name."""
 
-from importlib.resources import files
 from pathlib import Path
 
 
 def embedded_models() -> dict[str, Path]:
     """File by name: `story-f16` and, for the first of a family, its short name `story`; of a sparse
     model the name ends before `.powerinfer.gguf`."""
-    folder = Path(str(files("data"))) / "models"
+    folder = Path(__file__).parents[1] / "data" / "models"
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.gguf")):
         name = path.stem.removesuffix(".powerinfer")

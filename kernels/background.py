@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from kernels.certificates import Store, reached
 from kernels.certify import certify
-from kernels.compiled import environment
+from kernels.child import environment
 from kernels.table import find_any
 from kernels.trial import Request
 
@@ -28,7 +28,7 @@ class Background:
     def __init__(self, kernels: Iterable[str]) -> None:
         Store().ready()  # or a folder in memory would be the child's, which may be killed
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kernels.background", *sorted(kernels)],
+            [sys.executable, "-P", "-m", "kernels.background", *sorted(kernels)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 
 from kernels.call import emulated
 from kernels.certificates import Certificate, Key, Store
-from kernels.compiled import environment
+from kernels.child import environment
 from kernels.cpu.cores import allowed_cores
 from kernels.cuda.device import EMULATED
 from kernels.provenance import EditedError
@@ -138,7 +138,7 @@ class _Child:
         self, program: Sequence[str], lines: "queue.Queue[tuple[_Child, str]]", first: Request
     ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *program],
+            [sys.executable, "-P", "-m", *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -5,11 +5,11 @@ Run as a program (`python -m kernels.compiled`) it is that child: it reads kerne
 standard input, and compiles their shares and those of SERVICES.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
+from kernels.child import environment
 from kernels.cpu import sequence, streaming, team
 from kernels.cpu.readers import SHARES as OF_READERS
 from kernels.cpu.share import Share
@@ -24,11 +24,6 @@ SERVICES = (
 )  # fmt: skip
 
 
-def environment() -> dict[str, str]:
-    """A child's, in which it finds the modules that this process finds."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
 def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
     """Have a child compile what is not on disk of these kernels and of SERVICES. What it fails to
     do is compiled where it is needed."""
@@ -37,7 +32,7 @@ def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
         return
     try:
         subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],
             input="\n".join(kernel.name for kernel in wanted),
             text=True,
             capture_output=True,

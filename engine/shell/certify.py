@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,10 +78,12 @@ def domain(certificate: "Certificate") -> str:
 
 def _deep(op: str | None) -> int:
     """Run the kernels' conformance tests at length; they write the deep certificates."""
+    from kernels.child import environment
+
     spec = importlib.util.find_spec("conformance")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError("deep trials need the folder conformance/, which is not installed")
     tests = Path(spec.submodule_search_locations[0]) / "kernel" / "test_kernels.py"
     chosen = ["-k", op] if op else []
-    command = [sys.executable, "-m", "pytest", "-q", str(tests), *chosen]
-    return subprocess.call(command, env={**os.environ, "ASSAY_DEEP": "1"})
+    command = [sys.executable, "-P", "-m", "pytest", "-q", str(tests), *chosen]
+    return subprocess.call(command, env={**environment(), "ASSAY_DEEP": "1"})

@@ -1,0 +1,100 @@
+"""Assay's public names: an engine, and the lab that its kernels are judged in.
+
+>>> from assay import Engine, SamplingParams
+>>> with Engine.load("story", threads=2) as engine:
+...     print("".join(p.text for p in engine.generate("Once", SamplingParams(max_tokens=20))))
+
+- `Engine` continues text, with `Options` of how and `SamplingParams` of which tokens; it gives
+  `Piece`s and has `Timings`. What it raises is listed below.
+- `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie` and `Lookahead` are ways to draft tokens.
+- `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
+  `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
+- `judge("rms_norm/cpu/generic")` tries a kernel and returns its certificate.
+- `frames` has what was measured as tables of pandas: `frames.summary(frames.load())`.
+
+Each is imported when it is first asked for. After `import assay` the names reference, kernels and
+engine are our packages, and so is bench after `assay.frames`, whatever lies in the working folder;
+docs/decisions/036-whose-names.md says why.
+"""
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from assay.rooms import claim
+
+if TYPE_CHECKING:
+    from assay.judging import judge
+    from bench import frames
+    from engine.cells import ContextFullError
+    from engine.chat import ChatError
+    from engine.checks import PromptError
+    from engine.completion import Piece
+    from engine.config import ModelError
+    from engine.engine import Engine
+    from engine.gguf_cursor import GGUFError
+    from engine.model import NumericalError
+    from engine.offload.disk import OffloadError
+    from engine.options import Options
+    from engine.sampling_params import SamplingError, SamplingParams
+    from engine.session import SessionError
+    from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
+    from engine.speculation.vocabularies import VocabularyError
+    from engine.timings import Timings
+    from engine.tokenizer.vocab import TokenizerError
+    from kernels.call import call
+    from kernels.choose import UncertifiedError
+    from kernels.shapes import ShapeError
+    from kernels.table import find_any as find
+    from reference.table import OPS
+
+__all__ = [
+    "OPS", "ChatError", "ContextFullError", "Engine", "GGUFError", "Linear", "Lookahead",
+    "LookaheadTrie", "ModelError", "NumericalError", "OffloadError", "Options", "Piece",
+    "PromptError", "PromptLookup", "SamplingError", "SamplingParams", "SessionError", "ShapeError",
+    "Timings", "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find",
+    "frames", "judge",
+]  # fmt: skip
+
+_HOMES = {
+    "OPS": "reference.table:OPS",
+    "ChatError": "engine.chat:ChatError",
+    "ContextFullError": "engine.cells:ContextFullError",
+    "Engine": "engine.engine:Engine",
+    "GGUFError": "engine.gguf_cursor:GGUFError",
+    "Linear": "engine.speculation.settings:Linear",
+    "Lookahead": "engine.speculation.settings:Lookahead",
+    "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
+    "ModelError": "engine.config:ModelError",
+    "NumericalError": "engine.model:NumericalError",
+    "OffloadError": "engine.offload.disk:OffloadError",
+    "Options": "engine.options:Options",
+    "Piece": "engine.completion:Piece",
+    "PromptError": "engine.checks:PromptError",
+    "PromptLookup": "engine.speculation.settings:PromptLookup",
+    "SamplingError": "engine.sampling_params:SamplingError",
+    "SamplingParams": "engine.sampling_params:SamplingParams",
+    "SessionError": "engine.session:SessionError",
+    "ShapeError": "kernels.shapes:ShapeError",
+    "Timings": "engine.timings:Timings",
+    "TokenizerError": "engine.tokenizer.vocab:TokenizerError",
+    "Tree": "engine.speculation.settings:Tree",
+    "UncertifiedError": "kernels.choose:UncertifiedError",
+    "VocabularyError": "engine.speculation.vocabularies:VocabularyError",
+    "call": "kernels.call:call",
+    "find": "kernels.table:find_any",
+    "frames": "bench.frames",
+    "judge": "assay.judging:judge",
+}
+
+claim("reference", "kernels", "engine")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    claim(_HOMES[name].partition(".")[0])
+    return resolve_name(_HOMES[name])
+
+
+def __dir__() -> list[str]:
+    return __all__

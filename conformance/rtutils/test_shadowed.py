@@ -1,0 +1,129 @@
+"""Whatever lies in the working folder, the program, its children and the package find our rooms."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = str(Path(sys.executable).with_name("assay"))
+# With PYTHONPATH, and with a file that is not looked for without.
+FACES = {
+    "assay": ([PROGRAM], ".", "engine.py"),
+    "python -m assay": ([sys.executable, "-m", "assay"], "", "typer.py"),
+}
+OURS = "engine.py", "bench.py", "reference.py", "conftest.py", "kernels/__init__.py"
+COMMANDS = [
+    ["ops --json"],
+    ["run story -p Once -n 2"],
+    ["op rms_norm"],
+    ["certify --op relu --again"],  # in a child
+    ["bench story -p 8 -n 2 --seconds 0.1", "report"],
+]
+NAMES = """
+import ast, importlib, sys
+before = set(sys.modules)
+import assay
+assert not {"numpy", "pandas", "hypothesis", "numba"} & set(sys.modules)
+source = open(assay.__file__).read()
+[block] = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+seen = {a.asname or a.name: (n.module, a.name) for n in block.body for a in n.names}
+assert sorted(seen) == sorted(assay.__all__) == sorted(assay._HOMES) == dir(assay)
+for name, (module, attribute) in seen.items():
+    assert getattr(assay, name) is getattr(importlib.import_module(module), attribute), name
+"""
+USE = """
+import data, assay
+with assay.Engine.load("story") as engine:
+    for piece in engine.generate("Once", assay.SamplingParams(max_tokens=2)):
+        print(piece.text)
+print(assay.OPS["relu"].name, assay.find("relu/cpu/generic").name, assay.frames.KEYS)
+assert data.OWN == 1  # nothing of the above needs ours
+"""
+JUDGE = """
+import assay
+found = assay.judge("relu/cpu/generic")
+assert (found.kernel, found.level, found.failure) == ("relu/cpu/generic", "quick", "")
+for wrong in (("nope",), ("relu/cpu/generic", "deep")):
+    try:
+        assay.judge(*wrong)
+    except (KeyError, ValueError) as error:
+        print(error)
+"""
+
+
+def spoil(folder: Path, *more: str) -> Path:
+    """Put files of our rooms' names there, which end a program that imports them."""
+    for name in (*OURS, *more):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise SystemExit(f'{__file__} was imported')\n")
+    (folder / "data").mkdir(exist_ok=True)
+    return folder
+
+
+def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that stands in this folder as `python -c` does."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("commands", COMMANDS, ids=lambda commands: commands[0].split()[0])
+@pytest.mark.parametrize("face", FACES)
+def test_files_of_our_names_do_no_harm(face: str, commands: list[str], tmp_path: Path) -> None:
+    """Every command does what it does elsewhere, and so do the children it starts."""
+    program, path, more = FACES[face]
+    own = {"ASSAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": path}
+    for command in commands:
+        done = subprocess.run(
+            [*program, *shlex.split(command)],
+            cwd=spoil(tmp_path, more),
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+def test_the_names_are_those_that_editors_see(tmp_path: Path) -> None:
+    """Each is imported when first asked for, from where a type checker is told that it is."""
+    done = python(spoil(tmp_path), NAMES)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_beside_modules_of_our_names(tmp_path: Path) -> None:
+    """The engine, one op and the frames are ours; the user's own data stays the user's."""
+    spoil(tmp_path).joinpath("data/__init__.py").write_text("OWN = 1\n")
+    done = python(tmp_path, USE)
+    assert done.returncode == 0, done.stderr
+
+
+def test_judging_a_kernel(tmp_path: Path) -> None:
+    """A child tries it, whatever lies there; what cannot be tried is refused in one line."""
+    done = python(spoil(tmp_path), JUDGE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "\"no kernel is called 'nope'\"\nlevel must be quick or full, got 'deep'\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["engine.py", "bench/__init__.py", "kernels/own.py"])
+def test_a_module_imported_before_is_named(name: str, tmp_path: Path) -> None:
+    """A user's module that has one of our names by then is told by its file, in one line."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    room = Path(name).parts[0].removesuffix(".py")
+    done = python(tmp_path, f"import {room}, assay; assay.frames")
+    place = path.parent if name == "kernels/own.py" else path
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: assay needs its own package {room}, and {place} was imported by that name:"
+        " give it another"
+    )
