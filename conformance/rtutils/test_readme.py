@@ -72,3 +72,16 @@ def test_an_edit_that_a_page_shows_is_made_once() -> None:
     for text in ("a\n", "a\nb\na\nb\n"):
         with pytest.raises(ValueError, match="wanted once"):
             edited(text, diff)
+
+
+GLOSSARY = re.findall(
+    r"^\| (.+?) \| .+ \| `([\w/]+\.\w+)` \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("words", "file"), GLOSSARY, ids=lambda value: value.replace("`", ""))
+def test_the_glossary_knows_where_a_word_is(words: str, file: str) -> None:
+    """The file is there, and has each name that the row calls code."""
+    text = (ROOT / file).read_text()
+    for name in re.findall(r"`(\w+)`", words):
+        assert re.search(rf"\b{name}\b", text), name
