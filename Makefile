@@ -90,7 +90,7 @@ types: $(VENV)/.installed-dev
 
 # The site of docs/, into site/; a warning is an error.
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 check: lint types docs test
 

@@ -119,7 +119,7 @@ class Place:
 
 
 def edited(text: str, diff: str) -> str:
-    """A text in which the lines without + of a block, which stand there once, are those without -."""
+    """A text with a block's lines without - in the place of those without +, which are there once."""
     lines = diff.splitlines(keepends=True)
     old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
     new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")

@@ -1,5 +1,5 @@
-"""What `mkdocs build` makes rather than reads: pages of files that stand elsewhere, and the reference
-of the program, of the program itself."""
+"""What `mkdocs build` makes rather than reads: pages of files that stand elsewhere, and of the
+program itself the reference of its commands."""
 
 import posixpath
 import re
@@ -26,7 +26,7 @@ EXTRA = re.compile(r"\s*\[(default: [^\]]*|required)\]")  # columns of their own
 ABOUT = {
     "decisions": (
         "Decisions",
-        "What was decided, why, and what follows. A decision is not rewritten: a later one changes it.",
+        "What was decided, why, and what follows.",
     ),
     "reports": (
         "Reports",
@@ -60,7 +60,8 @@ def _title(path: Path) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that no file in docs/ holds."""
     for source, page in ELSEWHERE.items():
-        files.append(File.generated(config, page, content=_moved(source)))
+        alone = "---\nhide: [navigation]\n---\n" if page == "index.md" else ""
+        files.append(File.generated(config, page, content=alone + _moved(source)))
     for folder, (title, about) in ABOUT.items():
         pages = sorted((ROOT / "docs" / folder).glob("*.md"))
         rows = "".join(f"- [{_title(path)}]({path.name})\n" for path in pages)
@@ -114,12 +115,20 @@ def _section(name: str, command: Any) -> Iterator[str]:
             continue
         names, told = record
         told = EXTRA.sub("", told)
-        default = parameter.default
-        shown = default not in (None, False, "", (), []) and getattr(parameter, "show_default", True)
-        value = f"`{default}`" if shown and not callable(default) else ""
-        if parameter.required:
-            value = "required"
-        yield f"| `{_cell(names)}` | {value} | {_cell(told)} |"
+        yield f"| `{_cell(names)}` | {_default(parameter)} | {_cell(told)} |"
+
+
+def _default(parameter: Any) -> str:
+    """What it is where nobody says; nothing of what is off, or absent, or says so itself."""
+    default = parameter.default
+    if parameter.required:
+        return "required"
+    if default is None or default is False or callable(default):
+        return ""
+    if default is True:
+        return f"`{parameter.opts[0]}`"
+    shown = str(default) and getattr(parameter, "show_default", True)
+    return f"`{default}`" if shown else ""
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`python docs/tools/picture.py`: make docs/pictures/refused.svg of what a terminal really shows."""
+"""`python docs/tools/picture.py`: make docs/pictures/refused.svg of what a terminal shows."""
 
 import io
 import os
