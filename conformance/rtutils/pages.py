@@ -119,7 +119,7 @@ class Place:
 
 
 def edited(text: str, diff: str) -> str:
-    """A text with a block's lines without - in the place of those without +, which are there once."""
+    """A text with an edit made: a block's lines without - replace those without +, there once."""
     lines = diff.splitlines(keepends=True)
     old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
     new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
