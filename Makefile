@@ -19,7 +19,7 @@ SEVERAL = -n $(PROCESSES) --max-worker-restart 0
 
 .PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
-.PHONY: lint types check goldens mutants clean
+.PHONY: lint types docs check goldens mutants clean
 
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
@@ -88,7 +88,11 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-check: lint types test
+# The site of docs/, into site/; a warning is an error.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+check: lint types docs test
 
 goldens: $(VENV)/.installed-dev
 	$(BIN)/python -m data.golden.make
@@ -109,6 +113,10 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@
+
 $(VENV)/.installed-transformers: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet '$(TRANSFORMERS)'
@@ -120,4 +128,4 @@ $(VENV)/.installed-peers: $(VENV)/.installed-transformers
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

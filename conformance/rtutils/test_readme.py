@@ -1,70 +1,87 @@
-"""README's commands and code do what they say."""
+"""What README and the pages of docs/ show does what they say."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
+from conformance.rooms import ROOT
+from conformance.rtutils.pages import Block, Place, blocks, edited
+
+README = ROOT / "README.md"
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reports")
+COMMANDS = [command for block in blocks(README) for command in block.commands()]
+WHOLE_PROGRAMS = [block for block in blocks(README) if block.is_program]
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", README, re.MULTILINE | re.DOTALL)
-    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+def shows(block: Block) -> bool:
+    """Whether there is something to do."""
+    return bool(block.title or block.is_program or block.commands())
 
 
-COMMANDS = [
-    line for block in blocks("sh") for line in block.splitlines() if line.startswith("assay ")
-]
-WHOLE_PROGRAMS = [block for block in blocks("python") if "import" in block]
+SHOWING = [path for path in PAGES if any(map(shows, blocks(path)))]
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Where what the commands write does not disturb anyone."""
-    return tmp_path_factory.mktemp("readme")
+    return Place(tmp_path_factory.mktemp("readme"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_assay_command_of_the_readme_succeeds(command: str, elsewhere: Path) -> None:
+def test_every_assay_command_of_the_readme_succeeds(command: str, elsewhere: Place) -> None:
     """Each line that starts with assay, in turn, exits 0 and prints something."""
-    program = [sys.executable, "-c", "from engine.shell import main; main()"]
-    done = subprocess.run(
-        [*program, *shlex.split(command, comments=True)[1:]],
-        cwd=elsewhere,
-        env={**os.environ, "ASSAY_RESULTS": str(elsewhere / "results"), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    elsewhere.run(command)
 
 
-@pytest.mark.parametrize("code", WHOLE_PROGRAMS, ids=lambda code: code.splitlines()[0])
-def test_every_python_block_of_the_readme_runs(code: str) -> None:
+@pytest.mark.parametrize("block", WHOLE_PROGRAMS, ids=lambda block: block.text.splitlines()[0])
+def test_every_python_block_of_the_readme_runs(block: Block, elsewhere: Place) -> None:
     """Each Python block with imports runs as a program."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    elsewhere.do(block)
 
 
-def test_the_readme_has_commands_and_programs() -> None:
-    """The tests above have something to test."""
-    assert len(COMMANDS) >= 5
-    assert len(WHOLE_PROGRAMS) >= 2
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
+def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
+    """Files, edits, commands and programs of a page, in turn; where it edits rooms, in a copy."""
+    shown, place = list(blocks(page)), Place(tmp_path)
+    if any(block.is_of_a_room for block in shown):
+        place = place.copied()
+    for block in shown:
+        place.do(block)
 
 
-def test_make_targets_of_the_readme_exist() -> None:
-    """Every `make` target that README names stands in the Makefile."""
-    targets = set(re.findall(r"\bmake ([\w-]+)", README))
+def test_the_readme_is_short_and_has_commands() -> None:
+    """A reader sees all of it; the tests above have something to test."""
+    assert len(README.read_text().splitlines()) <= 150
+    assert len(COMMANDS) >= 4
+    assert {"tutorial", "adding-an-op", "shell", "python"} <= {page.stem for page in SHOWING}
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_make_targets_exist(page: Path) -> None:
+    """Every `make` target that a page names stands in the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
-    assert targets
-    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    for target in re.findall(r"(?:`|^)make ([\w-]+)", page.read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_an_edit_that_a_page_shows_is_made_once() -> None:
+    """Lines are replaced where they stand once; elsewhere the page is wrong."""
+    diff = " a\n-b\n+c\n"
+    assert edited("a\nb\na\n", diff) == "a\nc\na\n"
+    for text in ("a\n", "a\nb\na\nb\n"):
+        with pytest.raises(ValueError, match="wanted once"):
+            edited(text, diff)
+
+
+GLOSSARY = re.findall(
+    r"^\| (.+?) \| .+ \| `([\w/]+\.\w+)` \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("words", "file"), GLOSSARY, ids=lambda value: value.replace("`", ""))
+def test_the_glossary_knows_where_a_word_is(words: str, file: str) -> None:
+    """The file is there, and has each name that the row calls code."""
+    text = (ROOT / file).read_text()
+    for name in re.findall(r"`(\w+)`", words):
+        assert re.search(rf"\b{name}\b", text), name

@@ -1,0 +1,135 @@
+"""What `mkdocs build` makes rather than reads: pages of files that stand elsewhere, and of the
+program itself the reference of its commands."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer import Context
+from typer.main import get_command
+
+from engine.shell.program import app
+
+ROOT = Path(__file__).resolve().parents[2]
+ELSEWHERE = {  # files outside docs/ that are pages
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "data/README.md": "embedded.md",
+    "LICENSE": "licence.md",
+}
+LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
+EXTRA = re.compile(r"\s*\[(default: [^\]]*|required)\]")  # columns of their own here
+ABOUT = {
+    "decisions": (
+        "Decisions",
+        "What was decided, why, and what follows.",
+    ),
+    "reports": (
+        "Reports",
+        "What programs of `bench/` measured and wrote. Each says when and on which machine.",
+    ),
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """In the navigation, `FOLDER/*` becomes all pages of the folder."""
+    assert config.nav is not None
+    config.nav = [
+        {title: list(_listed(where.removesuffix("/*"))) if str(where).endswith("/*") else where}
+        for entry in config.nav
+        for title, where in entry.items()
+    ]
+    return config
+
+
+def _listed(folder: str) -> Iterator[str | dict[str, str]]:
+    yield f"{folder}/index.md"
+    for path in sorted((ROOT / "docs" / folder).glob("*.md")):
+        yield {_title(path): f"{folder}/{path.name}"}
+
+
+def _title(path: Path) -> str:
+    first, *_ = path.read_text().splitlines()
+    return first.removeprefix("# ")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that no file in docs/ holds."""
+    for source, page in ELSEWHERE.items():
+        alone = "---\nhide: [navigation]\n---\n" if page == "index.md" else ""
+        files.append(File.generated(config, page, content=alone + _moved(source)))
+    for folder, (title, about) in ABOUT.items():
+        pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+        rows = "".join(f"- [{_title(path)}]({path.name})\n" for path in pages)
+        text = f"# {title}\n\n{about}\n\n{rows}"
+        files.append(File.generated(config, f"{folder}/index.md", content=text))
+    files.append(File.generated(config, "cli.md", content="\n".join(_reference())))
+    return files
+
+
+def _moved(source: str) -> str:
+    """The text of a file outside docs/, its links as they are from its page."""
+    text = (ROOT / source).read_text()
+    if not source.endswith(".md"):
+        return "# Licence\n\n" + text
+
+    def link(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        page = ELSEWHERE.get(target) or target.removeprefix("docs/")
+        if page.endswith("decisions"):
+            page += "/index.md"
+        return f"]({page}{found[2] or ''})"
+
+    return LINK.sub(link, text)
+
+
+def _reference() -> Iterator[str]:
+    """Every command with what it takes, from the program's own rows."""
+    program: Any = get_command(app)
+    commands = {name: program.commands[name] for name in program.commands}
+    yield f"# Commands\n\n{program.help}\n"
+    yield (
+        "This page is made of the program itself, which says the same with `assay COMMAND --help`."
+        " Exit codes are 0 done, 1 failed with one line on stderr, 2 wrong usage.\n"
+    )
+    yield f"{program.epilog}\n"
+    yield "| command | |\n| --- | --- |"
+    for name, command in commands.items():
+        yield f"| [`{name}`](#assay-{name}) | {_cell(command.get_short_help_str(200))} |"
+    for name, command in commands.items():
+        yield from _section(name, command)
+
+
+def _section(name: str, command: Any) -> Iterator[str]:
+    context = Context(command, info_name=f"assay {name}")
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield f"\n## assay {name}\n\n{command.help}\n\n```text\nassay {name} {pieces}\n```\n"
+    yield "| | default | |\n| --- | --- | --- |"
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        names, told = record
+        told = EXTRA.sub("", told)
+        yield f"| `{_cell(names)}` | {_default(parameter)} | {_cell(told)} |"
+
+
+def _default(parameter: Any) -> str:
+    """What it is where nobody says; nothing of what is off, or absent, or says so itself."""
+    default = parameter.default
+    if parameter.required:
+        return "required"
+    if default is None or default is False or callable(default):
+        return ""
+    if default is True:
+        return f"`{parameter.opts[0]}`"
+    shown = str(default) and getattr(parameter, "show_default", True)
+    return f"`{default}`" if shown else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
