@@ -74,6 +74,13 @@ def asking(size: int, count: int) -> Any:
     return ask
 
 
+@njit(inline="always")
+def ask_for_part(weight, at, size, number, count):
+    """Of `size` bytes that come next, ask for part `number` of so many, into the second cache."""
+    for line in range(number * size // count, (number + 1) * size // count, CACHE_LINE):
+        prefetch(weight, at + line, 2)
+
+
 def filling(fill: Any, tiles: tuple[int, ...]) -> Any:
     """(count, arguments): fill(token, size, arguments) for tiles of these sizes, the widest first,
     until so many tokens are laid down."""

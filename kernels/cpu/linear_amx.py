@@ -33,19 +33,14 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
+from kernels.cpu.block_scales import integers_of, offset_scale
 from kernels.cpu.closures import inner
 from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, Layout
-from kernels.cpu.linear import LANES, STREAM, Blocking, named
-from kernels.cpu.linear_blocks import (
-    SIGNATURE,
-    integers_of,
-    offset_scale,
-    total_of,
-)
+from kernels.cpu.linear import LANES, STREAM, Blocking, ask_for_part, named
+from kernels.cpu.linear_blocks import SIGNATURE, total_of
 from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, four_codes
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import (
-    CACHE_LINE,
     convert,
     f16x16,
     f32x16,
@@ -56,7 +51,6 @@ from kernels.cpu.simd import (
     load,
     load_first,
     mul,
-    prefetch,
     prefetch_to_write,
     store,
     store_first,
@@ -96,15 +90,6 @@ def ask_for_outputs(out, token, row):
     tokens, width = out.shape
     for t in range(min(ROWS, tokens - token)):
         prefetch_to_write(out, (token + t) * width + row)
-
-
-@njit(inline="always")
-def ask_for_slice(weight, at, size, token, count):
-    """Of `size` bytes that are lowered next, the part that falls to these tokens among all."""
-    tiles = (count + ROWS - 1) // ROWS
-    own = token // ROWS
-    for line in range(own * size // tiles, (own + 1) * size // tiles, CACHE_LINE):
-        prefetch(weight, at + line, 2)
 
 
 @inner
@@ -285,7 +270,8 @@ def multiply(tag: Any, layout: Layout) -> Any:
                 for group in range(together, last):
                     lowered, scales, offsets = own_of(lowered_weights, group - together)
                     following = (group + TOGETHER) * group_bytes + unit // blocks * step
-                    ask_for_slice(weight, following, used, token, count)
+                    tiles = (count + ROWS - 1) // ROWS
+                    ask_for_part(weight, following, used, token // ROWS, tiles)
                     ask_for_outputs(out, first + token, group * LANES)
                     sums = zeros(f32x16, ROWS)
                     if unit:
@@ -305,7 +291,8 @@ def multiply(tag: Any, layout: Layout) -> Any:
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
-    few = inner(linear_blocks.int8_kernel(replace(vectors, blocking=FEW), "few", format))
+    vectors = replace(vectors, blocking=FEW, any_of_two=None)
+    few = inner(linear_blocks.int8_kernel(vectors, "few", format))
     many = product(PANEL, DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
     # dots, then activations and weights by turns
     parts, width = layout.parts, BLOCK // layout.parts

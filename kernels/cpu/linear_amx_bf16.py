@@ -29,13 +29,13 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
+from kernels.cpu.block_scales import integers_of, offset_scale
 from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import LAYOUTS, Layout
 from kernels.cpu.linear import LANES, NEVER, asking, named
 from kernels.cpu.linear_amx import ROW, ROWS, C, TileShare, fetch, product, put
 from kernels.cpu.linear_bf16 import PADDED, SIGNATURE
-from kernels.cpu.linear_blocks import integers_of, offset_scale
 from kernels.cpu.linear_int8 import four_codes
 from kernels.cpu.share import Share, arguments, part
 from kernels.cpu.simd import (

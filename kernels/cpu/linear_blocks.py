@@ -12,12 +12,14 @@ weights have an offset, what that multiplies: the total times the scale.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from kernels.cpu import linear_pairs
+from kernels.cpu.block_scales import beginning, integers_of, offset_scale
 from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
@@ -26,16 +28,12 @@ from kernels.cpu.share import Share, arguments, by_format
 from kernels.cpu.simd import (
     Vector,
     convert,
-    high_nibbles,
     load,
-    low_nibbles,
     mul,
     splat,
-    sub,
-    zero,
 )
 from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.tiles import add_scaled, fma_outer, load_tile, splats, store_tile, zeros
+from kernels.cpu.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
 
 SIGNATURE = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"
@@ -65,30 +63,9 @@ class Meeting:
         added; `at` is the block's first byte of these lanes."""
         raise NotImplementedError
 
-
-def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
-    """Two functions of (weight, at): the integers that multiply d, and those that multiply m, as
-    floats."""
-    bytes_, floats = Vector("i8", lanes), Vector("f32", lanes)
-    beyond = 0 if layout.halves else LANES * layout.parts
-
-    @njit(inline="always")
-    def whole(weight, at):
-        return convert(floats, load(bytes_, weight, at))
-
-    @njit(inline="always")
-    def low(weight, at):
-        return convert(floats, low_nibbles(load(bytes_, weight, at)))
-
-    @njit(inline="always")
-    def high(weight, at):
-        return convert(floats, high_nibbles(load(bytes_, weight, at)))
-
-    @njit(inline="always")
-    def after(weight, at):
-        return convert(floats, load(bytes_, weight, at + beyond))
-
-    return (low, high) if layout.halves else (whole, after)
+    def pair(self, layout: Layout) -> tuple[Any, Any] | None:  # noqa: ARG002
+        """What linear_pairs.py needs for prompts in this layout, where that is faster."""
+        return None
 
 
 def offsets_of(layout: Layout, lanes: int) -> Any:
@@ -110,21 +87,6 @@ def offsets_of(layout: Layout, lanes: int) -> Any:
         return sums
 
     return lift if layout.m else nothing
-
-
-def beginning(layout: Layout, lanes: int) -> Any:
-    """(totals, where, size) -> the dots that a part's sum begins with."""
-    integers = Vector("i32", lanes)
-
-    @njit(inline="always")
-    def from_zero(totals, where, size):
-        return zeros(integers, size)
-
-    @njit(inline="always")
-    def from_totals(totals, where, size):
-        return splats(integers, size, totals, where)
-
-    return from_zero if layout.m else from_totals
 
 
 def add_block(meeting: Meeting, layout: Layout) -> Any:
@@ -154,24 +116,8 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
     return add
 
 
-def offset_scale(layout: Layout, lanes: int) -> Any:
-    """(weight, at) -> a unit's m, or minus it where floors multiply it."""
-    floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.floors
-
-    @njit(inline="always")
-    def none(weight, at):
-        return zero(floats)
-
-    @njit(inline="always")
-    def stored(weight, at):
-        m = convert(floats, load(halves, weight, at))
-        return sub(zero(floats), m) if minus else m
-
-    return stored if layout.m else none
-
-
 def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
-    """Of linear.product; `factor` multiplies the weight's d."""
+    """Of linear.product, a tile of each size made once; `factor` multiplies the weight's d."""
     lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
     floats = Vector("f32", lanes)
     halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
@@ -179,6 +125,7 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
     times = np.float32(factor)
 
+    @cache
     def of_size(size: int) -> Any:
         ask = asking(size, block_step if blocks > 1 else step)
 
@@ -271,9 +218,12 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
     blocking = meeting.blocking.over(layout.blocks)
     blocks, step = layout.blocks, layout.step
     size = blocking.size * blocks
+    tile = fill(meeting, layout), multiply(meeting, layout, factor)
+    many = product(blocking, *tile)
+    if pair := meeting.pair(layout):
+        many, size = linear_pairs.for_prompts(many, layout, factor, pair, *tile)
     words, extras = 8 * meeting.words * size, layout.parts * size
     extra = np.float32 if layout.m else np.int32
-    many = product(blocking, fill(meeting, layout), multiply(meeting, layout, factor))
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)

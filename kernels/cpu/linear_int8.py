@@ -20,7 +20,7 @@ from kernels.cpu.simd import (
     odd_bytes,
 )
 from kernels.cpu.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
-from kernels.cpu.tiles import outer
+from kernels.cpu.tiles import outer, outer_of_two
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
 two_halves = outer(dot_pairs)
@@ -76,13 +76,15 @@ class Multiplying(Meeting):
     which are `small`, up to 127, or `any`. If `lowers`, the latter takes 128 off, so that no total
     has to.
 
-    Without `tables` codes are laid out as what they name.
+    Without `tables` codes are laid out as what they name. `any_of_two` is `any` of two groups of
+    rows at once.
     """
 
     small: Any
     any: Any
     lowers: bool = False
     tables: bool = True
+    any_of_two: Any = None
 
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
@@ -106,7 +108,7 @@ class Multiplying(Meeting):
 
             return add
 
-        first, second = (adding(four_codes(layout, lanes, half), 4 * half) for half in (0, 1))
+        first, second = map(adding, codes_of(layout, lanes), (0, 4))
 
         @njit(inline="always")
         def whole(dots, weight, at, q, where, size):
@@ -114,6 +116,17 @@ class Multiplying(Meeting):
             return second(dots, weight, at, q, where, size)
 
         return (first, second) if layout.parts == 2 else (whole,)
+
+    def pair(self, layout: Layout) -> tuple[Any, Any] | None:
+        # With two parts to a block a tile of one group has no registers left for all it needs.
+        if self.any_of_two is None or layout.parts == 1:
+            return None
+        return codes_of(layout, self.lanes), self.any_of_two
+
+
+def codes_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
+    """`four_codes` of both halves of a block."""
+    return four_codes(layout, lanes, 0), four_codes(layout, lanes, 1)
 
 
 def four_codes(layout: Layout, lanes: int, half: int) -> Any:
@@ -160,7 +173,8 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
 NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 48, 64)
 GENERIC = Multiplying(8, 2, lay_halves, NARROW, by_pairs, by_pairs, tables=False)
 AVX2 = Multiplying(8, 1, lay_word, NARROW, by_small, by_signed, lowers=True)
-AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes)
+TWO = outer_of_two(dot4)
+AVX512_VNNI = Multiplying(16, 1, lay_word, WIDE, by_bytes, by_bytes, any_of_two=TWO)
 
 
 OWN_CODES = tuple(f for f in LAYOUTS if f not in LATTICES)

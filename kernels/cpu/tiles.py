@@ -21,6 +21,12 @@ def scalars(context: Any, builder: Any, array: Any, values: Any, count: int) -> 
     return [builder.load(builder.gep(first, [I32(t)])) for t in range(count)]
 
 
+def spread(builder: Any, v: Vector, scalar: Any) -> Any:
+    """v's like with the scalar all over, a float or a word of several elements."""
+    word = Vector("f32" if v.element == "f32" else "i32", v.bits // 32)
+    return builder.bitcast(broadcast(builder, word, scalar), v.ir)
+
+
 def outer(step: Any) -> Any:
     """An intrinsic of (sums, v, array, offset): the tuple of step(sums[t], v, s) for each t, where
     s is v's like with array[offset + t] all over, as a float or as a word of several elements.
@@ -36,13 +42,38 @@ def outer(step: Any) -> Any:
             compiled = context.get_function(function, call)
             tile, vector, *where = values
             for t, scalar in enumerate(scalars(context, builder, array, where, sums.count)):
-                word = Vector("f32" if v.element == "f32" else "i32", v.bits // 32)
-                splat = builder.bitcast(broadcast(builder, word, scalar), v.ir)
+                splat = spread(builder, v, scalar)
                 total = compiled(builder, [builder.extract_value(tile, t), vector, splat])
                 tile = builder.insert_value(tile, total, t)
             return tile
 
         return sums(sums, v, array, types.intp), codegen
+
+    return operation
+
+
+def outer_of_two(step: Any) -> Any:
+    """The same of two tuples, (sums, others, v, w, array, offset) -> both: each scalar is spread
+    over a register once."""
+
+    @intrinsic
+    def operation(typing, sums, others, v, w, array, offset):
+        function = typing.resolve_value_type(step)
+        call = function.get_call_type(typing, (sums.dtype, v, v), {})
+        both = types.UniTuple(sums, 2)
+
+        def codegen(context, builder, signature, values):
+            compiled = context.get_function(function, call)
+            tiles, vectors, where = list(values[:2]), values[2:4], values[4:]
+            for t, scalar in enumerate(scalars(context, builder, array, where, sums.count)):
+                splat = spread(builder, v, scalar)
+                for i, vector in enumerate(vectors):
+                    one = builder.extract_value(tiles[i], t)
+                    total = compiled(builder, [one, vector, splat])
+                    tiles[i] = builder.insert_value(tiles[i], total, t)
+            return context.make_tuple(builder, both, tiles)
+
+        return both(sums, sums, v, v, array, types.intp), codegen
 
     return operation
 
