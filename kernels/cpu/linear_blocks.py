@@ -23,8 +23,8 @@ from kernels.cpu.block_scales import beginning, integers_of, offset_scale
 from kernels.cpu.closures import inner
 from kernels.cpu.formats import CODINGS
 from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
-from kernels.cpu.linear import LANES, Blocking, asking, named, product
-from kernels.cpu.share import Share, arguments, by_format
+from kernels.cpu.linear import FIRST, LANES, Blocking, asking, named, product
+from kernels.cpu.share import Share, arguments, by_format, part
 from kernels.cpu.simd import (
     Vector,
     convert,
@@ -155,6 +155,48 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
     return of_size
 
 
+def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
+    """(panel, weight, units, out, tuning, thread, n_threads): one token, whose panel is all of
+    hidden. As linear_float.single, two groups of rows at once, of the two halves of a thread's:
+    two long streams of weights come faster from memory than one."""
+    lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
+    floats = Vector("f32", lanes)
+    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
+    scales, times = blocks * block_step, np.float32(factor)
+    add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
+    ask = asking(1, block_step if blocks > 1 else step)
+
+    @njit(inline="always")
+    def scale(weight, base, lane):
+        return mul(convert(floats, load(halves, weight, base + 2 * lane)), splat(floats, times))
+
+    @inner
+    def run(panel, weight, units, out, tuning, thread, n_threads):
+        width = out.shape[1]
+        begin, end = part((width + LANES - 1) // LANES, thread, n_threads)
+        middle = begin + (end - begin + 1) // 2
+        for group in range(begin, middle):
+            other = min(middle + group - begin, end - 1)
+            for lane in range(0, LANES, lanes):
+                a, b = zeros(floats, 1), zeros(floats, 1)
+                for u in range(units):
+                    at, beside = (group * units + u) * step, (other * units + u) * step
+                    d, e = scale(weight, at + scales, lane), scale(weight, beside + scales, lane)
+                    m = offset(weight, at + scales + 2 * (LANES + lane))
+                    n = offset(weight, beside + scales + 2 * (LANES + lane))
+                    for k in range(blocks):
+                        block, where = k * block_step, u * blocks + k
+                        ask(weight, at + block, tuning)
+                        ask(weight, beside + block, tuning)
+                        a = add(a, d, m, weight, at + block, lane, panel, where, 1)
+                        b = add(b, e, n, weight, beside + block, lane, panel, where, 1)
+                row, row_beside = group * LANES + lane, other * LANES + lane
+                store_tile(a, out, 0, row, min(lanes, width - row))
+                store_tile(b, out, 0, row_beside, min(lanes, width - row_beside))
+
+    return run
+
+
 def spreading(meeting: Meeting) -> Any:
     """(row, begin, count, target, size, t): so many words of a row's activations into a panel's
     tile of `size` tokens, of which it is number t."""
@@ -224,12 +266,17 @@ def int8_kernel(meeting: Meeting, variant: str, format: str) -> Callable[..., No
         many, size = linear_pairs.for_prompts(many, layout, factor, pair, *tile)
     words, extras = 8 * meeting.words * size, layout.parts * size
     extra = np.float32 if layout.m else np.int32
+    fill_one, one, most = tile[0], single(meeting, layout, factor), size // blocks
 
     def kernel(block, thread, n_threads):
         q, scale, total, weight, tuning, out = arguments(block, SIGNATURE)
         panel = stack(np.int32, words), stack(np.float32, size), stack(extra, extras)
         source = q, q.view(np.int32), scale, total
         units = scale.shape[1] // blocks
+        if out.shape[0] == 1 and units <= most:
+            fill_one(FIRST, 1, (source, panel, 0, 0, units))
+            one(panel, weight, units, out, tuning, thread, n_threads)
+            return
         many(source, panel, weight, step, units, out, tuning, thread, n_threads)
 
     return named(kernel, variant)
