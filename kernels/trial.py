@@ -7,7 +7,6 @@ input and writes JSON lines, what it is about to try and each certificate in tur
 started it knows which kernel, and which case, took the process down.
 """
 
-import atexit
 import json
 import os
 import secrets
@@ -23,6 +22,7 @@ import numpy as np
 
 from kernels.call import AnyKernel, bind, emulated
 from kernels.certificates import Certificate, Key, code_of, construction_of
+from kernels.child import leave
 from kernels.cuda.kernel import CudaKernel
 from kernels.domain import extent, fixed, node_cases
 from kernels.judge import Verdict, judge, replay
@@ -259,9 +259,7 @@ def answer(given: Callable[[AnyKernel, Request, Tell], Certificate]) -> None:
 
 def main() -> None:
     answer(lambda kernel, request, tell: answered(kernel, request, None, tell))
-    # Taking apart what Numba made would take half a second, for which somebody waits.
-    atexit._run_exitfuncs()
-    os._exit(0)
+    leave()
 
 
 if __name__ == "__main__":
