@@ -27,7 +27,7 @@ demo: $(VENV)/.installed
 # The first line probes the machine's limits: what a busy one gives would not be kept. Of several
 # processes each keeps to one core (conftest.py), so what threads do on many is tested apart.
 test: $(VENV)/.installed-dev
-	$(BIN)/assay op rms_norm >/dev/null
+	$(BIN)/python -c "from bench.limits import limits; limits()"
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/kernel conformance/cuda $(SEVERAL)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ $(SEVERAL) \
 		$(foreach room,kernel cuda parallel,--ignore conformance/$(room))

@@ -10,8 +10,10 @@ from bench.limits import limits
 from bench.op_run import Lab, OpRun, TooMuchError
 from bench.results import Measurement
 from bench.timing import Rule, race
+from bench.trials import shares_of_trials
 from bench.workload import MAKERS, Workload
-from kernels.cpu.team import Team
+from kernels.compiled import compiling
+from kernels.cpu.team import Team, follow, lead
 from kernels.judge import Verdict, judge
 from kernels.kernel import Kernel
 from reference.op import Arguments, Case
@@ -60,6 +62,14 @@ def _beyond_models(case: Case) -> bool:
     return "sequences" in s and bool(special or s["sequences"] > 1 or s["tokens"] > s["capacity"])
 
 
+def compile_all(kernels: Sequence[Kernel], teller: Callable[[str], Teller]) -> None:
+    """Compile them in as many processes as there are cores, and meanwhile here what else runs."""
+    teller(f"compiling {', '.join(kernel.name for kernel in kernels)}")(0)
+    with compiling(kernels):
+        for share in (lead, follow, *shares_of_trials()):
+            share.compile()
+
+
 def alone(
     kernels: Sequence[Kernel],
     case: Case,
@@ -84,8 +94,10 @@ def _times(
     kernels: Sequence[Kernel], case: Case, team: Team, teller: Callable[[str], Teller]
 ) -> dict[str, dict[str, Measurement]]:
     """By kernel and cache, all in turns; without samples, but with a note, what took too much."""
-    counts = (1, team.n_threads)
-    lab = Lab(team, limits(counts, teller("probing the machine (once)")), MOST_SECONDS)
+    counts = (team.n_threads,)
+    moved = [int(Asked.to(kernel, case).cost.bytes) for kernel in kernels]
+    found_here = limits(counts, teller("probing the machine (once)"), moved=moved)
+    lab = Lab(team, found_here, MOST_SECONDS)
     found: dict[str, dict[str, Measurement]] = {kernel.name: {} for kernel in kernels}
     runs: dict[str, OpRun] = {}
     tell = teller("preparing kernels")
@@ -106,7 +118,8 @@ def _times(
         return [(run, run.measurement(samples[name])) for name, run in runs.items()]
 
     if any(time.impossible for _, time in measured()):  # memory may be faster than when probed
-        lab.limits = limits(counts, teller("probing the machine again"), again=True)
+        again = teller("probing the machine again")
+        lab.limits = limits(counts, again, again=True, moved=moved)
     for run, time in measured():
         doubted = replace(time, note=time.impossible)
         found[run.work.bench.kernel.name][run.cache] = doubted

@@ -28,6 +28,7 @@ from kernels.provenance import digest_of, fingerprint, machine, tools
 from reference.op import Cost
 
 ROUNDS = 8
+FEW_ROUNDS = 4  # for somebody who waits for the limits of a single call
 QUIET = 0.1  # of all CPUs' time, what others may take while limits are probed that are kept
 COLD_TURNS = 3  # samples a round of the largest working set, which counts most and is noisiest
 # Wider ones hold the products of narrower ones exactly, so kernels may use them for those.
@@ -185,15 +186,21 @@ def _row(kind: type[Row], data: Any) -> Row:
     return row
 
 
-def probe(threads: Sequence[int], progress: Progress | None = None, rounds: int = ROUNDS) -> Limits:
-    """Measure now, for each number of threads; some eight seconds each.
+def probe(
+    threads: Sequence[int],
+    progress: Progress | None = None,
+    rounds: int = ROUNDS,
+    moved: Sequence[int] = (),
+) -> Limits:
+    """Measure now, for each number of threads; some eight seconds each, or, if bandwidths are asked
+    for calls alone that move so many bytes, one or two.
 
     Everything is sampled once a round, so that samples of one thing are spread over the whole
     time and a busy spell spoils few of them. `progress` is told of samples done, of all.
     """
     counts = _counts(threads)
     caches = read_caches()
-    sizes = {count: working_sets(caches, count) for count in counts}
+    sizes = {count: _needed(working_sets(caches, count), moved) for count in counts}
     arena = Arena(max(size[-1] for size in sizes.values()))
     trials = [
         trial
@@ -225,6 +232,15 @@ def probe(threads: Sequence[int], progress: Progress | None = None, rounds: int 
     return _limits(caches, rates)
 
 
+def _needed(sizes: list[int], moved: Sequence[int]) -> list[int]:
+    """Of working sets to probe those that `bandwidth` looks at for calls that move so many bytes,
+    all by default; the largest always, for calls on cold caches."""
+    if not moved:
+        return sizes
+    least = {max((size for size in sizes if size <= each), default=sizes[0]) for each in moved}
+    return sorted({*least, sizes[-1]})
+
+
 def _counts(threads: Sequence[int]) -> list[int]:
     if not threads or min(threads) < 1:
         raise ValueError(f"thread counts to probe: want some, each at least 1, got {[*threads]}")
@@ -250,29 +266,34 @@ def _limits(caches: tuple[Cache, ...], rates: Mapping[tuple[str, int, int], Floa
 
 
 def limits(
-    threads: Sequence[int] | None = None, progress: Progress | None = None, again: bool = False
+    threads: Sequence[int] | None = None,
+    progress: Progress | None = None,
+    again: bool = False,
+    moved: Sequence[int] = (),
 ) -> Limits:
     """What is kept of this machine for these thread counts, default one and all its cores.
 
     Counts that were never probed here, or not by this code with these tools, are probed now and
     kept, a line each in `limits.jsonl`. What a busy machine gave is used, but not kept. A virtual
     machine's memory can be twice as fast an hour later: `again` probes all counts anew, and of all
-    that was ever kept the best counts.
+    that was ever kept the best counts. Of bandwidths those for calls that move so many bytes are
+    enough, where `moved` says how many.
     """
     counts = _counts(threads if threads is not None else (1, physical_cores()))
     path = cache_folder() / "limits.jsonl"
     kept = _kept(path)
-    if wanted := [count for count in counts if again or _key(count) not in kept]:
+    keys = {count: _key_for(count, moved, kept) for count in counts}
+    if wanted := [count for count in counts if again or keys[count] not in kept]:
         began, before = time.perf_counter(), _taken_by_others()
-        fresh = probe(wanted, progress)
+        fresh = probe(wanted, progress, FEW_ROUNDS if moved else ROUNDS, moved)
         cpus = psutil.cpu_count() or 1
         others = (_taken_by_others() - before) / (time.perf_counter() - began) / cpus
         found = {count: _of(fresh, count) for count in wanted}
         if others <= QUIET:
-            _keep(path, found)
+            _keep(path, {keys[count]: part for count, part in found.items()})
         for count, part in found.items():
-            kept[_key(count)] = _best(kept.get(_key(count)), part)
-    parts = [kept[_key(count)] for count in counts]
+            kept[keys[count]] = _best(kept.get(keys[count]), part)
+    parts = [kept[keys[count]] for count in counts]
     return Limits(
         caches=parts[-1].caches,
         bandwidths=tuple(b for part in parts for b in part.bandwidths),
@@ -311,10 +332,20 @@ def _of(whole: Limits, threads: int) -> Limits:
     )
 
 
-def _key(threads: int) -> str:
-    """A digest of the machine, the tools, the sources of the probe, and the number of threads."""
+def _key_for(threads: int, moved: Sequence[int], kept: Mapping[str, Limits]) -> str:
+    """Where limits lie for calls that move so many bytes: with all that there are, if those are
+    kept, or by themselves."""
+    every = _key(threads)
+    if not moved or every in kept:
+        return every
+    return _key(threads, _needed(working_sets(read_caches(), threads), moved))
+
+
+def _key(threads: int, sizes: Sequence[int] = ()) -> str:
+    """A digest of the machine, the tools, the sources of the probe, the number of threads, and the
+    working sets if they are not all."""
     sources = fingerprint("bench.probe"), digest_of("bench.trials", "bench.limits")
-    parts = (machine(), tools(), sources, threads)
+    parts = (machine(), tools(), sources, threads, *sizes)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -335,9 +366,9 @@ def _kept(path: Path) -> dict[str, Limits]:
     return found
 
 
-def _keep(path: Path, found: Mapping[int, Limits]) -> None:
+def _keep(path: Path, found: Mapping[str, Limits]) -> None:
     """Append, in one write, so that two programs cannot mix their lines."""
-    rows = [{"key": _key(count), "limits": part.to_json()} for count, part in found.items()]
+    rows = [{"key": key, "limits": part.to_json()} for key, part in found.items()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:

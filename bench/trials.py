@@ -179,6 +179,11 @@ def _aligned(elements: int) -> Any:
     return raw[first : first + elements]
 
 
+def shares_of_trials() -> list[Share]:
+    """All that trials run here."""
+    return [*READS.values(), copy, triad, *(PEAKS[name] for name in available())]
+
+
 def peak_trials(threads: int) -> list[Trial]:
     """Every unit of this machine on so many threads."""
     trials = []

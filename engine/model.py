@@ -5,7 +5,7 @@ import mmap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,13 @@ class Model:
             self._resources.close()
             raise
 
+    @cached_property
+    def team(self) -> Team:
+        """The threads; made when kernels have been tried, by whom a fresh machine has had compiled
+        what threads run."""
+        team = Team(self.options.threads or physical_cores(), self.options.pinned)
+        return self._resources.enter_context(team)
+
     def _load(self) -> None:
         options = self.options
         self.device = current() if options.device == "cuda" else None
@@ -106,9 +113,6 @@ class Model:
         )  # fmt: skip
         if apart:
             compile_apart()  # what the team needs
-        self.team = self._resources.enter_context(
-            Team(options.threads or physical_cores(), options.pinned)
-        )
         self.caches: dict[str, Array | DeviceRows] = {}
         self.offload: Offload | None = None
         self._packed: dict[str, Array] = {}

@@ -1,22 +1,28 @@
-"""Machine code that a child process makes, for a process whose memory is counted: LLVM takes a
-hundred megabytes and more, and few of them come back. What the child keeps on disk is only loaded.
+"""Machine code that child processes make: for a process whose memory is counted, since LLVM takes a
+hundred megabytes and more, of which few come back; or for one that waits for several kernels. What
+children keep on disk is only loaded.
 
-Run as a program (`python -m kernels.compiled`) it is that child: it reads kernel names from
-standard input, and compiles their shares and those of SERVICES.
+Run as a program (`python -m kernels.compiled`) it is such a child: it reads names of kernels from
+standard input, compiles all that runs of them, and with the argument "services" SERVICES too.
 """
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from kernels.child import environment
+from kernels.cache import ready
+from kernels.certificates import shares_of
+from kernels.child import environment, leave
 from kernels.cpu import sequence, streaming, team
+from kernels.cpu.cores import allowed_cores
 from kernels.cpu.readers import SHARES as OF_READERS
 from kernels.cpu.share import Share
 from kernels.kernel import Kernel
 from kernels.table import find
 
 PATIENCE = 600.0  # seconds after which a child is given up
+PROGRAM = (sys.executable, "-P", "-m", "kernels.compiled")
 # What runs beside kernels, in an engine that reads its weights from disk.
 SERVICES = (
     team.lead, team.follow, sequence.in_turn, *OF_READERS,
@@ -28,11 +34,11 @@ def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
     """Have a child compile what is not on disk of these kernels and of SERVICES. What it fails to
     do is compiled where it is needed."""
     wanted = list(kernels)
-    if all(share.is_kept for share in _shares(wanted)):
+    if all(share.is_kept for share in (*SERVICES, *_shares(wanted))):
         return
     try:
         subprocess.run(
-            [sys.executable, "-P", "-m", __name__],
+            [*PROGRAM, "services"],
             input="\n".join(kernel.name for kernel in wanted),
             text=True,
             capture_output=True,
@@ -44,18 +50,49 @@ def compile_apart(kernels: Iterable[Kernel] = ()) -> None:
         return
 
 
+@contextmanager
+def compiling(kernels: Sequence[Kernel]) -> Iterator[None]:
+    """Meanwhile children compile what is not on disk of these kernels, as many as there are cores,
+    and in the end it is there. What they fail to do is compiled where it is needed."""
+    ready()  # or a folder in memory would be a child's
+    wanted = [k.name for k in kernels if not all(share.is_kept for share in _shares([k]))]
+    count = min(len(wanted), len(allowed_cores()))
+    children: list[subprocess.Popen[str]] = []
+    try:
+        for i in range(count):
+            child = subprocess.Popen(
+                PROGRAM,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment(),
+            )
+            children.append(child)
+            assert child.stdin is not None
+            with suppress(BrokenPipeError), child.stdin as names:
+                names.write("\n".join(wanted[i::count]))
+        yield
+        with suppress(subprocess.TimeoutExpired):
+            for child in children:
+                child.wait(PATIENCE)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 def _shares(kernels: Iterable[Kernel]) -> Iterator[Share]:
-    """All that runs of these kernels, their packing among it, and SERVICES."""
-    yield from SERVICES
+    """All that runs of these kernels, what packs and what rounds among it."""
     for kernel in kernels:
-        yield from kernel.shares
-        if kernel.pack:
-            yield kernel.pack.share
+        yield from shares_of(kernel)
 
 
 def main() -> None:
-    for share in _shares(find(line.strip()) for line in sys.stdin):
+    kernels = [find(line.strip()) for line in sys.stdin]
+    for share in (*(SERVICES if sys.argv[1:] else ()), *_shares(kernels)):
         share.compile()
+    leave()
 
 
 if __name__ == "__main__":

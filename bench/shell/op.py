@@ -41,7 +41,7 @@ def op(
     The error is told against its bound, the time on hot and on cold caches, variants in turns, and
     the share is that of what memory and arithmetic of this machine allow at best.
     """
-    from bench.alone import alone
+    from bench.alone import alone, compile_all
     from bench.conditions import conditions
     from engine.shell.show import progress_bar, stderr, stdout
     from kernels.cpu.cores import physical_cores
@@ -69,9 +69,11 @@ def op(
     busy = conditions().busy
     bar = progress_bar()
     bar.live.auto_refresh = False  # a thread that redraws would take a core from the kernels
-    with Team(threads or physical_cores()) as team, bar:
-        rows = alone(usable, case, team, partial(teller, bar), secret)
-        count = team.n_threads
+    tell = partial(teller, bar)
+    with bar:
+        compile_all(usable, tell)
+        with Team(count := threads or physical_cores()) as team:
+            rows = alone(usable, case, team, tell, secret)
     if as_json:
         print(json.dumps([to_json(row, count) for row in rows]))
     else:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bench.limits
-from bench.limits import Bandwidth, Cache, Limits, Peak, limits, probe
+from bench.limits import Bandwidth, Cache, Limits, Peak, _needed, limits, probe
 from bench.trials import Arena, read_caches, working_sets
 from kernels.cpu.team import Team
 from reference.op import Cost
@@ -144,7 +144,7 @@ def probed(monkeypatch, tmp_path):
     """Thread counts that `limits` had probed, in a cache of its own, on a quiet machine."""
     asked = []
 
-    def pretend(threads, progress=None):
+    def pretend(threads, progress=None, rounds=8, moved=()):
         asked.append(list(threads))
         return made_up(*threads)
 
@@ -162,13 +162,31 @@ def test_the_machine_is_probed_once(probed):
     assert probed == [[1, 2], [3]]
 
 
+def test_limits_for_a_few_calls_are_kept_by_themselves(probed):
+    """Whoever wants all of them is not given those, and whoever has all is not asked for few."""
+    limits([1], moved=[2**20])
+    limits([1], moved=[2**20 + 1])
+    assert len(probed) == 1
+    limits([1])
+    limits([1], moved=[2**14])
+    assert len(probed) == 2
+
+
+def test_a_call_needs_the_working_set_below_it_and_the_largest():
+    """Those that `bandwidth` looks at for it on hot and on cold caches."""
+    sizes = [16, 32, 64, 128]
+    assert _needed(sizes, [70]) == [64, 128]
+    assert _needed(sizes, [1, 32, 33]) == [16, 32, 128]
+    assert _needed(sizes, []) == sizes
+
+
 def test_of_several_probes_the_best_counts(probed, monkeypatch):
     """Probing again can only raise a ceiling, in this run and in later ones."""
     limits([1])
     faster = replace(made_up(1).peaks[0], operations_per_second=1e15)
     slower = [replace(b, bytes_per_second=1.0) for b in made_up(1).bandwidths]
     later = replace(made_up(1), peaks=(faster,), bandwidths=tuple(slower))
-    monkeypatch.setattr(bench.limits, "probe", lambda *_: later)
+    monkeypatch.setattr(bench.limits, "probe", lambda *_, **__: later)
     for machine in (limits([1], again=True), limits([1])):
         assert machine.peak("f32", 1) == faster
         assert machine.peak("int8", 1) == made_up(1).peak("int8", 1)

@@ -45,7 +45,7 @@ def probes(monkeypatch):
     """Each time that limits were asked for, whether anew; a fast machine stands in for this one."""
     asked = []
 
-    def limits(threads, progress=None, again=False):
+    def limits(threads, progress=None, again=False, moved=()):
         asked.append(again)
         return machine(1e13)
 
@@ -140,7 +140,7 @@ def test_faster_than_the_machine_is_rejected(assay, monkeypatch):
     """A share above the limit makes the machine be probed once again, and then is marked."""
     asked = []
 
-    def slow(threads, progress=None, again=False):
+    def slow(threads, progress=None, again=False, moved=()):
         asked.append(again)
         return machine(1e3)
 

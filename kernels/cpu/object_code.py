@@ -9,7 +9,8 @@ JSON before the object code tells whose it is; certificates hold its digest.
 import gc
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,6 +18,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from numba import _dynfunc, types
+from numba.core import ir
 from numba.core.ccallback import CFunc
 from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
@@ -216,6 +218,56 @@ def _read_parts_once() -> None:
 
 
 _read_parts_once()
+
+
+def _list_variables_quickly() -> None:
+    """Numba asks each instruction for its variables a hundred times over, by a walk through all
+    that it holds, the names of its fields and places in the source among it."""
+    variable, place, instruction = ir.Var, ir.Loc, ir.Inst
+
+    def listed(self: Any, value: Any) -> list[Any]:
+        found: list[Any] = []
+        collect((value,), found)
+        return found
+
+    def collect(values: Iterable[Any], found: list[Any]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is variable:
+                found.append(value)
+            elif kind is dict:
+                collect(value.values(), found)
+            elif kind is list or kind is tuple:
+                collect(value, found)
+            elif kind is not str and kind is not place and isinstance(value, instruction):
+                found += value.list_vars()
+
+    instruction._rec_list_vars = listed
+
+
+_list_variables_quickly()
+
+
+def _type_arithmetic_once() -> None:
+    """For each addition of two numbers Numba tries every way to add that it knows, those of arrays
+    first. Which one it is follows from the types alone."""
+    type_anew, known = types.Function.get_call_type, dict[tuple[Any, Any], Any]()
+    operators = {value for name, value in vars(operator).items() if not name.startswith("_")}
+    scalars = types.Number, types.Boolean
+
+    def type_once(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or self.typing_key not in operators:
+            return type_anew(self, context, args, kws)
+        if not all(isinstance(argument, scalars) for argument in args):
+            return type_anew(self, context, args, kws)
+        if (self, args) not in known:
+            known[self, args] = type_anew(self, context, args, kws)
+        return known[self, args]
+
+    types.Function.get_call_type = type_once
+
+
+_type_arithmetic_once()
 
 
 class Loaded:

@@ -373,7 +373,9 @@ def _leave(state: _State, threads: list[threading.Thread]) -> None:
     if os.getpid() != state.process:
         return  # a fork has no workers
     state.sync[LEAVING] = 1
-    state.sync[STAGE] += 1  # who sleeps until then looks after SLEEP at the latest
+    state.control[PROGRAM] = state.copied(Program([]))
+    state.control[BEGUN] = 0
+    lead(state.block, 0, len(threads) + 1)  # a program of nothing, which ends everybody's sleep
     state.wake()
     for thread in threads:
         if thread is not threading.current_thread():
