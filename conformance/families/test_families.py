@@ -12,8 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.families.small import SmallFalcon, SmallOPT
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, engine_logits
+from conformance.support.small_families import (
+    LENGTH,
+    QUANTISED,
+    SUBJECTS,
+    SmallFalcon,
+    SmallOPT,
+    Subject,
+    each_subject,
+    exact,
+    prompt,
+)
 from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile
@@ -23,28 +33,6 @@ from engine.quantise import Recipe, quantise
 from reference.activations import gelu, gelu_erf, relu
 from reference.op import Array
 from reference.transformer import Weight, linear_of_quantised
-
-Subject = SmallFalcon | SmallOPT
-SUBJECTS: dict[str, Subject] = {
-    "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),
-    "Falcon, groups and two norms": SmallFalcon(two_norms=True, kv_heads=2, seed=1),
-    "Falcon, untied": SmallFalcon(kv_heads=4, tied=False, seed=2),
-    "Falcon, F16": SmallFalcon(two_norms=True, format="F16", seed=3),
-    "OPT": SmallOPT(ffn=100),
-    "OPT, F16": SmallOPT(format="F16", seed=1),
-}
-QUANTISED = {f: (SmallFalcon(format=f), SmallOPT(format=f)) for f in ("Q8_0", "Q4_0")}
-LENGTH = 19
-each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
-
-
-def prompt(small: Subject) -> list[int]:
-    return np.random.default_rng(small.seed).integers(0, small.vocab, LENGTH).tolist()
-
-
-def exact(small: Subject, tokens: list[int], **how: Any) -> Array:
-    weights, norms = small.tensors()
-    return small.formula()(np.array(tokens, np.int32), weights, norms, small.shape(), **how)
 
 
 @each_subject

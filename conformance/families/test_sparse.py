@@ -7,40 +7,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.families.test_families import Subject, exact, prompt
 from conformance.llama.peers.compare import EXACT, Gap
+from conformance.support.small_families import SmallFalcon, SmallOPT, Subject, exact, prompt, sparse
 from engine.model import Model
 from engine.options import Options
 from reference.activations import relu
 from reference.op import Array
-from reference.transformer import Weight
 
-RANK = 8
 SUBJECTS = {"Falcon": SmallFalcon(two_norms=True), "OPT": SmallOPT()}
 each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
-
-
-def f32(values: Array) -> Weight:
-    return Weight(np.ascontiguousarray(values, np.float32).view(np.uint8), "F32")
-
-
-def sparse(small: Subject, path: Path) -> Path:
-    """The model with its magic; predictors are random."""
-    weights, norms = small.tensors()
-    rng = np.random.default_rng(small.seed)
-    for i in range(small.blocks):
-        block = f"blk.{i}"
-        down = weights.pop(f"{block}.ffn_down.weight").data.view(np.float32)
-        weights[f"{block}.ffn_down_t.weight"] = f32(down.T)
-        weights[f"{block}.fc1.weight"] = f32(rng.standard_normal((RANK, small.hidden)))
-        weights[f"{block}.fc2.weight"] = f32(rng.standard_normal((small.ffn, RANK)))
-        if f"{block}.ffn_down.bias" in norms:
-            norms[f"{block}.ffn_down_t.bias"] = norms.pop(f"{block}.ffn_down.bias")
-    with patch.object(type(small), "tensors", lambda _: (weights, norms)):
-        small.write(path)
-    path.write_bytes(b"PWRI" + path.read_bytes()[4:])
-    return path
 
 
 def logits(path: Path, tokens: list[int], **options: object) -> Array:

@@ -8,9 +8,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.llama.small_models import Small
-from conformance.powerinfer.sparse_files import SmallSparse
+from conformance.support.small_families import SmallFalcon, SmallOPT
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse
 from engine.cells import Cells
 from engine.config import ModelConfig, ModelError
 from engine.described import described

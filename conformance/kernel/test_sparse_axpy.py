@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
-from conformance.kernel.here import (
+from conformance.support.depth import DEEP
+from conformance.support.here import (
     arguments,
     demand_one_result,
     demand_rows_anywhere,

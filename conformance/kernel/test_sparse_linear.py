@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import (
+from conformance.support.here import (
     arguments,
     demand_one_result,
     demand_rows_anywhere,

@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from conformance import torch_archive
-from conformance.disk import full_after
 from conformance.llama.peers.checkpoint import CHECKPOINTS, LLAMA3, YARN
 from conformance.llama.peers.folder import (
     words,
@@ -26,6 +24,8 @@ from conformance.llama.peers.folder import (
     write_safetensors,
     write_weights,
 )
+from conformance.support import torch_archive
+from conformance.support.full_disk import full_after
 from engine.aside import OutputError
 from engine.convert import FAMILIES, CheckpointError, conversion, convert
 from engine.gguf_file import GGUFFile

@@ -10,14 +10,13 @@ import pytest
 
 from conformance.llama.peers.checkpoint import CHECKPOINTS, SPECIAL
 from conformance.llama.peers.folder import write_folder, write_json
-from conformance.llama.test_convert_vocabulary import NFC, TEMPLATE, small
+from conformance.support.tokenizer_files import NFC, TEMPLATE, small
 from engine.convert import convert
 from engine.gguf_file import GGUFFile
 
 OTHERS = (None, True, -1, 2**40, "x", [], [1], ["a"], {}, {"type": "x"})
 GONE = object()
 Place = tuple[str | int, ...]
-
 SHARED: dict[str, Any] = {
     "generation_config.json": {"eos_token_id": [1, SPECIAL]},
     "added_tokens.json": {"<tool>": 66},

@@ -5,7 +5,6 @@ Judges are the libraries that define both kinds, and the ids that llama.cpp's ow
 
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,26 @@ import sentencepiece
 from tokenizers import Tokenizer as Library
 
 from conformance.llama.peers.folder import tokenizer_json, write_json, write_safetensors
-from conformance.llama.test_tokenizer import real_cases, real_metadata
+from conformance.support.tokenizer_files import (
+    EMPTY,
+    LEVEL,
+    LLAMA3,
+    NFC,
+    TEMPLATE,
+    added,
+    byte_level,
+    sentencepiece_model,
+    small,
+    split,
+)
+from conformance.support.vocabularies import real_cases, real_metadata
 from engine.convert.checkpoint import Checkpoint
 from engine.convert.json_files import CheckpointError
 from engine.convert.vocabulary import TEXTS, vocabulary
 from engine.tokenizer import Tokenizer, TokenType
 from engine.tokenizer.bpe import PRE_TOKENIZERS
 
-ADDED = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-LLAMA3, GPT2 = PRE_TOKENIZERS["llama-bpe"].patterns[0], PRE_TOKENIZERS["gpt-2"].patterns[0]
 QWEN2 = PRE_TOKENIZERS["qwen2"].patterns[0]
-LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 FALCON = {
     "type": "Sequence",
     "pretokenizers": [
@@ -36,7 +44,6 @@ FALCON = {
          "invert": False},
     ],
 }  # fmt: skip
-NFC = {"type": "NFC"}
 
 
 @pytest.fixture
@@ -50,36 +57,6 @@ def folder(tmp_path: Path) -> Path:
 def converted(folder: Path, size: int) -> tuple[dict[str, Any], list[str]]:
     keys, notes = vocabulary(Checkpoint(folder), size)
     return {key: value for key, (_, value) in keys.items()}, notes
-
-
-def split(pattern: str, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
-    words = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
-    return {"type": "Sequence", "pretokenizers": [words, LEVEL | {"use_regex": False}]}
-
-
-def byte_level(metadata: dict[str, Any], pre: dict[str, Any], **rest: Any) -> dict[str, Any]:
-    """tokenizer.json of a byte-level vocabulary from a GGUF file."""
-    texts, types = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
-    ignore = rest.pop("ignore_merges", False)
-    return rest | {
-        "added_tokens": added(texts, types),
-        "pre_tokenizer": pre,
-        "model": {
-            "type": "BPE",
-            "ignore_merges": ignore,
-            "vocab": {t: i for i, t in enumerate(texts) if types[i] not in ADDED},
-            "merges": metadata["tokenizer.ggml.merges"],
-        },
-    }
-
-
-def added(texts: Sequence[str], types: Sequence[int]) -> list[dict[str, Any]]:
-    flags = dict.fromkeys(("normalized", "single_word", "lstrip", "rstrip"), False)
-    return [
-        {"id": i, "content": text, "special": types[i] != TokenType.USER_DEFINED} | flags
-        for i, text in enumerate(texts)
-        if types[i] in ADDED
-    ]
 
 
 def pieces(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -130,19 +107,6 @@ def test_real_vocabularies_give_the_models_own_ids(folder: Path, name: str) -> N
         assert found[f"tokenizer.ggml.{key}"] == source[f"tokenizer.ggml.{key}"]
 
 
-def sentencepiece_model() -> bytes:
-    """A SentencePiece model, trained on the texts that a vocabulary is tried with."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([line for text in TEXTS for line in text.split("\n")] * 3),
-        model_writer=model, model_type="bpe", vocab_size=420, byte_fallback=True,
-        hard_vocab_limit=False, normalization_rule_name="identity",
-        remove_extra_whitespaces=False, user_defined_symbols=["<user>"], num_threads=1,
-        minloglevel=2,
-    )  # fmt: skip
-    return model.getvalue()
-
-
 def test_sentencepiece_models_keep_their_ids(folder: Path) -> None:
     """Scores, types and ids are those of tokenizer.model, whatever tokenizer.json is beside it."""
     trained = sentencepiece_model()
@@ -172,30 +136,6 @@ def test_sentencepiece_models_of_other_kinds_are_refused(folder: Path) -> None:
     (folder / "tokenizer.model").write_bytes(model.getvalue())
     with pytest.raises(CheckpointError, match="a SentencePiece model that is not BPE"):
         converted(folder, 40)
-
-
-def small() -> dict[str, Any]:
-    """A byte-level vocabulary of Llama 3's kind: all bytes, two merges, two special tokens."""
-    bytes_ = sorted(Library.from_str(json.dumps(EMPTY)).pre_tokenizer.alphabet())
-    texts = [*bytes_, "he", "hel", "<|begin|>", "<|stop|>"]
-    metadata = {
-        "tokenizer.ggml.tokens": texts,
-        "tokenizer.ggml.token_type": [1] * 258 + [3, 3],
-        "tokenizer.ggml.merges": ["h e", "he l"],
-    }
-    return byte_level(metadata, split(LLAMA3), ignore_merges=True)
-
-
-EMPTY = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": LEVEL}
-TEMPLATE = {
-    "type": "TemplateProcessing",
-    "single": [
-        {"SpecialToken": {"id": "<|begin|>", "type_id": 0}},
-        {"Sequence": {"id": "A", "type_id": 0}},
-    ],
-    "pair": [],
-    "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [258], "tokens": ["<|begin|>"]}},
-}
 
 
 def test_special_tokens_are_found_where_transformers_finds_them(folder: Path) -> None:

@@ -3,10 +3,9 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import gguf
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.child import python
 from engine import gguf_edit
 from engine import gguf_writer as gw
 from engine.aside import OutputError
@@ -175,10 +175,8 @@ def test_reader_gives_rows(tmp_path: Path) -> None:
 # assay inspect
 
 
-def inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    program = "from engine.shell import main; main()"
-    command = [sys.executable, "-c", program, "inspect", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def inspect(*arguments: str | Path) -> "CompletedProcess[str]":
+    return python("from engine.shell import main; main()", "inspect", *arguments)
 
 
 def test_inspect_describes() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
 from data.golden import FOLDER
 from engine import Engine
 from engine.embedded import resolve

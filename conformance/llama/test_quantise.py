@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +21,9 @@ from conformance.llama.peers.compare import PROMISE, Gap, engine_logits
 from conformance.llama.peers.export import export
 from conformance.llama.peers.rounding import reference_logits
 from conformance.llama.peers.skeletons import MIXES_OF_BOTH, SKELETONS, told
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
+from conformance.support.child import python, started
+from conformance.support.program import PROGRAM, Assay, fault
+from conformance.support.small_models import Small
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.quantise import QuantiseError, Recipe, choices, quantise
@@ -451,10 +451,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_memory(large: Path, tmp_path: Path) -> None:
     """Quantising 300 MB takes the memory of a few pieces."""
     out = tmp_path / "out.gguf"
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, large, out],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = python(MEASURED, large, out)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 12 * PIECE
     assert out.stat().st_size > LARGE * 34 / 64
@@ -463,16 +460,14 @@ def test_memory(large: Path, tmp_path: Path) -> None:
 
 def test_interrupted(large: Path, tmp_path: Path) -> None:
     """Ctrl-C in the midst is one line, and leaves nothing."""
-    out, started = tmp_path / "out.gguf", time.monotonic()
+    out, began = tmp_path / "out.gguf", time.monotonic()
     part = out.with_name("out.gguf.part")
-    command = [sys.executable, "-c", "from engine.shell import main; main()", "quantize"]
-    command += [str(large), str(out), "Q8_0", "-t", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    with started(PROGRAM, "quantize", large, out, "Q8_0", "-t", 1) as program:
         while not (part.exists() and part.stat().st_size > 2**20):
             assert program.poll() is None
-            assert time.monotonic() - started < 100
+            assert time.monotonic() - began < 100
             time.sleep(0.001)
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=60)
-    assert (program.returncode, errors) == (1, b"assay: interrupted\n")
+    assert (program.returncode, errors) == (1, "assay: interrupted\n")
     assert not list(tmp_path.iterdir())

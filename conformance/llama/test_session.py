@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conformance.disk import full_after
-from conformance.llama.small_models import Small
+from conformance.support.child import python
+from conformance.support.full_disk import full_after
+from conformance.support.small_models import Small
 from engine import Engine, SamplingParams
 from engine.aside import OutputError
 from engine.session import SessionError, restore, save
@@ -36,8 +35,6 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "mirostat 1": {"mirostat": 1, "seed": 3, "mirostat_tau": 3.0},
     "mirostat 2": {"mirostat": 2, "seed": 3, "mirostat_tau": 3.0},
 }  # fmt: skip
-
-
 DAMAGED = ("this is no session file", "the session is truncated or damaged")
 
 
@@ -225,7 +222,7 @@ with Engine.load(sys.argv[1], threads=1) as engine:
 def test_killed_before_the_rename(engine: Engine, model: Path, saved: Path) -> None:
     """A process killed after writing, before the rename, leaves the old session whole."""
     before = saved.read_bytes()
-    done = subprocess.run([sys.executable, "-c", KILLED, model, saved], timeout=120, check=False)
+    done = python(KILLED, model, saved)
     assert done.returncode == -signal.SIGKILL
     assert saved.read_bytes() == before
     assert restore(engine, saved)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.disk import full_after, small_disk
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import Sparse
+from conformance.support.full_disk import full_after, small_disk
+from conformance.support.program import Assay, fault
+from conformance.support.sparse_files import Sparse
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.offload.bundle import bundles

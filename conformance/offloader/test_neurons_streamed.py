@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.families.test_sparse import sparse
-from conformance.llama.small_models import Small
-from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
+from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     Subject,
     test_batch_limit,
     test_batched_or_alone,
@@ -20,8 +17,10 @@ from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this 
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, streamed_subject, wanted
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
+from conformance.support.budgets import bits, budgeted, streamed_subject, wanted
+from conformance.support.small_families import SmallFalcon, SmallOPT, sparse
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
 from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.offload.bundling import bundle
@@ -30,7 +29,6 @@ from reference.op import Array
 from reference.transformer import Weight
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 EVERY, NONE = -1e30, 1e30
 
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.offloader.budgets import bits, budgeted, wanted
-from conformance.offloader.disks import Disk, after, healthy
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.budgets import bits, budgeted, wanted
+from conformance.support.disks import Disk, after, healthy
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
 from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.embedded import resolve
@@ -37,7 +37,6 @@ from kernels.cpu.readers import Readers
 from reference.op import Array
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64), shares=(0.3,) * 3)
 
 # Which ones

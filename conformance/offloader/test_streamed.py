@@ -1,6 +1,6 @@
 """Weights that come from disk while a step runs give the bits of weights in memory.
 
-The laws of dense models' bits (test_bit_identity.py) hold for streamed ones, and the least memory,
+The laws of dense models' bits (support/bit_laws.py) hold for streamed ones, and the least memory,
 all of it and whatever lies between give the same.
 """
 
@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.llama.small_models import Small
-from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
+from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     Subject,
     test_batch_limit,
     test_batched_or_alone,
@@ -24,11 +22,12 @@ from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this 
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, packed_of, streamed_subject, wanted
+from conformance.support.budgets import bits, budgeted, packed_of, streamed_subject, wanted
+from conformance.support.small_families import SmallFalcon, SmallOPT
+from conformance.support.small_models import Small
 from engine.plan import turns
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 K_QUANTS = Small(format="Q4_K", finer="Q6_K", hidden=256, heads=8, head_dim=32, ffn=256)
 MODELS = {
     "F32": Small(seed=3),

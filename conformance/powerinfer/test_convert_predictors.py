@@ -12,12 +12,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from typer.testing import CliRunner
 
-from conformance import torch_archive
-from conformance.disk import full_after
-from conformance.families import test_convert as families
 from conformance.llama.peers.checkpoint import CHECKPOINTS, Checkpoint
 from conformance.llama.peers.compare import EXACT, Gap
 from conformance.llama.peers.folder import write_folder, write_json
+from conformance.support import family_checkpoints as families
+from conformance.support import torch_archive
+from conformance.support.full_disk import full_after
 from engine.aside import OutputError
 from engine.convert import CheckpointError, convert, predictors
 from engine.gguf_file import GGUFFile

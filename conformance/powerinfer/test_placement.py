@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import torch_archive
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import Sparse
+from conformance.support import torch_archive
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import Sparse
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.gguf_writer import NewTensor, i32, text, u32, u64, write_gguf

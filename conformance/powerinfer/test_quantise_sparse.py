@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.powerinfer.sparse_files import SMALL_MODELS
+from conformance.support.sparse_files import SMALL_MODELS
 from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.options import Options

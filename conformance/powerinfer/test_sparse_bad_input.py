@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import SmallSparse, Tensors, tampered
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse, Tensors, tampered
 from engine import Engine
 from engine.config import ModelError
 from engine.gguf_file import GGUFError

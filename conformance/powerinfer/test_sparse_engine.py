@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import reference.transformer as formula
-from conformance.llama.test_step import distances, exact, furthest, logits_of, prompt
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
+from conformance.support.formula import distances, exact, furthest, logits_of, prompt
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
 from engine import packed_weights, sparsity
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile

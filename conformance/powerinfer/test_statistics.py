@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import torch_archive
+from conformance.support import torch_archive
 from engine.aside import OutputError
 from engine.placement import statistics
 from engine.placement.statistics import Activations, StatisticsError, read, write

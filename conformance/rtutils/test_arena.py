@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba.core.runtime import _nrt_python, rtsys
+from numba.core.runtime import _nrt_python
 
-from conformance.llama.small_models import Small
+from conformance.support.allocations import allocations
+from conformance.support.small_models import Small
 from engine.graph import Value
 from engine.model import Model
 from engine.options import Options
@@ -127,17 +128,6 @@ def test_what_the_arena_held_before_does_not_matter(model: Model) -> None:
             rows.append(model.step([token], [position], [(0,)], [0]).tobytes())
         found.append(rows)
     assert found[0] == found[1]
-
-
-def allocations(model: Model) -> tuple[int, int]:
-    """Peak bytes of Python's heap, and NRT's allocations, of running a ready step once."""
-    tracemalloc.start()
-    before = rtsys.get_allocation_stats()
-    model.team.run(model.plan.program)
-    peak = tracemalloc.get_traced_memory()[1]
-    after = rtsys.get_allocation_stats()
-    tracemalloc.stop()
-    return peak, after.alloc - before.alloc
 
 
 def test_decode_step_allocates_nothing(model: Model) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from conformance.llama.small_models import Small
+from conformance.support.small_models import Small
 from engine.arena import place
 from engine.graph import Graph, Value
 from engine.model import Model

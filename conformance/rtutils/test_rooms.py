@@ -1,6 +1,7 @@
 """The rooms: which way imports run, and that tables, folders and names agree."""
 
 import ast
+import re
 import sys
 from collections.abc import Container, Iterator
 from graphlib import TopologicalSorter
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.rooms import ROOT
+from conformance.support.rooms import ROOT
 from engine.config import ARCHITECTURES
 from engine.models.table import FAMILIES
 from kernels.table import KERNELS, variants
@@ -24,6 +25,9 @@ ROOMS = {
     "data": {"reference", "engine", "data"},
     "assay": {"reference", "kernels", "engine", "bench", "assay"},
 }
+TEST_IMPORTED = re.compile(
+    r"^\s*(?:from|import) (?:conformance|bench)(?!\.support\.).*\btest_", re.MULTILINE
+)
 TEAM = {  # run, feed or watch kernels
     f"kernels.cpu.{name}"
     for name in ("team", "sequence", "reading", "readers", "streaming", "float_control")
@@ -179,3 +183,11 @@ def test_no_drawer_for_everything():
 def test_every_architecture_has_a_family():
     """What the configuration knows is what the table of models builds."""
     assert FAMILIES.keys() == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("folder", ["conformance", "bench/tests"])
+def test_no_test_imports_a_test(folder):
+    """What tests share is in conformance/support, or in a module of bench/tests that is no test;
+    programs that a test starts, which stand in its text, keep to that, too."""
+    for path in sources(folder):
+        assert not TEST_IMPORTED.findall(path.read_text()), path.name

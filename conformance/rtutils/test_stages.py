@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.llama.small_models import Small
+from conformance.support.small_models import Small
 from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options

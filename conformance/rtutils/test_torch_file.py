@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance import torch_archive
+from conformance.support import torch_archive
 from engine.torch_file import TorchFileError, TorchTensor, load
 from reference.formats import FORMATS
 from reference.op import Array

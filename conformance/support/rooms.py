@@ -2,24 +2,12 @@
 
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from conformance.support.child import told
+
+ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("reference", "kernels")
-
-
-def python(folder: Path, environment: Mapping[str, str], program: str, *arguments: str) -> str:
-    """What the program prints, run in this folder; an error there is one here."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder, env=environment, text=True, capture_output=True, timeout=900, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"exit {done.returncode}\n{done.stderr}")
-    return done.stdout
 
 
 class Copy:
@@ -48,4 +36,4 @@ class Copy:
 
     def python(self, program: str, *arguments: str) -> str:
         """What the program prints that finds the rooms here."""
-        return python(self.folder, self.environment(), program, *arguments)
+        return told(program, *arguments, cwd=self.folder, env=self.environment(), timeout=900)

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from conformance.speculation.exactness import KERNELS
+from conformance.support.speculation.exactness import KERNELS
 from engine.speculation.drafter import TEXT, Draft
 from engine.speculation.verification import Verifier, children
 from reference.op import Array

@@ -2,10 +2,11 @@
 
 import resource
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from conformance.support.child import run
 
 
 @contextmanager
@@ -24,14 +25,11 @@ def small_disk(folder: Path, n_bytes: int) -> Iterator[None]:
     """A file system of so many bytes in `folder`; where none may be mounted, no file of this
     process can grow beyond them."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
-    if (
-        not shutil.which("mount")
-        or subprocess.run(mount, capture_output=True, check=False).returncode
-    ):
+    if not shutil.which("mount") or run(*mount).returncode:
         with full_after(n_bytes):
             yield
         return
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        run("umount", folder, check=True)

@@ -4,13 +4,13 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance.rooms import ROOT
+from conformance.support.child import run
+from conformance.support.rooms import ROOT
 from kernels.cache import cache_folder, read
 from kernels.certificates import Store
 
@@ -107,11 +107,7 @@ class Place:
             "ASSAY_RESULTS": str(self.folder / "results"),
             "PYTHONPATH": str(self.rooms),
         }
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder, env={**os.environ, **own}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = run(sys.executable, *arguments, cwd=self.folder, env={**os.environ, **own})
         wanted = int(status[1]) if status else 0
         told = f"{shlex.join(arguments)}: exit {done.returncode}, wanted {wanted}"
         assert done.returncode == wanted, f"{told}\n{done.stdout}\n{done.stderr}"

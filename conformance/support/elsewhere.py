@@ -7,7 +7,8 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from conformance.rooms import ROOT, python
+from conformance.support.child import told
+from conformance.support.rooms import ROOT
 
 
 def python_for(
@@ -18,7 +19,8 @@ def python_for(
         "NUMBA_CPU_NAME": cpu,
         "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in sorted(features)),
     }
-    return python(ROOT, {**os.environ, **setting, **variables}, program, *arguments)
+    environment = {**os.environ, **setting, **variables}
+    return told(program, *arguments, cwd=ROOT, env=environment, timeout=900)
 
 
 @cache

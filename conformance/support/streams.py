@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from conformance.offloader.shares import PING, STREAM, ping, stream
+from conformance.support.reading_shares import PING, STREAM, ping, stream
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import Readers, iovecs_of
 from kernels.cpu.share import pack_words

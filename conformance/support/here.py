@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
 from conformance.cuda.emulator import compiler
+from conformance.support.depth import DEEP
 from kernels.call import AnyKernel, bind, call, stages
 from kernels.cuda import call as cuda
 from kernels.cuda.current import current
@@ -29,7 +29,6 @@ from reference.op import Arguments, Array, Case
 from reference.table import OPS
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
-
 KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
 PORTABLE = {"generic", "scalar"}
 

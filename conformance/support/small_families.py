@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import gguf
 import numpy as np
+import pytest
 
-from conformance.llama.small_models import Small
+from conformance.support.small_models import Small
 from reference.falcon import falcon
 from reference.formats import FORMATS
 from reference.op import Array
@@ -108,3 +112,63 @@ class Maker:
 
     def vector(self, size: int, around: float) -> Array:
         return np.float32(around) + 0.1 * self.rng.standard_normal(size, np.float32)
+
+
+Subject = SmallFalcon | SmallOPT
+SUBJECTS: dict[str, Subject] = {
+    "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),
+    "Falcon, groups and two norms": SmallFalcon(two_norms=True, kv_heads=2, seed=1),
+    "Falcon, untied": SmallFalcon(kv_heads=4, tied=False, seed=2),
+    "Falcon, F16": SmallFalcon(two_norms=True, format="F16", seed=3),
+    "OPT": SmallOPT(ffn=100),
+    "OPT, F16": SmallOPT(format="F16", seed=1),
+}
+QUANTISED = {f: (SmallFalcon(format=f), SmallOPT(format=f)) for f in ("Q8_0", "Q4_0")}
+LENGTH = 19
+each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
+Subject = SmallFalcon | SmallOPT
+SUBJECTS: dict[str, Subject] = {
+    "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),
+    "Falcon, groups and two norms": SmallFalcon(two_norms=True, kv_heads=2, seed=1),
+    "Falcon, untied": SmallFalcon(kv_heads=4, tied=False, seed=2),
+    "Falcon, F16": SmallFalcon(two_norms=True, format="F16", seed=3),
+    "OPT": SmallOPT(ffn=100),
+    "OPT, F16": SmallOPT(format="F16", seed=1),
+}
+QUANTISED = {f: (SmallFalcon(format=f), SmallOPT(format=f)) for f in ("Q8_0", "Q4_0")}
+LENGTH = 19
+each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
+
+
+def prompt(small: Subject) -> list[int]:
+    return np.random.default_rng(small.seed).integers(0, small.vocab, LENGTH).tolist()
+
+
+def exact(small: Subject, tokens: list[int], **how: Any) -> Array:
+    weights, norms = small.tensors()
+    return small.formula()(np.array(tokens, np.int32), weights, norms, small.shape(), **how)
+
+
+RANK = 8
+
+
+def f32(values: Array) -> Weight:
+    return Weight(np.ascontiguousarray(values, np.float32).view(np.uint8), "F32")
+
+
+def sparse(small: Subject, path: Path) -> Path:
+    """The model with its magic; predictors are random."""
+    weights, norms = small.tensors()
+    rng = np.random.default_rng(small.seed)
+    for i in range(small.blocks):
+        block = f"blk.{i}"
+        down = weights.pop(f"{block}.ffn_down.weight").data.view(np.float32)
+        weights[f"{block}.ffn_down_t.weight"] = f32(down.T)
+        weights[f"{block}.fc1.weight"] = f32(rng.standard_normal((RANK, small.hidden)))
+        weights[f"{block}.fc2.weight"] = f32(rng.standard_normal((small.ffn, RANK)))
+        if f"{block}.ffn_down.bias" in norms:
+            norms[f"{block}.ffn_down_t.bias"] = norms.pop(f"{block}.ffn_down.bias")
+    with patch.object(type(small), "tensors", lambda _: (weights, norms)):
+        small.write(path)
+    path.write_bytes(b"PWRI" + path.read_bytes()[4:])
+    return path

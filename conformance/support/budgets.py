@@ -1,5 +1,6 @@
 """Budgets to the byte: `ram_budget` is what weights alone may take, whatever this process does."""
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -11,14 +12,20 @@ from unittest.mock import patch
 
 import numpy as np
 
-from conformance.llama.test_bit_identity import ROOM, Subject, subject_of
+from conformance.support.bit_laws import ROOM, Subject, subject_of
+from conformance.support.disks import Disk
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse
 from engine import packed_weights
+from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.offload import neurons, offload, residency
 from engine.offload.budget import Budget
+from engine.offload.bundling import bundle
 from engine.offload.neurons import Source
 from engine.options import Options
 from engine.packed_weights import paged
+from kernels.cpu.readers import Readers
 
 TEXT = np.random.default_rng(5).integers(0, 64, 24).tolist()
 PROMPT = 13  # tokens of it that come in one step
@@ -75,7 +82,7 @@ def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
 
 @contextmanager
 def streamed_subject(path: Path, share: float, **options: Any) -> Iterator[Subject]:
-    """A subject of the laws of bits (test_bit_identity.py) whose truth is the resident model's, and
+    """A subject of the laws of bits (bit_laws.py) whose truth is the resident model's, and
     which has the least memory and so much of what all its weights take more."""
     found = subject_of(path, {**ROOM, **options})
     found.model.close()
@@ -108,3 +115,26 @@ def packed_of(path: Path, cache: Path | None = None) -> Path:
     """Where the packed weights of a model are, in this cache folder."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
     return (cache or packed_weights.cache_folder()) / "packed" / f"{name}.packed"
+
+
+DENSE = Small(format="F16", hidden=128, heads=8, ffn=384)
+SPARSE = SmallSparse(format="F16", seed=2, ffn=256)
+KINDS = ("dense", "sparse", "bundled")
+
+
+def write(kind: str, path: Path) -> Path:
+    if kind != "bundled":
+        return (DENSE if kind == "dense" else SPARSE).write(path)
+    plain = SPARSE.write(path.with_name("plain.gguf"))
+    with GGUFFile(plain) as file:
+        bundle(file, path)
+    return path
+
+
+@contextmanager
+def on(disk: Disk, path: Path, **options: object) -> Iterator[Model]:
+    """A model with the least memory, read from this disk."""
+    least = wanted(path, **options).least
+    readers = functools.partial(Readers, preadv=disk.address)
+    with patch.object(offload, "Readers", readers), budgeted(path, least, **options) as model:
+        yield model

@@ -12,7 +12,6 @@ PREADV = ctypes.CFUNCTYPE(
     ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, use_errno=True
 )
 READ = PREADV(("preadv", LIBC))
-
 Answer = Callable[[int, int], int | None]  # of (offset, bytes wanted)
 
 

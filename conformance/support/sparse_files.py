@@ -10,7 +10,8 @@ from statistics import NormalDist
 import gguf
 import numpy as np
 
-from conformance.llama.small_models import Small
+from conformance.support.small_models import Small
+from engine.gguf_file import GGUFFile
 from engine.gguf_writer import NewTensor, text, u32, write_gguf
 from engine.placement import Activations
 from reference.formats import FORMATS
@@ -163,3 +164,14 @@ SMALL_MODELS = {
     "Q4_K": SmallSparse(format="Q4_K", predictor="Q4_0", hidden=256, heads=8, head_dim=32, ffn=256,
                         blocks=1, ranks=(64,), magic="GGUF"),
 }  # fmt: skip
+MIXED = Sparse(
+    hidden=256,
+    ffn=37,
+    rows=(("F16", "F16", "F16"), ("Q8_0", "Q4_0", "Q4_K"), ("Q4_K", "Q4_K", "Q6_K")),
+)
+
+
+def made(write: Callable[[GGUFFile, Path], object], source: Path, out: Path) -> Path:
+    with GGUFFile(source) as file:
+        write(file, out)
+    return out
