@@ -9,20 +9,11 @@ import pytest
 
 from conformance.llama.peers.compare import EXACT, Gap
 from conformance.support.small_families import SmallFalcon, SmallOPT, Subject, exact, prompt, sparse
-from engine.model import Model
-from engine.options import Options
+from conformance.support.steps import loaded, logits
 from reference.activations import relu
-from reference.op import Array
 
 SUBJECTS = {"Falcon": SmallFalcon(two_norms=True), "OPT": SmallOPT()}
 each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
-
-
-def logits(path: Path, tokens: list[int], **options: object) -> Array:
-    model = Model(path, Options(threads=1, kv_format="F32", **options))  # type: ignore[arg-type]
-    found = model.step(tokens, range(len(tokens)), [(0,)] * len(tokens), range(len(tokens)))
-    model.close()
-    return found.copy()
 
 
 @each_subject
@@ -51,8 +42,6 @@ def test_no_neuron_leaves_the_bias(small: Subject, tmp_path: Path) -> None:
 
 def test_falcons_predictor_reads_the_blocks_input(tmp_path: Path) -> None:
     """As in PowerInfer: of the first block that is the token's embedding, not the norm of it."""
-    model = Model(sparse(SUBJECTS["Falcon"], tmp_path / "small.gguf"), Options(sparse="on"))
-    (fc1,) = [s.node for s in model.plan.steps if s.node.label == "blk.0.fc1"]
-    read = fc1.arguments["x"]
-    assert getattr(read, "name", "") == "token_embd"
-    model.close()
+    with loaded(sparse(SUBJECTS["Falcon"], tmp_path / "small.gguf"), sparse="on") as model:
+        (fc1,) = [s.node for s in model.plan.steps if s.node.label == "blk.0.fc1"]
+        assert getattr(fc1.arguments["x"], "name", "") == "token_embd"

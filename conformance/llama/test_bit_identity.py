@@ -29,8 +29,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_wanted_rows,
 )
 from conformance.support.small_models import Small
-from engine.model import Model
-from engine.options import Options
+from conformance.support.steps import loaded
 
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K
@@ -70,12 +69,9 @@ def subject(
 def test_one_matrix_of_each_kind_in_one_model(format: str, tokens: int, tmp_path: Path) -> None:
     """Weights of a quantised model with biases and tied embedding: chunks of any size agree."""
     small = Small(format=format, biases=True, tied=True, kv_heads=4, seed=5)
-    model = Model(small.write(tmp_path / "small.gguf"), Options(threads=2, context=32))
-    try:
+    with loaded(small.write(tmp_path / "small.gguf"), threads=2, context=32) as model:
         text = np.random.default_rng(1).integers(0, small.vocab, 20).tolist()
         whole = run(model, text)
         model.cells.clear()
         parts = [run(model, text[i : i + tokens], i) for i in range(0, 20, tokens)]
         assert list(chain(*parts)) == whole
-    finally:
-        model.close()

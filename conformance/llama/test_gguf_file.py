@@ -18,6 +18,7 @@ from gguf import GGUFValueType as Type
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.small_models import written
 from engine.gguf_file import GGUFError, GGUFFile, TensorInfo, ValueType
 
 VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
@@ -118,10 +119,7 @@ def write_with_package(path: Path) -> None:
         shape = (*dims[:-1], dims[-1] // block * block_bytes)
         stored = rng.integers(0, 256, shape, np.uint8)
         writer.add_tensor(f"a.{type_name}", stored, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    written(writer, path)
 
 
 def assert_same_as_package(file: GGUFFile) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.changing import changing
 from conformance.support.child import python
 from engine import gguf_edit
 from engine import gguf_writer as gw
@@ -135,17 +136,9 @@ def test_no_place_for_a_file(tmp_path: Path, out: str) -> None:
     assert model.read_bytes() == resolve("story").read_bytes()
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def touched(path: Path) -> None:
-    os.utime(path, ns=(1, 1))
-
-
-@pytest.mark.parametrize(("fault", "message"), [(cut, r"cut short|changed"), (touched, "changed")])
+@changing
 def test_source_changes_while_it_is_read(
-    tmp_path: Path, fault: Callable[[Path], None], message: str
+    tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
     model, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
     model.write_bytes(resolve("story").read_bytes())
@@ -154,7 +147,7 @@ def test_source_changes_while_it_is_read(
 
         def watch(done: int, total: int) -> None:
             if not calls:
-                fault(model)
+                change(model)
             calls.append(done)
 
         with pytest.raises(GGUFError, match=message):

@@ -3,7 +3,6 @@ bad input gets."""
 
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -21,9 +20,11 @@ from conformance.llama.peers.compare import PROMISE, Gap, engine_logits
 from conformance.llama.peers.export import export
 from conformance.llama.peers.rounding import reference_logits
 from conformance.llama.peers.skeletons import MIXES_OF_BOTH, SKELETONS, told
+from conformance.support.changing import changing
 from conformance.support.child import python, started
+from conformance.support.full_disk import full_after
 from conformance.support.program import PROGRAM, Assay, fault
-from conformance.support.small_models import Small
+from conformance.support.small_models import Small, written
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.quantise import QuantiseError, Recipe, choices, quantise
@@ -231,9 +232,7 @@ def test_other_tensors_are_copied(tmp_path: Path) -> None:
     writer.add_tensor(names[1], np.arange(64, dtype=np.float32).reshape(2, 32))
     writer.add_tensor("x.weight", np.zeros((0, 32), np.float32))
     writer.add_tensor("y.weight", np.ones((3, 32), np.float32))
-    for step in ("header", "kv_data", "tensors"):
-        getattr(writer, f"write_{step}_to_file")()
-    writer.close()
+    written(writer, path)
     path.write_bytes(b"PWRI" + path.read_bytes()[4:])
     new = made(path, tmp_path / "out.gguf", "Q8_0")
     for name in names:
@@ -376,28 +375,16 @@ def test_full_disk(small: Path, tmp_path: Path) -> None:
     """One line; what was there before stays, and nothing is beside it."""
     out = tmp_path / "out.gguf"
     out.write_bytes(b"before")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        with pytest.raises(OutputError, match=r"out\.gguf: cannot be written: file too large"):
-            made(small, out, "Q8_0")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    refused = pytest.raises(OutputError, match=r"out\.gguf: cannot be written: file too large")
+    with full_after(50_000), refused:
+        made(small, out, "Q8_0")
     assert out.read_bytes() == b"before"
     assert [p.name for p in tmp_path.iterdir()] == ["out.gguf"]
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def touched(path: Path) -> None:
-    os.utime(path, ns=(1, 1))
-
-
-@pytest.mark.parametrize(("spoil", "message"), [(cut, r"cut short|changed"), (touched, "changed")])
+@changing
 def test_source_changes_while_it_is_read(
-    small: Path, tmp_path: Path, spoil: Callable[[Path], None], message: str
+    small: Path, tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
     model, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
     model.write_bytes(small.read_bytes())
@@ -405,7 +392,7 @@ def test_source_changes_while_it_is_read(
 
     def watch(done: int, _: int) -> None:
         if not seen:
-            spoil(model)
+            change(model)
         seen.append(done)
 
     with GGUFFile(model) as file, pytest.raises(GGUFError, match=message):

@@ -22,8 +22,7 @@ from conformance.support.formula import (
     prompt,
 )
 from conformance.support.small_models import Small
-from engine.model import Model
-from engine.options import Options
+from conformance.support.steps import loaded
 from reference.op import Array
 from reference.quantise_activations import dequantise_activations, quantise_activations
 
@@ -138,16 +137,15 @@ def test_bound_rejects_wrong_models(spoil: Callable[[Small], Array]) -> None:
 def test_a_step_that_fails_leaves_no_cells(error: type[BaseException], tmp_path: Path) -> None:
     """What was not computed to its end is not held, and the same step can be run again."""
     small = Small()
-    model = Model(small.write(tmp_path / "small.gguf"), Options(threads=1, context=32))
     tokens = prompt(small)
-    before = model.evaluate(tokens[:7], 0).copy()
-    with patch.object(model.team, "run", side_effect=error), pytest.raises(error):
+    with loaded(small.write(tmp_path / "small.gguf"), context=32) as model:
+        before = model.evaluate(tokens[:7], 0).copy()
+        with patch.object(model.team, "run", side_effect=error), pytest.raises(error):
+            model.evaluate(tokens[7:], 7)
+        assert model.cells.positions_of(0).tolist() == list(range(7))
         model.evaluate(tokens[7:], 7)
-    assert model.cells.positions_of(0).tolist() == list(range(7))
-    model.evaluate(tokens[7:], 7)
-    model.cells.clear()
-    assert np.array_equal(model.evaluate(tokens[:7], 0), before)
-    model.close()
+        model.cells.clear()
+        assert np.array_equal(model.evaluate(tokens[:7], 0), before)
 
 
 def test_rope_divisors_are_read(tmp_path: Path) -> None:
@@ -157,9 +155,8 @@ def test_rope_divisors_are_read(tmp_path: Path) -> None:
     path = small.write(
         tmp_path / "scaled.gguf", rope__scaling__type="linear", rope__scaling__factor=4.0
     )
-    model = Model(path, Options(threads=1, kv_format="F32"))
-    last = model.evaluate(tokens, 0).astype(np.float64)
-    model.close()
+    with loaded(path, kv_format="F32") as model:
+        last = model.evaluate(tokens, 0).astype(np.float64)
     truth = exact(small, tokens, frequencies=small.shape().frequencies / 4)
     most, _ = furthest(small, tokens, "F32")
     assert np.abs(last - truth[-1]).max() <= most

@@ -16,13 +16,11 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS, Checkpoint
 from conformance.llama.peers.compare import EXACT, Gap
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.support import family_checkpoints as families
-from conformance.support import torch_archive
+from conformance.support import steps, torch_archive
 from conformance.support.full_disk import full_after
 from engine.aside import OutputError
 from engine.convert import CheckpointError, convert, predictors
 from engine.gguf_file import GGUFFile
-from engine.model import Model
-from engine.options import Options
 from engine.shell.program import app
 from reference.formats import FORMATS
 from reference.op import Array
@@ -102,10 +100,7 @@ def test_what_is_in_the_file(
 
 
 def logits(path: Path, **options: Any) -> Array:
-    model, tokens = Model(path, Options(threads=1, kv_format="F32", **options)), SMALL.tokens(9)
-    found = model.step(tokens, range(9), [(0,)] * 9, range(9)).copy()
-    model.close()
-    return found
+    return steps.logits(path, SMALL.tokens(9), **options)
 
 
 def test_it_runs(model: Path, folder: Path, out: Path) -> None:
@@ -140,10 +135,9 @@ def test_other_families(tmp_path: Path, out: Path, name: str) -> None:
     assert_array_equal(found["blk.0.ffn_down_t.weight"][1].view(np.float32), down.T)
     assert ("blk.0.ffn_down_t.bias" in found) == (name == "OPT")
     assert not any(".ffn_down." in tensor for tensor in found)
-    runs = Model(out, Options(threads=1, sparse="on"))
-    assert runs.config.sparsity is not None
-    assert dict(runs.config.sparsity.ranks) == {0: 8}
-    runs.close()
+    with steps.loaded(out, sparse="on") as runs:
+        assert runs.config.sparsity is not None
+        assert dict(runs.config.sparsity.ranks) == {0: 8}
 
 
 def test_another_activation_is_told(tmp_path: Path, folder: Path, out: Path) -> None:

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from conformance.support.sparse_files import SMALL_MODELS
+from conformance.support.steps import loaded
 from engine.gguf_file import GGUFFile
-from engine.model import Model
-from engine.options import Options
 from engine.quantise import Recipe, quantise
 
 SMALL = SMALL_MODELS["F32"]
@@ -35,6 +34,5 @@ def test_predictors_have_powerinfers_formats(
         assert {found[f"blk.{i}.fc{n}.weight"] for n in (1, 2)} == {predictors}
         rows = ("ffn_gate", "ffn_up", "ffn_down_t")
         assert {found[f"blk.{i}.{name}.weight"] for name in rows} == {matrices}
-    model = Model(out, Options(threads=1, context=32, sparse="on"))
-    assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
-    model.close()
+    with loaded(out, context=32, sparse="on") as model:
+        assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()

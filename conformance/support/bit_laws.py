@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.support.steps import rows
 from engine.model import Model
 from engine.options import Options
 
@@ -49,9 +50,7 @@ def subject_of(path: Path, options: dict[str, Any]) -> Subject:
 
 def run(model: Model, tokens: list[int], start: int = 0, sequence: int = 0) -> list[bytes]:
     """One step; the bits of the logits after each token."""
-    where = range(start, start + len(tokens))
-    logits = model.step(tokens, where, [(sequence,)] * len(tokens), range(len(tokens)))
-    return [row.tobytes() for row in logits]
+    return [row.tobytes() for row in rows(model, tokens, start, sequence)]
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -75,8 +74,8 @@ def test_chunks(subject: Subject, cuts: set[int]) -> None:
     model, text = subject.model, subject.texts[0]
     model.cells.clear()
     edges = [0, *sorted(cuts), LENGTH]
-    rows = [row for a, b in pairwise(edges) for row in run(model, text[a:b], a)]
-    assert rows == subject.truth[0]
+    found = [row for a, b in pairwise(edges) for row in run(model, text[a:b], a)]
+    assert found == subject.truth[0]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 64])

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from conformance.support.bit_laws import ROOM, Subject, subject_of
 from conformance.support.disks import Disk
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SmallSparse
+from conformance.support.steps import loaded
 from engine import packed_weights
 from engine.gguf_file import GGUFFile
 from engine.model import Model
@@ -23,7 +24,6 @@ from engine.offload import neurons, offload, residency
 from engine.offload.budget import Budget
 from engine.offload.bundling import bundle
 from engine.offload.neurons import Source
-from engine.options import Options
 from engine.packed_weights import paged
 from kernels.cpu.readers import Readers
 
@@ -72,12 +72,11 @@ def wanted(path: Path, **options: Any) -> Wants:
 @contextmanager
 def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
     """With so many bytes for weights; 0: all in memory without a budget."""
-    with to_the_byte():
-        model = Model(path, Options(**{"threads": 1, "context": 64, **options}, ram_budget=budget))
-    try:
+    options = {"context": 64, **options, "ram_budget": budget}
+    with ExitStack() as stack:
+        with to_the_byte():
+            model = stack.enter_context(loaded(path, **options))
         yield model
-    finally:
-        model.close()
 
 
 @contextmanager

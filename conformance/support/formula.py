@@ -22,8 +22,7 @@ import pytest
 
 import reference.transformer as formula
 from conformance.support.small_models import Small
-from engine.model import Model
-from engine.options import Options
+from conformance.support.steps import loaded
 from kernels.table import variants
 from reference.linear import quantised_bound
 from reference.op import Array
@@ -156,11 +155,8 @@ def furthest(small: Small, tokens: list[int], kv_format: str) -> tuple[float, fl
 
 def logits_of(small: Small, folder: Path, tokens: list[int], **options: Any) -> Array:
     """What the engine gives after every token."""
-    options = {"threads": 2, "context": 32, **options}
     rows: list[Array] = []
-    model = Model(small.write(folder / "small.gguf"), Options(**options))
-    try:
+    path = small.write(folder / "small.gguf")
+    with loaded(path, **{"threads": 2, "context": 32, **options}) as model:
         model.evaluate(tokens, 0, every=True, each=lambda part: rows.append(part.copy()))
-    finally:
-        model.close()
     return np.concatenate(rows).astype(np.float64)

@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from conformance.support import steps
+from conformance.support.steps import loaded
 from engine.model import Model
-from engine.options import Options
 from reference.op import Array
 
 
 @contextmanager
 def on_gpu(path: Path, **options: Any) -> Iterator[Model]:
     """With room for two sequences of a text."""
-    model = Model(path, Options(**{"threads": 1, "context": 40, "device": "cuda", **options}))
-    try:
+    with loaded(path, **{"context": 40, "device": "cuda", **options}) as model:
         yield model
-    finally:
-        model.close()
 
 
 def rows(model: Model, text: Sequence[int], chunks: Sequence[int] = ()) -> Array:
@@ -29,8 +27,6 @@ def rows(model: Model, text: Sequence[int], chunks: Sequence[int] = ()) -> Array
     while start < len(text):
         size = chunks[len(found)] if len(found) < len(chunks) else 1
         part = text[start : start + size]
-        where = range(start, start + len(part))
-        step = model.step(part, where, [(0,)] * len(part), range(len(part)))
-        found.append(step.copy())
+        found.append(steps.rows(model, part, start).copy())
         start += len(part)
     return np.concatenate(found)

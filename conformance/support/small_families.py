@@ -1,6 +1,6 @@
 """Small random models of the families beside LLaMA, as GGUF files and as checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,19 @@ import gguf
 import numpy as np
 import pytest
 
-from conformance.support.small_models import Small
+from conformance.support.small_models import Listed, Small
 from reference.falcon import falcon
-from reference.formats import FORMATS
 from reference.op import Array
 from reference.opt import UNUSED, opt
 from reference.transformer import Weight
 
-Tensors = tuple[dict[str, Weight], dict[str, Array]]
+
+def norm(name: str, size: int) -> tuple[Listed, Listed]:
+    return (f"{name}.weight", size), (f"{name}.bias", size)
+
+
+def biased(name: str, rows: int, elements: int) -> tuple[Listed, Listed]:
+    return (f"{name}.weight", rows, elements), (f"{name}.bias", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +34,20 @@ class SmallFalcon(Small):
     architecture: str = "falcon"
     activation: str = "gelu_erf"
 
-    def tensors(self) -> Tensors:
-        made = Maker(self)
-        made.matrix("token_embd", self.vocab, self.hidden)
+    def listed(self) -> Iterator[Listed]:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        yield "token_embd.weight", self.vocab, self.hidden
         for i in range(self.blocks):
-            block = f"blk.{i}"
-            made.norm(f"{block}.attn_norm")
+            yield from norm(f"blk.{i}.attn_norm", self.hidden)
             if self.two_norms:
-                made.norm(f"{block}.attn_norm_2")
-            made.matrix(f"{block}.attn_qkv", q + 2 * kv, self.hidden)
-            made.matrix(f"{block}.attn_output", self.hidden, q)
-            made.matrix(f"{block}.ffn_up", self.ffn, self.hidden)
-            made.matrix(f"{block}.ffn_down", self.hidden, self.ffn)
-        made.norm("output_norm")
+                yield from norm(f"blk.{i}.attn_norm_2", self.hidden)
+            yield f"blk.{i}.attn_qkv.weight", q + 2 * kv, self.hidden
+            yield f"blk.{i}.attn_output.weight", self.hidden, q
+            yield f"blk.{i}.ffn_up.weight", self.ffn, self.hidden
+            yield f"blk.{i}.ffn_down.weight", self.hidden, self.ffn
+        yield from norm("output_norm", self.hidden)
         if not self.tied:
-            made.matrix("output", self.vocab, self.hidden)
-        return made.weights, made.norms
+            yield "output.weight", self.vocab, self.hidden
 
     def formula(self) -> Callable[..., Array]:
         return falcon
@@ -61,22 +63,19 @@ class SmallOPT(Small):
     architecture: str = "opt"
     activation: str = "relu"
 
-    def tensors(self) -> Tensors:
-        made = Maker(self)
-        made.matrix("token_embd", self.vocab, self.hidden)
-        made.matrix("position_embd", self.context + UNUSED, self.hidden)
+    def listed(self) -> Iterator[Listed]:
         width = self.heads * self.head_dim
+        yield "token_embd.weight", self.vocab, self.hidden
+        yield "position_embd.weight", self.context + UNUSED, self.hidden
         for i in range(self.blocks):
-            block = f"blk.{i}"
-            made.norm(f"{block}.attn_norm")
+            yield from norm(f"blk.{i}.attn_norm", self.hidden)
             for name in "qkv":
-                made.matrix(f"{block}.attn_{name}", width, self.hidden, bias=True)
-            made.matrix(f"{block}.attn_output", self.hidden, width, bias=True)
-            made.norm(f"{block}.ffn_norm")
-            made.matrix(f"{block}.ffn_up", self.ffn, self.hidden, bias=True)
-            made.matrix(f"{block}.ffn_down", self.hidden, self.ffn, bias=True)
-        made.norm("output_norm")
-        return made.weights, made.norms
+                yield from biased(f"blk.{i}.attn_{name}", width, self.hidden)
+            yield from biased(f"blk.{i}.attn_output", self.hidden, width)
+            yield from norm(f"blk.{i}.ffn_norm", self.hidden)
+            yield from biased(f"blk.{i}.ffn_up", self.ffn, self.hidden)
+            yield from biased(f"blk.{i}.ffn_down", self.hidden, self.ffn)
+        yield from norm("output_norm", self.hidden)
 
     def formula(self) -> Callable[..., Array]:
         return opt
@@ -90,42 +89,6 @@ class SmallOPT(Small):
         writer.add_head_count(self.heads)
 
 
-class Maker:
-    """Tensors by name, drawn one after the other."""
-
-    def __init__(self, small: Small) -> None:
-        self.small, self.rng = small, np.random.default_rng(small.seed)
-        self.weights: dict[str, Weight] = {}
-        self.norms: dict[str, Array] = {}
-
-    def matrix(self, name: str, rows: int, elements: int, bias: bool = False) -> None:
-        rng, kind = self.rng, self.small.format
-        values = rng.standard_normal((rows, elements), np.float32) * np.float32(elements**-0.5)
-        self.weights[f"{name}.weight"] = Weight(FORMATS[kind].like(values, rng), kind)
-        if bias:
-            self.norms[f"{name}.bias"] = self.vector(rows, 0)
-
-    def norm(self, name: str) -> None:
-        hidden = self.small.hidden
-        self.norms |= {f"{name}.weight": self.vector(hidden, 1)}
-        self.norms |= {f"{name}.bias": self.vector(hidden, 0)}
-
-    def vector(self, size: int, around: float) -> Array:
-        return np.float32(around) + 0.1 * self.rng.standard_normal(size, np.float32)
-
-
-Subject = SmallFalcon | SmallOPT
-SUBJECTS: dict[str, Subject] = {
-    "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),
-    "Falcon, groups and two norms": SmallFalcon(two_norms=True, kv_heads=2, seed=1),
-    "Falcon, untied": SmallFalcon(kv_heads=4, tied=False, seed=2),
-    "Falcon, F16": SmallFalcon(two_norms=True, format="F16", seed=3),
-    "OPT": SmallOPT(ffn=100),
-    "OPT, F16": SmallOPT(format="F16", seed=1),
-}
-QUANTISED = {f: (SmallFalcon(format=f), SmallOPT(format=f)) for f in ("Q8_0", "Q4_0")}
-LENGTH = 19
-each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
 Subject = SmallFalcon | SmallOPT
 SUBJECTS: dict[str, Subject] = {
     "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),

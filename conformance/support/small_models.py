@@ -1,5 +1,6 @@
 """Small random LLaMA files, written by the tests' own hand with the gguf package."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,19 @@ from reference import rope_frequencies
 from reference.formats import FORMATS
 from reference.op import Array
 from reference.transformer import Shape, Weight
+
+Tensors = tuple[dict[str, Weight], dict[str, Array]]  # matrices, and all else
+Listed = tuple[str, int] | tuple[str, int, int]  # a name, and its dimensions (rows, elements)
+FINER = ("attn_v", "ffn_down", "output")  # values, what leads out of the FFN, and the output
+
+
+def written(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """All that the writer was given, in its file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,57 +45,51 @@ class Small:
     activation: str = "swiglu"
     architecture: str = "llama"
     seed: int = 0
-    finer: str = (
-        ""  # the format of values, of what leads out of the FFN and of the output, if another
-    )
+    finer: str = ""  # the format of FINER, if another
 
-    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
+    def tensors(self) -> Tensors:
         """Matrices in the model's format, and norms (with biases) in float32; all read-only."""
         weights, norms = self._made()
         return dict(weights), dict(norms)
 
     @lru_cache(64)  # noqa: B019 - quantising takes longer than a test's trials; a few MB at most
-    def _made(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        rng = np.random.default_rng(self.seed)
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-
-        def matrix(rows: int, elements: int, format: str = self.format) -> Weight:
-            values = rng.standard_normal((rows, elements), np.float32) * elements**-0.5
-            return Weight(FORMATS[format].like(values.astype(np.float32), rng), format)
-
-        def vector(size: int, around: float) -> Array:
-            return np.float32(around) + 0.1 * rng.standard_normal(size, np.float32)
-
-        finer = self.finer or self.format
-        weights = {"token_embd.weight": matrix(self.vocab, self.hidden)}
-        norms = {"output_norm.weight": vector(self.hidden, 1)}
-        for i in range(self.blocks):
-            block = f"blk.{i}"
-            weights |= {
-                f"{block}.attn_q.weight": matrix(q, self.hidden),
-                f"{block}.attn_k.weight": matrix(kv, self.hidden),
-                f"{block}.attn_v.weight": matrix(kv, self.hidden, finer),
-                f"{block}.attn_output.weight": matrix(self.hidden, q),
-                f"{block}.ffn_gate.weight": matrix(self.ffn, self.hidden),
-                f"{block}.ffn_up.weight": matrix(self.ffn, self.hidden),
-                f"{block}.ffn_down.weight": matrix(self.hidden, self.ffn, finer),
-            }
-            norms |= {
-                f"{block}.attn_norm.weight": vector(self.hidden, 1),
-                f"{block}.ffn_norm.weight": vector(self.hidden, 1),
-            }
-            if self.biases:
-                norms |= {
-                    f"{block}.attn_q.bias": vector(q, 0),
-                    f"{block}.attn_k.bias": vector(kv, 0),
-                    f"{block}.attn_v.bias": vector(kv, 0),
-                    f"{block}.attn_output.bias": vector(self.hidden, 0),
-                }
-        if not self.tied:
-            weights["output.weight"] = matrix(self.vocab, self.hidden, finer)
+    def _made(self) -> Tensors:
+        rng, finer = np.random.default_rng(self.seed), self.finer or self.format
+        weights: dict[str, Weight] = {}
+        norms: dict[str, Array] = {}
+        for name, *dims in self.listed():
+            *_, role, kind = name.split(".")
+            if len(dims) == 2:
+                form = finer if role in FINER else self.format
+                values = rng.standard_normal(dims, np.float32) * np.float32(dims[1] ** -0.5)
+                weights[name] = Weight(FORMATS[form].like(values, rng), form)
+            else:
+                around = np.float32("norm" in role and kind == "weight")
+                norms[name] = around + 0.1 * rng.standard_normal(dims, np.float32)
         for array in (*(weight.data for weight in weights.values()), *norms.values()):
             array.flags.writeable = False
         return weights, norms
+
+    def listed(self) -> Iterator[Listed]:
+        """The tensors by their GGUF names, in the order in which they are drawn."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        yield "token_embd.weight", self.vocab, self.hidden
+        yield "output_norm.weight", self.hidden
+        for i in range(self.blocks):
+            yield f"blk.{i}.attn_q.weight", q, self.hidden
+            yield f"blk.{i}.attn_k.weight", kv, self.hidden
+            yield f"blk.{i}.attn_v.weight", kv, self.hidden
+            yield f"blk.{i}.attn_output.weight", self.hidden, q
+            yield f"blk.{i}.ffn_gate.weight", self.ffn, self.hidden
+            yield f"blk.{i}.ffn_up.weight", self.ffn, self.hidden
+            yield f"blk.{i}.ffn_down.weight", self.hidden, self.ffn
+            yield f"blk.{i}.attn_norm.weight", self.hidden
+            yield f"blk.{i}.ffn_norm.weight", self.hidden
+            if self.biases:
+                sizes = {"q": q, "k": kv, "v": kv, "output": self.hidden}
+                yield from ((f"blk.{i}.attn_{name}.bias", size) for name, size in sizes.items())
+        if not self.tied:
+            yield "output.weight", self.vocab, self.hidden
 
     def shape(self) -> Shape:
         """What the reference transformer wants to know."""
@@ -108,11 +116,7 @@ class Small:
             writer.add_tensor(name, weight.data, raw_dtype=kind)
         for name, vector in norms.items():
             writer.add_tensor(name, vector)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
+        return written(writer, path)
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
         writer.add_context_length(self.context)

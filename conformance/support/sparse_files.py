@@ -10,7 +10,7 @@ from statistics import NormalDist
 import gguf
 import numpy as np
 
-from conformance.support.small_models import Small
+from conformance.support.small_models import Small, Tensors
 from engine.gguf_file import GGUFFile
 from engine.gguf_writer import NewTensor, text, u32, write_gguf
 from engine.placement import Activations
@@ -85,7 +85,6 @@ class Sparse:
 
 
 OF_THE_FILE = Neurons(0.0)
-Tensors = tuple[dict[str, Weight], dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
