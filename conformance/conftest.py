@@ -31,6 +31,17 @@ settings.load_profile("deep" if DEEP else "quick")
 MANY = 1000  # tests: then a second process compiles while the first ones run, if they run in one
 KERNELS = Path(__file__).with_name("kernel")
 LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutils/test_readme.py")]
+MARKERS = {  # the folders of each
+    "ut_kernel": {"kernel", "cuda", "bugs", "mutants"},
+    "ut_llama": {
+        "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache"
+    },
+    "ut_offloader": {"offloader"},
+    "ut_parallel": {"parallel"},
+    "ut_rtutils": {"rtutils", "support"},
+    "ut_powerinfer": {"powerinfer"},
+    "ut_speculation": {"speculation"},
+}  # fmt: skip
 COMPILE = """
 from kernels.table import KERNELS
 for kernel in reversed([k for k in KERNELS if not k.missing()]):
@@ -43,6 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Kernels first: several processes compile and try them, each its own, and the engine's tests
     find them on disk, certified. Then long files, or at the end others would wait for them."""
     items.sort(key=lambda item: (KERNELS not in item.path.parents, item.path not in LONG))
+    for item in items:
+        if KERNELS.parent in item.path.parents:
+            folder = item.path.relative_to(KERNELS.parent).parts[0]
+            item.add_marker(next(name for name, folders in MARKERS.items() if folder in folders))
 
 
 def pytest_collection_finish() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.conftest import MARKERS
 from conformance.support.rooms import ROOT
 from engine.config import ARCHITECTURES
 from engine.models.table import FAMILIES
@@ -191,3 +192,13 @@ def test_no_test_imports_a_test(folder):
     programs that a test starts, which stand in its text, keep to that, too."""
     for path in sources(folder):
         assert not TEST_IMPORTED.findall(path.read_text()), path.name
+
+
+def test_every_folder_of_tests_is_told_of():
+    """A row of docs/tests.md says what each is for and which marker conftest.py gives it."""
+    page = (ROOT / "docs/tests.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| .+ \| (ut_\w+) \|$", page, re.MULTILINE)
+    told = [(folder, marker) for marker, folders in MARKERS.items() for folder in folders]
+    assert sorted(rows) == sorted(told)
+    tested = {path.parent.name for path in sources("conformance") if path.name.startswith("test_")}
+    assert {folder for folder, _ in rows} == tested
