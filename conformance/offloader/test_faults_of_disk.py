@@ -18,9 +18,9 @@ from conformance.support.budgets import (
     SPARSE,
     TEXT,
     bits,
-    budgeted,
     on,
     packed_of,
+    truth_of,
     write,
 )
 from conformance.support.child import told
@@ -47,8 +47,7 @@ class Subject:
 @pytest.fixture(params=KINDS, scope="module")
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> object:
     path = write(request.param, tmp_path_factory.mktemp("faults") / "small.gguf")
-    with budgeted(path, 0, sparse="auto" if request.param == "dense" else "on") as model:
-        truth = bits(model)
+    truth = truth_of(path, sparse="auto" if request.param == "dense" else "on")
     disk = Disk(healthy)
     with on(disk, path, threads=2) as model:
         yield Subject(path, disk, model, truth)
@@ -170,15 +169,13 @@ def test_signals_that_raise_nothing(subject: Subject, every: float) -> None:
 INTERRUPTED = """
 import sys, threading, os, signal, time
 from pathlib import Path
-from conformance.support.budgets import TEXT, bits, budgeted
+from conformance.support.budgets import TEXT, bits, on, truth_of
 from conformance.support.disks import Disk, healthy, slow
-from conformance.support.budgets import on
 from engine import packed_weights
 
 path = Path(sys.argv[1])
 packed_weights.cache_folder = lambda: path.parent
-with budgeted(path, 0, sparse=sys.argv[2]) as model:
-    truth = bits(model)
+truth = truth_of(path, sparse=sys.argv[2])
 disk = Disk(healthy)
 with on(disk, path, threads=2) as model:
     model.step(TEXT[:13], range(13), [(0,)] * 13, range(13))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance.support.budgets import bits, budgeted, packed_of, to_the_byte, wanted
+from conformance.support.budgets import bits, budgeted, packed_of, to_the_byte, truth_of, wanted
 from conformance.support.full_disk import small_disk
 from conformance.support.page_cache import pages_kept
 from conformance.support.program import Assay, assay, fault
@@ -132,8 +132,7 @@ def test_a_folder_that_cannot_be_written(inside: Assay, path: Path, cache: Path)
 def test_without_o_direct(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system that refuses it, it runs through the page cache, says so, and leaves nothing
     there."""
-    with budgeted(path, 0) as model:
-        truth = bits(model)
+    truth = truth_of(path)
     monkeypatch.setattr(direct_file, "_accepts", lambda *_: False)
     with budgeted(path, wanted(path).least, threads=2) as model:
         assert bits(model) == truth

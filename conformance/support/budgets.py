@@ -23,7 +23,7 @@ from engine.model import Model
 from engine.offload import neurons, offload, residency
 from engine.offload.budget import Budget
 from engine.offload.bundling import bundle
-from engine.offload.neurons import Source
+from engine.offload.neurons import Neurons, Source
 from engine.packed_weights import paged
 from kernels.cpu.readers import Readers
 
@@ -110,6 +110,26 @@ def bits(model: Model, threshold: float | None = None) -> list[bytes]:
     return found
 
 
+def truth_of(path: Path, **options: Any) -> list[bytes]:
+    """The bits of the resident model."""
+    with budgeted(path, 0, **options) as model:
+        return bits(model)
+
+
+def neurons_of(model: Model) -> Neurons:
+    """Those that it brings one by one."""
+    assert model.offload
+    assert model.offload.neurons
+    return model.offload.neurons
+
+
+def bundled_of(path: Path, out: Path) -> Path:
+    """The file with its neurons in bundles."""
+    with GGUFFile(path) as file:
+        bundle(file, out)
+    return out
+
+
 def packed_of(path: Path, cache: Path | None = None) -> Path:
     """Where the packed weights of a model are, in this cache folder."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
@@ -124,10 +144,7 @@ KINDS = ("dense", "sparse", "bundled")
 def write(kind: str, path: Path) -> Path:
     if kind != "bundled":
         return (DENSE if kind == "dense" else SPARSE).write(path)
-    plain = SPARSE.write(path.with_name("plain.gguf"))
-    with GGUFFile(plain) as file:
-        bundle(file, path)
-    return path
+    return bundled_of(SPARSE.write(path.with_name("plain.gguf")), path)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.cuda.emulator import compiler
 from conformance.support.depth import DEEP
-from kernels.call import AnyKernel, bind, call, stages
+from kernels.call import AnyKernel, call, stages
 from kernels.cuda import call as cuda
 from kernels.cuda.current import current
 from kernels.cuda.device import upload
@@ -117,21 +117,6 @@ def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> Non
     for own, packed in zip(three, bundled(*three), strict=True):
         alone = {**inputs, "weight": own}
         assert_array_equal(run_packed(kernel, packed, **alone), run(kernel, **alone))
-
-
-def call_by(kernel: AnyKernel, n_threads: int, inputs: Arguments) -> dict[str, Array]:
-    """The kernel's outputs by name, made by so many threads of which the last comes first."""
-    shape = sizes(kernel.spec, inputs, kernel.format)
-    outputs = empty_outputs(kernel.spec, shape, kernel.format)
-    bind(kernel, inputs, outputs)(n_threads, range(n_threads)[::-1])
-    return outputs
-
-
-def demand_one_result(kernel: AnyKernel, n_threads: int, inputs: Arguments) -> None:
-    """So many threads make the bits that one makes."""
-    alone, shared = (call_by(kernel, n, inputs) for n in (1, n_threads))
-    for name, value in alone.items():
-        assert_array_equal(shared[name], value)
 
 
 def inputs_of(kernel: AnyKernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:

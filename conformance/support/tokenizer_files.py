@@ -24,7 +24,7 @@ TEMPLATE = {
     "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [258], "tokens": ["<|begin|>"]}},
 }
 ADDED = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-LLAMA3, GPT2 = PRE_TOKENIZERS["llama-bpe"].patterns[0], PRE_TOKENIZERS["gpt-2"].patterns[0]
+LLAMA3 = PRE_TOKENIZERS["llama-bpe"].patterns[0]
 EMPTY = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": LEVEL}
 
 
