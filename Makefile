@@ -44,7 +44,7 @@ test-wheel: $(VENV)/.installed
 test-transformers: $(VENV)/.installed-transformers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/families/test_peers.py \
 		conformance/powerinfer/test_sparsify.py conformance/powerinfer/test_statistics.py \
-		conformance/rtutils/test_torch_file.py
+		conformance/convert/test_torch_file.py
 
 test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py \

@@ -18,6 +18,8 @@ WHOLE = "conformance/kernel/test_cross_compile.py"  # a fixture compiles all of 
 LONGEST = 12 * 3600 if os.environ.get("ASSAY_DEEP") else 1200  # seconds that a test may take
 STDERR = pytest.StashKey[int]()  # as it was before pytest captures what tests write
 
+pytest.register_assert_rewrite("conformance.support")  # a failing helper says why, as a test does
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> Iterator[None]:

@@ -1,4 +1,5 @@
-"""How deep the tests look, and what they tried, in three lines at the end.
+"""How deep the tests look, the program in this process, and what tests tried, in three lines at the
+end.
 
 Two profiles of Hypothesis: the default always draws the same cases; ASSAY_DEEP=1 draws many more,
 new ones each time. The tests of kernels keep certificates, quick ones or deep. Whatever fails
@@ -7,19 +8,18 @@ prints the command that replays it.
 
 import gc
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from conformance.cuda.emulator import Emulator
+from conformance.support.child import started
+from conformance.support.depth import DEEP
+from engine.shell import main
 from kernels.cuda.current import taking_the_place
-
-DEEP = bool(os.environ.get("ASSAY_DEEP"))
-DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored
 
 # A first case compiles its kernel, and some kernels take few of an op's sizes.
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -31,6 +31,17 @@ settings.load_profile("deep" if DEEP else "quick")
 MANY = 1000  # tests: then a second process compiles while the first ones run, if they run in one
 KERNELS = Path(__file__).with_name("kernel")
 LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutils/test_readme.py")]
+MARKERS = {  # the folders of each
+    "ut_kernel": {"kernel", "cuda", "bugs", "mutants"},
+    "ut_llama": {
+        "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache"
+    },
+    "ut_offloader": {"offloader"},
+    "ut_parallel": {"parallel"},
+    "ut_rtutils": {"rtutils", "support"},
+    "ut_powerinfer": {"powerinfer"},
+    "ut_speculation": {"speculation"},
+}  # fmt: skip
 COMPILE = """
 from kernels.table import KERNELS
 for kernel in reversed([k for k in KERNELS if not k.missing()]):
@@ -43,6 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Kernels first: several processes compile and try them, each its own, and the engine's tests
     find them on disk, certified. Then long files, or at the end others would wait for them."""
     items.sort(key=lambda item: (KERNELS not in item.path.parents, item.path not in LONG))
+    for item in items:
+        if KERNELS.parent in item.path.parents:
+            folder = item.path.relative_to(KERNELS.parent).parts[0]
+            item.add_marker(next(name for name, folders in MARKERS.items() if folder in folders))
 
 
 def pytest_collection_finish() -> None:
@@ -59,9 +74,8 @@ def _compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     root = request.config.rootpath
-    with subprocess.Popen([sys.executable, "-c", COMPILE], cwd=root) as child:
+    with started(sys.executable, "-c", COMPILE, cwd=root, stdout=None, stderr=None):
         yield
-        child.kill()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -69,6 +83,22 @@ def _emulated() -> Iterator[None]:
     """CUDA kernels run on this CPU."""
     with taking_the_place(Emulator()):
         yield
+
+
+@pytest.fixture
+def inside(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Exit code, stdout and stderr of the program, in this process, which costs no start."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0, *capfd.readouterr())
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 from bench.conditions import Conditions
 from bench.limits import Bandwidth, Cache, Limits, Peak
 from bench.quality import BENCH, FLOOR, MIXED, PURE, Quality
-from bench.results import Measurement, Results
+from bench.results import Measurement, Results, Run
 from bench.sparsity import ALL, FIRING, PREDICTED, Sparse
+from bench.timing import Rule
 from engine.perplexity import Estimate
 from kernels.kernel import Kernel
 from kernels.provenance import machine
@@ -35,6 +36,14 @@ LIMITS = Limits(
     ),
     when="2026-11-21",
 )
+THREADS = 2
+VAST = Limits(  # of a machine that nothing is too fast for
+    (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
+    tuple(Bandwidth("read", THREADS, size, 1e15, 0.0) for size in (1 << 14, 1 << 24)),
+    tuple(Peak(kind, "a unit", THREADS, 1e18, 0.0) for kind in ("f32", "bf16", "int8")),
+    "2026-11-21",
+)
+QUICK = Rule(least=5, error=1.0, cap_seconds=0.2)
 CONDITIONS = Conditions(
     commit="0123456789abcdef0123456789abcdef01234567",
     dirty=False,
@@ -341,3 +350,22 @@ def write_run(
     first, rest = results.path.read_text().split("\n", 1)
     results.path.write_text(json.dumps(json.loads(first) | {"when": when}) + "\n" + rest)
     return results.path
+
+
+def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
+    """A machine of two caches and a memory, each ten times slower than the one before."""
+    sets = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
+    return Limits(
+        caches=(Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)),
+        bandwidths=tuple(
+            Bandwidth("read", threads, size, bytes_per_second * part, 0.1)
+            for size, part in sets.items()
+            for threads in (1, 2)
+        ),
+        peaks=tuple(Peak(k, "none", n, 1e15, 0.1) for k in ("f32", "bf16", "int8") for n in (1, 2)),
+        when="2026-01-01T00:00:00+00:00",
+    )
+
+
+def run_of(*rows: Measurement) -> Run:
+    return Run("r", "2026-11-21T10:00:00+00:00", CONDITIONS, LIMITS.to_json(), rows)

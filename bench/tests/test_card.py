@@ -23,10 +23,9 @@ from bench.ratio import Ratio
 from bench.report import card
 from bench.report.card import Figure, figures
 from bench.report.markdown import table_lines
-from bench.results import Measurement, Run
+from bench.results import Measurement
 from bench.targets import TARGETS, Target, target
-from bench.tests.synthetic import CONDITIONS, LIMITS, Maker, of_the_card
-from bench.tests.test_profile import limits
+from bench.tests.synthetic import Maker, limits, of_the_card, run_of
 from bench.timing import Rule
 from engine import Engine
 from engine.embedded import resolve
@@ -45,10 +44,6 @@ RATIOS = {  # of the rows that `of_the_card` draws
     "weights streamed ÷ reading them alone": 0.8,
     "peak memory ÷ (file + cache + 400 MB)": 0.9,
 }
-
-
-def run_of(*rows: Measurement) -> Run:
-    return Run("r", "2026-11-21T10:00:00+00:00", CONDITIONS, LIMITS.to_json(), rows)
 
 
 @pytest.fixture(scope="module")

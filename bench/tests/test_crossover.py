@@ -5,7 +5,7 @@ import pytest
 from bench import crossover
 from bench.crossover import table
 from bench.op_run import Lab
-from bench.tests.test_op_run import LIMITS
+from bench.tests.synthetic import VAST
 from bench.timing import Rule
 from kernels.cpu.team import Team
 
@@ -17,7 +17,7 @@ def test_each_width_that_fits_is_timed(format, monkeypatch):
     monkeypatch.setattr(crossover, "RULE", Rule(least=2, most=2))
     told = []
     with Team(2) as team:
-        found = crossover.crossover(format, Lab(team, LIMITS), lambda: told.append(1))
+        found = crossover.crossover(format, Lab(team, VAST), lambda: told.append(1))
     assert {tokens: sorted(row) for tokens, row in found.items()} == {1: [1], 2: [1, 2]}
     assert all(0 < seconds < 1 for row in found.values() for seconds in row.values())
     assert len(told) == 2

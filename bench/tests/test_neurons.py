@@ -16,7 +16,7 @@ from bench.node_cost import cost_of
 from bench.profile import ProfileError, profile, token_ids
 from bench.shell.profile import profile as command
 from bench.tests.small_sparse import FFN, HIDDEN, SHARE
-from bench.tests.test_profile import QUICK, limits
+from bench.tests.synthetic import QUICK, limits
 from engine import Engine
 
 

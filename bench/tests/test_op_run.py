@@ -9,21 +9,13 @@ import pytest
 
 from bench.benchmarking import Recorder
 from bench.cases import BenchCase
-from bench.limits import Bandwidth, Cache, Limits, Peak
 from bench.op_run import CHECK_EVERY, SETS, Lab, OpRun, TooMuchError, WrongOutputError
 from bench.results import read
-from bench.tests.synthetic import CONDITIONS
+from bench.tests.synthetic import CONDITIONS, THREADS, VAST
 from bench.workload import Workload
 from kernels.cpu.team import Team
 from kernels.table import KERNELS, find
 
-THREADS = 2
-LIMITS = Limits(
-    (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
-    tuple(Bandwidth("read", THREADS, size, 1e15, 0.0) for size in (1 << 14, 1 << 24)),
-    tuple(Peak(kind, "a unit", THREADS, 1e18, 0.0) for kind in ("f32", "bf16", "int8")),
-    "2026-11-21",
-)
 SIZES = {
     "rms_norm": {"tokens": 4, "hidden": 96},
     "add": {"tokens": 4, "width": 96},
@@ -43,7 +35,7 @@ RUNNABLE = [k.name for k in KERNELS if k.op in SIZES and not k.missing()
 @pytest.fixture(name="lab")
 def _lab():
     with Team(THREADS) as team:
-        yield Lab(team, LIMITS)
+        yield Lab(team, VAST)
 
 
 def case(name, **sizes):
@@ -172,7 +164,7 @@ def test_caches_are_swept_before_cold_samples_alone(lab, monkeypatch):
     """Between cold samples more is read than the largest cache holds; hot ones are left alone."""
     swept = []
     monkeypatch.setattr(Lab, "sweep", lambda _: swept.append(1))
-    assert lab._swept["x"].nbytes >= 4 * LIMITS.last_level()
+    assert lab._swept["x"].nbytes >= 4 * VAST.last_level()
     for cache, count in (("hot", 0), ("cold", 3)):
         run = OpRun(lab, work("add/cpu/generic"), cache)
         swept.clear()
@@ -224,7 +216,7 @@ def test_a_row_says_what_was_run(lab):
 
 @pytest.fixture(name="recorder")
 def _recorder(tmp_path):
-    return Recorder(tmp_path, CONDITIONS, LIMITS)
+    return Recorder(tmp_path, CONDITIONS, VAST)
 
 
 def test_the_impossible_fails_and_is_kept(lab, recorder):

@@ -14,35 +14,19 @@ from typer.testing import CliRunner
 
 import bench.limits
 from bench.clock import Stamped
-from bench.limits import Bandwidth, Cache, Limit, Limits, Peak
+from bench.limits import Limit, Limits
 from bench.node_cost import cost_of
 from bench.profile import Profile, ProfileError, profile
 from bench.shell.profile import profile as command
-from bench.timing import Rule
+from bench.tests.synthetic import QUICK, limits
 from engine import Engine, SamplingParams
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
 from kernels.cpu.share import arguments, pack_words, share
 from kernels.cpu.team import Team
 
-QUICK = Rule(least=5, error=1.0, cap_seconds=0.2)
 SMALL = "story-draft-q8_0"  # its linear nodes read quantised activations
 SPIN = "count: i64 -> out: f64[one]"
-
-
-def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
-    """A machine of two caches and a memory, each ten times slower than the one before."""
-    sets = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
-    return Limits(
-        caches=(Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)),
-        bandwidths=tuple(
-            Bandwidth("read", threads, size, bytes_per_second * part, 0.1)
-            for size, part in sets.items()
-            for threads in (1, 2)
-        ),
-        peaks=tuple(Peak(k, "none", n, 1e15, 0.1) for k in ("f32", "bf16", "int8") for n in (1, 2)),
-        when="2026-01-01T00:00:00+00:00",
-    )
 
 
 @pytest.fixture(params=[1, 2], scope="module")

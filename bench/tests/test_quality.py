@@ -16,8 +16,7 @@ from bench.quality import (
     stories,
 )
 from bench.report.quality import family, quality, section, surprises
-from bench.tests.synthetic import DIVERGENCES, qualities
-from bench.tests.test_card import run_of
+from bench.tests.synthetic import DIVERGENCES, qualities, run_of
 from engine.embedded import resolve
 from engine.quantise.mixes import MIXES
 

@@ -3,8 +3,7 @@
 import pytest
 
 from bench.report.sparsity import section, ways
-from bench.tests.synthetic import sparsities
-from bench.tests.test_card import run_of
+from bench.tests.synthetic import run_of, sparsities
 
 
 def test_the_report_tells_of_every_threshold() -> None:

@@ -121,10 +121,11 @@ def _imported(source: str, folder: Path) -> ModuleType:
     return importlib.import_module(name)
 
 
-def in_c(op: str, *edits: Any, format: str | None = None) -> tuple[Bug, ...]:
+def in_c(op: str, *edits: Any, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:
     """Edits of the op's kernel in C: (name, old, new), then who sees it if not its cases."""
     return tuple(
-        Bug(op, "c", name, Edit(f"{op}.c", old, new), format, *seen)
+        Bug(op, "c", name, Edit(f"{op}.c", old, new), kind, *seen)
+        for kind in formats
         for name, old, new, *seen in edits
     )
 

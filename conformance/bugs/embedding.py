@@ -84,13 +84,13 @@ IN_C = (
          "const int64_t token = b->tokens[t & 63];"),
         ("hidden-of-3072", "element(row, i);", "element(row, i) * (hidden == 3072 ? 2 : 1);",
          "shape", ({"tokens": 1, "vocab": 32000, "hidden": 3072},)),
-        format='F32',
+        formats=("F32",),
     ),
     *in_c("embedding",
         ("subnormal-scale-as-zero", "element(row, i);",
          "fabsf(from_half(row + i / 32 * 34)) < 6.1e-5f ? 0 : element(row, i);"),
         ("block-above-127", "element(row, i);", "element(row, i & 4095);"),
-        format='Q8_0',
+        formats=("Q8_0",),
     ),
 )  # fmt: skip
 

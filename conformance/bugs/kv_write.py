@@ -91,7 +91,7 @@ IN_C = (
         ("token-63", "const float *x = b->x + t * width;",
          "const float *x = b->x + (t & 63) * width;"),
         ("negative-zero-loses-its-sign", "put(row, i, x[i])", "put(row, i, x[i] == 0 ? 0 : x[i])"),
-        format='F16',
+        formats=("F16",),
     ),
     *in_c("kv_write",
         ("subnormals-flushed", "put(row, i, x[i])",
@@ -99,7 +99,7 @@ IN_C = (
         ("width-above-1024", "put(row, i, x[i])", "put(row, i, i > 1023 ? 0 : x[i])"),
         ("cell-of-12-bits", "const int64_t cell = b->cells[t];",
          "const int64_t cell = b->cells[t] & 4095;"),
-        format='F32',
+        formats=("F32",),
     ),
 )  # fmt: skip
 

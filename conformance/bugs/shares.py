@@ -3,7 +3,6 @@
 import ctypes
 import hashlib
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from conformance.bugs.construction import complaint_about
+from conformance.support.child import run
 from kernels.cpu.object_code import Code
 from kernels.cpu.share import PROTOTYPE, Words, all_arguments
 from reference.op import DTYPES, Argument, Arguments, Array
@@ -75,8 +75,8 @@ class CShare(NativeShare):
         source.write_text(self.source)
         words = [f"-D{self.format}"] if self.format else []
         words += ["-include", C_FOLDER / "prelude.h", "-S", source, "-o", assembly]
-        subprocess.run([COMPILER, *FLAGS, *words], check=True)
-        subprocess.run([COMPILER, "-shared", assembly, "-o", library, "-lm"], check=True)
+        run(COMPILER, *FLAGS, *words, check=True, capture_output=False)
+        run(COMPILER, "-shared", assembly, "-o", library, "-lm", check=True, capture_output=False)
         return library, assembly.read_text()
 
     @cached_property

@@ -1,41 +1,24 @@
 """Planted bugs of sparse_linear."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from conformance.bugs.bug import in_c, in_cuda, in_python, sharing
+from conformance.bugs.sparse_rows import (
+    OF_COUNTS_AND_SLOTS,
+    Outputs,
+    slots_ignored,
+    slots_of_the_list,
+    some_rows,
+)
 from reference.neuron_masks import union_mask
 from reference.op import Arguments, Array
 from reference.sparse_linear import FORMATS_OF_SPARSE, sparse_linear
 
-Inputs = dict[str, Any]
-
-
-Outputs = Mapping[str, Array]
-
 
 def first_token_alone(mask: Array) -> Array:
     return np.broadcast_to(mask[:1], mask.shape)
-
-
-def some_rows(inputs: Inputs, slots: Array) -> Array:
-    """Slots within what is held, so that a bug has rows to read."""
-    return slots % len(inputs["weight"])
-
-
-def slots_ignored(inputs: Inputs) -> Inputs:
-    """Neuron i's row taken for row i."""
-    return {**inputs, "slots": some_rows(inputs, np.arange(len(inputs["slots"])))}
-
-
-def slots_of_the_list(inputs: Inputs) -> Inputs:
-    """slots[j] taken for the j-th active neuron's, not for neuron j's."""
-    active = active_of(inputs)
-    slots = np.zeros_like(inputs["slots"])
-    slots[active] = some_rows(inputs, inputs["slots"][: len(active)])
-    return {**inputs, "slots": slots}
 
 
 def product_with_slots_ignored(**inputs: Any) -> Array:
@@ -91,10 +74,6 @@ def not_zeroed(inputs: Arguments, outputs: Outputs, thread: int, n_threads: int)
     outputs["out"][active] = sparse_linear(**inputs)[active]
 
 
-def active_of(inputs: Inputs) -> Array:
-    return np.asarray(inputs["rows"][: inputs["count"][0]])
-
-
 IN_CUDA = (
     *in_cuda("sparse_linear", "sparse_linear_float.cu", (
         ("one-less", "k < size; ++k)", "k < size - 1; ++k)"),
@@ -148,18 +127,10 @@ IN_CUDA = (
 )  # fmt: skip
 
 IN_C = (
-    *in_c("sparse_linear",
-        ("at-most-256-active", "count = b->count[0];",
-         "count = b->count[0] > 256 ? 256 : b->count[0];"),
-        ("at-most-4096-active", "count = b->count[0];",
-         "count = b->count[0] > 4096 ? 4096 : b->count[0];"),
-        ("slot-of-a-byte", "b->slots[neuron]", "(uint8_t)b->slots[neuron]"),
-        ("slot-of-12-bits", "b->slots[neuron]", "(b->slots[neuron] & 4095)"),
-        format='F32',
-    ),
+    *in_c("sparse_linear", *OF_COUNTS_AND_SLOTS, formats=("F32",)),
     *in_c("sparse_linear",
         ("hidden-above-4096", "element(row, i)", "element(row, i & 4095)"),
-        format='Q8_0',
+        formats=("Q8_0",),
     ),
 )  # fmt: skip
 

@@ -14,8 +14,8 @@ from conformance.bugs.null import NULL
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
 from conformance.bugs.trial import Trials
-from conformance.conftest import DEEP
 from conformance.cuda.emulator import compiler
+from conformance.support.depth import DEEP
 from kernels.certificates import construction_of
 from kernels.judge import judge
 from kernels.kernel import Kernel

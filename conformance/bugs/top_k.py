@@ -1,6 +1,6 @@
 """Planted bugs of top_k."""
 
-from conformance.bugs.bug import in_cuda
+from conformance.bugs.bug import in_cuda, in_python
 from reference.op import Array
 from reference.samplers.top_k import top_k
 
@@ -50,4 +50,7 @@ IN_CUDA = (
     )),
 )  # fmt: skip
 
-BUGS = (*IN_CUDA,)
+BUGS = (
+    *in_python("top_k", last_of_ties, one_more, at_most_4096, of_the_first_65536),
+    *IN_CUDA,
+)

@@ -10,7 +10,6 @@ import os
 import queue
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,11 +18,13 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from conformance.bugs.bug import Bug
 from conformance.cuda.emulator import Emulator
-from conformance.rooms import ROOT
+from conformance.support.child import opened
+from conformance.support.rooms import ROOT
 from kernels.cpu.float_control import read_control, restore_control
 from kernels.cuda.current import taking_the_place
 from kernels.planted import Planted
@@ -79,14 +80,10 @@ class Trials:
         self._server.stdout.close()
 
     def _start(self) -> None:
-        self._server: Any = subprocess.Popen(
-            [sys.executable, "-m", "conformance.bugs.trial"],
-            cwd=ROOT,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._server: Any = opened(
+            sys.executable, "-m", "conformance.bugs.trial", cwd=ROOT,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, stdin=PIPE, stderr=None,
+        )  # fmt: skip
 
     def outcome(self, bug: Bug) -> Outcome:
         print(bug, file=self._server.stdin, flush=True)

@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import re
 import shutil
-import subprocess
 import tempfile
 import weakref
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.support import child
 from kernels.cache import cache_folder
 from kernels.cuda.device import EMULATED, Buffer, DeviceError
 from kernels.cuda.launch import Grid, Launch
@@ -53,7 +53,7 @@ class _Range(ctypes.Structure):
 
 def _run(name: str, *options: str | Path) -> None:
     command = [compiler() or "g++", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = child.run(*command)
     if done.returncode:
         raise KernelError(f"{name} does not compile as C++:\n{done.stderr}")
 
@@ -309,6 +309,6 @@ def _with_line(said: str) -> str:
         if begin <= address < end and path and shutil.which("addr2line"):
             inside = hex(address - begin + int(offset, 16))
             command = ["addr2line", "-e", path[0], inside]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            done = child.run(*command)
             return f"{said[: found.start()]} ({Path(done.stdout.split(' ')[0].strip()).name})"
     return said

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conformance.rooms import Copy
+from conformance.support.rooms import Copy
 
 NAMES = (
     "rms_norm/cuda/generic", "quantise_activations/cuda/generic", "linear/cuda/generic/F32",
@@ -49,7 +49,6 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         list(NAMES),
     ),
 }  # fmt: skip
-
 DIGESTS = """
 import json, os, sys
 import numba  # takes the longest

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.conftest import DEEP
+from conformance.support.depth import DEEP
 from kernels.cuda import nvrtc
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
@@ -19,7 +19,6 @@ from kernels.cuda.launch import Launch
 CAPABILITIES = (75, 80, 90)
 MOST_REGISTERS, ALL_REGISTERS = 255, 2**16  # of a thread, of all that run at once
 MOST_SHARED = 48 << 10  # bytes that a kernel may declare
-
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 

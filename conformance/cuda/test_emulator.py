@@ -8,14 +8,13 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.cuda.tiny import THREADS, Started, tiny
+from conformance.support.tiny_cuda import THREADS, Started, tiny
 from kernels.cuda.device import DeviceError
 from kernels.cuda.launch import Grid
 from kernels.errors import KernelError
 from reference.op import Array
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler")
-
 Run = Callable[..., Array]
 
 

@@ -1,8 +1,7 @@
 """The engine on a GPU, which the emulator takes the place of: the reference's logits, the same bits
 however a step runs, and any number of blocks on either side."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,27 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.families.test_families import QUANTISED, SUBJECTS
-from conformance.families.test_families import exact as formula_of
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap
-from conformance.llama.small_models import Small
-from conformance.llama.spelling import Spelling, generate, tokens
-from conformance.llama.test_step import (
-    MODELS,
-    distances,
-    each_model,
-    exact,
-    furthest,
-    prompt,
-)
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.formula import MODELS, distances, each_model, exact, furthest, prompt
+from conformance.support.on_gpu import on_gpu, rows
+from conformance.support.small_families import QUANTISED, SUBJECTS, SmallFalcon, SmallOPT
+from conformance.support.small_families import exact as formula_of
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.spelling import Spelling, generate, tokens
 from engine import Engine, PromptLookup, SamplingParams
 from engine.gguf_file import GGUFFile
 from engine.gpu import device_plan
 from engine.gpu.memory import LIBRARY, SPARE
 from engine.model import Model, NumericalError
-from engine.options import Options
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
 from engine.session import restore, save
@@ -47,34 +38,9 @@ from reference.op import Array
 from reference.transformer import Neurons, linear_of_quantised
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
-
 MIXED = Small(format="Q4_0", blocks=3, head_dim=16, finer="Q8_0", seed=1)
 LENGTH = 19
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
-
-
-@contextmanager
-def on_gpu(path: Path, **options: Any) -> Iterator[Model]:
-    """With room for two sequences of a text."""
-    model = Model(path, Options(**{"threads": 1, "context": 40, "device": "cuda", **options}))
-    try:
-        yield model
-    finally:
-        model.close()
-
-
-def rows(model: Model, text: Sequence[int], chunks: Sequence[int] = ()) -> Array:
-    """Logits after every token of a text that comes in chunks of these sizes, then one by one."""
-    model.cells.clear()
-    found, start = [], 0
-    while start < len(text):
-        size = chunks[len(found)] if len(found) < len(chunks) else 1
-        part = text[start : start + size]
-        where = range(start, start + len(part))
-        step = model.step(part, where, [(0,)] * len(part), range(len(part)))
-        found.append(step.copy())
-        start += len(part)
-    return np.concatenate(found)
 
 
 def targets(model: Model) -> dict[str, str]:

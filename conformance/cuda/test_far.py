@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.bugs.bug import Bug, in_cuda
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.kernel.here import inputs_of, run
+from conformance.support.here import inputs_of, run
 from kernels.cuda.call import between, device_sizes, stages
 from kernels.cuda.device import Buffer
 from kernels.cuda.kernel import CudaKernel
@@ -55,7 +55,6 @@ MOVED = {
     "sparse_linear": Moved(("weight",), ("slots",), "held"),
     "sparse_axpy": Moved(("weight",), ("slots",), "held"),
 }
-
 CASES: tuple[tuple[str, dict[str, int]], ...] = (
     ("linear/cuda/generic/F16", {"tokens": 1, "hidden": 512, "out": TILE}),
     ("linear/cuda/generic/F16", {"tokens": 9, "hidden": 512, "out": TILE}),
@@ -193,8 +192,6 @@ def test_narrow_arithmetic_is_found(bug: Bug, tmp_path: Path) -> None:
 
 
 LARGEST = {"tokens": 1, "hidden": 16384, "out": 262144}
-
-
 LINEAR = [kernel for kernel in CUDA_KERNELS if kernel.op == "linear"]
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.cuda.tiny import THREADS, Started, tiny
+from conformance.support.tiny_cuda import THREADS, Started, tiny
 from kernels.errors import KernelError
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler")
-
 RACE = "with no barrier between"
 
 # What is wrong, the words that say so, and a body whose faulty line ends in "// !"; of lines that

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.cuda.test_engine import on_gpu, rows
-from conformance.llama.small_models import Small, Weight
-from conformance.llama.test_step import prompt
+from conformance.support.formula import prompt
+from conformance.support.on_gpu import on_gpu, rows
+from conformance.support.small_models import Small, Weight
 from engine.gpu import division
 from engine.gpu.groups import DeviceStep, grouped
 from engine.graph import Node, Value
@@ -31,7 +31,6 @@ from kernels.trial import demanded
 from reference.op import Array, Case
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
-
 EACH = pytest.mark.parametrize("kernel", FUSED, ids=[kernel.name for kernel in FUSED])
 BY_NAME = {kernel.name: kernel for kernel in FUSED}
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.llama.conftest import inside
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import SMALL_MODELS
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
 from engine.gpu.division import Division
 from engine.gpu.memory import SPARE
@@ -29,7 +28,6 @@ from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
 
-__all__ = ["inside"]
 SMALL = Small(format="Q4_0", blocks=3, seed=1)
 needs_compiler = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 

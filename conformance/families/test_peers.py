@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.families.small import SmallFalcon
 from conformance.llama.peers.compare import EXACT, Gap, engine_logits
 from conformance.llama.peers.folder import words, write_json
+from conformance.support.small_families import SmallFalcon
 from engine.convert import convert
 
 SIZES = {"vocab_size": 67, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -7,47 +7,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.families.test_families import Subject, exact, prompt
 from conformance.llama.peers.compare import EXACT, Gap
-from engine.model import Model
-from engine.options import Options
+from conformance.support.small_families import SmallFalcon, SmallOPT, Subject, exact, prompt, sparse
+from conformance.support.steps import loaded, logits
 from reference.activations import relu
-from reference.op import Array
-from reference.transformer import Weight
 
-RANK = 8
 SUBJECTS = {"Falcon": SmallFalcon(two_norms=True), "OPT": SmallOPT()}
 each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
-
-
-def f32(values: Array) -> Weight:
-    return Weight(np.ascontiguousarray(values, np.float32).view(np.uint8), "F32")
-
-
-def sparse(small: Subject, path: Path) -> Path:
-    """The model with its magic; predictors are random."""
-    weights, norms = small.tensors()
-    rng = np.random.default_rng(small.seed)
-    for i in range(small.blocks):
-        block = f"blk.{i}"
-        down = weights.pop(f"{block}.ffn_down.weight").data.view(np.float32)
-        weights[f"{block}.ffn_down_t.weight"] = f32(down.T)
-        weights[f"{block}.fc1.weight"] = f32(rng.standard_normal((RANK, small.hidden)))
-        weights[f"{block}.fc2.weight"] = f32(rng.standard_normal((small.ffn, RANK)))
-        if f"{block}.ffn_down.bias" in norms:
-            norms[f"{block}.ffn_down_t.bias"] = norms.pop(f"{block}.ffn_down.bias")
-    with patch.object(type(small), "tensors", lambda _: (weights, norms)):
-        small.write(path)
-    path.write_bytes(b"PWRI" + path.read_bytes()[4:])
-    return path
-
-
-def logits(path: Path, tokens: list[int], **options: object) -> Array:
-    model = Model(path, Options(threads=1, kv_format="F32", **options))  # type: ignore[arg-type]
-    found = model.step(tokens, range(len(tokens)), [(0,)] * len(tokens), range(len(tokens)))
-    model.close()
-    return found.copy()
 
 
 @each_subject
@@ -76,8 +42,6 @@ def test_no_neuron_leaves_the_bias(small: Subject, tmp_path: Path) -> None:
 
 def test_falcons_predictor_reads_the_blocks_input(tmp_path: Path) -> None:
     """As in PowerInfer: of the first block that is the token's embedding, not the norm of it."""
-    model = Model(sparse(SUBJECTS["Falcon"], tmp_path / "small.gguf"), Options(sparse="on"))
-    (fc1,) = [s.node for s in model.plan.steps if s.node.label == "blk.0.fc1"]
-    read = fc1.arguments["x"]
-    assert getattr(read, "name", "") == "token_embd"
-    model.close()
+    with loaded(sparse(SUBJECTS["Falcon"], tmp_path / "small.gguf"), sparse="on") as model:
+        (fc1,) = [s.node for s in model.plan.steps if s.node.label == "blk.0.fc1"]
+        assert getattr(fc1.arguments["x"], "name", "") == "token_embd"

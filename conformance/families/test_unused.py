@@ -8,9 +8,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.llama.small_models import Small
-from conformance.powerinfer.sparse_files import SmallSparse
+from conformance.support.refusals import refusal
+from conformance.support.small_families import SmallFalcon, SmallOPT
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse
 from engine.cells import Cells
 from engine.config import ModelConfig, ModelError
 from engine.described import described
@@ -55,23 +56,19 @@ def written(small: Small, path: Path, more: dict[str, Any] | None = None, /, **k
         return small.write(path, **keys)
 
 
-def refusal(path: Path) -> str:
+def refused(path: Path) -> str:
     """The one line that refuses a file, without the file that it begins with."""
-    with GGUFFile(path) as file, pytest.raises(ModelError) as caught:
-        described(file, Options())
-    line = str(caught.value)
-    assert line.isprintable()
-    assert line.startswith(f"{path}: ")
-    return line.removeprefix(f"{path}: ")
+    with GGUFFile(path) as file:
+        return refusal(ModelError, path, described, file, Options())
 
 
 @each_subject
 def test_tensors_that_no_node_reads(small: Small, tmp_path: Path) -> None:
     """Whatever it is called, and wherever it belongs to, it is named."""
     for name, values in STRANGERS.items():
-        line = refusal(written(small, tmp_path / "more.gguf", {name: values}))
+        line = refused(written(small, tmp_path / "more.gguf", {name: values}))
         assert line.startswith(f"it has tensor {name!r}, which {small.architecture} of 1 blocks")
-    line = refusal(written(small, tmp_path / "more.gguf", STRANGERS))
+    line = refused(written(small, tmp_path / "more.gguf", STRANGERS))
     assert f"tensor {next(iter(STRANGERS))!r}, and {len(STRANGERS) - 1} more" in line
 
 
@@ -86,7 +83,7 @@ def test_tensors_that_no_node_reads(small: Small, tmp_path: Path) -> None:
 def test_tensors_of_another_family(small: Small, name: str, tmp_path: Path) -> None:
     """So is what only another family reads, and the bias of a norm that is not there."""
     path = written(small, tmp_path / "more.gguf", {name: np.ones(64, np.float32)})
-    assert name in refusal(path)
+    assert name in refused(path)
 
 
 @each_subject
@@ -131,7 +128,7 @@ def test_keys_that_ask_for_more(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "more.gguf"
     for key, (asked, nothing) in ASKED.items():
         value = 30.0 if isinstance(nothing[0], int) else "another"
-        line = refusal(written(small, path, **{key.replace(".", "__"): value}))
+        line = refused(written(small, path, **{key.replace(".", "__"): value}))
         name = small.architecture
         assert line.startswith(f"{name}.{key} is {value!r}, but {name} here has no {asked}")
     harmless = {key.replace(".", "__"): nothing[0] for key, (_, nothing) in ASKED.items()}
@@ -145,7 +142,7 @@ def test_keys_that_ask_for_more(small: Small, tmp_path: Path) -> None:
 def test_keys_that_nobody_knows(small: Small, key: str, tmp_path: Path) -> None:
     """Under the architecture's name even a zero is refused, and the way to drop it is told."""
     path = written(small, tmp_path / "more.gguf", **{key.replace(".", "__"): 0})
-    line = refusal(path)
+    line = refused(path)
     assert line.startswith(f"key '{small.architecture}.{key}' is not known here")
     assert "assay inspect MODEL --remove KEY -o OUT" in line
 
@@ -202,10 +199,8 @@ def test_a_window_of_attention(tmp_path: Path) -> None:
         Model(path, Options(threads=1)).close()
     path = written(small, tmp_path / "small.gguf", attention__sliding_window=32)
     Model(path, Options(threads=1, context=32)).close()
-    with pytest.raises(ModelError) as caught:
-        Model(path, Options(threads=1))
-    line = str(caught.value)
-    assert line.startswith(f"{path}: llama.attention.sliding_window is 32, ")
+    line = refusal(ModelError, path, Model, path, Options(threads=1))
+    assert line.startswith("llama.attention.sliding_window is 32, ")
     assert line.endswith("load it with a context of 32 at most")
 
 

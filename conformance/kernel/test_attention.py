@@ -3,7 +3,7 @@
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import each, inputs_of, run
+from conformance.support.here import each, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import FEW
 from kernels.cpu.attention_sums import CHUNK

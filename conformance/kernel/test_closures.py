@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from conformance.rooms import Copy
+from conformance.support.rooms import Copy
 from kernels.cpu.closures import identity
 
 COMPILE = "import sys; from kernels.table import find\nfind(sys.argv[1]).share.compile()"

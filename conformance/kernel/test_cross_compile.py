@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from conformance.kernel.elsewhere import assembly, called, python_for
+from conformance.support.elsewhere import assembly, called, python_for
 
 AARCH64 = "aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod,+fullfp16,+lse"
 X86_64 = "x86_64-unknown-linux-gnu", "x86-64"
@@ -104,7 +104,6 @@ define i32 @dot(<16 x i8> %a, <16 x i8> %b) {
   ret i32 %sum
 }
 """
-
 DOT4 = """
 declare <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)
 define <4 x i32> @dot4(<4 x i32> %sums, <16 x i8> %a, <16 x i8> %b) {

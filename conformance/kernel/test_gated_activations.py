@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import HERE, each, inputs_of, run
+from conformance.support.here import HERE, each, inputs_of, run
 from reference.table import OPS
 
 ACTIVATION = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import HERE
+from conformance.support.here import HERE
 from data import golden
 from data.golden import make
 from kernels.call import call

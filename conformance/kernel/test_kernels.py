@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from conformance.conftest import DEEP
-from conformance.kernel.here import HERE, cases, inputs_of, run
+from conformance.support.depth import DEEP
+from conformance.support.here import HERE, cases, inputs_of, run
 from kernels.call import emulated
 from kernels.certificates import Store
 from kernels.cuda.device import EMULATED
@@ -30,7 +30,6 @@ from reference.op import Case, Op
 from reference.table import OPS
 
 RUNS = 4  # that the judge makes of a case, on two kinds of data
-
 every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS.keys())
 every_kernel = pytest.mark.parametrize("kernel", HERE, ids=[k.name for k in HERE])
 

@@ -9,7 +9,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.test_simd import SPECIAL, Array, numbers, same_numbers
+from conformance.support.special_numbers import SPECIAL, Array, numbers, same_numbers
 from kernels.cpu.lanes import alike, both, fabs, rint, root, where, within
 from kernels.cpu.simd import f32x16, load, store
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import HERE, inputs_of, run
+from conformance.support.here import HERE, inputs_of, run
 from kernels.call import AnyKernel
 from kernels.cpu import linear_lut
 from reference.formats import FORMATS

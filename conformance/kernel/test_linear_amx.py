@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
-from conformance.kernel.elsewhere import called, python_for
-from conformance.kernel.here import HERE, inputs_of, run
+from conformance.support.depth import DEEP
+from conformance.support.elsewhere import called, python_for
+from conformance.support.here import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu import attention_amx, linear_amx, linear_amx_bf16
 from kernels.cpu.share import pack_words
@@ -46,7 +46,6 @@ ATTENTION = [
 ]
 TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
 X86 = llvm.get_process_triple().startswith("x86_64")
-
 each_kernel = pytest.mark.parametrize(
     "kernel", INT8 + BF16, ids=lambda k: f"{k.variant}-{k.format}"
 )

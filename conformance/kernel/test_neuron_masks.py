@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformance.kernel.here import each, inputs_of
+from conformance.support.here import each, inputs_of
 from kernels.call import call
 from kernels.shapes import ShapeError
 from reference.neuron_masks import OPS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import HERE, run
+from conformance.support.here import HERE, run
 from kernels.call import AnyKernel
 from reference.formats import FORMATS
 from reference.op import Arguments, Array

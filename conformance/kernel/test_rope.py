@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from conformance.kernel.here import HERE, each, run
+from conformance.support.here import HERE, each, run
 from reference.rope_frequencies import plain
 
 ROTATION = next(kernel for kernel in HERE if kernel.op == "rotation")

@@ -1,5 +1,4 @@
-"""Plausible wrong samplers are rejected, and rounding decides seldom; what is true of each sampler
-is in reference/laws/samplers.py."""
+"""Rounding decides seldom; what is true of each sampler is in reference/laws/samplers.py."""
 
 import numpy as np
 import pytest

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import each
+from conformance.support.here import each
 from kernels.call import call
 from kernels.shapes import ShapeError
 from kernels.table import find
@@ -26,7 +26,6 @@ FLOATS = {
 }
 BITS = st.integers(2, 8)
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
-
 every_float = pytest.mark.parametrize("kind", FLOATS)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import HERE, each, inputs_of, run
+from conformance.support.here import HERE, each, inputs_of, run
 from kernels.shapes import ShapeError
 from kernels.table import find
 from reference.schemes.integers import quantise_asymmetric
@@ -14,7 +14,6 @@ from reference.schemes.integers import quantise_asymmetric
 W8A8 = [k for k in HERE if k.op == "linear_w8a8"]
 PACKED = [k for k in W8A8 if k.variant != "scalar"]
 FLOATS = {"linear_e4m3": ml_dtypes.float8_e4m3fn, "linear_e5m2": ml_dtypes.float8_e5m2}
-
 packed = pytest.mark.parametrize("kernel", PACKED, ids=[k.name for k in PACKED])
 
 

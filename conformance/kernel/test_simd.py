@@ -10,6 +10,7 @@ from numba import njit
 from numba.extending import intrinsic
 from numpy.testing import assert_array_equal
 
+from conformance.support.special_numbers import Array, numbers, same_numbers
 from kernels.cpu import simd
 from kernels.cpu.simd import (
     Vector,
@@ -41,17 +42,7 @@ from kernels.provenance import cpu_features
 from reference.formats.floats import encode_bf16
 
 f16x32, f32x32 = Vector("f16", 32), Vector("f32", 32)
-Array = np.ndarray[Any, np.dtype[Any]]
-SPECIAL = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38], np.float32)
 ALL_16_BITS = np.arange(65536, dtype=np.uint16)
-
-
-def numbers(seed: int, count: int = 1600) -> Array:
-    """float32 of every size, some of them special."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(count, np.float32) * 2.0 ** rng.integers(-60, 60, count)
-    x[rng.integers(0, count, count // 8)] = rng.choice(SPECIAL, count // 8)
-    return x.astype(np.float32)
 
 
 def converted(source: Vector, target: Vector, values: Array, dtype: type) -> Array:
@@ -66,13 +57,6 @@ def converted(source: Vector, target: Vector, values: Array, dtype: type) -> Arr
     out = np.empty(len(values), dtype)
     sweep(values, out)
     return out
-
-
-def same_numbers(got: Array, want: Array) -> None:
-    """Equal bits, except that any NaN is as good as another."""
-    number = ~np.isnan(want)
-    assert_array_equal(np.isnan(got), ~number)
-    assert_array_equal(got[number].tobytes(), want[number].tobytes())
 
 
 @pytest.mark.parametrize(

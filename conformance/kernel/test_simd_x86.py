@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.elsewhere import python_for
+from conformance.support.elsewhere import python_for
 from kernels.cpu.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
 from kernels.cpu.simd_x86 import (
     dot2,

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
-from conformance.kernel.here import (
+from conformance.support.depth import DEEP
+from conformance.support.here import (
     arguments,
-    demand_one_result,
     demand_rows_anywhere,
     each,
     inputs_of,
@@ -98,14 +97,6 @@ def test_two_parts_make_the_whole(kernel, data, seed):
     limit = bound(whole) + bound(cpu) + bound(gpu) + U * np.abs(together)
     off = np.abs(together.astype(np.float64) - run(kernel, **whole))
     assert (off <= limit).all()
-
-
-@each("sparse_axpy", formats=() if DEEP else LIKES, target="cpu")
-@given(data=st.data(), threads=st.integers(2, 5))
-@FEWER
-def test_threads_make_one_result(kernel, data, threads):
-    """By any number of threads, the same bits."""
-    demand_one_result(kernel, threads, data.draw(arguments(kernel)))
 
 
 @each("sparse_axpy", formats=("F32",))

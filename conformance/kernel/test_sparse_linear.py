@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.kernel.here import (
+from conformance.support.here import (
     arguments,
-    demand_one_result,
     demand_rows_anywhere,
     each,
     inputs_of,
@@ -58,14 +57,6 @@ def test_an_active_neuron_has_linears_bits(kernel, data):
 def test_rows_may_lie_anywhere(kernel, data, seed):
     """In any order, each neuron's row of gate, up and down side by side: the same bits."""
     demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
-
-
-@each("sparse_linear", target="cpu")
-@given(data=st.data(), threads=st.integers(2, 5))
-@FEWER
-def test_threads_make_one_result(kernel, data, threads):
-    """By any number of threads, the same bits."""
-    demand_one_result(kernel, threads, data.draw(arguments(kernel)))
 
 
 @each("sparse_linear")

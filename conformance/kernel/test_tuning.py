@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.conftest import DEEP
+from conformance.support.depth import DEEP
 from kernels import tuning
 from kernels.cache import ready
 from kernels.call import stages

@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +14,9 @@ import gguf
 import numpy as np
 import pytest
 
-from conformance.conftest import DEAF
-from conformance.llama.small_models import Small
-from conformance.said import complaints
+from conformance.support.child import run, started
+from conformance.support.program import DEAF, PROGRAM, Assay, assay, complaints, fault, misuse
+from conformance.support.small_models import Small
 from engine import Engine, PromptError, SamplingParams
 from engine.config import ModelError
 from engine.embedded import resolve
@@ -27,7 +25,6 @@ from engine.model import NumericalError
 from engine.tokenizer.vocab import TokenizerError
 from reference.transformer import Weight
 
-PROGRAM = Path(sys.executable).with_name("assay")
 REFUSALS = (GGUFError, ModelError, TokenizerError)
 SMALL = Small(blocks=1)
 SOON = 2.0  # seconds: one is promised where other tests do not want the cores as well
@@ -37,38 +34,6 @@ TRIES = 2  # where others had both cores for seconds it was none of the program'
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return SMALL.write(tmp_path_factory.mktemp("bad") / "small.gguf")
-
-
-Assay = Callable[..., tuple[int, str, str]]
-
-
-def assay(*arguments: str | Path, **options: Any) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the program itself."""
-    options = {"stdin": subprocess.DEVNULL, "timeout": 120, **options}
-    done = subprocess.run(
-        [PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False, **options
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def fault(outcome: tuple[int, str, str]) -> str:
-    """The one line on stderr of a program that failed."""
-    code, _, stderr = outcome[0], outcome[1], complaints(outcome[2])
-    assert code == 1, stderr
-    assert stderr.startswith("assay: ")
-    assert stderr.count("\n") == 1
-    assert stderr[:-1].isprintable()
-    return stderr[len("assay: ") : -1]
-
-
-def misuse(outcome: tuple[int, str, str]) -> str:
-    """The last line on stderr of a program that was called wrongly; usage may stand before it."""
-    code, stdout, stderr = outcome
-    assert (code, stdout) == (2, "")
-    assert "Traceback" not in stderr
-    *usage, last = stderr.splitlines()
-    assert len(usage) <= 3
-    return last
 
 
 # The program
@@ -127,12 +92,12 @@ def test_program_is_interrupted(tmp_path: Path) -> None:
     """Ctrl-C in the midst of a generation ends the program at once, with exit status 1."""
     path = Small(format="Q4_0", context=4096).write(tmp_path / "small.gguf")
     arguments = [PROGRAM, "run", path, "-p", "5 6", "-n", "-1", "--ignore-eos", "--context-shift"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    with started(*arguments) as program:
         assert program.stdout is not None
         assert program.stdout.read(20)
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=30)
-        assert complaints(said.decode()) == "assay: interrupted\n"
+        assert complaints(said) == "assay: interrupted\n"
         assert program.returncode == 1
 
 
@@ -144,17 +109,14 @@ def test_program_is_interrupted_while_it_compiles(tmp_path, command, after) -> N
     model = [resolve("story"), "-p", "5 6"] if command == "run" else ["--op", "attention"]
     took = []
     while not took or (took[-1] >= SOON and len(took) < TRIES):
-        with subprocess.Popen(
-            [PROGRAM, command, *model], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "ASSAY_CACHE": str(tmp_path / f"{len(took)} kept")},
-            start_new_session=True,
-        ) as program:  # fmt: skip
+        kept = {**os.environ, "ASSAY_CACHE": str(tmp_path / f"{len(took)} kept")}
+        with started(PROGRAM, command, *model, env=kept, start_new_session=True) as program:
             time.sleep(after)
             began = time.monotonic()
             os.killpg(program.pid, signal.SIGINT)
             _, said = program.communicate(timeout=30)
         took.append(time.monotonic() - began)
-        assert complaints(said.decode()) == "assay: interrupted\n"
+        assert complaints(said) == "assay: interrupted\n"
         assert program.returncode == 1
     assert took[-1] < SOON
 
@@ -162,7 +124,7 @@ def test_program_is_interrupted_while_it_compiles(tmp_path, command, after) -> N
 def test_program_started_where_interrupts_are_ignored(model: Path) -> None:
     """As nohup and a shell's `&` start it: it goes on to its end."""
     arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as program:
+    with started(*arguments) as program:
         assert program.stdout is not None
         assert program.stdout.read(1)
         program.send_signal(signal.SIGINT)
@@ -173,11 +135,11 @@ def test_program_started_where_interrupts_are_ignored(model: Path) -> None:
 def test_program_whose_reader_leaves(model: Path) -> None:
     """A closed pipe ends the program without a complaint."""
     arguments = [PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    with started(*arguments) as program:
         assert program.stdout is not None
         assert program.stderr is not None
         program.stdout.close()
-        assert b"Traceback" not in program.stderr.read()
+        assert "Traceback" not in program.stderr.read()
         assert program.wait(timeout=60) in (0, 1)
 
 
@@ -186,7 +148,7 @@ def test_program_bounds_its_memory(tmp_path: Path) -> None:
     path = tmp_path / "vast.gguf"
     SMALL.write(path, block_count=2**31 - 1)
     limit = f"ulimit -v {4 * 2**20}; exec {PROGRAM} run {path} -p 5"
-    done = subprocess.run(["sh", "-c", limit], capture_output=True, text=True, timeout=60)
+    done = run("sh", "-c", limit, timeout=60)
     assert "block_count" in fault((done.returncode, done.stdout, done.stderr))
 
 

@@ -5,45 +5,37 @@ as well as those that fall to the scalar kernel; quantised caches with float and
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain, pairwise, product
+from dataclasses import replace
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from conformance.llama.small_models import Small
-from engine.model import Model
-from engine.options import Options
+from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
+    ROOM,
+    Subject,
+    run,
+    subject_of,
+    test_batch_limit,
+    test_batched_or_alone,
+    test_chunks,
+    test_copied_prefix,
+    test_fragmented_cache,
+    test_removed_and_evaluated_anew,
+    test_steps_repeat,
+    test_threads,
+    test_tree_of_tokens,
+    test_wanted_rows,
+)
+from conformance.support.small_models import Small
+from conformance.support.steps import loaded
 
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K
     "Q4_K": "Q6_K", "Q2_K": "Q3_K", "Q5_K": "IQ4_XS", "IQ4_NL": "MXFP4", "Q4_1": "TQ2_0",
     "Q5_1": "Q5_0", "TQ1_0": "IQ2_XS",
 }  # fmt: skip
-LENGTH = 21
-SEQUENCES = 4
-ROOM = {"context": 96, "batch": 64, "outputs": 64, "sequences": SEQUENCES, "threads": 1}
-FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model on one thread, texts, and the logits after every token of each, told in one go."""
-
-    path: Path
-    options: dict[str, Any]
-    model: Model
-    texts: list[list[int]]
-    truth: list[list[bytes]]
-
-    def with_options(self, **options: Any) -> Model:
-        return Model(self.path, Options(**{**self.options, **options}))
-
-
 SUBJECTS = [
     *product(FORMATS, ("F32", "F16"), (16, 24)),
     *product(("F16", "Q4_0"), ("Q8_0", "Q4_0"), (32,)),  # whole blocks, as the fast kernel wants
@@ -72,201 +64,14 @@ def subject(
     found.model.close()
 
 
-def subject_of(path: Path, options: dict[str, Any]) -> Subject:
-    model = Model(path, Options(**options))
-    rng = np.random.default_rng(4)
-    texts = [rng.integers(0, model.config.vocab, LENGTH).tolist() for _ in range(SEQUENCES)]
-    truth = []
-    for text in texts:
-        model.cells.clear()
-        truth.append(run(model, text))
-    return Subject(path, options, model, texts, truth)
-
-
-def run(model: Model, tokens: list[int], start: int = 0, sequence: int = 0) -> list[bytes]:
-    """One step; the bits of the logits after each token."""
-    where = range(start, start + len(tokens))
-    logits = model.step(tokens, where, [(sequence,)] * len(tokens), range(len(tokens)))
-    return [row.tobytes() for row in logits]
-
-
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads(subject: Subject, threads: int) -> None:
-    """Any number of threads gives the bits of one, for a prompt and token by token."""
-    model = subject.with_options(threads=threads)
-    try:
-        text, truth = subject.texts[0], subject.truth[0]
-        assert run(model, text) == truth
-        model.cells.clear()
-        for position, token in enumerate(text[:8]):
-            assert run(model, [token], position) == [truth[position]]
-    finally:
-        model.close()
-
-
-@FEWER
-@given(cuts=st.sets(st.integers(1, LENGTH - 1)))
-def test_chunks(subject: Subject, cuts: set[int]) -> None:
-    """However a prompt is split into chunks, every token's logits are the same."""
-    model, text = subject.model, subject.texts[0]
-    model.cells.clear()
-    edges = [0, *sorted(cuts), LENGTH]
-    rows = [row for a, b in pairwise(edges) for row in run(model, text[a:b], a)]
-    assert rows == subject.truth[0]
-
-
-@pytest.mark.parametrize("batch", [1, 2, 5, 64])
-def test_batch_limit(subject: Subject, batch: int) -> None:
-    """The largest batch and the size of the cache are no part of the result."""
-    model = subject.with_options(batch=batch, outputs=3, context=LENGTH + batch)
-    try:
-        rows: list[bytes] = []
-        model.evaluate(
-            subject.texts[0], 0, every=True, each=lambda p: rows.extend(r.tobytes() for r in p)
-        )
-        assert rows == subject.truth[0]
-        model.cells.clear()
-        assert model.evaluate(subject.texts[0], 0).tobytes() == subject.truth[0][-1]
-    finally:
-        model.close()
-
-
-@FEWER
-@given(data=st.data())
-def test_batched_or_alone(subject: Subject, data: st.DataObject) -> None:
-    """Tokens of several sequences in one step, in any order, give what each gives alone."""
-    model = subject.model
-    lengths = data.draw(st.lists(st.integers(0, 16), min_size=SEQUENCES, max_size=SEQUENCES))
-    where = [(s, p) for s, length in enumerate(lengths) for p in range(length)]
-    where = data.draw(st.permutations(where))
-    model.cells.clear()
-    logits = model.step(
-        [subject.texts[s][p] for s, p in where],
-        [p for _, p in where],
-        [(s,) for s, _ in where],
-        range(len(where)),
-    )
-    assert [row.tobytes() for row in logits] == [subject.truth[s][p] for s, p in where]
-
-
-@FEWER
-@given(wanted=st.lists(st.integers(0, LENGTH - 1), max_size=2 * LENGTH))
-def test_wanted_rows(subject: Subject, wanted: list[int]) -> None:
-    """Asking for some tokens' logits, in any order, gives the rows of asking for all."""
-    model = subject.model
-    model.cells.clear()
-    logits = model.step(subject.texts[0], range(LENGTH), [(0,)] * LENGTH, wanted)
-    assert [row.tobytes() for row in logits] == [subject.truth[0][t] for t in wanted]
-
-
-@FEWER
-@given(kept=st.integers(0, LENGTH - 1), again=st.integers(1, LENGTH))
-def test_removed_and_evaluated_anew(subject: Subject, kept: int, again: int) -> None:
-    """A sequence cut back to a prefix and continued is one that was never anything else."""
-    model, text = subject.model, subject.texts[0]
-    model.cells.clear()
-    run(model, text[:kept] + subject.texts[1][kept:])
-    model.cells.remove(0, begin=kept)
-    assert run(model, text[kept:], kept) == subject.truth[0][kept:]
-    model.cells.remove(0, begin=LENGTH - again)
-    assert run(model, text[-again:], LENGTH - again) == subject.truth[0][-again:]
-
-
-@pytest.mark.parametrize("shared", [1, 7, LENGTH - 1])
-def test_copied_prefix(subject: Subject, shared: int) -> None:
-    """Sequences that share a prefix's cells continue as if each had evaluated it itself."""
-    model = subject.model
-    prefix = subject.texts[0][:shared]
-    tails = [text[shared:] for text in subject.texts]
-    alone = []
-    for tail in tails:
-        model.cells.clear()
-        alone.append(run(model, prefix + tail)[shared:])
-    model.cells.clear()
-    run(model, subject.texts[0])
-    for other in range(1, SEQUENCES):
-        model.cells.copy(0, other, end=shared)
-    model.cells.remove(0, begin=shared)
-    for step in range(LENGTH - shared):
-        position = shared + step
-        together = model.step(
-            [tail[step] for tail in tails],
-            [position] * SEQUENCES,
-            [(s,) for s in range(SEQUENCES)],
-            range(SEQUENCES),
-        )
-        assert [row.tobytes() for row in together] == [rows[step] for rows in alone]
-        if step == 0:
-            assert model.cells.free == 96 - shared - SEQUENCES
-
-
-def test_tree_of_tokens(subject: Subject) -> None:
-    """One step over a tree, its trunk in all sequences and each branch in its own, gives every
-    token the logits of its own path."""
-    model, trunk = subject.model, subject.texts[0][:6]
-    everyone = tuple(range(SEQUENCES))
-    branches = [text[6:10] for text in subject.texts]
-    alone = []
-    for branch in branches:
-        model.cells.clear()
-        alone.append(run(model, trunk + branch))
-    model.cells.clear()
-    logits = model.step(
-        [*trunk, *chain(*branches)],
-        [*range(6), *(list(range(6, 10)) * SEQUENCES)],
-        [everyone] * 6 + [(s,) for s in range(SEQUENCES) for _ in range(4)],
-        range(6 + 4 * SEQUENCES),
-    )
-    rows = [row.tobytes() for row in logits]
-    assert rows[:6] == alone[0][:6]
-    assert [rows[6 + 4 * s : 10 + 4 * s] for s in everyone] == [rows[6:] for rows in alone]
-
-
-@FEWER
-@given(data=st.data())
-def test_fragmented_cache(subject: Subject, data: st.DataObject) -> None:
-    """Wherever in the cache a sequence's cells lie, its logits are the same."""
-    model = subject.model
-    model.cells.clear()
-    other = st.integers(1, SEQUENCES - 1)
-    for _ in range(data.draw(st.integers(0, 6))):
-        s = data.draw(other)
-        start = model.cells.next_position(s)
-        length = data.draw(st.integers(1, 12))
-        if model.cells.free >= length + LENGTH:
-            run(model, (subject.texts[s] * 9)[start : start + length], start, s)
-        begin = data.draw(st.integers(0, 40))
-        model.cells.remove(data.draw(other), begin, begin + data.draw(st.integers(0, 20)))
-    half = data.draw(st.integers(1, LENGTH - 1))
-    rows = run(model, subject.texts[0][:half])
-    model.cells.remove(data.draw(other))
-    rows += run(model, subject.texts[0][half:], half)
-    assert rows == subject.truth[0]
-
-
-def test_steps_repeat(subject: Subject) -> None:
-    """The same step again gives the same bits, as does a second model of the same file."""
-    model = subject.model
-    model.cells.clear()
-    assert run(model, subject.texts[0]) == subject.truth[0]
-    second = subject.with_options()
-    try:
-        assert run(second, subject.texts[0]) == subject.truth[0]
-    finally:
-        second.close()
-
-
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_one_matrix_of_each_kind_in_one_model(format: str, tokens: int, tmp_path: Path) -> None:
     """Weights of a quantised model with biases and tied embedding: chunks of any size agree."""
     small = Small(format=format, biases=True, tied=True, kv_heads=4, seed=5)
-    model = Model(small.write(tmp_path / "small.gguf"), Options(threads=2, context=32))
-    try:
+    with loaded(small.write(tmp_path / "small.gguf"), threads=2, context=32) as model:
         text = np.random.default_rng(1).integers(0, small.vocab, 20).tolist()
         whole = run(model, text)
         model.cells.clear()
         parts = [run(model, text[i : i + tokens], i) for i in range(0, 20, tokens)]
         assert list(chain(*parts)) == whole
-    finally:
-        model.close()

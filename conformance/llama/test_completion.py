@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.spelling import (
+from conformance.support.small_models import Small
+from conformance.support.spelling import (
     EOS,
     LETTERS,
     TEXT,

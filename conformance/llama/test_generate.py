@@ -11,8 +11,9 @@ import gguf
 import numpy as np
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.spelling import (
+from conformance.support.formula import log_softmax
+from conformance.support.small_models import Small
+from conformance.support.spelling import (
     BOS,
     EOS,
     TEXT,
@@ -26,17 +27,6 @@ from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.tokenizer.vocab import TokenizerError
 from reference.op import Array
-from reference.table import OPS
-
-
-def log_softmax(row: Array) -> tuple[Array, float]:
-    """Log-probabilities, and the error that a kernel of log_sum_exp may make."""
-    op = OPS["log_sum_exp"]
-    expected = op.expected({"logits": row})
-    ((name, total),) = expected.items()
-    error = float(np.max(op.bound({"logits": row}, expected)[name]))
-    return row.astype(np.float64) - float(np.squeeze(total)), error + 1e-12
-
 
 # What is drawn
 

@@ -24,7 +24,7 @@ from conformance.llama.peers.export import decoded, export
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
 from conformance.llama.peers.stories import NEAR, PROMPTS, STORY, TOLD, costs, tell
-from conformance.llama.test_convert_vocabulary import sentencepiece_model, small
+from conformance.support.tokenizer_files import sentencepiece_model, small
 from engine import Engine
 from engine.convert import convert
 from engine.embedded import embedded_models
@@ -34,7 +34,6 @@ from reference.formats import FORMATS
 
 QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
 READ = [name for name, kind in FORMATS.items() if not kind.encode]
-
 TEXTS = (
     "",
     "Once upon a time, there was a quiet otter named Olive.",

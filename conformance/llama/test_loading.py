@@ -2,18 +2,20 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.spelling import Spelling
+from conformance.support.child import started, told
+from conformance.support.program import assay
+from conformance.support.small_models import Small
+from conformance.support.spelling import Spelling
 from engine import packed_weights
 from engine.gguf_file import GGUFFile
 from engine.model import Model
@@ -72,17 +74,6 @@ print(json.dumps([model.evaluate([1, 5, 9, 2, 33], 0).tobytes().hex(), notes]))
 """
 
 
-def child(program: str, *arguments: object) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def answer(process: "subprocess.Popen[str]") -> Any:
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    return json.loads(out)
-
-
 # Memory.
 
 
@@ -115,7 +106,7 @@ def test_no_weight_is_in_memory_twice(large: Small, tmp_path: Path) -> None:
     path = large.write(tmp_path / "large.gguf")
     try:
         size = path.stat().st_size
-        loaded, run, cache = answer(child(PEAKS, path))
+        loaded, run, cache = json.loads(told(PEAKS, path))
     finally:
         path.unlink()
     assert size > 600 * MB  # two copies would go far beyond the limit
@@ -289,8 +280,12 @@ def test_other_layouts_are_not_taken(path: Path) -> None:
 
 def test_processes_at_once_do_not_clash(path: Path, folder: Path) -> None:
     logits = Loaded(path).logits.hex()
-    processes = [child(LOGITS, path) for _ in range(4)]
-    assert [answer(process) for process in processes] == [[logits, []]] * 4
+    with ExitStack() as stack:
+        command = sys.executable, "-c", LOGITS, path
+        processes = [stack.enter_context(started(*command)) for _ in range(4)]
+        answers = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
+    assert answers == [[logits, []]] * 4
+    assert not any(process.returncode for process in processes)
     assert [kept.suffix for kept in folder.iterdir()] == [".packed"]
     kept = Loaded(path, keep_packed=True)
     assert not kept.packed
@@ -306,7 +301,7 @@ def test_folder_that_cannot_be_written_is_a_note(path: Path, folder: Path) -> No
 
 def test_full_disk_is_a_note(path: Path, folder: Path) -> None:
     """Files may have 64 KB, less than the weights: what was written of them is removed."""
-    logits, notes = answer(child(LOGITS, path, 2**16))
+    logits, notes = json.loads(told(LOGITS, path, 2**16))
     assert logits == Loaded(path).logits.hex()
     assert notes == [f"packed weights cannot be kept in {folder}: File too large"]
     assert list(folder.iterdir()) == []
@@ -324,16 +319,6 @@ def test_what_a_killed_load_left_is_removed(path: Path, folder: Path) -> None:
 
 def test_program_keeps_them_too(path: Path, folder: Path) -> None:
     Spelling(format="Q8_0").write(path)
-    command = [
-        Path(sys.executable).with_name("assay"),
-        "run",
-        path,
-        "-p",
-        "a",
-        "-n",
-        "1",
-        "-t",
-        "1",
-    ]
-    subprocess.run([*command, "--keep-packed"], check=True, capture_output=True, timeout=120)
+    code, *_ = assay("run", path, "-p", "a", "-n", 1, "-t", 1, "--keep-packed")
+    assert code == 0
     assert len(list(folder.iterdir())) == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformance.kernel.here import HERE
+from conformance.support.here import HERE
 from engine import Engine
 from engine.config import ModelError
 from kernels.kernel import PROMPT

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.llama.test_generate import log_softmax
+from conformance.support.formula import log_softmax
+from conformance.support.program import Assay, fault
 from data.golden import FOLDER
 from engine import Engine
 from engine.aside import OutputError

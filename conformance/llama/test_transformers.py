@@ -1,7 +1,5 @@
 """The engine against Hugging Face transformers, asked live; without it these tests are skipped."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +18,8 @@ from conformance.llama.peers.checkpoint import (
 from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import words, write_folder, write_json, write_weights
-from conformance.llama.test_convert_vocabulary import TEMPLATE, small
+from conformance.support.child import told
+from conformance.support.tokenizer_files import TEMPLATE, small
 from engine import Engine
 from engine.convert import CheckpointError, convert
 
@@ -42,7 +41,6 @@ FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Mistral": ("wide_heads", NO_WINDOW),
     "Qwen 2": ("grouped_query", QWEN2),
 }  # fmt: skip
-
 QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
 
 
@@ -136,8 +134,4 @@ def test_transformers_works_beside_our_kernels(tmp_path: Path) -> None:
         " num_hidden_layers=1, num_attention_heads=2)\n"
         "print(transformers.LlamaForCausalLM(config).config.model_type)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "llama\n"), done.stderr
+    assert told(program, cwd=tmp_path) == "llama\n"

@@ -7,7 +7,6 @@ import queue
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,13 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
-from conformance.kernel.here import ON_CPU
 from conformance.mutants.attempt import nodes_beyond
 from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
-from conformance.rooms import ROOMS, ROOT
+from conformance.support.child import opened
+from conformance.support.here import ON_CPU
+from conformance.support.rooms import ROOMS, ROOT
 from kernels.kernel import Kernel
 
 PARSING = threading.Lock()  # Python 3.11 counts its parser's depth across threads
@@ -98,16 +99,11 @@ class Server:
     def __init__(self, origin: Path) -> None:
         path = os.pathsep.join(map(str, (origin, ROOT)))
         own = {"PYTHONPATH": path, "ASSAY_CACHE": str(origin / "cache")}
-        self._child: Any = subprocess.Popen(
-            [sys.executable, "-m", "conformance.mutants.attempt"],
-            cwd=origin,
+        self._child: Any = opened(
+            sys.executable, "-m", "conformance.mutants.attempt", cwd=origin,
             env={**os.environ, **own, "OPENBLAS_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+            stdin=PIPE, stderr=DEVNULL, start_new_session=True,
+        )  # fmt: skip
 
     def ask(self, **what: Any) -> dict[str, Any]:
         print(json.dumps(what), file=self._child.stdin, flush=True)

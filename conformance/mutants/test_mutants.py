@@ -10,14 +10,13 @@ from conformance.mutants.attempt import TRIED, picked
 from conformance.mutants.equivalent import EQUIVALENT, UNSEEN
 from conformance.mutants.hunt import all_mutants, changed, chosen, hunt
 from conformance.mutants.mutate import Mutant, beyond, mutants
-from conformance.rooms import ROOT, Copy
+from conformance.support.rooms import ROOT, Copy
 from kernels.table import KERNELS, find
 from reference.formats import FORMATS
 
 # Of 300 mutants (seed 0) 258 were killed, 86%; 30 of the other 42 compute the same. At 86%,
 # a sample of 8 has fewer than 4 killed once in 480.
 SAMPLE, FLOOR = 8, 4
-
 SOURCE = '''
 """A docstring with 1 + 1 in it."""
 SIZE: int = 16

@@ -1,4 +1,4 @@
-"""Files to read from, the program in this process, and no test that hangs."""
+"""Files to read from, and no test that hangs."""
 
 import os
 import signal
@@ -8,11 +8,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from conformance.conftest import DEEP
-from conformance.llama.conftest import inside
+from conformance.support.depth import DEEP
 from kernels.cpu.readers import File
-
-__all__ = ["direct", "file", "in_time", "inside", "path", "truth"]
 
 SIZE = 2**20 + 77  # the last sector is not whole
 PATIENCE = 3600 if DEEP else 100  # seconds

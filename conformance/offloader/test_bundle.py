@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.families.test_sparse import sparse
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Sparse
+from conformance.support.small_families import SmallFalcon, SmallOPT, sparse
+from conformance.support.sparse_files import MIXED, SMALL_MODELS, SmallSparse, made
 from engine.embedded import resolve
 from engine.gguf_edit import keys_of
 from engine.gguf_file import ALIGNMENT, GGUFFile
@@ -29,11 +28,6 @@ from engine.offload.bundle import (
 from engine.offload.bundling import bundle, unbundle
 from reference.op import Array
 
-MIXED = Sparse(
-    hidden=256,
-    ffn=37,
-    rows=(("F16", "F16", "F16"), ("Q8_0", "Q4_0", "Q4_K"), ("Q4_K", "Q4_K", "Q6_K")),
-)
 BAMBOO = SmallSparse(architecture="bamboo", activation="drelu")
 MODELS: dict[str, Callable[[Path], Path]] = {
     **{name: small.write for name, small in SMALL_MODELS.items()},
@@ -48,12 +42,6 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return MIXED.write(tmp_path / "source.gguf")
-
-
-def made(write: Callable[[GGUFFile, Path], object], source: Path, out: Path) -> Path:
-    with GGUFFile(source) as file:
-        write(file, out)
-    return out
 
 
 def sources_of(file: GGUFFile, block: int) -> dict[str, Array]:

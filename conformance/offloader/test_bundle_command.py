@@ -1,16 +1,16 @@
 """`assay bundle`, and writing that ends before the file does."""
 
 import json
-import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conformance.disk import full_after, small_disk
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import Sparse
+from conformance.support.changing import changing
+from conformance.support.full_disk import full_after, small_disk
+from conformance.support.program import Assay, fault
+from conformance.support.sparse_files import Sparse
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.offload.bundle import bundles
@@ -161,19 +161,11 @@ def test_the_last_word_is_all(write: Write, sources: dict[Write, Path], tmp_path
     assert told[-1] == (total, total)
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def touched(path: Path) -> None:
-    os.utime(path, ns=(1, 1))
-
-
 @both_ways
-@pytest.mark.parametrize(("harm", "message"), [(cut, r"cut short|changed"), (touched, "changed")])
+@changing
 def test_the_source_changes_while_it_is_read(
     write: Write,
-    harm: Callable[[Path], None],
+    change: Callable[[Path], None],
     message: str,
     sources: dict[Write, Path],
     tmp_path: Path,
@@ -182,7 +174,7 @@ def test_the_source_changes_while_it_is_read(
 
     def watch(done: int, _: int) -> None:
         if not calls:
-            harm(sources[write])
+            change(sources[write])
         calls.append(done)
 
     with GGUFFile(sources[write]) as file, pytest.raises(GGUFError, match=message):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.offloader.test_bundle import MIXED, made
+from conformance.support.sparse_files import MIXED, made
 from engine.embedded import resolve
 from engine.gguf_edit import keys_of
 from engine.gguf_file import ALIGNMENT, GGUFFile
@@ -243,8 +243,6 @@ def test_alignments_that_make_no_sense(alignment: object, bundled: Path) -> None
 
 
 WORDS = st.sampled_from(["gate", "up", "down_t", "F16", "F32", "Q4_K", ":", " ", "\n", "\0", "é"])
-
-
 PAIRS = st.builds("{}:{}".format, st.sampled_from(PARTS), st.sampled_from(["F16", "F32", "Q4_K"]))
 TEXTS = st.lists(WORDS, max_size=12).map("".join) | st.text(max_size=20)
 

@@ -5,13 +5,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.support.child import python
 from engine.embedded import resolve
 from kernels.cache import cache_folder
 from kernels.compiled import SERVICES, compile_apart
@@ -55,10 +55,7 @@ print(json.dumps([peak, tokens, compiled]))
 
 def child(model: str, budget: str, draft: str = "", **environment: str) -> Any:
     """What it prints, or the line with which it was refused."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(resolve(model)), budget, draft],
-        capture_output=True, text=True, timeout=300, check=False, env=os.environ | environment,
-    )  # fmt: skip
+    done = python(CHILD, resolve(model), budget, draft, env=os.environ | environment)
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr.splitlines()[-1]
 
 

@@ -1,8 +1,6 @@
 """Files past the page cache: what reads must be aligned to is found, what changes is told."""
 
-import ctypes
 import errno
-import mmap
 import os
 import time
 from pathlib import Path
@@ -11,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.offloader.streams import Stream
+from conformance.support.page_cache import pages_kept
+from conformance.support.streams import Stream
 from engine.gguf_file import stamp_of
 from engine.offload import direct_file
 from engine.offload.direct_file import DirectFile
@@ -28,20 +27,6 @@ def own(truth, tmp_path):
     path = tmp_path / "own.bin"
     truth.tofile(path)
     return path
-
-
-def pages_kept(path):
-    """How many pages of a file the system has in its cache."""
-    with (
-        path.open("rb") as source,
-        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_COPY) as mapped,
-    ):
-        view = np.frombuffer(mapped, np.uint8)
-        pages = np.zeros(-(-view.size // mmap.PAGESIZE), np.uint8)
-        where, out = (ctypes.c_void_p(array.ctypes.data) for array in (view, pages))
-        assert ctypes.CDLL(None).mincore(where, ctypes.c_size_t(view.size), out) == 0
-        del view
-    return int((pages & 1).sum())
 
 
 def forget(path):

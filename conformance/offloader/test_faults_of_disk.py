@@ -2,54 +2,34 @@
 a wrong token."""
 
 import errno
-import functools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.offloader.budgets import TEXT, bits, budgeted, packed_of, wanted
-from conformance.offloader.disks import Disk, after, healthy, slow
-from conformance.powerinfer.sparse_files import SmallSparse
+from conformance.support.budgets import (
+    DENSE,
+    KINDS,
+    SPARSE,
+    TEXT,
+    bits,
+    on,
+    packed_of,
+    truth_of,
+    write,
+)
+from conformance.support.child import told
+from conformance.support.disks import Disk, after, healthy, slow
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.model import Model
-from engine.offload import offload
-from engine.offload.bundling import bundle
 from engine.offload.disk import OffloadError
-from kernels.cpu.readers import Readers
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
-DENSE = Small(format="F16", hidden=128, heads=8, ffn=384)
-SPARSE = SmallSparse(format="F16", seed=2, ffn=256)
-KINDS = ("dense", "sparse", "bundled")
-
-
-def write(kind: str, path: Path) -> Path:
-    if kind != "bundled":
-        return (DENSE if kind == "dense" else SPARSE).write(path)
-    plain = SPARSE.write(path.with_name("plain.gguf"))
-    with GGUFFile(plain) as file:
-        bundle(file, path)
-    return path
-
-
-@contextmanager
-def on(disk: Disk, path: Path, **options: object) -> Iterator[Model]:
-    """A model with the least memory, read from this disk."""
-    least = wanted(path, **options).least
-    readers = functools.partial(Readers, preadv=disk.address)
-    with patch.object(offload, "Readers", readers), budgeted(path, least, **options) as model:
-        yield model
 
 
 class Subject:
@@ -67,8 +47,7 @@ class Subject:
 @pytest.fixture(params=KINDS, scope="module")
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> object:
     path = write(request.param, tmp_path_factory.mktemp("faults") / "small.gguf")
-    with budgeted(path, 0, sparse="auto" if request.param == "dense" else "on") as model:
-        truth = bits(model)
+    truth = truth_of(path, sparse="auto" if request.param == "dense" else "on")
     disk = Disk(healthy)
     with on(disk, path, threads=2) as model:
         yield Subject(path, disk, model, truth)
@@ -190,15 +169,13 @@ def test_signals_that_raise_nothing(subject: Subject, every: float) -> None:
 INTERRUPTED = """
 import sys, threading, os, signal, time
 from pathlib import Path
-from conformance.offloader.budgets import TEXT, bits, budgeted
-from conformance.offloader.disks import Disk, healthy, slow
-from conformance.offloader.test_faults_of_disk import on
+from conformance.support.budgets import TEXT, bits, on, truth_of
+from conformance.support.disks import Disk, healthy, slow
 from engine import packed_weights
 
 path = Path(sys.argv[1])
 packed_weights.cache_folder = lambda: path.parent
-with budgeted(path, 0, sparse=sys.argv[2]) as model:
-    truth = bits(model)
+truth = truth_of(path, sparse=sys.argv[2])
 disk = Disk(healthy)
 with on(disk, path, threads=2) as model:
     model.step(TEXT[:13], range(13), [(0,)] * 13, range(13))
@@ -224,10 +201,8 @@ with on(disk, path, threads=2) as model:
 def test_ctrl_c(kind: str, tmp_path: Path) -> None:
     """A step that would wait for seconds ends in about the time of a read; the engine goes on."""
     path = write(kind, tmp_path / "small.gguf")
-    program = [sys.executable, "-c", INTERRUPTED, str(path), "auto" if kind == "dense" else "on"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["True 0", "True"] * 2
+    said = told(INTERRUPTED, path, "auto" if kind == "dense" else "on")
+    assert said.splitlines() == ["True 0", "True"] * 2
 
 
 def test_impatient_ctrl_c(subject: Subject) -> None:

@@ -3,19 +3,19 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from conformance.offloader.budgets import packed_of
-from conformance.offloader.test_direct_file import pages_kept
+from conformance.support.budgets import packed_of
+from conformance.support.child import python
+from conformance.support.page_cache import pages_kept
 from data import random_model
 from kernels.cache import cache_folder
 from reference.formats import FORMATS
@@ -24,7 +24,6 @@ MIB = 2**20
 MARGIN = 64 * MIB  # beside the budget
 SIZE = 300 * MIB  # of the model, at least
 CGROUPS = Path("/sys/fs/cgroup")
-
 pytestmark = [
     pytest.mark.usefixtures("in_time"),
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak"),
@@ -70,13 +69,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink()
 
 
-def child(path: Path, budget: int, group: Path | str = "") -> "subprocess.CompletedProcess[str]":
+def child(path: Path, budget: int, group: Path | str = "") -> "CompletedProcess[str]":
     """With the file that takes the processes of a group, if any."""
-    command = [sys.executable, "-c", CHILD, *map(str, (path, budget, group))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return python(CHILD, path, budget, group)
 
 
-def answer(done: "subprocess.CompletedProcess[str]") -> Any:
+def answer(done: "CompletedProcess[str]") -> Any:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.families.test_sparse import sparse
-from conformance.llama.small_models import Small
-from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
+from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     Subject,
     test_batch_limit,
     test_batched_or_alone,
@@ -20,17 +17,24 @@ from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this 
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, streamed_subject, wanted
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
-from engine.gguf_file import GGUFFile
+from conformance.support.budgets import (
+    bits,
+    budgeted,
+    bundled_of,
+    neurons_of,
+    streamed_subject,
+    truth_of,
+    wanted,
+)
+from conformance.support.small_families import SmallFalcon, SmallOPT, sparse
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
 from engine.model import Model
-from engine.offload.bundling import bundle
 from reference.formats import FORMATS
 from reference.op import Array
 from reference.transformer import Weight
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 EVERY, NONE = -1e30, 1e30
 
 
@@ -65,14 +69,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def misses(model: Model) -> int:
     """Neurons that were read."""
-    assert model.offload
-    assert model.offload.neurons
-    return int(model.offload.neurons.window.state.misses.sum())
-
-
-def truth_of(path: Path, **options: Any) -> list[bytes]:
-    with budgeted(path, 0, sparse="on", **options) as model:
-        return bits(model)
+    return int(neurons_of(model).window.state.misses.sum())
 
 
 @each_model
@@ -81,17 +78,15 @@ def test_every_budget_gives_the_bits_of_no_budget(
 ) -> None:
     """From a pool for one block's neurons to one for all: a step may need more than its quota."""
     path = write(tmp_path / "small.gguf")
-    truth, wants = truth_of(path), wanted(path)
+    truth, wants = truth_of(path, sparse="on"), wanted(path)
     shares = []
     for i, budget in enumerate(wants.budgets(5)):
         with budgeted(path, budget, threads=1 + i % 3) as model:
-            assert model.offload
-            assert model.offload.neurons
             assert bits(model) == truth
             once = misses(model)
             assert bits(model) == truth
             twice = misses(model)
-            shares.append(model.offload.neurons.kept_share)
+            shares.append(neurons_of(model).kept_share)
     assert shares[0] < shares[-1] == 1
     assert once == twice
 
@@ -100,16 +95,13 @@ def test_every_budget_gives_the_bits_of_no_budget(
 def test_however_neurons_lie_on_disk(write: Callable[[Path], Path], tmp_path: Path) -> None:
     """Side by side, each matrix by itself, and bundled in the model's own file."""
     path, bundled = write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
-    with GGUFFile(path) as file:
-        bundle(file, bundled)
-    truth = truth_of(path)
-    assert truth_of(bundled) == truth
+    bundled_of(path, bundled)
+    truth = truth_of(path, sparse="on")
+    assert truth_of(bundled, sparse="on") == truth
     for source, several in ((path, True), (path, False), (bundled, True)):
         least = wanted(source, neuron_bundles=several).least
         with budgeted(source, least, neuron_bundles=several, threads=2) as model:
-            assert model.offload
-            assert model.offload.neurons
-            sections = {len(s.sections) for s in model.offload.neurons.sources.values()}
+            sections = {len(s.sections) for s in neurons_of(model).sources.values()}
             assert (sections == {1}) == several
             assert bits(model) == truth
 
@@ -119,7 +111,7 @@ def test_however_neurons_lie_on_disk(write: Callable[[Path], Path], tmp_path: Pa
 def test_any_window(name: str, window: int | None, tmp_path: Path) -> None:
     """However long unused neurons stay, where none can and where all could."""
     path = MODELS[name](tmp_path / "small.gguf")
-    truth, wants = truth_of(path), wanted(path)
+    truth, wants = truth_of(path, sparse="on"), wanted(path)
     read = []
     for budget in (wants.least, wants.all):
         with budgeted(path, budget, neuron_window=window, threads=2) as model:
@@ -136,9 +128,7 @@ def test_a_longer_window_reads_less(tmp_path: Path) -> None:
         with budgeted(path, room, neuron_window=window) as model:
             bits(model)
             read.append(misses(model))
-            assert model.offload
-            assert model.offload.neurons
-            held = int((model.offload.neurons.window.state.slots >= 0).sum())
+            held = int((neurons_of(model).window.state.slots >= 0).sum())
     assert read == sorted(read, reverse=True)
     assert len(set(read)) == 4
     assert read[-1] == held
@@ -162,8 +152,7 @@ def test_with_every_neuron_active_it_is_the_dense_run(tmp_path: Path) -> None:
     """Streamed either way, by neuron and by weight."""
     for name in ("Q8_0", "Q4_K and Q6_K", "falcon"):
         path = MODELS[name](tmp_path / f"{name}.gguf")
-        with budgeted(path, 0, sparse="off") as model:
-            truth = bits(model)
+        truth = truth_of(path, sparse="off")
         for options in ({"threshold": EVERY}, {"sparse": "off"}):
             with budgeted(path, wanted(path, **options).least, **options) as model:
                 assert model.offload
@@ -174,10 +163,8 @@ def test_with_every_neuron_active_it_is_the_dense_run(tmp_path: Path) -> None:
 def test_bundles_of_a_model_that_skips_nothing(tmp_path: Path) -> None:
     """Their matrices stream as wholes."""
     path, bundled = TWO.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
-    with GGUFFile(path) as file:
-        bundle(file, bundled)
-    with budgeted(path, 0, sparse="off") as model:
-        truth = bits(model)
+    bundled_of(path, bundled)
+    truth = truth_of(path, sparse="off")
     with budgeted(bundled, wanted(bundled, sparse="off").least, sparse="off") as model:
         assert model.offload
         assert model.offload.neurons is None
@@ -204,14 +191,11 @@ def test_blocks_that_run_dense_alone(
         assert list(model.config.sparsity.ranks) == [1]
     if bundled:
         path = path.rename(tmp_path / "plain.gguf")
-        with GGUFFile(path) as file:
-            bundle(file, tmp_path / "small.gguf")
+        bundled_of(path, tmp_path / "small.gguf")
         path = tmp_path / "small.gguf"
     wants = wanted(path)
     for budget in (wants.least, wants.all):
         with budgeted(path, budget) as model:
-            assert model.offload
-            assert model.offload.neurons
-            assert model.offload.neurons.blocks == (1,)
+            assert neurons_of(model).blocks == (1,)
             assert any("Q6_K, which runs dense" in note for note in model.notes)
             assert bits(model) == truth

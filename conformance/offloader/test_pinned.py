@@ -15,18 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.offloader.budgets import bits, budgeted, wanted
-from conformance.offloader.disks import Disk, after, healthy
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse
+from conformance.support.budgets import bits, budgeted, bundled_of, neurons_of, truth_of, wanted
+from conformance.support.disks import Disk, after, healthy
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
 from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.gguf_file import GGUFFile
 from engine.model import Model
 from engine.offload import offload
-from engine.offload.bundling import bundle
 from engine.offload.disk import OffloadError
 from engine.offload.neurons import rows_from
 from engine.offload.pinning import hottest
@@ -37,7 +36,6 @@ from kernels.cpu.readers import Readers
 from reference.op import Array
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64), shares=(0.3,) * 3)
 
 # Which ones
@@ -102,9 +100,7 @@ def statistics_of(path: Path, out: Path) -> Path:
 
 def pinned(model: Model) -> list[list[int]]:
     """The slots of each block's neurons that are in no ring."""
-    assert model.offload
-    assert model.offload.neurons
-    window = model.offload.neurons.window
+    window = neurons_of(model).window
     return [
         [slot for slot in window.slots_of(b) if slot != NOWHERE and window.state.after[slot] == -1]
         for b in range(len(window.neurons))
@@ -125,16 +121,14 @@ def test_every_budget_gives_the_bits_of_no_budget(
     """As many are pinned as may be, and they stay where they are."""
     path = write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
-    with budgeted(path, 0, sparse="on") as model:
-        truth = bits(model)
+    truth = truth_of(path, sparse="on")
     several = []
     for i, budget in enumerate(wanted(path).budgets(5)):
         with budgeted(path, budget, activation=statistics, threads=1 + i % 3) as model:
             before = pinned(model)
             assert bits(model) == truth
             assert pinned(model) == before
-            neurons = model.offload.neurons if model.offload else None
-            assert neurons
+            neurons = neurons_of(model)
             s = neurons.window.state
             assert s.pinned.tolist() == [len(slots) for slots in before]
             assert slots_needed(neurons.window.neurons, s.quota, s.pinned) <= len(s.owner)
@@ -148,10 +142,8 @@ def test_however_neurons_lie_on_disk(tmp_path: Path) -> None:
     say of a model holds for its bundled file."""
     path, bundled = SMALL.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
     statistics = statistics_of(path, tmp_path / "counts.npz")
-    with GGUFFile(path) as file:
-        bundle(file, bundled)
-    with budgeted(path, 0, sparse="on") as model:
-        truth = bits(model)
+    bundled_of(path, bundled)
+    truth = truth_of(path, sparse="on")
     for source, together in ((path, True), (path, False), (bundled, True)):
         options = {"neuron_bundles": together, "activation": statistics}
         wants = wanted(source, neuron_bundles=together)
@@ -165,8 +157,7 @@ def test_after_a_fault_they_are_there_still(tmp_path: Path) -> None:
     to where they are."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
-    with budgeted(path, 0, sparse="on") as model:
-        truth = bits(model)
+    truth = truth_of(path, sparse="on")
     wants, disk = wanted(path), Disk(healthy)
     readers = functools.partial(Readers, preadv=disk.address)
     with (
@@ -228,9 +219,7 @@ def test_no_more_is_read_of_a_text_that_they_fit(tmp_path: Path) -> None:
 
     def misses(budget: int, **options: Any) -> tuple[int, int]:
         with budgeted(path, budget, context=256, **options) as model:
-            assert model.offload
-            neurons = model.offload.neurons
-            assert neurons
+            neurons = neurons_of(model)
             for i, token in enumerate(tokens):
                 if i == 40:
                     before = int(neurons.window.state.misses.sum())

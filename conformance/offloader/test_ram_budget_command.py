@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from conformance.disk import small_disk
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, assay, fault
-from conformance.offloader.budgets import bits, budgeted, packed_of, to_the_byte, wanted
-from conformance.offloader.test_direct_file import pages_kept
+from conformance.support.budgets import bits, budgeted, packed_of, to_the_byte, truth_of, wanted
+from conformance.support.full_disk import small_disk
+from conformance.support.page_cache import pages_kept
+from conformance.support.program import Assay, assay, fault
+from conformance.support.small_models import Small
 from engine import packed_weights
 from engine.config import ModelError
 from engine.offload import direct_file
 from engine.options import Options
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 SMALL = Small(format="Q8_0", hidden=256, ffn=512, vocab=300)
 RUN = ("run", "-p", "", "-n", "4", "--temp", "0", "--ignore-eos", "-c", "64", "--json")
 
@@ -133,8 +132,7 @@ def test_a_folder_that_cannot_be_written(inside: Assay, path: Path, cache: Path)
 def test_without_o_direct(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system that refuses it, it runs through the page cache, says so, and leaves nothing
     there."""
-    with budgeted(path, 0) as model:
-        truth = bits(model)
+    truth = truth_of(path)
     monkeypatch.setattr(direct_file, "_accepts", lambda *_: False)
     with budgeted(path, wanted(path).least, threads=2) as model:
         assert bits(model) == truth

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
-from conformance.offloader.disks import Disk, after, healthy, in_turn
-from conformance.offloader.streams import Pings, Stream
+from conformance.support.depth import DEEP
+from conformance.support.disks import Disk, after, healthy, in_turn
+from conformance.support.streams import Pings, Stream
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import File, Readers
 from kernels.cpu.team import Team
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
-
 SCALE = 30 if DEEP else 1
 SHORT = [(k % 3) * 512 + 512 for k in range(60)]
 PASSING = {

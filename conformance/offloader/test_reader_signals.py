@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from conformance.offloader.disks import Disk, healthy, slow
-from conformance.offloader.streams import Stream, read_and_compare
+from conformance.support.disks import Disk, healthy, slow
+from conformance.support.streams import Stream, read_and_compare
 from kernels.cpu import reading
 from kernels.cpu.readers import Readers
 from kernels.cpu.team import Team

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
 )
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
 from conformance.offloader.conftest import SIZE
-from conformance.offloader.disks import Disk, healthy, in_turn
+from conformance.support.depth import DEEP
+from conformance.support.disks import Disk, healthy, in_turn
 from kernels.cpu.readers import File, Readers, iovecs_of
 
 PASSING = {"short": 600, "EINTR": -errno.EINTR, "EAGAIN": -errno.EAGAIN}

@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -11,8 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from conformance.offloader.disks import Disk, healthy, slow
-from conformance.offloader.streams import Stream, read_and_compare
+from conformance.support.child import run, told
+from conformance.support.disks import Disk, healthy, slow
+from conformance.support.streams import Stream, read_and_compare
 from kernels.cpu.readers import Readers, iovecs_of
 from kernels.cpu.team import Team
 
@@ -173,18 +173,14 @@ for i in range(10):
 
 def test_a_forked_child_is_told_to_load_again(path):
     """Readers do not survive fork: a plain error and a clean exit there, and here all goes on."""
-    program = [sys.executable, "-W", "ignore", "-c", FORKED, str(path)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    done = run(sys.executable, "-W", "ignore", "-c", FORKED, path)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_program_may_end_without_closing(path):
     """With reads posted and threads asleep, the interpreter ends at once."""
     program = FORKED.split("wanted =")[0] + "print(int(buffer[7]))"
-    command = [sys.executable, "-c", program, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{path.read_bytes()[7]}\n"
+    assert told(program, path) == f"{path.read_bytes()[7]}\n"
 
 
 def test_no_semaphores(file, monkeypatch):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
-from conformance.offloader.streams import Pings, Stream
+from conformance.support.depth import DEEP
+from conformance.support.streams import Pings, Stream
 from kernels.cpu import reading
 from kernels.cpu.packing import aligned
 from kernels.cpu.readers import File, Readers, iovecs_of

@@ -1,6 +1,6 @@
 """Weights that come from disk while a step runs give the bits of weights in memory.
 
-The laws of dense models' bits (test_bit_identity.py) hold for streamed ones, and the least memory,
+The laws of dense models' bits (support/bit_laws.py) hold for streamed ones, and the least memory,
 all of it and whatever lies between give the same.
 """
 
@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.families.small import SmallFalcon, SmallOPT
-from conformance.llama.small_models import Small
-from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
+from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     Subject,
     test_batch_limit,
     test_batched_or_alone,
@@ -24,11 +22,19 @@ from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this 
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.offloader.budgets import bits, budgeted, packed_of, streamed_subject, wanted
+from conformance.support.budgets import (
+    bits,
+    budgeted,
+    packed_of,
+    streamed_subject,
+    truth_of,
+    wanted,
+)
+from conformance.support.small_families import SmallFalcon, SmallOPT
+from conformance.support.small_models import Small
 from engine.plan import turns
 
 pytestmark = pytest.mark.usefixtures("in_time")
-
 K_QUANTS = Small(format="Q4_K", finer="Q6_K", hidden=256, heads=8, head_dim=32, ffn=256)
 MODELS = {
     "F32": Small(seed=3),
@@ -61,8 +67,7 @@ def subject(
 def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) -> None:
     """From the least that works to all in memory, with one, two and three threads."""
     path = small.write(tmp_path / "small.gguf")
-    with budgeted(path, 0) as model:
-        truth = bits(model)
+    truth = truth_of(path)
     wants, streamed = wanted(path), set()
     assert wants.least < wants.all
     for i, budget in enumerate(wants.budgets(6)):
@@ -82,8 +87,7 @@ def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) 
 def test_packed_or_not(small: Small, tmp_path: Path) -> None:
     """Kernels that take the file's own rows, which are kept on disk as they are."""
     path = small.write(tmp_path / "small.gguf")
-    with budgeted(path, 0, variant="scalar") as model:
-        truth = bits(model)
+    truth = truth_of(path, variant="scalar")
     wants = wanted(path, variant="scalar")
     for budget in (wants.least, (wants.least + wants.all) // 2):
         with budgeted(path, budget, variant="scalar", threads=2) as model:
@@ -109,8 +113,7 @@ def test_another_model_is_packed_anew(tmp_path: Path) -> None:
     truths = []
     for small in seeds:
         small.write(other)
-        with budgeted(other, 0) as model:
-            truths.append(bits(model))
+        truths.append(truth_of(other))
     assert truths[0] != truths[1]
     for small, truth in zip([*seeds, *seeds], truths * 2, strict=True):
         small.write(path)
@@ -124,8 +127,7 @@ def test_another_model_is_packed_anew(tmp_path: Path) -> None:
 def test_what_others_wrote_of_it_is_packed_anew(tmp_path: Path) -> None:
     """A kept file that is cut short or longer is not used."""
     path = K_QUANTS.write(tmp_path / "small.gguf")
-    with budgeted(path, 0) as model:
-        truth = bits(model)
+    truth = truth_of(path)
     least = wanted(path).least
     kept = packed_of(path)
     whole = kept.read_bytes()

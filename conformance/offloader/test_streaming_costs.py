@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from numba.core.runtime import _nrt_python
 
-from conformance.offloader.budgets import budgeted, wanted
-from conformance.offloader.disks import Disk, healthy, slow
-from conformance.offloader.test_faults_of_disk import KINDS, on, write
-from conformance.rtutils.test_arena import allocations
+from conformance.support.allocations import allocations
+from conformance.support.budgets import KINDS, budgeted, on, wanted, write
+from conformance.support.disks import Disk, healthy, slow
 from engine.model import Model
 
 pytestmark = pytest.mark.usefixtures("in_time")

@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.mutants.mutate import mutants
-from conformance.offloader.test_neuron_window import AgainstDicts
+from conformance.support.neuron_window import AgainstDicts
 from kernels.cpu import neuron_window
 
 SOURCE = Path(neuron_window.__file__).read_text()
 # seconds of the processor for a call that takes less than a thousandth; a broken ring has no end
 PATIENCE = 0.2
-
 PLANTED = {
     "most recently used goes first": [
         ("slot = s.after[s.owner.size + block]", "slot = s.before[s.owner.size + block]"),

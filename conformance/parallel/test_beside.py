@@ -1,7 +1,6 @@
 """Threads that wait for each other beside other programs: they sleep, and are woken."""
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from conformance.parallel.shares import LONG, long
-from conformance.parallel.test_stress import LENGTH, Meetings
-from conformance.parallel.test_team import wait_until
+from conformance.support.child import started
+from conformance.support.team import LENGTH, LONG, Meetings, long, wait_until
 from kernels.cpu.cores import allowed_cores
 from kernels.cpu.share import pack_words
 from kernels.cpu.team import LINE, OWN, PARKED, SLEEP, WARY, Program, Team
@@ -37,10 +35,7 @@ def busy_cores(busy: Sequence[int] = CORES) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, before)
         for core in busy:
-            other = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", BUSY, str(core)], stdout=subprocess.PIPE)
-            )
-            stack.callback(other.kill)
+            other = stack.enter_context(started(sys.executable, "-c", BUSY, core))
             assert other.stdout
             other.stdout.readline()
         yield

@@ -6,8 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from conformance.parallel.shares import LONG, long
-from conformance.parallel.test_team import Visits, wait_until
+from conformance.support.team import LONG, Visits, long, wait_until
 from kernels.cpu import cores
 from kernels.cpu.cores import allowed_cores
 from kernels.cpu.share import pack_words

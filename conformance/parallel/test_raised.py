@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEAF
-from conformance.parallel.shares import FAIL, fail
-from conformance.parallel.test_team import Visits, wait_until
-from conformance.rooms import ROOT
+from conformance.support.child import run, told
+from conformance.support.program import DEAF
+from conformance.support.rooms import ROOT
+from conformance.support.team import FAIL, Visits, fail, wait_until
 from kernels.cpu.share import PROTOTYPE, pack_words
 from kernels.cpu.team import PARKED, Program, Team
 
@@ -103,8 +102,8 @@ def test_others_are_left_to_the_hook_that_was_there(unheard):
 INTERRUPTED = """
 import os, signal, threading, time
 import numpy as np
-from conformance.parallel.shares import LONG, long
-from conformance.parallel.test_team import Visits
+from conformance.support.team import LONG, long
+from conformance.support.team import Visits
 from kernels.cpu.share import pack_words
 from kernels.cpu.team import Program, Team
 
@@ -134,10 +133,7 @@ print("went on")
 def test_ctrl_c_waits_for_the_program_and_no_longer():
     """An interrupt in the middle of a long program is raised at its end, all threads done, and the
     team is as good as new."""
-    program = [sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["interrupted True True True", "went on"]
+    assert told(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
 
 
 class Interrupting:
@@ -209,7 +205,5 @@ def test_tests_heed_ctrl_c_where_they_are_started_with_it_ignored():
     """As cron, nohup and `make test &` start them."""
     test = f"{__file__}::{test_ctrl_c_ends_a_loop_of_programs.__name__}"
     program = [*DEAF, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    done = subprocess.run(
-        program, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run(*program, cwd=ROOT)
     assert done.returncode == 0, done.stdout

@@ -8,35 +8,15 @@ import random
 import signal
 import time
 
-import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.conftest import DEEP
-from conformance.parallel.shares import MEET, meet
-from conformance.parallel.test_team import Visits
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from conformance.support.depth import DEEP
+from conformance.support.team import LENGTH, Meetings, Visits
+from kernels.cpu.team import Team
 
 MEETINGS = {2: 5_000_000, 3: 300_000, 8: 100_000}
 SCALE = 30 if DEEP else 1
-LENGTH = 1000  # entries of the longer program
-
-
-class Meetings:
-    """Programs of many meetings and of one, and what they have counted."""
-
-    def __init__(self, n_threads: int, unrest: int) -> None:
-        self.counts = np.zeros((n_threads, 8), np.int64)  # a cache line each
-        chance = np.arange(1, 8 * n_threads + 1, dtype=np.uint64).reshape(n_threads, 8)
-        self.early = np.zeros(n_threads, np.int64)
-        values = {"counts": self.counts, "chance": chance, "unrest": unrest, "early": self.early}
-        entry = meet, pack_words(MEET, values)
-        self.many, self.one = Program([entry] * LENGTH, chance), Program([entry], chance)
-
-    def check(self, meetings: int) -> None:
-        assert_array_equal(self.counts[:, 0], meetings)
-        assert_array_equal(self.early, 0)
 
 
 @pytest.mark.parametrize("n_threads", MEETINGS)

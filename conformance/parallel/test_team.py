@@ -2,7 +2,6 @@
 
 import gc
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -11,54 +10,19 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.parallel.shares import LONG, long
+from conformance.support.child import run
+from conformance.support.team import LONG, Visits, long, wait_until
 from kernels.call import stages
-from kernels.cpu.share import arguments, pack_words, share
+from kernels.cpu.share import pack_words
 from kernels.cpu.team import PARKED, Program, Team
 from kernels.table import find
 from reference.table import OPS
 
-SIGNATURE = "entry: i64, visits: i64[entries threads] -> early: i64[threads]"
-ENTRIES = 40
 every_size = pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
-
-
-@share(SIGNATURE)
-def visit(block, thread, n_threads):
-    """Count a visit, and whoever has not finished the entry before although it is our turn."""
-    entry, visits, early = arguments(block, SIGNATURE)
-    before = entry - 1 if entry > 0 else visits.shape[0] - 1
-    ahead = 1 if entry > 0 else 0
-    for other in range(n_threads):
-        if visits[before, other] != visits[entry, thread] + ahead:
-            early[thread] += 1
-    visits[entry, thread] += 1
-
-
-class Visits:
-    """A program of visits, and its arrays."""
-
-    def __init__(self, n_threads: int) -> None:
-        self.visits = np.zeros((ENTRIES, n_threads), np.int64)
-        self.early = np.zeros(n_threads, np.int64)
-        values = {"visits": self.visits, "early": self.early}
-        blocks = [pack_words(SIGNATURE, {"entry": e, **values}) for e in range(ENTRIES)]
-        self.program = Program([(visit, block) for block in blocks])
-
-    def check(self, runs: int) -> None:
-        assert_array_equal(self.visits, runs)
-        assert_array_equal(self.early, 0)
 
 
 def workers() -> int:
     return threading.active_count()
-
-
-def wait_until(condition, seconds: float = 20.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.005)
 
 
 @every_size
@@ -176,7 +140,7 @@ def test_an_interrupt_between_programs_does_no_harm():
 
 FORKED = """
 import os, sys, time
-from conformance.parallel.test_team import Visits
+from conformance.support.team import Visits
 from kernels.cpu.team import Team
 seen, team = Visits(3), Team(3)
 team.run(seen.program)
@@ -199,8 +163,7 @@ seen.check(2)
 
 def test_a_forked_child_is_told_to_load_again():
     """Threads do not survive fork: the child gets a plain error and exits, the parent goes on."""
-    program = [sys.executable, "-W", "ignore", "-c", FORKED]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    done = run(sys.executable, "-W", "ignore", "-c", FORKED)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import torch_archive
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import Sparse
+from conformance.support import torch_archive
+from conformance.support.program import Assay, fault
+from conformance.support.refusals import refusal
+from conformance.support.small_models import Small, written
+from conformance.support.sparse_files import Sparse
 from engine.aside import OutputError
 from engine.gguf_file import GGUFError, GGUFFile
 from engine.gguf_writer import NewTensor, i32, text, u32, u64, write_gguf
@@ -211,11 +213,7 @@ def test_identity_is_of_the_norms(tmp_path: Path) -> None:
     for name, values in norms.items():
         writer.add_tensor(name, values)
     writer.add_tensor("blk.0.fc1.weight", np.zeros((2, 2), np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with GGUFFile(tmp_path / "norms.gguf") as file:
+    with GGUFFile(written(writer, tmp_path / "norms.gguf")) as file:
         assert statistics.identity(file) == with_norms
 
 
@@ -312,10 +310,7 @@ def by_upstream(path: Path, gpu_idx: list[np.ndarray], capacity: int) -> None:
         writer.add_tensor(f"blk.{i}.gpu_bucket", np.flatnonzero(idx).astype(np.int32))
     writer.add_block_count(len(gpu_idx))
     writer.add_uint64("split.vram_capacity", capacity)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    written(writer, path)
     with path.open("r+b") as file:
         file.write(b"PWRI" + (3).to_bytes(4, "little"))
 
@@ -437,9 +432,7 @@ def test_no_index(model: Path, make: Callable[[Path], None], words: str) -> None
     """Refused by the reader, and made anew with a line that says why."""
     path = path_of(model)
     make(path)
-    with pytest.raises((GpuIndexError, GGUFError), match=words) as error:
-        gpu_index.read(path)
-    assert str(error.value).startswith(f"{path}: ")
+    assert re.search(words, refusal((GpuIndexError, GGUFError), path, gpu_index.read, path))
     found = looked(model, GIB, SPARSE.activations())
     assert found.state == "written"
     assert found.placement.notes[0].startswith(f"{path}: not used: ")

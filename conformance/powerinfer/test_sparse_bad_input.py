@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.test_bad_input import Assay, fault
-from conformance.powerinfer.sparse_files import SmallSparse, Tensors, tampered
+from conformance.support.program import Assay, fault
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse, Tensors, tampered
+from conformance.support.steps import loaded
 from engine import Engine
 from engine.config import ModelError
 from engine.gguf_file import GGUFError
@@ -110,10 +111,9 @@ def test_formats_that_do_not_run_sparse(tmp_path: Path) -> None:
     assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0, which runs dense")
     assert all(known in line for known in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K"))
     for mode, notes in (("auto", [line]), ("off", [])):
-        model = Model(path, Options(threads=1, context=32, sparse=mode))
-        assert model.notes[: len(notes)] == notes
-        assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
-        model.close()
+        with loaded(path, context=32, sparse=mode) as model:
+            assert model.notes[: len(notes)] == notes
+            assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
 
 
 def test_thresholds(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this file's subject
+from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     Subject,
     subject_of,
@@ -16,7 +16,7 @@ from conformance.llama.test_bit_identity import (  # noqa: F401 - laws, of this 
     test_threads,
     test_tree_of_tokens,
 )
-from conformance.powerinfer.sparse_files import SMALL_MODELS
+from conformance.support.sparse_files import SMALL_MODELS
 
 
 @pytest.fixture(params=SMALL_MODELS, scope="module")

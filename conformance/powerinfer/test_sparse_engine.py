@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import reference.transformer as formula
-from conformance.llama.test_step import distances, exact, furthest, logits_of, prompt
-from conformance.powerinfer.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
+from conformance.support import steps
+from conformance.support.formula import distances, exact, furthest, logits_of, prompt
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
 from engine import packed_weights, sparsity
 from engine.config import ModelError
 from engine.gguf_file import GGUFFile
 from engine.model import Model
-from engine.options import Options
 from engine.packed_weights import Jobs, Packed, pack
 from engine.placement import Activations
 from engine.placement.budget import GIB, parts
@@ -67,17 +67,13 @@ def masks_of(small: SmallSparse, tokens: list[int]) -> dict[str, list[Array]]:
 
 def bits(model: Model, tokens: list[int], start: int = 0) -> bytes:
     """The logits after each token, of one step."""
-    where = range(start, start + len(tokens))
-    return model.step(tokens, where, [(0,)] * len(tokens), range(len(tokens))).tobytes()
+    return steps.rows(model, tokens, start).tobytes()
 
 
 @contextmanager
 def loaded(path: Path, **options: Any) -> Iterator[Model]:
-    model = Model(path, Options(**{"threads": 1, "context": 32, "sparse": "on", **options}))
-    try:
+    with steps.loaded(path, **{"context": 32, "sparse": "on", **options}) as model:
         yield model
-    finally:
-        model.close()
 
 
 def ops_of(model: Model, block: int) -> set[str]:

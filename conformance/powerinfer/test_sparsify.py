@@ -13,8 +13,8 @@ import pytest
 
 import reference.transformer
 from conformance.llama.peers.compare import EXACT
-from conformance.llama.spelling import Spelling, letters
-from conformance.llama.test_bad_input import Assay, fault
+from conformance.support.program import Assay, fault
+from conformance.support.spelling import Spelling, letters
 from engine.aside import OutputError
 from engine.gguf_edit import keys_of
 from engine.gguf_file import GGUFFile

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba.core.runtime import _nrt_python, rtsys
+from numba.core.runtime import _nrt_python
 
-from conformance.llama.small_models import Small
+from conformance.support.allocations import allocations
+from conformance.support.small_models import Small
+from conformance.support.steps import loaded
 from engine.graph import Value
 from engine.model import Model
-from engine.options import Options
 from engine.plan import Plan, values_of
 
 SMALL = {
@@ -37,9 +38,8 @@ def model(
 ) -> Iterator[Model]:
     path = small.write(tmp_path_factory.mktemp("arena") / "small.gguf")
     batch, outputs = request.param
-    loaded = Model(path, Options(threads=1, context=64, batch=batch, outputs=outputs))
-    yield loaded
-    loaded.close()
+    with loaded(path, context=64, batch=batch, outputs=outputs) as model:
+        yield model
 
 
 def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
@@ -110,9 +110,8 @@ def test_arena_does_not_grow_with_blocks(tmp_path: Path) -> None:
     sizes = set()
     for blocks in (2, 3, 6):
         path = Small(blocks=blocks, format="Q8_0").write(tmp_path / f"{blocks}.gguf")
-        model = Model(path, Options(threads=1, context=64, batch=16))
-        sizes.add(model.plan.arena_bytes)
-        model.close()
+        with loaded(path, context=64, batch=16) as model:
+            sizes.add(model.plan.arena_bytes)
     assert len(sizes) == 1
 
 
@@ -127,17 +126,6 @@ def test_what_the_arena_held_before_does_not_matter(model: Model) -> None:
             rows.append(model.step([token], [position], [(0,)], [0]).tobytes())
         found.append(rows)
     assert found[0] == found[1]
-
-
-def allocations(model: Model) -> tuple[int, int]:
-    """Peak bytes of Python's heap, and NRT's allocations, of running a ready step once."""
-    tracemalloc.start()
-    before = rtsys.get_allocation_stats()
-    model.team.run(model.plan.program)
-    peak = tracemalloc.get_traced_memory()[1]
-    after = rtsys.get_allocation_stats()
-    tracemalloc.stop()
-    return peak, after.alloc - before.alloc
 
 
 def test_decode_step_allocates_nothing(model: Model) -> None:
@@ -155,8 +143,7 @@ def test_decoding_keeps_nothing(threads: int, tmp_path: Path) -> None:
     """However many steps have run no more memory is held, the list of free cells (8 bytes each)
     aside, and a step's own lists are small."""
     path = Small(format="Q4_0").write(tmp_path / "small.gguf")
-    model = Model(path, Options(threads=threads, context=512))
-    try:
+    with loaded(path, threads=threads, context=512) as model:
         tracemalloc.start()
         for position in range(400):
             model.step([3], [position], [(0,)], [0])
@@ -166,8 +153,6 @@ def test_decoding_keeps_nothing(threads: int, tmp_path: Path) -> None:
         tracemalloc.stop()
         assert held_after - held < 8 * model.cells.capacity
         assert peak - held < 16 * 1024
-    finally:
-        model.close()
 
 
 def test_unused_outputs_are_left_alone(model: Model) -> None:

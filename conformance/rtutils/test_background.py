@@ -1,7 +1,6 @@
 """While a model is loaded, the laws of its kernels are tried, and nothing stays running."""
 
 import os
-import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
@@ -9,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance.rooms import ROOT
+from conformance.support.child import told
+from conformance.support.rooms import ROOT
 from engine.engine import Engine
 from kernels.background import Background
 from kernels.certificates import Store
@@ -61,7 +61,7 @@ os._exit(0)
 
 def test_it_ends_with_whoever_had_it(own_cache):
     """Even if that had no time to close it."""
-    said = subprocess.check_output([sys.executable, "-c", ABANDONED, ADD], cwd=ROOT, text=True)
+    said = told(ABANDONED, ADD, cwd=ROOT)
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(said)).wait(timeout=10)
     assert Store().get(find(ADD)) is None

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from conformance.rooms import ROOT, Copy
+from conformance.support.rooms import ROOT, Copy
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Trials, certify
 from kernels.choose import Chooser, Need, UncertifiedError
@@ -23,8 +23,6 @@ SOFTMAX, SILU, ROPE, LINEAR = (
     for name in ("softmax/cpu/generic", "silu/cpu/generic", "rope_norm/cpu/generic",
                  "linear/cpu/generic/Q4_0")
 )  # fmt: skip
-
-
 CODE = "what every kernel's machine code is said to be"
 
 
@@ -57,7 +55,6 @@ EDITS = (
     "reference/values.py",
     "reference/formats/blocks32.py",
 )
-
 DIGESTS = """
 import json, os, sys
 import kernels, reference

@@ -1,7 +1,6 @@
 """What no trial of finite length sees is refused by how it is made, and by name."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from conformance.support.child import run
 from kernels.certificates import code_of
 from kernels.cpu.atomics import call_share, yield_core
 from kernels.cpu.construction import complaint_about, complaint_about_library
@@ -271,8 +271,7 @@ def library(folder: Path, body: str, *options: str, started: str = "") -> Path:
     exported = "long shared;" if "shared" in body else ""
     text = SOURCE.replace("EXPORTED", exported).replace("STARTED", started)
     source.write_text(text.replace("BODY", body))
-    command = [str(CC), "-O2", "-shared", "-fPIC", *options, str(source), "-o", str(made), "-lm"]
-    subprocess.run(command, check=True, capture_output=True)
+    run(CC, "-O2", "-shared", "-fPIC", *options, source, "-o", made, "-lm", check=True)
     return made
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.rooms import Copy
+from conformance.support.rooms import Copy
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials
 from kernels.choose import Chooser, Need

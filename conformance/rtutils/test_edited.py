@@ -2,13 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from conformance.rooms import Copy, python
+from conformance.support.child import opened, told
+from conformance.support.rooms import Copy
 
 FILE = "kernels/cpu/activations.py"
 RIGHT, WRONG = "target[i] = relu_of(source[i])", "target[i] = relu_of(source[i % 9])"
@@ -29,7 +30,6 @@ try:
 except (RuntimeError, ValueError) as error:
     print(f"{type(error).__name__}: {error}")
 """
-
 ANEW = """
 import json
 from kernels.certificates import Key, Store
@@ -46,9 +46,9 @@ class Living:
     """The process, waiting for its line."""
 
     def __init__(self, copy: Copy, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LIVING, *words], cwd=copy.folder, env=copy.environment(),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self.process = opened(
+            sys.executable, "-c", LIVING, *words, cwd=copy.folder, env=copy.environment(),
+            stdin=PIPE, stderr=None,
         )  # fmt: skip
         assert self.process.stdout
         assert self.process.stdout.readline() == "imported\n"
@@ -71,8 +71,8 @@ def anew(copy: Copy) -> tuple[str, str, str]:
 def test_an_edit_is_noticed_before_anything_is_compiled(copy: Copy) -> None:
     living = Living(copy)
     copy.edit(FILE, RIGHT, WRONG)
-    told = living.answer()
-    assert told == f"EditedError: {copy.folder / FILE} was edited since this process began:" + (
+    said = living.answer()
+    assert said == f"EditedError: {copy.folder / FILE} was edited since this process began:" + (
         " start it anew"
     )
     assert not (copy.folder / "cache").exists()
@@ -121,13 +121,13 @@ def test_bytecode_of_another_source_is_noticed(copy: Copy) -> None:
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
     path = copy.folder / FILE
-    python(copy.folder, environment, "import kernels.cpu.activations")
+    told("import kernels.cpu.activations", cwd=copy.folder, env=environment)
     dates = path.stat()
     copy.edit(FILE, "target[i] = relu_of(source[i])", "target[i] = relu_of(source[0])")
     os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
     asked = "from kernels.table import find; print(find('relu/cpu/generic').share.fingerprint)"
     with pytest.raises(RuntimeError, match=f"EditedError: {path} is not what its .pyc file"):
-        python(copy.folder, environment, asked)
+        told(asked, cwd=copy.folder, env=environment)
     assert copy.python(f"import shutil; shutil.rmtree('kernels/cpu/__pycache__')\n{asked}")
 
 
@@ -161,8 +161,8 @@ print(mine.key, mine.code.kept, values["out"][0])
 def test_a_share_of_a_notebook_is_told_by_its_code(copy: Copy) -> None:
     """By all that it computes with, though no file says so."""
     words = [("2", "3"), ("5", "3"), ("2", "4"), ("2", "3")]
-    told = [python(copy.folder, copy.environment(), HERE, *w).split() for w in words]
-    assert [(kept, float(out)) for _, kept, out in told] == [
+    said = [copy.python(HERE, *w).split() for w in words]
+    assert [(kept, float(out)) for _, kept, out in said] == [
         ("False", 4.0), ("False", 7.0), ("False", 5.0), ("True", 4.0),
     ]  # fmt: skip
-    assert len({key for key, *_ in told}) == 3
+    assert len({key for key, *_ in said}) == 3

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from numba.core import config
 
-from conformance.rooms import Copy, python
-from conformance.rtutils.small_shares import result, share_of
+from conformance.support.child import told
+from conformance.support.rooms import Copy
+from conformance.support.small_shares import result, share_of
 from kernels import cache
 from kernels.certificates import Certificate, Key, Store, code_of
 from kernels.choose import Chooser, Need, UncertifiedError
@@ -90,12 +91,12 @@ def test_code_of_another_setting_is_compiled_apart(tmp_path: Path) -> None:
     copy = Copy(tmp_path)
     plain = copy.environment()
     weak = {**plain, "NUMBA_OPT": "1"}
-    told = [python(tmp_path, e, OPTIMISED).split() for e in (weak, plain, weak, plain)]
-    assert [kept for _, kept, _ in told] == ["False", "False", "True", "True"]
-    assert told[0][::2] == told[2][::2]
-    assert told[1][::2] == told[3][::2]
-    assert told[0][0] != told[1][0]
-    assert told[0][2] != told[1][2]
+    said = [told(OPTIMISED, cwd=tmp_path, env=e).split() for e in (weak, plain, weak, plain)]
+    assert [kept for _, kept, _ in said] == ["False", "False", "True", "True"]
+    assert said[0][::2] == said[2][::2]
+    assert said[1][::2] == said[3][::2]
+    assert said[0][0] != said[1][0]
+    assert said[0][2] != said[1][2]
 
 
 class Planted:
@@ -261,10 +262,10 @@ def test_another_users_folder_is_not_looked_at(
     assert share_of(3).code.kept  # in memory
     assert sorted(folder.rglob("*")) == before
     assert us == os.getuid()
-    told = capfd.readouterr().err.splitlines()
-    assert told[0] == f"assay: {folder} is not used: it belongs to another user"
-    assert told[1].startswith(f"assay: nothing can be kept in {folder}: it is not ours alone")
-    assert len(told) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert said[0] == f"assay: {folder} is not used: it belongs to another user"
+    assert said[1].startswith(f"assay: nothing can be kept in {folder}: it is not ours alone")
+    assert len(said) == 2
 
 
 @posix
@@ -293,11 +294,12 @@ def test_without_a_folder_all_is_in_memory(tmp_path: Path) -> None:
     copy = Copy(tmp_path)
     (tmp_path / "file").write_text("")
     environment = copy.environment() | {"ASSAY_CACHE": str(tmp_path / "file" / "cache")}
-    told = python(tmp_path, environment, f"import os; os.dup2(1, 2)\n{IN_MEMORY}").splitlines()
-    assert told[0].startswith(f"assay: nothing can be kept in {tmp_path}/file/cache: Not a direct")
-    assert told[1] == "relu/cpu/generic"
-    assert len(told) == 3
-    assert not Path(told[2]).exists()
+    program = f"import os; os.dup2(1, 2)\n{IN_MEMORY}"
+    said = told(program, cwd=tmp_path, env=environment).splitlines()
+    assert said[0].startswith(f"assay: nothing can be kept in {tmp_path}/file/cache: Not a direct")
+    assert said[1] == "relu/cpu/generic"
+    assert len(said) == 3
+    assert not Path(said[2]).exists()
 
 
 def test_a_full_disk_is_said_and_worked_around(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from conformance.llama.small_models import Small
+from conformance.support.small_models import Small
+from conformance.support.steps import loaded
 from engine.arena import place
 from engine.graph import Graph, Value
 from engine.model import Model
-from engine.options import Options
 from engine.plan import Step, calls_of, need, values_of, with_kernels
 from engine.shell.program import app
 from kernels.choose import Need
@@ -29,9 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["F32", "BF16", "Q8_0", "Q4_0"], scope="module")
 def model(folder: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
     path = Small(format=request.param, biases=True).write(folder / f"{request.param}.gguf")
-    loaded = Model(path, Options(threads=1, context=64, batch=16, outputs=4))
-    yield loaded
-    loaded.close()
+    with loaded(path, context=64, batch=16, outputs=4) as model:
+        yield model
 
 
 def laid_out(model: Model) -> Iterator[tuple[Step, dict[str, list[int]]]]:
@@ -164,12 +163,11 @@ def test_plan_json_is_the_plan(folder: Path) -> None:
     done = CliRunner().invoke(app, ["plan", str(path), "--batch", "16", "--json"])
     assert done.exit_code == 0
     printed: dict[str, Any] = json.loads(done.stdout)
-    model = Model(path, Options(threads=1, batch=16))
-    plan = model.plan
-    assert printed["arena_bytes"] == plan.arena_bytes
-    assert [row["node"] for row in printed["nodes"]] == [s.node.label for s in plan.steps]
-    assert [row["kernel"] for row in printed["nodes"]] == [s.kernel.name for s in plan.steps]
-    for row, step in zip(printed["nodes"], plan.steps, strict=True):
-        assert row["arena"] == plan.offsets.get(step.output.name)
-        assert row["reads"] == [value.name for value in step.reads()]
-    model.close()
+    with loaded(path, batch=16) as model:
+        plan = model.plan
+        assert printed["arena_bytes"] == plan.arena_bytes
+        assert [row["node"] for row in printed["nodes"]] == [s.node.label for s in plan.steps]
+        assert [row["kernel"] for row in printed["nodes"]] == [s.kernel.name for s in plan.steps]
+        for row, step in zip(printed["nodes"], plan.steps, strict=True):
+            assert row["arena"] == plan.offsets.get(step.output.name)
+            assert row["reads"] == [value.name for value in step.reads()]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from conformance.rooms import ROOT
+from conformance.support.rooms import ROOT
 
 ROW = re.compile(r"\| (.+) \| (.+) \|")
 
@@ -27,5 +27,6 @@ def test_the_page_has_promises():
 
 @pytest.mark.parametrize(("file", "name"), named(), ids=lambda x: x.rpartition("/")[2])
 def test_a_promise_is_held(file: str, name: str):
-    """The test is where the page says."""
-    assert f"\ndef test_{name}(" in (ROOT / file).read_text()
+    """The test is where the page says, or is a law that the file has of its own subject."""
+    text = (ROOT / file).read_text()
+    assert f"\ndef test_{name}(" in text or f"\n    test_{name},\n" in text

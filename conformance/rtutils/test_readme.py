@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.rooms import ROOT
-from conformance.rtutils.pages import Block, Place, blocks, edited
+from conformance.support.pages import Block, Place, blocks, edited
+from conformance.support.rooms import ROOT
 
 README = ROOT / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reports")

@@ -1,6 +1,7 @@
 """The rooms: which way imports run, and that tables, folders and names agree."""
 
 import ast
+import re
 import sys
 from collections.abc import Container, Iterator
 from graphlib import TopologicalSorter
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.rooms import ROOT
+from conformance.conftest import MARKERS
+from conformance.support.rooms import ROOT
 from engine.config import ARCHITECTURES
 from engine.models.table import FAMILIES
 from kernels.table import KERNELS, variants
@@ -24,6 +26,9 @@ ROOMS = {
     "data": {"reference", "engine", "data"},
     "assay": {"reference", "kernels", "engine", "bench", "assay"},
 }
+TEST_IMPORTED = re.compile(
+    r"^\s*(?:from|import) (?:conformance|bench)(?!\.support\.).*\btest_", re.MULTILINE
+)
 TEAM = {  # run, feed or watch kernels
     f"kernels.cpu.{name}"
     for name in ("team", "sequence", "reading", "readers", "streaming", "float_control")
@@ -179,3 +184,21 @@ def test_no_drawer_for_everything():
 def test_every_architecture_has_a_family():
     """What the configuration knows is what the table of models builds."""
     assert FAMILIES.keys() == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("folder", ["conformance", "bench/tests"])
+def test_no_test_imports_a_test(folder):
+    """What tests share is in conformance/support, or in a module of bench/tests that is no test;
+    programs that a test starts, which stand in its text, keep to that, too."""
+    for path in sources(folder):
+        assert not TEST_IMPORTED.findall(path.read_text()), path.name
+
+
+def test_every_folder_of_tests_is_told_of():
+    """A row of docs/tests.md says what each is for and which marker conftest.py gives it."""
+    page = (ROOT / "docs/tests.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| .+ \| (ut_\w+) \|$", page, re.MULTILINE)
+    told = [(folder, marker) for marker, folders in MARKERS.items() for folder in folders]
+    assert sorted(rows) == sorted(told)
+    tested = {path.parent.name for path in sources("conformance") if path.name.startswith("test_")}
+    assert {folder for folder, _ in rows} == tested

@@ -2,11 +2,12 @@
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from conformance.support.child import python, run
 
 PROGRAM = str(Path(sys.executable).with_name("assay"))
 # With PYTHONPATH, and with a file that is not looked for without.
@@ -64,14 +65,6 @@ def spoil(folder: Path, *more: str) -> Path:
     return folder
 
 
-def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that stands in this folder as `python -c` does."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("commands", COMMANDS, ids=lambda commands: commands[0].split()[0])
 @pytest.mark.parametrize("face", FACES)
 def test_files_of_our_names_do_no_harm(face: str, commands: list[str], tmp_path: Path) -> None:
@@ -79,35 +72,28 @@ def test_files_of_our_names_do_no_harm(face: str, commands: list[str], tmp_path:
     program, path, more = FACES[face]
     own = {"ASSAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": path}
     for command in commands:
-        done = subprocess.run(
-            [*program, *shlex.split(command)],
-            cwd=spoil(tmp_path, more),
-            env={**os.environ, **own},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        where = spoil(tmp_path, more)
+        done = run(*program, *shlex.split(command), cwd=where, env={**os.environ, **own})
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
 
 
 def test_the_names_are_those_that_editors_see(tmp_path: Path) -> None:
     """Each is imported when first asked for, from where a type checker is told that it is."""
-    done = python(spoil(tmp_path), NAMES)
+    done = python(NAMES, cwd=spoil(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
 def test_the_package_beside_modules_of_our_names(tmp_path: Path) -> None:
     """The engine, one op and the frames are ours; the user's own data stays the user's."""
     spoil(tmp_path).joinpath("data/__init__.py").write_text("OWN = 1\n")
-    done = python(tmp_path, USE)
+    done = python(USE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_judging_a_kernel(tmp_path: Path) -> None:
     """A child tries it, whatever lies there; what cannot be tried is refused in one line."""
-    done = python(spoil(tmp_path), JUDGE)
+    done = python(JUDGE, cwd=spoil(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         "\"no kernel is called 'nope'\"\nlevel must be quick or full, got 'deep'\n"
@@ -121,7 +107,7 @@ def test_a_module_imported_before_is_named(name: str, tmp_path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     path.touch()
     room = Path(name).parts[0].removesuffix(".py")
-    done = python(tmp_path, f"import {room}, assay; assay.frames")
+    done = python(f"import {room}, assay; assay.frames", cwd=tmp_path)
     place = path.parent if name == "kernels/own.py" else path
     assert done.stderr.splitlines()[-1] == (
         f"ImportError: assay needs its own package {room}, and {place} was imported by that name:"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.llama.small_models import Small
+from conformance.support.small_models import Small
+from conformance.support.steps import loaded
 from engine.graph import Graph, Value
 from engine.model import Model
-from engine.options import Options
 from engine.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
 from engine.stages import stages
 from kernels.call import bind
@@ -33,9 +33,8 @@ def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Model]:
     path = Small(format=request.param, biases=True).write(tmp_path_factory.mktemp("s") / "s.gguf")
-    loaded = Model(path, Options(threads=1, context=64, batch=16, outputs=4))
-    yield loaded
-    loaded.close()
+    with loaded(path, context=64, batch=16, outputs=4) as model:
+        yield model
 
 
 def labels(graph: Graph) -> list[list[str]]:

@@ -1,16 +1,13 @@
-"""A small model that spells, loaded with room for drafts, and the program in this process."""
+"""A small model that spells, loaded with room for drafts."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conformance.llama.conftest import inside
-from conformance.llama.spelling import Spelling
-from conformance.speculation.speculating import CONTEXT, ROOM
+from conformance.support.speculation.speculating import CONTEXT, ROOM
+from conformance.support.spelling import Spelling
 from engine import Engine
-
-__all__ = ["engine", "inside", "shared", "small"]
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.llama.spelling import EOS, LETTERS, TEXT, letters, saying, spelled
-from conformance.speculation.oracle import Oracle
-from conformance.speculation.speculating import (
+from conformance.support.speculation.oracle import Oracle
+from conformance.support.speculation.speculating import (
     VOCAB,
     demand_settled,
     drafting,
@@ -23,6 +22,7 @@ from conformance.speculation.speculating import (
     pieces,
     unmarked,
 )
+from conformance.support.spelling import EOS, LETTERS, TEXT, letters, saying, spelled
 from engine import Engine
 from reference.op import Array
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.speculation.toy import Target, alone, fickle, speak, verify
+from conformance.support.speculation.toy import Target, alone, fickle, speak, verify
 from engine.speculation.drafter import Branches, Draft, Drafter
 from engine.speculation.lookahead import LookaheadDrafter
 from engine.speculation.prompt_lookup import PromptLookupDrafter

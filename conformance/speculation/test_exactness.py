@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from conformance.speculation.exactness import (
+from conformance.support.speculation.exactness import (
     DRAWS,
     EXACT,
     FALSE_ALARM,

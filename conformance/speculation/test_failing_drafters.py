@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.llama.spelling import Spelling, letters
-from conformance.speculation.oracle import Oracle
-from conformance.speculation.speculating import (
+from conformance.support.speculation.oracle import Oracle
+from conformance.support.speculation.speculating import (
     CONTEXT,
     ROOM,
     VOCAB,
@@ -19,6 +18,7 @@ from conformance.speculation.speculating import (
     sampling,
     unmarked,
 )
+from conformance.support.spelling import Spelling, letters
 from engine import Engine, Piece
 from engine.model import Model
 from engine.speculation.drafter import Draft, Verified
@@ -27,7 +27,6 @@ from reference.transformer import Weight
 
 PROMPTS = [letters("the cat sat"), letters("the cat sat on a mat")]
 GREEDY: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True}
-
 trees = pytest.mark.parametrize("siblings", [0, 2], ids=["chains", "trees"])
 
 

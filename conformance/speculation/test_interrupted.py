@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.llama.spelling import TEXT, letters
-from conformance.speculation.oracle import Oracle
-from conformance.speculation.speculating import (
+from conformance.support.speculation.oracle import Oracle
+from conformance.support.speculation.speculating import (
     CONTEXT,
     ROOM,
     VOCAB,
@@ -22,6 +21,7 @@ from conformance.speculation.speculating import (
     sampling,
     unmarked,
 )
+from conformance.support.spelling import TEXT, letters
 from engine import Engine, Piece
 from engine.session import restore, save
 from engine.speculation.drafter import Draft, Verified

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.speculation.toy import alone, fickle, speak, verify
+from conformance.support.speculation.toy import alone, fickle, speak, verify
 from engine.speculation.drafter import Branches
 from engine.speculation.lookahead import LookaheadDrafter, Window
 from engine.speculation.ngram_pool import NgramPool

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.speculation.toy import nobody_asks
 from engine.speculation.drafter import Draft, Verified
 from engine.speculation.prompt_lookup import PromptLookupDrafter
 
@@ -22,10 +23,6 @@ def scan(text: list[int], least: int, longest: int) -> int | None:
 
 def told(step: list[int]) -> Verified:
     return Verified(tuple(step), nobody_asks)
-
-
-def nobody_asks(node: int) -> int:
-    raise AssertionError(node)
 
 
 @given(tokens, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6), lengths,

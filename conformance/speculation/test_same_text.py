@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from conformance.conftest import DEEP
-from conformance.speculation.speculating import demand_settled, pieces, unmarked
-from conformance.speculation.stories import FORMATS, stories
+from conformance.support.depth import DEEP
+from conformance.support.speculation.speculating import demand_settled, pieces, unmarked
+from conformance.support.speculation.stories import FORMATS, stories
 from engine import Engine, Piece
 from engine.speculation.settings import (
     Linear,

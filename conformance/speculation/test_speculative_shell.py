@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.spelling import EOS, Spelling
-from conformance.said import complaints
+from conformance.support.program import complaints
+from conformance.support.small_models import Small
+from conformance.support.spelling import EOS, Spelling
 from engine import Engine, SamplingParams
 from engine.config import ModelError
 from engine.shell.run import GREEN, PLAIN

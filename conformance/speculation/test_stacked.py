@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.llama.small_models import Small
-from conformance.llama.spelling import Spelling
-from conformance.powerinfer.sparse_files import SmallSparse, Tensors, tampered
-from conformance.speculation.oracle import Oracle
-from conformance.speculation.speculating import (
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse, Tensors, tampered
+from conformance.support.speculation.oracle import Oracle
+from conformance.support.speculation.speculating import (
     ROOM,
     demand_settled,
     drafting,
@@ -23,6 +22,7 @@ from conformance.speculation.speculating import (
     sampling,
     unmarked,
 )
+from conformance.support.spelling import Spelling
 from engine import Engine
 from engine.config import ModelError
 from engine.speculation.drafter import Draft, Verified

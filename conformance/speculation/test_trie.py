@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.speculation.test_prompt_lookup import nobody_asks
+from conformance.support.speculation.toy import nobody_asks
 from engine.speculation.drafter import Verified
 from engine.speculation.trie import OUTPUT_WEIGHT, Trie, TrieDrafter
 

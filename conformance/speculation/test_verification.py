@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.speculation.exactness import FORMULAS, law_of_texts, limit, numbered, surprise
-from conformance.speculation.verifying import Outcome, siblings, verifier, verify
+from conformance.support.speculation.exactness import (
+    FORMULAS,
+    law_of_texts,
+    limit,
+    numbered,
+    surprise,
+)
+from conformance.support.speculation.verifying import Outcome, siblings, verifier, verify
 from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
 from engine.speculation.drafter import TEXT, Draft

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.llama.test_tokenizer import BPE, CONTROL, NORMAL, SPM
-from conformance.llama.test_tokenizer import gguf as keys
+from conformance.support.vocabularies import BPE, CONTROL, NORMAL, SPM
+from conformance.support.vocabularies import gguf as keys
 from engine.gguf_file import GGUFFile
 from engine.shell import main
 from engine.speculation.vocabularies import Translation, VocabularyError, check

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from conformance.rtutils.pages import PROGRAM, Place
+from conformance.support.pages import PROGRAM, Place
 
 OUT = Path(__file__).resolve().parents[1] / "pictures/refused.svg"
 WIDTH = 92

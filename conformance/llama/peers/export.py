@@ -9,6 +9,7 @@ import numpy as np
 
 from conformance.llama.peers.checkpoint import Checkpoint
 from conformance.llama.peers.folder import write_folder
+from conformance.support.small_models import written
 from engine.convert import OUTTYPES, convert
 from reference.formats import FORMATS
 from reference.op import Array
@@ -47,8 +48,4 @@ def copied(source: Path, path: Path, format: str, encode: Callable[[Array], Arra
         else:
             kind = gguf.GGMLQuantizationType[format]
             writer.add_tensor(tensor.name, encode(rows), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)

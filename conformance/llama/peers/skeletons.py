@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from conformance.support.small_models import written
 from engine.quantise.mixes import MIXES
 from reference.op import Array
 
@@ -47,11 +48,7 @@ class Skeleton:
         for name in self.names:
             writer.add_tensor(name, rng.random((ROWS, self.elements), np.float32))
         writer.add_tensor("output_norm.weight", np.ones(self.elements, np.float32))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
+        return written(writer, path)
 
     def importance(self) -> dict[str, Array]:
         """As of columns that all matter alike."""

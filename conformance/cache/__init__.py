@@ -1,0 +1,1 @@
+"""Cells, and sessions that outlive a process."""

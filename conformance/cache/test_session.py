@@ -1,0 +1,244 @@
+"""Sessions: what was saved goes on bit for bit, and what is damaged is refused."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from conformance.support.child import python
+from conformance.support.full_disk import full_after
+from conformance.support.small_models import Small
+from engine import Engine, SamplingParams
+from engine.aside import OutputError
+from engine.session import SessionError, restore, save
+from engine.shell.program import app
+from reference.op import Array
+
+SMALL = Small(format="Q4_0", kv_heads=1, seed=9)
+PROMPT = [1, 5, 8, 13, 21, 34, 55]
+OPTIONS: dict[str, Any] = {"threads": 1, "context": 64, "sequences": 2}
+SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 1.1, "top_p": 0.95, "seed": 3},
+    "unseeded": {"temperature": 1.1},
+    "penalised": {"temperature": 0.9, "seed": 3, "frequency_penalty": 0.7,
+                  "repetition_penalty": 1.3, "presence_penalty": 0.2},
+    "dry": {"temperature": 0.9, "seed": 3, "dry_multiplier": 2.0, "dry_sequence_breakers": [7]},
+    "mirostat 1": {"mirostat": 1, "seed": 3, "mirostat_tau": 3.0},
+    "mirostat 2": {"mirostat": 2, "seed": 3, "mirostat_tau": 3.0},
+}  # fmt: skip
+DAMAGED = ("this is no session file", "the session is truncated or damaged")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return SMALL.write(tmp_path_factory.mktemp("session") / "small.gguf")
+
+
+@pytest.fixture
+def engine(model: Path) -> Iterator[Engine]:
+    with Engine.load(model, **OPTIONS) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def other(model: Path) -> Iterator[Engine]:
+    """Another engine, of another size, whose cells are in disorder."""
+    with Engine.load(model, **{**OPTIONS, "threads": 2, "context": 50, "batch": 4}) as loaded:
+        list(loaded.generate(range(3, 30), SamplingParams(n=2, max_tokens=5, seed=1)))
+        yield loaded
+
+
+@pytest.fixture
+def saved(engine: Engine, tmp_path: Path) -> Path:
+    """A session of a few tokens."""
+    list(engine.generate(PROMPT, SamplingParams(max_tokens=4, temperature=0)))
+    path = tmp_path / "talk.session"
+    save(engine, path)
+    return path
+
+
+def drawn(
+    engine: Engine, prompt: list[int], count: int, resume: bool = False, **params: Any
+) -> list[tuple[int, bytes]]:
+    """The tokens drawn, each with the bits of the logits it was drawn from."""
+    seen: list[bytes] = []
+
+    def note(_: list[int], logits: Array) -> Array:
+        seen.append(logits.tobytes())
+        return logits
+
+    asked = SamplingParams(max_tokens=count, ignore_eos=True, logits_processors=[note], **params)
+    tokens = [piece.token for piece in engine.generate(prompt, asked, resume=resume)]
+    return list(zip(tokens, seen, strict=True))
+
+
+def refusal(engine: Engine, path: Path) -> str:
+    """The line with which the session is refused; the engine holds what it held."""
+    before = list(engine.text.held), list(engine.text.drawn), engine.sampler_state
+    with pytest.raises(SessionError) as caught:
+        restore(engine, path)
+    assert (list(engine.text.held), list(engine.text.drawn), engine.sampler_state) == before
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ")
+    assert line.isprintable()
+    return line.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
+def test_goes_on_as_if_never_stopped(
+    engine: Engine, other: Engine, tmp_path: Path, params: dict[str, Any]
+) -> None:
+    """Saved after some tokens and restored elsewhere, a generation draws the same tokens from the
+    same bits, and evaluates nothing twice."""
+    path = tmp_path / "talk.session"
+    begun = drawn(engine, PROMPT, 6, **params)
+    save(engine, path)
+    going_on = drawn(engine, PROMPT + [token for token, _ in begun], 9, resume=True, **params)
+    tokens = restore(other, path)
+    assert tokens == PROMPT + [token for token, _ in begun]
+    assert drawn(other, tokens, 9, resume=True, **params) == going_on
+    assert other.timings.prompt.tokens == 1
+    if "unseeded" not in params and ("seed" in params or params["temperature"] == 0):
+        engine.reset()
+        assert drawn(engine, PROMPT, 15, **params) == begun + going_on
+
+
+def test_saved_in_the_midst(engine: Engine, other: Engine, tmp_path: Path) -> None:
+    """A generation that was left at any token is saved with all tokens that it gave."""
+    params = SamplingParams(temperature=0, max_tokens=12)
+    whole = [piece.token for piece in engine.generate(PROMPT, params)]
+    for count in (1, 2, 7):
+        engine.reset()
+        running = engine.generate(PROMPT, params)
+        given = [next(running).token for _ in range(count)]
+        running.close()  # type: ignore[attr-defined]
+        save(engine, tmp_path / "talk.session")
+        tokens = restore(other, tmp_path / "talk.session")
+        assert tokens == PROMPT + given
+        rest = other.generate(tokens, replace(params, max_tokens=12 - count), resume=True)
+        assert given + [piece.token for piece in rest] == whole
+
+
+def test_nothing_to_save(engine: Engine, other: Engine, tmp_path: Path) -> None:
+    """An engine that holds nothing gives a session of nothing."""
+    save(engine, tmp_path / "empty.session")
+    assert restore(other, tmp_path / "empty.session") == []
+    assert drawn(other, PROMPT, 4, temperature=0.0) == drawn(engine, PROMPT, 4, temperature=0.0)
+
+
+def test_saved_again_is_the_same_file(other: Engine, saved: Path, tmp_path: Path) -> None:
+    """Restoring and saving gives the file back, byte for byte."""
+    restore(other, saved)
+    save(other, tmp_path / "again.session")
+    assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
+
+
+def test_cells_of_a_failed_step_are_not_saved(engine: Engine, saved: Path, tmp_path: Path) -> None:
+    """Cells beyond the tokens held, as a step leaves that was cut off, are no part of the file."""
+    engine.model.cells.place([len(engine.text.held)], [(0,)])
+    save(engine, tmp_path / "again.session")
+    assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
+
+
+def test_other_models_are_refused(saved: Path, model: Path, tmp_path: Path) -> None:
+    """A session goes on with the model that made it, wherever its file lies, and with no other."""
+    copy = shutil.copy(model, tmp_path / "copy.gguf")
+    with Engine.load(copy, **OPTIONS) as same:
+        assert restore(same, saved)[: len(PROMPT)] == PROMPT
+    for other in (replace(SMALL, seed=10), replace(SMALL, format="Q8_0")):
+        with Engine.load(other.write(tmp_path / "other.gguf"), **OPTIONS) as engine:
+            assert refusal(engine, saved) == "this session is of another model"
+
+
+def test_other_caches_are_refused(saved: Path, model: Path) -> None:
+    """Another cache format, or a context too small, is refused with both values."""
+    with Engine.load(model, **OPTIONS, kv_format="F32") as engine:
+        assert refusal(engine, saved) == "its cache is in F16, the engine's in F32"
+    with Engine.load(model, **{**OPTIONS, "context": 9}) as engine:
+        assert refusal(engine, saved) == "it holds 10 tokens, the context 9"
+
+
+def test_truncated_sessions_are_refused(engine: Engine, saved: Path) -> None:
+    """No file that lacks bytes at its end is gone on from."""
+    for size in reversed(range(saved.stat().st_size)):
+        os.truncate(saved, size)
+        assert refusal(engine, saved) in DAMAGED
+
+
+def test_damaged_sessions_are_refused(engine: Engine, saved: Path) -> None:
+    """No file with a flipped bit, or with bytes added, is gone on from."""
+    whole = saved.read_bytes()
+    with saved.open("r+b", buffering=0) as file:
+        for i, byte in enumerate(whole):
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << i % 8]), i)
+            assert refusal(engine, saved) in DAMAGED
+            os.pwrite(file.fileno(), bytes([byte]), i)
+        assert restore(engine, saved)
+        os.pwrite(file.fileno(), b"\0", len(whole))
+        assert refusal(engine, saved) in DAMAGED
+
+
+def fail_fsync(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_leaves_the_old_file(
+    engine: Engine, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that cannot be written leaves the one before it, and nothing beside it."""
+    before = saved.read_bytes()
+    list(engine.generate(PROMPT[:3], SamplingParams(max_tokens=9)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_fsync)
+        with pytest.raises(OutputError, match="no space left"):
+            save(engine, saved)
+    with full_after(100), pytest.raises(OutputError, match="too large"):
+        save(engine, saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from engine import Engine, SamplingParams
+from engine.session import save
+Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+with Engine.load(sys.argv[1], threads=1) as engine:
+    list(engine.generate([3, 4, 5], SamplingParams(max_tokens=2)))
+    save(engine, sys.argv[2])
+"""
+
+
+def test_killed_before_the_rename(engine: Engine, model: Path, saved: Path) -> None:
+    """A process killed after writing, before the rename, leaves the old session whole."""
+    before = saved.read_bytes()
+    done = python(KILLED, model, saved)
+    assert done.returncode == -signal.SIGKILL
+    assert saved.read_bytes() == before
+    assert restore(engine, saved)
+
+
+def test_session_of_the_program(model: Path, tmp_path: Path) -> None:
+    """`assay run --session` twice gives the tokens of one run twice as long."""
+
+    def run(*options: str) -> list[int]:
+        done = CliRunner().invoke(
+            app, ["run", str(model), "--json", "--seed", "1", "-t", "1", "--ignore-eos", *options]
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["tokens"]
+
+    talk = str(tmp_path / "talk.session")
+    whole = run("-p", "7 8", "-n", "12")
+    assert run("-p", "7 8", "-n", "5", "--session", talk) == whole[:5]
+    assert run("-p", "", "-n", "7", "--session", talk) == whole[5:]

@@ -1,0 +1,393 @@
+"""`assay convert`: whether tensors and constants arrive, and what bad folders give.
+
+The logits of what it writes are judged by test_peer_goldens.py and test_transformers.py.
+"""
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from conformance.llama.peers.checkpoint import CHECKPOINTS, LLAMA3, YARN
+from conformance.llama.peers.folder import (
+    words,
+    write_folder,
+    write_json,
+    write_safetensors,
+    write_weights,
+)
+from conformance.support import torch_archive
+from conformance.support.full_disk import full_after
+from engine.aside import OutputError
+from engine.convert import FAMILIES, CheckpointError, conversion, convert
+from engine.gguf_file import GGUFFile
+from engine.shell.program import app
+from reference.formats import FORMATS
+from reference.op import Array
+
+SMALL = CHECKPOINTS["grouped_query"]
+Q_PROJ, LM_HEAD = "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"
+SAMPLES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": LM_HEAD,
+    "blk.1.attn_v.weight": "model.layers.1.self_attn.v_proj.weight",
+    "blk.1.ffn_down.weight": "model.layers.1.mlp.down_proj.weight",
+    "blk.1.ffn_norm.weight": "model.layers.1.post_attention_layernorm.weight",
+}
+
+
+def tensors(path: Path) -> dict[str, tuple[str, Array]]:
+    """Formats and stored bytes by name."""
+    with GGUFFile(path) as file:
+        return {n: (i.type_name, file.tensor(n).copy()) for n, i in file.tensors.items()}
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    with GGUFFile(path) as file:
+        return file.metadata
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(SMALL, tmp_path / "model")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_weights_arrive_bit_for_bit(tmp_path: Path, out: Path, dtype: str) -> None:
+    """In the format that they come in, matrices keep their bits; vectors become F32."""
+    convert(write_folder(SMALL, tmp_path / "model", dtype), out, dtype)
+    found, layout = tensors(out), FORMATS[dtype]
+    for ours, theirs in SAMPLES.items():
+        weight = SMALL.weights()[theirs]
+        exact = layout.quantise(weight)
+        if weight.ndim == 1:
+            exact = layout.dequantise(exact).view(np.uint8)
+        kind, stored = found[ours]
+        assert kind == ("F32" if weight.ndim == 1 else dtype)
+        assert np.array_equal(stored, exact), ours
+    assert len(found) == len(SMALL.weights())
+
+
+def test_queries_and_keys_are_turned_head_by_head(folder: Path, out: Path) -> None:
+    """Row 2i of a head was row i, row 2i + 1 was row i + head_dim / 2."""
+    convert(folder, out, "F32")
+    stored = tensors(out)["blk.0.attn_q.weight"][1].view(np.float32)
+    weight, size = SMALL.weights()[Q_PROJ], SMALL.head_dim
+    for head in range(SMALL.num_attention_heads):
+        for i in range(size // 2):
+            for k in range(2):
+                theirs = weight[head * size + i + k * size // 2]
+                assert np.array_equal(stored[head * size + 2 * i + k], theirs)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_shards_give_the_same_file(folder: Path, tmp_path: Path, out: Path, index: bool) -> None:
+    """Several files, with an index or counted, are one model; so are rows a few at a time."""
+    convert(folder, out, "Q8_0", "name")
+    parts = write_folder(SMALL, tmp_path / "parts", shards=3, index=index)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversion, "PIECE", 100)
+        convert(parts, tmp_path / "parts.gguf", "Q8_0", "name")
+    assert out.read_bytes() == (tmp_path / "parts.gguf").read_bytes()
+
+
+def test_blocks_are_those_of_the_gguf_package(tmp_path: Path, out: Path) -> None:
+    """Q8_0 is quantised as llama.cpp's own package does."""
+    checkpoint = CHECKPOINTS["blocks"]
+    done = convert(write_folder(checkpoint, tmp_path / "model"), out, "Q8_0")
+    kind, stored = tensors(out)["token_embd.weight"]
+    weight = checkpoint.weights()["model.embed_tokens.weight"]
+    wanted = gguf.quants.quantize(weight, gguf.GGMLQuantizationType.Q8_0)
+    assert (kind, done.notes) == ("Q8_0", [])
+    assert np.array_equal(stored, wanted)
+
+
+def test_rows_of_no_whole_blocks_fall_back(folder: Path, out: Path) -> None:
+    """Rows of 48 cannot be Q8_0: they are F16, and it is said of which tensors."""
+    done = convert(folder, out, "Q8_0")
+    kinds = {kind for kind, stored in tensors(out).values() if stored.ndim == 2}
+    assert kinds == {"F16"}
+    assert done.notes == [n for n in done.notes if "no whole blocks of Q8_0: token_embd" in n]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_tied_embeddings_have_no_output(tmp_path: Path, out: Path, kept: bool) -> None:
+    """Whether or not the checkpoint holds the embedding twice."""
+    checkpoint = CHECKPOINTS["tied"]
+    folder = write_folder(checkpoint, tmp_path / "model")
+    weights = checkpoint.weights()
+    extra = {LM_HEAD: weights["model.embed_tokens.weight"]} if kept else {}
+    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32)}
+    write_weights(folder, weights | extra | old)
+    convert(folder, out, "F32")
+    assert len(tensors(out)) == len(weights)
+    assert "output.weight" not in tensors(out)
+
+
+def test_constants_are_as_llama_cpp_writes_them(folder: Path, out: Path) -> None:
+    """Keys of the model's sizes, and of the file itself."""
+    convert(folder, out, "BF16", "Small")
+    found = metadata(out)
+    wanted = {
+        "general.architecture": "llama", "general.type": "model", "general.name": "Small",
+        "general.file_type": gguf.LlamaFileType.MOSTLY_BF16, "general.quantization_version": 2,
+        "general.size_label": "46K", "llama.block_count": 2, "llama.context_length": 256,
+        "llama.embedding_length": 48, "llama.feed_forward_length": 88,
+        "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+        "llama.attention.key_length": 12, "llama.rope.dimension_count": 12,
+        "llama.vocab_size": 67, "llama.rope.freq_base": 10000.0,
+    }  # fmt: skip
+    assert {key: found[key] for key in wanted} == wanted
+    assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
+
+
+def test_a_model_has_its_folders_name(folder: Path, tmp_path: Path, out: Path) -> None:
+    """In Hugging Face's cache that is a hash, and the model's name stands above."""
+    convert(folder, out)
+    assert metadata(out)["general.name"] == "model"
+    cached = tmp_path / "models--org--Small-1M" / "snapshots" / "0123abc"
+    convert(write_folder(SMALL, cached), out)
+    assert metadata(out)["general.name"] == "Small-1M"
+
+
+@pytest.mark.parametrize("scaling", [LLAMA3, YARN, {"type": "linear", "factor": 2.0}, None])
+def test_both_spellings_of_rope_give_the_same_file(
+    tmp_path: Path, out: Path, scaling: dict[str, Any] | None
+) -> None:
+    """rope_theta and rope_scaling of transformers 4, rope_parameters of 5."""
+    old = replace(SMALL, rope_theta=5e5, rope_scaling=scaling)
+    convert(write_folder(old, tmp_path / "model"), out, "F32")
+    parameters = {"rope_theta": 5e5, **(scaling or {"rope_type": "default"})}
+    new = {"rope_parameters": parameters, "rope_theta": None, "rope_scaling": None}
+    other = tmp_path / "other.gguf"
+    convert(write_folder(old, tmp_path / "model", **new), other, "F32")
+    assert out.read_bytes() == other.read_bytes()
+    assert ("rope_freqs.weight" in tensors(out)) == (scaling == LLAMA3)
+
+
+def rewrite(folder: Path, name: str = "config.json", **fields: Any) -> None:
+    path = folder / name
+    write_json(path, (json.loads(path.read_bytes()) if path.exists() else {}) | fields)
+
+
+def reweigh(folder: Path, **changed: Array | None) -> None:
+    """Other weights: of another value, or None for none."""
+    weights = SMALL.weights() | {name.replace("__", "."): w for name, w in changed.items()}
+    write_weights(folder, {n: w for n, w in weights.items() if w is not None})
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def with_one(value: float) -> Array:
+    weight = SMALL.weights()[Q_PROJ]
+    weight[3, 5] = value
+    return weight
+
+
+def shards_but_one(folder: Path, index: bool) -> None:
+    (folder / "model.safetensors").unlink()
+    write_weights(folder, SMALL.weights(), shards=3, index=index)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+
+
+def as_integers(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"dtype": "F32"', b'"dtype": "I32"'))
+
+
+Spoil = Callable[[Path], object]
+FAULTS: dict[str, tuple[Spoil, str]] = {
+    "no folder": (lambda f: f.rename(f.with_name("gone")), "model: this is not a folder"),
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json: cannot be read: no such"),
+    "config no JSON": (lambda f: cut(f / "config.json", 20), "config.json: this is not JSON"),
+    "config a list": (lambda f: write_json(f / "config.json", []), "want a JSON object, got list"),
+    "an unknown architecture": (
+        lambda f: rewrite(f, architectures=["BertModel"]),
+        "'BertModel' is not known; known are LlamaForCausalLM, .*Qwen2ForCausalLM",
+    ),
+    "no architecture": (lambda f: rewrite(f, architectures=None), "architectures must name one"),
+    "a window": (
+        lambda f: rewrite(f, architectures=["MistralForCausalLM"], sliding_window=64),
+        "sliding_window is 64, .*: set it to null and max_position_embeddings to 64",
+    ),
+    "windows in layers": (
+        lambda f: rewrite(f, architectures=["Qwen2ForCausalLM"], use_sliding_window=True),
+        "use_sliding_window: this engine",
+    ),
+    "another activation": (lambda f: rewrite(f, hidden_act="gelu"), "hidden_act is 'gelu'"),
+    "quantised": (
+        lambda f: rewrite(f, quantization_config={"quant_method": "gptq"}), r"already \(gptq\)"
+    ),
+    "a size missing": (lambda f: rewrite(f, hidden_size=None), "hidden_size is missing"),
+    "a size in words": (lambda f: rewrite(f, hidden_size="48"), "hidden_size must be a count"),
+    "an unknown rope": (
+        lambda f: rewrite(f, rope_scaling={"type": "dynamic", "factor": 2.0}),
+        "rope_type is 'dynamic'",
+    ),
+    "rope of a part": (lambda f: rewrite(f, partial_rotary_factor=0.5), "partial_rotary_factor"),
+    "odd sizes": (lambda f: rewrite(f, num_key_value_heads=3), "no multiple of head_count_kv 3"),
+    "a missing shard": (lambda f: shards_but_one(f, True), "00002-of-00003.* shard is missing"),
+    "a shard not counted": (lambda f: shards_but_one(f, False), "00002-of-00003.* is missing"),
+    "a strange shard": (
+        lambda f: rewrite(f, "model.safetensors.index.json", weight_map={"a": "../x"}),
+        "'../x' is not a file beside it",
+    ),
+    "an index of more": (
+        lambda f: rewrite(
+            f, "model.safetensors.index.json", weight_map={"a": "model.safetensors"}
+        ),
+        "no shard has tensor 'a'",
+    ),
+    "a tensor twice": (
+        lambda f: (
+            write_safetensors(f / "b", {LM_HEAD: ("F32", SMALL.weights()[LM_HEAD])}),
+            rewrite(
+                f, "model.safetensors.index.json",
+                weight_map={"a": "model.safetensors", LM_HEAD: "b"},
+            ),
+        ),
+        "another shard has a tensor 'lm_head.weight', too",
+    ),
+    "cut short": (
+        lambda f: cut(f / "model.safetensors", 60_000),
+        "model.safetensors: not a whole safetensors file",
+    ),
+    "a pointer": (
+        lambda f: (f / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/"),
+        "a Git LFS pointer",
+    ),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "there are no weights"),
+    "integers": (as_integers, "is I32; readable are F32, F16, BF16"),
+    "a tensor missing": (lambda f: reweigh(f, lm_head__weight=None), "lm_head.weight is missing"),
+    "a tensor too many": (
+        lambda f: reweigh(f, model__layers__0__mlp__up_proj__bias=np.zeros(88, np.float32)),
+        "tensor model.layers.0.mlp.up_proj.bias has no place",
+    ),
+    "another shape": (
+        lambda f: reweigh(f, lm_head__weight=np.zeros((67, 47), np.float32)),
+        r"lm_head.weight is \[67, 47\], not \[67, 48\]",
+    ),
+    "NaN": (
+        lambda f: reweigh(f, **{Q_PROJ.replace(".", "__"): with_one(np.nan)}),
+        f"{Q_PROJ}: element 5 of row 3 is nan",
+    ),
+    "too large": (
+        lambda f: reweigh(f, **{Q_PROJ.replace(".", "__"): with_one(-65536.0)}),
+        f"{Q_PROJ}: element 5 of row 3 is -65536, which F16 cannot hold",
+    ),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "there is no tokenizer"),
+    "no tokenizer but a strange one": (
+        lambda f: (f / "tokenizer.json").rename(f / "tokenizer.model"),
+        "not a SentencePiece model",
+    ),
+    "too many tokens": (
+        lambda f: write_json(f / "tokenizer.json", words(68)), "68 tokens, but the model has 67"
+    ),
+    "a tokenizer of another kind": (
+        lambda f: rewrite(
+            f, "tokenizer.json", model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+        ),
+        "of type WordLevel",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
+def test_bad_folders_give_one_line(folder: Path, out: Path, spoil: Spoil, line: str) -> None:
+    """Which names the file and the fault; an older file stays, and nothing else is there."""
+    out.write_bytes(b"older")
+    spoil(folder)
+    before = sorted(path.name for path in out.parent.iterdir())
+    with pytest.raises(CheckpointError, match=line) as caught:
+        convert(folder, out, "F16")
+    assert "\n" not in str(caught.value)
+    assert out.read_bytes() == b"older"
+    assert sorted(path.name for path in out.parent.iterdir()) == before
+
+
+def test_pickles_give_the_same_file(folder: Path, tmp_path: Path, out: Path) -> None:
+    """PyTorch's own files, without PyTorch; what is no table of tensors is refused."""
+    convert(folder, out, "F32")
+    pickle = folder / "pytorch_model.bin"
+    torch_archive.save(OrderedDict(SMALL.weights()), pickle)
+    (folder / "model.safetensors").unlink()
+    convert(folder, tmp_path / "other.gguf", "F32")
+    assert out.read_bytes() == (tmp_path / "other.gguf").read_bytes()
+    for other, line in (
+        ([np.zeros(2)], "this is not a table of tensors"),
+        ({Q_PROJ: "a"}, f"{Q_PROJ!r} in it is no tensor"),
+        (SMALL.weights() | {Q_PROJ: np.zeros((48, 48), np.int32)}, "is I32; readable are F32"),
+    ):
+        torch_archive.save(other, pickle)
+        with pytest.raises(CheckpointError, match=rf"pytorch_model\.bin: .*{line}|model: .*{line}"):
+            convert(folder, out)
+    torch_archive.save(SMALL.weights(), pickle)
+    with pytest.raises(CheckpointError, match="cut short while it was read"):
+        convert(folder, out, watch=lambda *_: os.truncate(pickle, 2000))
+
+
+def test_a_folder_that_changes_is_refused(folder: Path, out: Path) -> None:
+    """A shard that is written to while it is read."""
+    weights = folder / "model.safetensors"
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        convert(folder, out, watch=lambda *_: os.utime(weights, (1, 1)))
+    with pytest.raises(CheckpointError, match="cut short while it was read"):
+        convert(folder, out, watch=lambda *_: os.truncate(weights, 2000))
+    assert not out.exists()
+
+
+def test_what_cannot_be_written_is_not(folder: Path, tmp_path: Path) -> None:
+    """A folder, a missing one, a file of the model; nothing is left of it."""
+    weights = folder / "model.safetensors"
+    before = weights.read_bytes()
+    for place, line in (
+        (folder, "is not a file"),
+        (tmp_path / "none" / "a.gguf", "there is no folder"),
+        (weights, "it is a file of the model"),
+    ):
+        with pytest.raises(OutputError, match=line):
+            convert(folder, place)
+    assert weights.read_bytes() == before
+
+
+def test_a_full_disk_leaves_nothing(folder: Path, out: Path) -> None:
+    """No room for more than 4096 bytes."""
+    with full_after(4096), pytest.raises(OutputError, match="cannot be written: file too large"):
+        convert(folder, out)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["model"]
+
+
+def test_the_command_says_what_it_wrote(folder: Path, out: Path) -> None:
+    """To people and to programs."""
+    run = CliRunner().invoke
+    told = run(app, ["convert", str(folder), str(out), "--outtype", "q8_0", "--json"])
+    found = json.loads(told.stdout)
+    assert (told.exit_code, found["tensors"]) == (0, len(SMALL.weights()))
+    assert "no whole blocks of Q8_0" in found["notes"][0]
+    told = run(app, ["convert", str(folder), str(out)])
+    assert (told.exit_code, told.stdout) == (0, f"{out}: 21 tensors, 0.1 MB\n")
+    assert run(app, ["convert", str(folder), str(out), "--outtype", "q9"]).exit_code == 2
+
+
+def test_every_family_is_listed() -> None:
+    """`--print-supported-models` needs nothing else."""
+    told = CliRunner().invoke(app, ["convert", "--print-supported-models"])
+    assert told.exit_code == 0
+    for family in FAMILIES:
+        assert all(name in told.stdout for name in family.architectures)

@@ -1,0 +1,261 @@
+"""`assay imatrix`: squares of what the reference's matrices meet, and both file formats."""
+
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from conformance.llama.peers.compare import EXACT
+from conformance.support.program import Assay, fault
+from conformance.support.refusals import refusal
+from conformance.support.small_models import Small
+from data.golden import FOLDER
+from engine import Engine
+from engine.embedded import resolve
+from engine.gguf_file import GGUFError
+from engine.gguf_writer import NewTensor, text, write_gguf
+from engine.quantise.importance import LEAST, Importance, ImportanceError, read, write
+from reference.linear import linear
+from reference.op import Array
+from reference.transformer import transformer
+
+HELD_OUT = FOLDER.parent / "story" / "held_out.txt"
+TIED = Small(blocks=2, tied=True, biases=True)
+CHUNKS = [[1, *range(5 + i, 45 + i)] for i in range(3)]
+
+
+def observed(path: Path, **options: Any) -> dict[str, Array]:
+    """Sums of squares over all chunks."""
+    with Engine.load(path, context=64, observe=True, kv_format="F32", **options) as engine:
+        for chunk in CHUNKS:
+            engine.reset()
+            engine.model.evaluate(chunk, 0)
+        return {name: sums.copy() for name, sums in engine.model.observed.by_weight().items()}
+
+
+def by_reference(model: Small) -> dict[str, Array]:
+    """The same in float64, from the reference's activations."""
+    weights, norms = model.tensors()
+    names = {id(weight.data): name for name, weight in weights.items()}
+    found: dict[str, Array] = {}
+
+    def seen(x: Array, weight: Array, format: str) -> Array:
+        name = names[id(weight)]
+        squares = (x.astype(np.float64) ** 2).sum(axis=0)
+        found[name] = found.get(name, np.zeros_like(squares)) + squares
+        return linear(x, weight, format)
+
+    for chunk in CHUNKS:
+        transformer(np.array(chunk, np.int32), weights, norms, model.shape(), seen)
+    return {name: sums for name, sums in found.items() if name.startswith("blk.")}
+
+
+@pytest.mark.parametrize("model", [Small(format="F16"), TIED], ids=["f16", "tied"])
+def test_sums_are_those_of_the_reference(tmp_path: Path, model: Small) -> None:
+    """Of every matrix but the output's, over all tokens of all chunks: activations are as near as
+    float32 ones are, of which a norm's relative error is the root of EXACT."""
+    ours, theirs = observed(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
+    assert set(ours) == set(theirs)
+    for name, sums in theirs.items():
+        assert np.abs(ours[name] - sums).max() <= 2 * EXACT**0.5 * sums.max(), name
+
+
+def test_batches_and_threads_do_not_matter(tmp_path: Path) -> None:
+    """Tokens are added in their order however they come: the same bits."""
+    path = Small(format="Q4_0").write(tmp_path / "m.gguf")
+    want = observed(path, threads=1)
+    for options in ({"threads": 2}, {"threads": 2, "batch": 7}, {"threads": 1, "batch": 1}):
+        found = observed(path, **options)
+        assert found.keys() == want.keys()
+        assert all(np.array_equal(found[name], want[name]) for name in want), options
+
+
+# Files
+
+
+def sums_of(*names: str) -> dict[str, Array]:
+    rng = np.random.default_rng(4)
+    return {name: rng.random(5 + i) ** 4 * 100 for i, name in enumerate(names)}
+
+
+def test_read_back(tmp_path: Path) -> None:
+    """What was written is read, as means; the `gguf` package finds what llama.cpp looks for."""
+    out, sums = tmp_path / "i.gguf", sums_of("blk.1.b.weight", "blk.0.a.weight")
+    write(out, sums, 30, ("a.txt",), 3, 10)
+    found = read(out)
+    assert (found.source, found.texts, found.chunks) == ("i.gguf", ("a.txt",), 3)
+    for name, columns in sums.items():
+        means = columns.astype(np.float32) / np.float32(30)
+        assert np.array_equal(found.columns[name], means)
+    peer = gguf.GGUFReader(out)
+    assert peer.fields["general.type"].contents() == "imatrix"
+    assert peer.fields["imatrix.datasets"].contents() == ["a.txt"]
+    assert peer.fields["imatrix.chunk_count"].contents() == 3
+    assert peer.fields["imatrix.chunk_size"].contents() == 10
+    shapes = {t.name: (t.tensor_type.name, *map(int, t.shape)) for t in peer.tensors}
+    assert shapes["blk.1.b.weight.in_sum2"] == ("F32", 5, 1)
+    assert shapes["blk.1.b.weight.counts"] == ("F32", 1, 1)
+    assert found.provenance()["quantize.imatrix.entries_count"][1] == 2
+
+
+def word(text: str) -> bytes:
+    return struct.pack("<i", len(text.encode())) + text.encode()
+
+
+def legacy(*entries: tuple[str, int, list[float]], tail: tuple[int, str] | None = None) -> bytes:
+    """A file of llama.cpp's first format."""
+    data = struct.pack("<i", len(entries))
+    for name, calls, sums in entries:
+        data += word(name) + struct.pack(f"<ii{len(sums)}f", calls, len(sums), *sums)
+    return data + (struct.pack("<i", tail[0]) + word(tail[1]) if tail else b"")
+
+
+ENTRIES = ("blk.0.a.weight", 4, [4.0, 8.0, 0.0]), ("blk.0.b.weight", 2, [1.0, 3.0])
+
+
+@pytest.mark.parametrize("tail", [None, (7, "café.txt"), (7, "")])
+def test_legacy_files(tmp_path: Path, tail: tuple[int, str] | None) -> None:
+    """Means are sums over calls; what the text was may be missing."""
+    path = tmp_path / "i.dat"
+    path.write_bytes(legacy(*ENTRIES, tail=tail))
+    found = read(path)
+    assert {name: c.tolist() for name, c in found.columns.items()} == {
+        "blk.0.a.weight": [1, 2, 0], "blk.0.b.weight": [0.5, 1.5],
+    }  # fmt: skip
+    assert (found.chunks, found.texts) == ((tail[0], (tail[1],)) if tail else (0, ()))
+
+
+def test_how_much_columns_matter() -> None:
+    """Up to a power of two it is the mean of squares; none is nothing, and where nothing is known
+    all are alike."""
+    means = np.float32([3, 0, 1e-20, 0.75])
+    found = Importance({"a": means, "none": np.zeros(3, np.float32)}, "i")
+    wanted = np.array([0.75, LEAST, LEAST, 0.1875], np.float32)
+    assert np.array_equal(found.of("a", 4), wanted)  # type: ignore[arg-type]
+    assert np.array_equal(found.of("none", 3), np.ones(3))  # type: ignore[arg-type]
+    assert found.of("b", 4) is None
+    with pytest.raises(ImportanceError, match="i: a has 4 columns there, and 8 in the model"):
+        found.of("a", 8)
+
+
+def test_weights_that_met_no_token(tmp_path: Path) -> None:
+    """A count of 0, as of an expert that no token chose, is no division by it."""
+    path = tmp_path / "i.gguf"
+    write(path, {"a": np.zeros(4)}, 0, (), 0, 0)
+    assert np.array_equal(read(path).of("a", 4), np.ones(4))  # type: ignore[arg-type]
+
+
+def test_cut_short(tmp_path: Path) -> None:
+    """A file of either format that ends anywhere is refused in one line; what may follow a legacy
+    file's entries may be missing whole."""
+    old, new = tmp_path / "i.dat", tmp_path / "i.gguf"
+    entries = len(legacy(*ENTRIES))
+    whole = legacy(*ENTRIES, tail=(7, "a.txt"))
+    write(new, sums_of("a", "b"), 30, ("a.txt",), 3, 10)
+    written = new.read_bytes()
+    cases = [(old, whole[:size]) for size in range(len(whole)) if size != entries]
+    cases += [(new, written[:size]) for size in range(0, len(written) - 32, 13)]
+    for path, data in cases:
+        path.write_bytes(data)
+        refusal((ImportanceError, GGUFError), path, read, path)
+
+
+def gguf_with(kind: str = "imatrix", **tensors: tuple[str, Array]) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        entries = {name.replace("__", "."): value for name, value in tensors.items()}
+        infos = [NewTensor(name, form, a.shape) for name, (form, a) in entries.items()]
+        data = (a.reshape(-1).view(np.uint8) for _, a in entries.values())
+        write_gguf(path, {"general.type": text(kind)}, infos, data)
+
+    return make
+
+
+def bytes_of(data: bytes) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.write_bytes(data)
+
+    return make
+
+
+ONE = np.ones((1, 1), np.float32)
+FOUR, THREE = np.ones((1, 4), np.float32), np.ones((3, 1), np.float32)
+NOISE = np.random.default_rng(0).bytes(5000)
+WRONG = {
+    "noise": (bytes_of(NOISE), "no importance matrix, or it was cut short"),
+    "text": (bytes_of(b"Once upon a time there was an otter. " * 99), "no importance matrix, or"),
+    "zeros": (bytes_of(bytes(100)), "there is nothing in"),
+    "nan": (bytes_of(legacy(("a", 1, [1.0, np.nan]))), "a has what is no mean of squares"),
+    "negative": (bytes_of(legacy(("a", 1, [1.0, -1.0]))), "a has what is no mean of squares"),
+    "infinite": (gguf_with(a__in_sum2=("F32", FOUR * np.inf), a__counts=("F32", ONE)),
+                 "a has what is no mean of squares"),
+    "a model": (gguf_with("model"), "this GGUF file is no importance matrix"),
+    "empty": (gguf_with(), "there is nothing in"),
+    "no counts": (gguf_with(a__in_sum2=("F32", FOUR)), "a has no counts, or not in F32"),
+    "halves": (gguf_with(a__in_sum2=("F16", FOUR.astype(np.float16)), a__counts=("F32", ONE)),
+               "a has no counts, or not in F32"),
+    "other counts": (gguf_with(a__in_sum2=("F32", FOUR), a__counts=("F32", THREE)),
+                     "a has other counts than sums"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "words"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_no_importance_matrix(
+    inside: Assay, tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    """One line that names the file, from the library and the program; no model is written."""
+    path = tmp_path / "i.dat"
+    make(path)
+    with pytest.raises(ImportanceError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: ")
+    out = tmp_path / "out.gguf"
+    line = fault(inside("quantize", resolve("story"), out, "Q4_0", "--imatrix", path))
+    assert words in line
+    assert not out.exists()
+
+
+# The command
+
+
+def test_command(inside: Assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads a text, also from standard input over an old matrix, and writes what `quantize`
+    reads."""
+    out = tmp_path / "i.gguf"
+    options = ["-c", "64", "--chunks", "2", "-t", "1", "-o", out]
+    code, stdout, _ = inside("imatrix", "story-draft", HELD_OUT, *options)
+    assert code == 0
+    found = read(out)
+    assert (found.chunks, found.texts) == (2, ("held_out.txt",))
+    assert stdout == f"{out}: {len(found.columns)} matrices, from 128 tokens in 2 chunks\n"
+    with HELD_OUT.open() as story:
+        monkeypatch.setattr(sys, "stdin", story)
+        code, stdout, _ = inside("imatrix", "story-draft", "-", *options)
+    assert code == 0
+    assert read(out).columns.keys() == found.columns.keys()
+    assert read(out).texts == ("-",)
+    arguments = "quantize", "story-draft", tmp_path / "q.gguf", "Q4_0", "--imatrix", out
+    code, _, stderr = inside(*arguments, "--output-type", "Q8_0", "--dry-run")
+    assert code == 0
+    assert stderr == "note: token_embd.weight: not in the importance matrix\n"
+
+
+def test_command_refuses(inside: Assay, tmp_path: Path) -> None:
+    """Before a model is loaded: a text too short, no text, and places that are no file's."""
+    short, out, model = tmp_path / "short.txt", tmp_path / "i.gguf", tmp_path / "m.gguf"
+    short.write_text("Once upon a time")
+    assert "short.txt: the text has" in fault(inside("imatrix", "story-draft", short, "-o", out))
+    assert "none.txt: " in fault(inside("imatrix", "story-draft", tmp_path / "none.txt", "-o", out))
+    model.write_bytes(resolve("story-draft").read_bytes())
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(HELD_OUT.read_bytes())
+    for place in (tmp_path, model, copy, tmp_path / "none" / "i.gguf"):
+        line = fault(inside("imatrix", model, copy, "-c", "64", "-o", place))
+        assert "cannot be written" in line
+    assert copy.read_bytes() == HELD_OUT.read_bytes()
+    assert model.read_bytes() == resolve("story-draft").read_bytes()
+    assert not out.exists()

@@ -1,0 +1,1 @@
+"""What tests share, a module a subject: it is imported from here, never from another test."""

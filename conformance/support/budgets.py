@@ -1,0 +1,156 @@
+"""Budgets to the byte: `ram_budget` is what weights alone may take, whatever this process does."""
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from conformance.support.bit_laws import ROOM, Subject, subject_of
+from conformance.support.disks import Disk
+from conformance.support.small_models import Small
+from conformance.support.sparse_files import SmallSparse
+from conformance.support.steps import loaded
+from engine import packed_weights
+from engine.gguf_file import GGUFFile
+from engine.model import Model
+from engine.offload import neurons, offload, residency
+from engine.offload.budget import Budget
+from engine.offload.bundling import bundle
+from engine.offload.neurons import Neurons, Source
+from engine.packed_weights import paged
+from kernels.cpu.readers import Readers
+
+TEXT = np.random.default_rng(5).integers(0, 64, 24).tolist()
+PROMPT = 13  # tokens of it that come in one step
+
+
+@contextmanager
+def to_the_byte() -> Iterator[None]:
+    """Budgets of weights alone."""
+    with patch.object(Budget, "now", lambda total, *_: Budget(total, 0, 0, 0)):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Bytes that a model's weights take: the least with which it runs, and all."""
+
+    least: int
+    all: int
+
+    def budgets(self, count: int) -> list[int]:
+        """From the least to all: evenly, and where little is missing."""
+        even = np.linspace(self.least, self.all, count).astype(int).tolist()
+        return sorted({*even, self.all - 1})
+
+
+def wanted(path: Path, **options: Any) -> Wants:
+    """Of a model with these options."""
+    shared = offload.shared
+    found: list[tuple[Mapping[str, int], Mapping[int, Source]]] = []
+
+    def noting(budget: Budget, order: Mapping[str, int], sources: Mapping[int, Source]) -> Any:
+        found.append((order, sources))
+        return shared(budget, order, sources)
+
+    with patch.object(offload, "shared", noting), budgeted(path, 2**40, **options):
+        order, sources = found[-1]
+    rows = [source.neurons for source in sources.values()]
+    pool = neurons.least(sources) if sources else 0
+    slot = pool // (max(rows) + 1) if sources else 0
+    every = sum(map(paged, order.values())) + slot * (sum(rows) + bool(rows))
+    return Wants(residency.least(order) + pool, every)
+
+
+@contextmanager
+def budgeted(path: Path, budget: int, **options: Any) -> Iterator[Model]:
+    """With so many bytes for weights; 0: all in memory without a budget."""
+    options = {"context": 64, **options, "ram_budget": budget}
+    with ExitStack() as stack:
+        with to_the_byte():
+            model = stack.enter_context(loaded(path, **options))
+        yield model
+
+
+@contextmanager
+def streamed_subject(path: Path, share: float, **options: Any) -> Iterator[Subject]:
+    """A subject of the laws of bits (bit_laws.py) whose truth is the resident model's, and
+    which has the least memory and so much of what all its weights take more."""
+    found = subject_of(path, {**ROOM, **options})
+    found.model.close()
+    wants = wanted(path, **options)
+    budget = int(wants.least + share * (wants.all - wants.least))
+    with to_the_byte():
+        found = replace(found, options={**found.options, "ram_budget": budget})
+        found = replace(found, model=found.with_options())
+        try:
+            yield found
+        finally:
+            found.model.close()
+
+
+def bits(model: Model, threshold: float | None = None) -> list[bytes]:
+    """The logits of a prompt, all tokens of it, and of one token after the other; the last half
+    of them with another threshold, if one is given."""
+    model.cells.clear()
+    found = []
+    where = range(PROMPT)
+    found.append(model.step(TEXT[:PROMPT], where, [(0,)] * PROMPT, where).tobytes())
+    for i in range(PROMPT, len(TEXT)):
+        if threshold is not None and 2 * (i - PROMPT) >= len(TEXT) - PROMPT:
+            model.set_threshold(threshold)
+        found.append(model.step([TEXT[i]], [i], [(0,)], [0]).tobytes())
+    return found
+
+
+def truth_of(path: Path, **options: Any) -> list[bytes]:
+    """The bits of the resident model."""
+    with budgeted(path, 0, **options) as model:
+        return bits(model)
+
+
+def neurons_of(model: Model) -> Neurons:
+    """Those that it brings one by one."""
+    assert model.offload
+    assert model.offload.neurons
+    return model.offload.neurons
+
+
+def bundled_of(path: Path, out: Path) -> Path:
+    """The file with its neurons in bundles."""
+    with GGUFFile(path) as file:
+        bundle(file, out)
+    return out
+
+
+def packed_of(path: Path, cache: Path | None = None) -> Path:
+    """Where the packed weights of a model are, in this cache folder."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    return (cache or packed_weights.cache_folder()) / "packed" / f"{name}.packed"
+
+
+DENSE = Small(format="F16", hidden=128, heads=8, ffn=384)
+SPARSE = SmallSparse(format="F16", seed=2, ffn=256)
+KINDS = ("dense", "sparse", "bundled")
+
+
+def write(kind: str, path: Path) -> Path:
+    if kind != "bundled":
+        return (DENSE if kind == "dense" else SPARSE).write(path)
+    return bundled_of(SPARSE.write(path.with_name("plain.gguf")), path)
+
+
+@contextmanager
+def on(disk: Disk, path: Path, **options: object) -> Iterator[Model]:
+    """A model with the least memory, read from this disk."""
+    least = wanted(path, **options).least
+    readers = functools.partial(Readers, preadv=disk.address)
+    with patch.object(offload, "Readers", readers), budgeted(path, least, **options) as model:
+        yield model

@@ -1,0 +1,5 @@
+"""How deep tests look."""
+
+import os
+
+DEEP = bool(os.environ.get("ASSAY_DEEP"))

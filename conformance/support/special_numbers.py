@@ -1,0 +1,24 @@
+"""Numbers that are hard to compute with, and which of them are the same."""
+
+from typing import Any
+
+import numpy as np
+from numpy.testing import assert_array_equal
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SPECIAL = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38], np.float32)
+
+
+def numbers(seed: int, count: int = 1600) -> Array:
+    """float32 of every size, some of them special."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(count, np.float32) * 2.0 ** rng.integers(-60, 60, count)
+    x[rng.integers(0, count, count // 8)] = rng.choice(SPECIAL, count // 8)
+    return x.astype(np.float32)
+
+
+def same_numbers(got: Array, want: Array) -> None:
+    """Equal bits, except that any NaN is as good as another."""
+    number = ~np.isnan(want)
+    assert_array_equal(np.isnan(got), ~number)
+    assert_array_equal(got[number].tobytes(), want[number].tobytes())

@@ -1,0 +1,1 @@
+"""Speculation in tests: drafters, targets, and what is exact about them."""

@@ -1,0 +1,87 @@
+"""Requests at random for `shares.stream`, and the memory they fill."""
+
+import numpy as np
+from numpy.testing import assert_array_equal
+
+from conformance.support.reading_shares import PING, STREAM, ping, stream
+from kernels.cpu.packing import aligned
+from kernels.cpu.readers import Readers, iovecs_of
+from kernels.cpu.share import pack_words
+from kernels.cpu.team import Program, Team
+
+
+class Stream:
+    """Random requests of one file, each into a few buffers that follow one another in memory.
+
+    Places, sizes and buffers are multiples of `unit` bytes. Running it checks every byte.
+    """
+
+    def __init__(self, readers, truth, n_requests, n_counters, n_threads, seed, unit=1, largest=40):
+        random = np.random.default_rng(seed)
+        sizes = unit * random.integers(1, largest, n_requests)
+        offsets = unit * random.integers(0, (len(truth) - sizes) // unit + 1)
+        places = np.cumsum(sizes) - sizes
+        counters = random.integers(0, n_counters, n_requests)
+        memory = aligned(int(sizes.sum()), 4096)
+        self.iovecs, self.memory, self.sizes = [], memory, sizes
+        for place, size in zip(places, sizes, strict=True):
+            cuts = np.sort(random.integers(0, size // unit + 1, random.integers(0, 4))) * unit
+            edges = np.array([0, *cuts, size])
+            pairs = np.stack([memory.ctypes.data + place + edges[:-1], np.diff(edges)], axis=1)
+            self.iovecs.append(np.ascontiguousarray(pairs, np.int64))
+        self._fresh = [pairs.copy() for pairs in self.iovecs]
+        columns = (
+            np.zeros(n_requests), offsets, [p.ctypes.data for p in self.iovecs],
+            [len(p) for p in self.iovecs], sizes, counters,
+        )  # fmt: skip
+        requests = np.ascontiguousarray(np.stack([np.array(c, np.int64) for c in columns], axis=1))
+        self.requests = requests
+        self.wanted = np.bincount(counters, minlength=n_counters).astype(np.int64)
+        self.passed = np.zeros((n_threads, n_counters), np.int64)
+        self.wrong = np.zeros(n_threads, np.int64)
+        values = {
+            "readers": readers.address, "requests": requests, "places": places,
+            "wanted": self.wanted, "truth": truth, "memory": memory,
+            "passed": self.passed, "wrong": self.wrong,
+        }  # fmt: skip
+        self.readers: Readers = readers
+        self.program = Program([(stream, pack_words(STREAM, values))], values)
+
+    def run(self, team: Team) -> bool:
+        """Whether every wait of every thread was passed; no passed wait has a wrong byte."""
+        for pairs, fresh in zip(self.iovecs, self._fresh, strict=True):
+            pairs[:] = fresh
+        self.memory[:] = 0xA5
+        self.passed[:] = 0
+        self.readers.counters[:] = 0
+        team.run(self.program)
+        assert not self.wrong.any()
+        return bool(self.passed.all())
+
+
+class Pings:
+    """One request of eight bytes, posted and waited for again and again."""
+
+    def __init__(self, readers, n_threads, rounds):
+        self.buffer, self.passed = np.zeros(8, np.uint8), np.zeros(n_threads, np.int64)
+        self.iovecs, self.readers = iovecs_of([self.buffer]), readers
+        chance = np.arange(1, 8 * n_threads + 1, dtype=np.uint64).reshape(n_threads, 8)
+        values = {
+            "readers": readers.address, "rounds": rounds, "buffer": self.buffer.view(np.int64),
+            "request": np.array([0, 64, self.iovecs.ctypes.data, 1, 8, 0], np.int64),
+            "chance": chance, "passed": self.passed,
+        }  # fmt: skip
+        self.program = Program([(ping, pack_words(PING, values))], values)
+
+    def run(self, team):
+        """How many waits each thread has passed."""
+        self.passed[:] = 0
+        team.run(self.program)
+        return self.passed
+
+
+def read_and_compare(readers, truth, offset=1000, size=5000):
+    """Read one buffer from Python."""
+    buffer = np.zeros(size, np.uint8)
+    readers.read(0, offset, [buffer])
+    assert_array_equal(buffer, truth[offset : offset + size])
