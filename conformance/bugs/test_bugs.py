@@ -30,7 +30,7 @@ ROWS = [
     (op, kind) for op in OPS.values() for kind in dict.fromkeys(op.formats[::24] or (None,))
 ]  # of each op the first format, and another where it has all
 MACHINERY = {"__init__", "__main__", "bug", "construction", "laws", "null", "shares", "table"}
-MACHINERY |= {"trial"}
+MACHINERY |= {"sparse_rows", "trial"}
 SOURCES = sorted(C_FOLDER.glob("*.c"))
 RIGHT = sorted({(bug.op, bug.format or "") for bug in PLANTED if bug.language == "c"})
 

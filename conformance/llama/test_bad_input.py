@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,19 @@ def test_program_is_interrupted(tmp_path: Path) -> None:
         _, said = program.communicate(timeout=30)
         assert complaints(said) == "assay: interrupted\n"
         assert program.returncode == 1
+
+
+def test_an_interruption_that_python_calls_an_error(monkeypatch, capsys) -> None:
+    """Ctrl-C while a class is made is a RuntimeError in Python 3.11, and is told as what it is."""
+
+    def interrupted() -> None:
+        raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()
+
+    program = import_module("engine.shell.main")
+    monkeypatch.setattr(program, "_open_missing", interrupted)
+    with pytest.raises(SystemExit, match="1"):
+        program.main()
+    assert capsys.readouterr().err == "assay: interrupted\n"
 
 
 @pytest.mark.parametrize("command", ["run", "certify"])

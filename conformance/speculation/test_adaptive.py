@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.speculation.adaptive import (
     FREE,
+    LONGEST_REST,
     PROBING,
     REMEMBERED,
     AdaptiveLength,
@@ -113,6 +114,25 @@ def test_a_hiccup_changes_nothing():
     for _ in range(STEPS):
         simulation.step([0.8] * MOST, compiles)
     assert simulation.run([0.8] * MOST, cost, 500) > 0.93
+
+
+def test_it_rests_until_a_try_is_due():
+    """Useless drafts soon rest, for few tokens at a time, and what tries lose is no more than with
+    tokens that are all asked about; drafts that pay never rest."""
+    simulation, cost = Simulation(MOST), linear(0.3, 0.3)
+    tokens, chosen = 0, list[int]()
+    while tokens < STEPS:
+        chosen.append(simulation.step([0] * MOST, cost))
+        rest = simulation.adaptive.rest()
+        tokens += 1 + rest
+        assert 0 <= rest <= LONGEST_REST
+    lost = sum(sum(cost(length)) - 1 for length in chosen)
+    assert lost < PROBING * STEPS * 1.5 + sum(cost(MOST))
+    assert len(chosen) < tokens / 5
+    useful = Simulation(MOST)
+    useful.run([0.9] * MOST, linear(0.05, 0.05), 100)
+    assert useful.adaptive.rest() == 0
+    assert AdaptiveLength(MOST).rest() == 0
 
 
 def test_the_targets_own_step_comes_first():

@@ -27,6 +27,9 @@ def main() -> None:
     except MemoryError as error:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except (ValueError, RuntimeError, ArithmeticError, OSError) as error:
+        # Python 3.11 says RuntimeError of Ctrl-C while a class is made.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            _fail("interrupted")
         # the errors that the rooms raise on bad input all derive from these; a traceback is for
         # those who ask for it
         if os.environ.get("ASSAY_TRACEBACK"):

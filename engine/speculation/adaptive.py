@@ -11,6 +11,7 @@ HICCUP = 8  # times the mean: what lasted longer is not the length's fault
 # What nobody tries is never found to be good, so what was seldom seen is thought to be:
 ACCEPTED = 4  # drafts that were accepted
 FREE = 1  # step that cost nothing
+LONGEST_REST = 32  # tokens: after more, a draft model would have much to read before its next try
 
 
 def expected_tokens(acceptance: Iterable[float]) -> list[float]:
@@ -107,6 +108,21 @@ class AdaptiveLength:
         if sum(self._lost.values()) > PROBING * self._elapsed:
             return self.best
         return min((n for n in self._lost if n != self.best), key=lambda n: self._lost[n])
+
+    def rest(self) -> int:
+        """How many tokens go on without being asked about, where drafts do not pay, until one may
+        be tried again."""
+        if self.best or 0 not in self.step_seconds.means:
+            return 0
+        plain = self.step_seconds.means[0]
+        due = sum(self._lost.values()) / PROBING - self._elapsed
+        tokens = max(0, min(LONGEST_REST, int(due / plain)))
+        self._elapsed += tokens * plain
+        return tokens
+
+    def rested(self, step_seconds: float) -> None:
+        """What a step took that nobody was asked about."""
+        self.step_seconds.add(0, step_seconds)
 
     def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
         """What became of it: the drafter, asked for so many tokens, took `draft_seconds`, and the

@@ -46,6 +46,7 @@ class Speculation:
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
+        self._settled_in = 0.0  # seconds
         self.begin([])
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -56,7 +57,8 @@ class Speculation:
         self._kept = {TEXT: TEXT}  # nodes of the drafter's by those of what was run
         self._children: dict[tuple[int, int], int] = {}
         self._rows: Array | None = None  # logits of the text's last token and of each node
-        self._taken: list[int] = []  # sampled from them
+        self._taken: list[int] = []  # sampled from them, or while drafts rest
+        self._resting = 0  # tokens that go on as if there were no drafts
         self._foretold = 0  # of these, those that the draft has
         self.timings = Drafting()
 
@@ -78,7 +80,7 @@ class Speculation:
         self._taken.append(token)
         drafted = self.is_ahead(token)
         self._foretold += drafted
-        return replace(piece, drafted=drafted)
+        return replace(piece, drafted=True) if drafted else piece
 
     def is_ahead(self, token: int) -> bool:
         """Whether the logits behind this token, the last sampled, are there."""
@@ -94,16 +96,21 @@ class Speculation:
         """Drop what the text did not take of the last draft, and tell the drafter."""
         if self._rows is None:
             return
+        started = time.perf_counter()
         draft, rows, kept, taken = self._draft, self._rows, self._kept, tuple(self._taken)
         accepted = self._foretold
         self._rows, self._children, self._taken, self._foretold = None, {}, [], 0
         cache_tree.keep(self._model.cells, draft, self._node, self._last)
         self.timings.add(cache_tree.depth(draft), len(draft), accepted, len(taken))
-        if self._length and self._in_full:
-            self._length.record(self._asked, accepted, self._draft_seconds, self._step_seconds)
         self._drafter.verified(
             Verified(taken, lambda node: int(rows[1 + kept.get(node, TEXT)].argmax()))
         )
+        if self._length and self._in_full:
+            # a draft costs what is done here as well, which who drafts nothing has not to do
+            seconds = self._step_seconds + (self._settled_in if self._asked else 0)
+            self._length.record(self._asked, accepted, self._draft_seconds, seconds)
+            self._resting = self._length.rest()
+        self._settled_in = time.perf_counter() - started
 
     def step(self, completion: Completion) -> Array:
         """Run the text's last token, and with it a draft of what may follow, of as many tokens as
@@ -113,6 +120,12 @@ class Speculation:
         if not self._begun:
             self._drafter.begin(self._text)
             self._begun, self._taken = True, []
+        if self._resting:
+            return self._rest()
+        if self._taken:  # while drafts rested
+            last = self._text[-1]
+            self._drafter.verified(Verified(tuple(self._taken), lambda _: last))
+            self._taken = []
         started = time.perf_counter()
         self._asked = self._length.choose() if self._length else self._most
         room = min(self._asked, cells.free - 1) if left > 0 else 0
@@ -139,6 +152,20 @@ class Speculation:
         nodes = zip(draft.parents, draft.tokens, strict=True)
         self._children = {child: node for node, child in enumerate(nodes)}
         return np.asarray(self._rows[0])
+
+    def _rest(self) -> Array:
+        """Run the text's last token as if there were no drafts; its logits [vocab]."""
+        assert self._length
+        self._draft, self._node = Draft(), TEXT
+        started = time.perf_counter()
+        position = self._model.cells.next_position(0)
+        logits = self._model.step(self._text[-1:], (position,), ((0,),), (0,))
+        seconds = time.perf_counter() - started
+        self._resting -= 1
+        self._length.rested(seconds)
+        self.timings.verify.seconds += seconds
+        self.timings.add(0, 0, 0, 1)
+        return np.asarray(logits[0])
 
     def _run(self, draft: Draft) -> Array:
         """The text's last token and a draft behind it: logits [1 + nodes, vocab]."""
