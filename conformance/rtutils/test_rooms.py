@@ -32,7 +32,7 @@ LINES = {
     "reference": 9_500,
     "kernels": 17_500,
     "engine": 18_700,
-    "conformance": 34_950,
+    "conformance": 35_100,
     "bench": 22_300,
     "data": 2_300,
     "assay": 200,
