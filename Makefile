@@ -17,22 +17,26 @@ PROCESSES ?= 2
 # One that crashes or hangs ends the tests: another would only begin again with the same test.
 SEVERAL = -n $(PROCESSES) --max-worker-restart 0
 
-.PHONY: demo test test-deep test-wheel test-transformers test-peers peer-goldens
+.PHONY: demo test test-all test-deep test-wheel test-transformers test-peers peer-goldens
 .PHONY: bench bench-quick card report browser gpu-check
 .PHONY: lint types docs check goldens mutants clean
 
 demo: $(VENV)/.installed
 	$(BIN)/assay run story -p "Once upon a time" -n 200 --seed 7
 
+# Every op, format and promise, by the kernels that this machine would choose and the portable ones.
 # The first line probes the machine's limits: what a busy one gives would not be kept. Of several
 # processes each keeps to one core (conftest.py), so what threads do on many is tested apart.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -c "from bench.limits import limits; limits()"
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/kernel conformance/cuda $(SEVERAL)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ $(SEVERAL) \
-		$(foreach room,kernel cuda parallel,--ignore conformance/$(room))
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m "not exhaustive" $(SEVERAL) \
+		--ignore conformance/parallel
 	$(BIN)/pytest conformance/parallel
 	$(BIN)/pytest bench/ --quick --threads 2 $(SEVERAL)
+
+# The other variants, CUDA's kernels on an emulator, and transformers beside them.
+test-all: test test-transformers
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest conformance/ -m exhaustive $(SEVERAL)
 
 test-deep: $(VENV)/.installed-dev
 	ASSAY_DEEP=1 ASSAY_FUZZ=20000 $(BIN)/pytest conformance/
@@ -44,11 +48,14 @@ test-wheel: $(VENV)/.installed
 test-transformers: $(VENV)/.installed-transformers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/families/test_peers.py \
 		conformance/powerinfer/test_sparsify.py conformance/powerinfer/test_statistics.py \
-		conformance/convert/test_torch_file.py
+		conformance/convert/test_torch_file.py conformance/foreign/test_honest.py \
+		conformance/foreign/test_verdicts.py::test_right_and_wrong_are_told_apart \
+		conformance/foreign/test_verdicts.py::test_a_kernel_with_a_tolerance_says_so \
+		bench/tests/test_exchange.py
 
 test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py \
-		conformance/families/test_peers.py
+		conformance/llama/test_harness.py conformance/families/test_peers.py
 
 peer-goldens: $(VENV)/.installed-peers
 	$(BIN)/python -m conformance.llama.peers.make

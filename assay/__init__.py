@@ -2,10 +2,11 @@
 
 >>> from assay import Engine, SamplingParams
 >>> with Engine.load("story", threads=2) as engine:
-...     print("".join(p.text for p in engine.generate("Once", SamplingParams(max_tokens=20))))
+...     print("".join(p.text for p in engine.stream("Once", SamplingParams(max_tokens=20))))
 
 - `Engine` continues text, with `Options` of how and `SamplingParams` of which tokens; it gives
-  `Piece`s and has `Timings`. What it raises is listed below.
+  `RequestOutput`s, or `Piece`s as they come, and has `Timings`. `AsyncEngine` is one for asyncio.
+  What they raise is an `EngineError`.
 - `Linear`, `Tree`, `PromptLookup`, `LookaheadTrie` and `Lookahead` are ways to draft tokens.
 - `OPS` has every op's formula, bound and cases by name, `find` gives the kernel of a name, and
   `call` runs one alone: `call(find("rms_norm/cpu/generic"), inputs)["out"]`.
@@ -25,18 +26,22 @@ from assay.rooms import claim
 if TYPE_CHECKING:
     from assay.judging import judge
     from bench import frames
-    from engine.cells import ContextFullError
+    from engine.asynchronous import AsyncEngine
+    from engine.cache.cells import ContextFullError
+    from engine.cache.session import SessionError
     from engine.chat import ChatError
     from engine.checks import PromptError
     from engine.completion import Piece
     from engine.config import ModelError
     from engine.engine import Engine
-    from engine.gguf_cursor import GGUFError
+    from engine.errors import BusyError, ClosedError, EngineError, PackageError
+    from engine.gguf.cursor import GGUFError
     from engine.model import NumericalError
     from engine.offload.disk import OffloadError
     from engine.options import Options
-    from engine.sampling_params import SamplingError, SamplingParams
-    from engine.session import SessionError
+    from engine.results import CompletionOutput, Logprob, RequestOutput
+    from engine.sampling.params import SamplingError, SamplingParams
+    from engine.sampling.structured_params import StructuredOutputsParams
     from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
     from engine.speculation.vocabularies import VocabularyError
     from engine.timings import Timings
@@ -48,20 +53,28 @@ if TYPE_CHECKING:
     from reference.table import OPS
 
 __all__ = [
-    "OPS", "ChatError", "ContextFullError", "Engine", "GGUFError", "Linear", "Lookahead",
-    "LookaheadTrie", "ModelError", "NumericalError", "OffloadError", "Options", "Piece",
-    "PromptError", "PromptLookup", "SamplingError", "SamplingParams", "SessionError", "ShapeError",
-    "Timings", "TokenizerError", "Tree", "UncertifiedError", "VocabularyError", "call", "find",
-    "frames", "judge",
+    "OPS", "AsyncEngine", "BusyError", "ChatError", "ClosedError", "CompletionOutput",
+    "ContextFullError", "Engine", "EngineError", "GGUFError", "Linear", "Logprob", "Lookahead",
+    "LookaheadTrie", "ModelError", "NumericalError", "OffloadError", "Options", "PackageError",
+    "Piece", "PromptError", "PromptLookup", "RequestOutput", "SamplingError", "SamplingParams",
+    "SessionError", "ShapeError", "StructuredOutputsParams", "Timings", "TokenizerError", "Tree",
+    "UncertifiedError", "VocabularyError", "call", "find", "frames", "judge",
 ]  # fmt: skip
 
 _HOMES = {
     "OPS": "reference.table:OPS",
+    "AsyncEngine": "engine.asynchronous:AsyncEngine",
     "ChatError": "engine.chat:ChatError",
-    "ContextFullError": "engine.cells:ContextFullError",
+    "CompletionOutput": "engine.results:CompletionOutput",
+    "ContextFullError": "engine.cache.cells:ContextFullError",
     "Engine": "engine.engine:Engine",
-    "GGUFError": "engine.gguf_cursor:GGUFError",
+    "GGUFError": "engine.gguf.cursor:GGUFError",
+    **{
+        name: f"engine.errors:{name}"
+        for name in ("BusyError", "ClosedError", "EngineError", "PackageError")
+    },
     "Linear": "engine.speculation.settings:Linear",
+    "Logprob": "engine.results:Logprob",
     "Lookahead": "engine.speculation.settings:Lookahead",
     "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
     "ModelError": "engine.config:ModelError",
@@ -71,10 +84,12 @@ _HOMES = {
     "Piece": "engine.completion:Piece",
     "PromptError": "engine.checks:PromptError",
     "PromptLookup": "engine.speculation.settings:PromptLookup",
-    "SamplingError": "engine.sampling_params:SamplingError",
-    "SamplingParams": "engine.sampling_params:SamplingParams",
-    "SessionError": "engine.session:SessionError",
+    "RequestOutput": "engine.results:RequestOutput",
+    "SamplingError": "engine.sampling.params:SamplingError",
+    "SamplingParams": "engine.sampling.params:SamplingParams",
+    "SessionError": "engine.cache.session:SessionError",
     "ShapeError": "kernels.shapes:ShapeError",
+    "StructuredOutputsParams": "engine.sampling.structured_params:StructuredOutputsParams",
     "Timings": "engine.timings:Timings",
     "TokenizerError": "engine.tokenizer.vocab:TokenizerError",
     "Tree": "engine.speculation.settings:Tree",

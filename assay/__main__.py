@@ -1,6 +1,7 @@
 """The program `assay`, also as `python -m assay`."""
 
 import gc
+import signal
 import sys
 
 from assay.rooms import claim
@@ -8,15 +9,34 @@ from assay.rooms import claim
 # Objects made between two searches for garbage. Imports make 200,000, all of which stay; searching
 # among them every 700, as Python does, took a tenth of a second of each start.
 GARBAGE = 100_000
+SOON = 0.05  # seconds
 
 
 def main() -> None:
     """Run the program on the rooms beside this package."""
     gc.set_threshold(GARBAGE)
+    _interrupt_again()
     claim("bench", "conformance", "data")
     from engine.shell import main as program
 
     program()
+
+
+def _interrupt_again() -> None:
+    """Ctrl-C that comes in a destructor or a callback is dropped there by Python, with words on
+    stderr; it comes again behind it, without them."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # who started the program wants it to go on
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    otherwise = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, SOON)
+        else:
+            otherwise(unraisable)
+
+    sys.unraisablehook = hook
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from bench.cases import CACHES, BenchCase
+from bench.experiment import Experiment
 from bench.limits import limits
 from bench.op_run import Lab, OpRun, TooMuchError
 from bench.results import Measurement
@@ -13,7 +15,7 @@ from bench.timing import Rule, race
 from bench.trials import shares_of_trials
 from bench.workload import MAKERS, Workload
 from kernels.compiled import compiling
-from kernels.cpu.team import Team, follow, lead
+from kernels.cpu.runtime.team import Team, follow, lead
 from kernels.judge import Verdict, judge
 from kernels.kernel import Kernel
 from reference.op import Arguments, Case
@@ -112,15 +114,15 @@ def _times(
                 )
     tell(len(kernels), len(kernels))
     rule = Rule(cap_seconds=RACE_SECONDS * len(runs))
-    samples = race(runs, rule, teller("timing in turns: rounds"))
-
-    def measured() -> list[tuple[OpRun, Measurement]]:
-        return [(run, run.measurement(samples[name])) for name, run in runs.items()]
-
-    if any(time.impossible for _, time in measured()):  # memory may be faster than when probed
+    raced = Experiment({name: run.contender() for name, run in runs.items()})
+    rows = raced.run(rule, partial(race, watch=teller("timing in turns: rounds")))
+    made = list(zip(runs.values(), rows, strict=True))
+    if any(
+        run.limited(row).impossible for run, row in made
+    ):  # memory may be faster than when probed
         again = teller("probing the machine again")
         lab.limits = limits(counts, again, again=True, moved=moved)
-    for run, time in measured():
-        doubted = replace(time, note=time.impossible)
-        found[run.work.bench.kernel.name][run.cache] = doubted
+    for run, row in made:
+        time = run.limited(row)
+        found[run.work.bench.kernel.name][run.cache] = replace(time, note=time.impossible)
     return found

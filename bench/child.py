@@ -11,16 +11,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from kernels.child import environment
 
 LINES = 50  # of the child's stderr, the last that are kept
 FAREWELL = 10.0  # seconds a child has to end by itself once nobody asks any more
+QUIET = 0.02  # seconds over which a process at rest is looked for
+PATIENCE = 2.0  # seconds within which it must come to rest
 
 
 class ChildError(RuntimeError):
@@ -33,7 +37,8 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """`python -m module arguments…`, whose module calls `serve`; a context manager that ends it.
+    """A process that has `home`, a function or a class as `module:name`, imported when it is first
+    asked; a context manager that ends it. A class is made once, of `arguments`.
 
     `env` is added to this process's environment. Modules are looked for where this process looks
     for them, unless `env` has a PYTHONPATH. A child that takes longer than `patience` seconds over
@@ -42,14 +47,14 @@ class Child:
 
     def __init__(
         self,
-        module: str,
-        *arguments: str,
+        home: str,
+        *arguments: Any,
         env: Mapping[str, str] | None = None,
         patience: float = 600.0,
     ) -> None:
-        self.module, self.patience = module, patience
+        self.home, self.patience = home, patience
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            [sys.executable, "-P", "-m", "bench.child", home, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -79,10 +84,11 @@ class Child:
         """Whether it died, hung or was closed, so that it can be asked no more."""
         return self._process.stdin is None or self._process.stdin.closed
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The child's answer. One that reports an error lives on; one that died or hung is gone."""
-        asked = json.dumps(question)
-        told = f"{self.module}, asked {asked[:200]}"
+    def ask(self, method: str = "", /, **arguments: Any) -> Any:
+        """What its function gives for these arguments, or a method of its class. A child that
+        reports an error lives on; one that died or hung is gone."""
+        asked = json.dumps([method, arguments])
+        told = f"{self.home}, asked {asked[:200]}"
         if self.ended or self._process.stdin is None:
             raise ChildError("it has ended before", told)
         with suppress(BrokenPipeError):  # it is dead: its status says how
@@ -97,17 +103,10 @@ class Child:
         if line is None:
             self.close()
             raise ChildError(self._death(), told)
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            self.close()
-            printed = f"it printed {line.strip()[:200]!r} instead of an answer"
-            raise ChildError(printed, told)
+        answer = json.loads(line)
         if "error" in answer:
             raise ChildError(str(answer["error"]))
-        return answer
+        return answer["answer"]
 
     def close(self) -> None:
         """End the child: it is told that nobody asks any more, and killed if that does not do."""
@@ -154,16 +153,16 @@ class Revived:
     """A child that comes back: the question after one that it died or hung over goes to another. A
     context manager that ends the last."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, home: str) -> None:
+        self._home = home
         self._child: Child | None = None
 
-    def ask(self, question: Mapping[str, Any], patience: float) -> dict[str, Any]:
+    def ask(self, patience: float, method: str = "", /, **arguments: Any) -> Any:
         """The answer, within so many seconds, a new child's start included; or ChildError."""
         if self._child is None or self._child.ended:
-            self._child = Child(self._module)
+            self._child = Child(self._home)
         self._child.patience = patience
-        return self._child.ask(question)
+        return self._child.ask(method, **arguments)
 
     def end(self) -> None:
         """Whatever is asked next goes to another child."""
@@ -184,13 +183,28 @@ def _collect(stream: Iterable[str], keep: Callable[[str | None], None], end: boo
         keep(None)
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def settle() -> None:
+    """Wait until this process's threads are at rest, so that the next contender has the machine
+    to itself: thread pools look out for more work for a while after the last."""
+    deadline = time.perf_counter() + PATIENCE
+    while time.perf_counter() < deadline:
+        used = time.process_time()
+        time.sleep(QUIET)
+        if time.process_time() - used < QUIET / 20:
+            return
+    raise RuntimeError(
+        f"its idle threads use the CPU for more than {PATIENCE:g} s: is OMP_WAIT_POLICY set?"
+    )
+
+
+def serve() -> None:
     """The child's side: answer the questions on standard input until it closes.
 
-    What `answer` raises becomes {"error": line}. From here on whatever is printed goes to stderr
-    and standard input is empty, so that no library can disturb the talk; call it before importing
-    one. When the parent goes while an answer is in the making, the process ends at once.
+    What an answer raises becomes {"error": line}. From here on whatever is printed goes to stderr
+    and standard input is empty, so that no library can disturb the talk. When the parent goes
+    while an answer is in the making, the process ends at once.
     """
+    home, arguments = sys.argv[1], json.loads(sys.argv[2])
     asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
@@ -206,10 +220,15 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         questions.put(None)
 
     threading.Thread(target=read, daemon=True).start()
+    served: Any = None
     while (line := questions.get()) is not None:
         busy.set()
         try:
-            told = json.dumps(answer(json.loads(line)))
+            if served is None:
+                served = _found(home, arguments)
+            method, named = json.loads(line)
+            answer = (getattr(served, method) if method else served)(**named)
+            told = json.dumps({"answer": answer})
         except Exception as error:
             traceback.print_exc()
             told = json.dumps({"error": _one_line(error)})
@@ -217,8 +236,19 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         answers.write(told + "\n")
 
 
+def _found(home: str, arguments: list[Any]) -> Any:
+    """The function, or an object of the class."""
+    module, _, name = home.partition(":")
+    found = getattr(import_module(module), name)
+    return found(*arguments) if isinstance(found, type) else found
+
+
 def _one_line(error: Exception) -> str:
     """Our own errors read as they are; a stranger's is named."""
     text = " ".join(str(error).split())
     plain = text and isinstance(error, ValueError | RuntimeError | OSError)
     return text if plain else f"{type(error).__name__}: {text}"
+
+
+if __name__ == "__main__":
+    serve()

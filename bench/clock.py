@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.share import Share, Words, arguments, pack_words, share
-from kernels.cpu.system_calls import nanoseconds
-from kernels.cpu.team import Program, Team
+from kernels.cpu.isa.system_calls import nanoseconds
+from kernels.cpu.runtime.share import Share, Words, arguments, pack_words, share
+from kernels.cpu.runtime.team import Program, Team
 
 Seconds = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -17,15 +17,17 @@ import numpy as np
 from bench.cases import BenchCase
 from bench.child import Child, ChildError
 from bench.contenders.contender import FAST, OURS
+from bench.experiment import Contender, Experiment, timed
 from bench.ratio import Ratio, ratio
 from bench.results import Measurement, Run
-from bench.timing import Race
+from bench.timing import Rule
 from bench.trees import Side, TreeError
 
 BLOCKS = 8  # in which each side begins anew, with fresh memory and inputs
 MOST_BLOCKS = 24
 NOISY = 1.1  # a factor between A and itself that asks for more blocks
 ROUNDS = 5  # of every block
+RULE = Rule(least=ROUNDS, most=ROUNDS)
 LEVEL = 0.99
 FEWEST = 3  # samples that say anything
 MANY = 8  # cases whose scatter says anything
@@ -110,13 +112,13 @@ class Workers:
         self.digests: dict[str, dict[str, str]] = {}
         for role, side in self.sides.items():
             env = {"PYTHONPATH": str(side.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-            child = stack.enter_context(Child("bench.worker", str(threads), env=env))
+            child = stack.enter_context(Child("bench.worker:Worker", threads, env=env))
             self._children[role] = child
         for role, side in self.sides.items():  # by now all of them are starting
             try:
-                self.digests[role] = self._children[role].ask({"kernels": True})
+                self.digests[role] = self._children[role].ask("kernels")
             except ChildError as error:
-                reason = str(error).partition("}: ")[2] or str(error)
+                reason = str(error).partition("]: ")[2] or str(error)
                 raise TreeError(f"{side.name} does not run: {reason}") from None
 
     def sample(self, case: BenchCase, cache: str) -> dict[str, list[float]]:
@@ -127,17 +129,18 @@ class Workers:
             if block >= BLOCKS and _noise(samples) < NOISY:
                 break
             for role, side in self.sides.items():
-                asked = {"kernel": side.kernel(case.kernel), "shape": dict(case.shape)}
-                self._children[role].ask({"prepare": asked | {"cache": cache}})
-            race = Race({role: self._sampler(role) for role in self.sides})
-            for _ in range(ROUNDS):
-                race.round()
-            for role, taken in race.samples.items():
-                samples[role] += taken
+                asked = {"shape": dict(case.shape), "cache": cache}
+                self._children[role].ask("prepare", kernel=side.kernel(case.kernel), **asked)
+            entries = {
+                role: Contender(Measurement("compare", role), timed(self._sampler(role)))
+                for role in self.sides
+            }
+            for row in Experiment(entries).run(RULE):
+                samples[row.test] += row.samples
         return samples
 
     def _sampler(self, role: str) -> Callable[[], float]:
-        return lambda: float(self._children[role].ask({"sample": True})["seconds"])
+        return lambda: float(self._children[role].ask("sample"))
 
 
 @contextmanager

@@ -7,50 +7,43 @@ import json
 import os
 import tempfile
 import time
-from typing import Any
 
 from numba import cfunc
 
-from bench.child import Child, serve
 from kernels.cpu import quantise_activations
 from kernels.kernel import Kernel
 from kernels.table import find
 from kernels.trial import demanded
 
-PHASES = ("compile", "certify")
+HOME = "bench.compiling:Compiler"
 
 
 class Compiler:
-    """The parent's side; `time(kernel)` gives seconds by phase."""
+    """What the child has: Numba's own start, which is no kernel's, is over."""
 
     def __init__(self) -> None:
-        self._child = Child("bench.compiling")
+        cfunc("void()")(lambda: None)
 
-    def time(self, kernel: Kernel) -> dict[str, float]:
-        answer = self._child.ask({"kernel": kernel.name})
-        return {phase: float(answer[phase]) for phase in PHASES}
-
-    def close(self) -> None:
-        self._child.close()
-
-
-def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            told = json.dumps(_measure(find(question["kernel"])))
-        except BaseException as error:
-            told = json.dumps({"error": f"{type(error).__name__}: {error}"})
-        os.write(writing, told.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answers:
-        text = answers.read()
-    _, status = os.waitpid(pid, 0)
-    if not text:
-        return {"error": f"{question['kernel']}: its trial ended with status {status}"}
-    return dict(json.loads(text))
+    def time(self, kernel: str) -> dict[str, float]:
+        """Seconds by phase."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                told = json.dumps(_measure(find(kernel)))
+            except BaseException as error:
+                told = json.dumps({"error": f"{type(error).__name__}: {error}"})
+            os.write(writing, told.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as answers:
+            text = answers.read()
+        _, status = os.waitpid(pid, 0)
+        found = json.loads(text or "{}")
+        if "compile" not in found:
+            why = found.get("error", f"its trial ended with status {status}")
+            raise RuntimeError(f"{kernel}: {why}")
+        return dict(found)
 
 
 def _measure(kernel: Kernel) -> dict[str, float]:
@@ -71,12 +64,3 @@ def _measure(kernel: Kernel) -> dict[str, float]:
     if not certificate.passed:
         raise RuntimeError(f"{kernel.name}: {certificate.failure}")
     return {"compile": compiled - started, "certify": ended - compiled}
-
-
-def main() -> None:
-    cfunc("void()")(lambda: None)  # Numba's own start is no kernel's
-    serve(_answer)
-
-
-if __name__ == "__main__":
-    main()

@@ -19,13 +19,14 @@ from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
 from bench.report import card, quality, sparsity
+from bench.report.lookup import rows_of
 from bench.report.markdown import table_lines
 from bench.results import Results, ResultsError, Run, find, is_stored, read
 from bench.shell.compare import remarks, table
 from bench.shell.telling import teller
 from bench.trees import TreeError, side
 from engine.shell.show import progress_bar
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.team import Team
 
 PLAN = pytest.StashKey[Plan]()
 RECORDER = pytest.StashKey[Recorder]()
@@ -40,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quick", action="store_true", help="small shapes, few samples: 3 minutes")
     group.addoption("--models", help="names of data/shapes.toml, with commas between")
     group.addoption("--shapes", metavar="FILE", help="shapes of your own, as data/shapes.toml")
+    group.addoption("--packages", action="store_true", help="kernels of installed packages, too")
     group.addoption("--threads", type=int, default=0, help="0: one per core that it may use")
     group.addoption("--most-seconds", type=float, help="leave out kernels whose calls take longer")
     group.addoption("--results", metavar="FOLDER", help="where runs are kept")
@@ -193,12 +195,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     recorder = config.stash[RECORDER]
     if recorder.results is None:
         return
-    run = read(recorder.results.path)
-    if found := card.figures(run):
+    rows = rows_of([read(recorder.results.path)])
+    if found := card.figures(rows):
         terminalreporter.section("speed card")
-        for line in table_lines(card.table(found, card.unmeasured(run, found))):
+        for line in table_lines(card.card(found, card.unmeasured(rows, found))):
             terminalreporter.line(line)
-    for title, section in (("formats", quality.section(run)), ("neurons", sparsity.section(run))):
+    for title, section in (("formats", quality.section(rows)), ("neurons", sparsity.section(rows))):
         for figures in section.tables:
             terminalreporter.section(title)
             for line in table_lines(figures):

@@ -9,23 +9,25 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isnan
 
-import numpy as np
+import pandas as pd
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from bench.cases import BenchCase
+from bench.experiment import Experiment
 from bench.limits import limits
 from bench.op_run import Lab, OpRun
-from bench.timing import Rule, race
+from bench.timing import Rule
 from bench.workload import Workload
 from engine.shell.show import stdout
 from kernels.cpu import linear_blocks, linear_float, linear_int8
-from kernels.cpu.cores import physical_cores
 from kernels.cpu.linear import Blocking
-from kernels.cpu.share import Share
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.share import Share
+from kernels.cpu.runtime.team import Team
 from kernels.kernel import Kernel
 from kernels.table import variants
 
@@ -89,34 +91,31 @@ def _of_floats(name: str, format: str) -> Callable[[Blocking], Share]:
     return make
 
 
-def crossover(format: str, lab: Lab, tell: Callable[[], None]) -> dict[int, dict[int, float]]:
+def crossover(format: str, lab: Lab, tell: Callable[[], None]) -> pd.DataFrame:
     """Seconds a token, by tokens and by the widest tile, from weights beyond the caches."""
     widths = Tiled.best(format).widths()
-    found: dict[int, dict[int, float]] = {}
+    found = {}
     for tokens in TOKENS:
         runs = {}
         for width, kernel in widths.items():
             if width <= tokens:
                 work = Workload.of(BenchCase(kernel, {"tokens": tokens, **SHAPE}, ()))
-                runs[str(width)] = OpRun(lab, work, "cold")
-        samples = race(runs, RULE)
-        found[tokens] = {int(w): float(np.median(s)) / tokens for w, s in samples.items()}
+                runs[str(width)] = OpRun(lab, work, "cold").contender()
+        rows = Experiment(runs).run(RULE)
+        found[tokens] = {int(w): row.median / tokens for w, row in zip(runs, rows, strict=True)}
         tell()
-    return found
+    return pd.DataFrame.from_dict(found, orient="index").sort_index(axis=1)
 
 
-def table(format: str, found: dict[int, dict[int, float]]) -> Table:
+def table(format: str, found: pd.DataFrame) -> Table:
     """In microseconds a token; the fastest of a row stands out."""
-    widths = sorted({width for row in found.values() for width in row})
     result = Table(title=f"linear {format}, us a token", box=None)
-    result.add_column("tokens", justify="right")
-    for width in widths:
-        result.add_column(f"tiles of {width}", justify="right")
-    for tokens, row in found.items():
-        best = min(row.values())
+    for name in ("tokens", *(f"tiles of {width}" for width in found.columns)):
+        result.add_column(name, justify="right")
+    for tokens, row in found.iterrows():
         cells = [
-            Text(f"{1e6 * row[w]:.1f}", "bold" if row[w] == best else "") if w in row else Text("")
-            for w in widths
+            Text("" if isnan(s) else f"{1e6 * s:.1f}", "bold" if s == row.min() else "")
+            for s in row
         ]
         result.add_row(str(tokens), *cells)
     return result

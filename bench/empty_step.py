@@ -4,7 +4,7 @@ import time
 
 from bench.results import Measurement
 from engine.model import Model
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.team import Program, Team
 
 SAMPLES = 9
 STEPS = 200  # a sample: the mean of so many,

@@ -23,9 +23,9 @@ from bench.results import Measurement
 from bench.timing import Sampler
 from engine.graph import Value
 from engine.model import Model
-from kernels.cpu.sequence import sequence
-from kernels.cpu.share import Share, pack_words
-from kernels.cpu.team import Program
+from kernels.cpu.runtime.sequence import sequence
+from kernels.cpu.runtime.share import Share, pack_words
+from kernels.cpu.runtime.team import Program
 
 Array = np.ndarray[Any, np.dtype[Any]]
 STEP_STREAM, LINEAR_STREAM = "step", "linear nodes"  # of which a decode streams its weights
@@ -122,15 +122,16 @@ def streams(
     """Bytes of weights over the time of a decode step, over that of reading them alone, which took
     turns with it, and over that of the step's linear nodes; and the fastest that the machine was
     ever seen to read as many."""
-    sizes, depth = {"tokens": found.tokens, "outputs": 1}, found.context - found.tokens
+    sizes = {"tokens": found.step.tokens, "outputs": 1}
+    depth, threads = found.context - found.step.tokens, found.step.threads
     weights = sum(
         stored_bytes(step.node, sizes, cost_of(step, sizes, depth))
         for step in model.plan.steps
         if step.node.op == "linear"
     )
     working_set = round(weights) if weights <= limits.last_level() else None
-    moved = limits.bandwidth(found.threads, working_set)
-    linear = np.sum([node.samples for node in found.nodes if node.op == "linear"], axis=0)
+    moved = limits.bandwidth(threads, working_set)
+    linear = np.sum([node.samples for node in found.nodes if node.test == "linear"], axis=0)
     rivals = secrets.token_hex(4)
     samples = [(STEP_STREAM, by, taken, rivals) for by, taken in turns.items()]
     return [
@@ -138,13 +139,13 @@ def streams(
             bench="stream",
             test=test,
             contender=by,
-            model=found.model,
-            threads=found.threads,
-            settings=found.settings,
+            model=found.step.model,
+            threads=threads,
+            settings=found.step.settings,
             samples=tuple(taken),
             bytes=weights,
-            limit=f"{limits.level(found.threads, working_set)} {moved.kind}",
-            limit_seconds=weights / moved.bytes_per_second,
+            limit=f"{limits.level(threads, working_set)} {moved.kind}",
+            limit_seconds=weights / moved.per_second,
             limit_spread=moved.spread,
             rivals=together,
         )

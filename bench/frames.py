@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.results import Run, read_folder, results_folder
@@ -22,6 +23,11 @@ FACTS = (
     "tokens", "bytes", "operations", "limit", "limit_seconds", "limit_spread", "kernel", "checked",
     "note", "unit",
 )  # fmt: skip
+MADE = ("samples", "median", "error", "share", "reached", "impossible", "title", "key")
+RATES = {
+    "gb_per_second": "bytes", "gflop_per_second": "operations", "tokens_per_second": "tokens",
+}  # fmt: skip
+UNITS = {"gb_per_second": 1e9, "gflop_per_second": 1e9, "tokens_per_second": 1.0}
 
 
 def load(folder: Path | str | None = None) -> pd.DataFrame:
@@ -36,17 +42,31 @@ def load(folder: Path | str | None = None) -> pd.DataFrame:
     return frame
 
 
-def of(runs: Sequence[Run]) -> pd.DataFrame:
-    """The samples of these runs; a measurement that is absent has one row without a value."""
+def measured(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a measurement of these runs: all that it says, with all of its `samples`; their
+    median, quartiles and error; the share of the limit; rates, NaN where there are none."""
     rows: list[dict[str, Any]] = []
     for run in runs:
         about = {"run": run.run, "when": run.when}
         about |= {"commit": run.conditions.commit[:12], "device": run.conditions.device}
         for m in run.measurements:
-            facts = about | {name: getattr(m, name) for name in KEYS[4:] + FACTS}
-            for i, value in enumerate(m.samples or (float("nan"),)):
-                rows.append(facts | {"sample": i, "value": value})
-    frame = pd.DataFrame(rows, columns=[*KEYS, *FACTS, "sample", "value"])
+            facts = {name: getattr(m, name) for name in (*KEYS[4:], *FACTS, *MADE)}
+            rows.append(about | facts)
+    frame = pd.DataFrame(rows, columns=[*KEYS, *FACTS, *MADE])
+    quartiles = [np.quantile(s or (np.nan,), (0.25, 0.75)) for s in frame["samples"]]
+    frame[["low", "high"]] = np.reshape(quartiles, (len(frame), 2))
+    for rate, amount in RATES.items():
+        frame[rate] = (frame[amount] / UNITS[rate] / frame["median"]).where(frame[amount] > 0)
+    return frame
+
+
+def of(runs: Sequence[Run]) -> pd.DataFrame:
+    """The samples of these runs; a measurement that is absent has one row without a value."""
+    rows = measured(runs)[[*KEYS, *FACTS, "samples"]]
+    rows["sample"] = [list(range(len(s))) or [0] for s in rows["samples"]]
+    rows["value"] = [list(s) or [np.nan] for s in rows["samples"]]
+    frame = rows.drop(columns="samples").explode(["sample", "value"], ignore_index=True)
+    frame = frame.astype({"sample": int, "value": float})
     frame["seconds"] = frame["value"].where(frame["unit"] == "s")
     frame["when"] = pd.to_datetime(frame["when"])
     return frame
@@ -67,8 +87,7 @@ def summary(samples: pd.DataFrame) -> pd.DataFrame:
         high=lambda s: s.quantile(0.75),
     ).reset_index()
     median = table["median"].where(table["unit"] == "s")
-    table["gb_per_second"] = table["bytes"] / median / 1e9
-    table["gflop_per_second"] = table["operations"] / median / 1e9
-    table["tokens_per_second"] = table["tokens"] / median
+    for rate, amount in RATES.items():
+        table[rate] = table[amount] / UNITS[rate] / median
     table["share"] = (table["limit_seconds"] / median).where(table["limit_seconds"] > 0)
     return table

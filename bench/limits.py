@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, date, datetime
@@ -19,11 +19,12 @@ import numpy as np
 import psutil
 
 from bench.probe import UNITS
+from bench.results import Limit
 from bench.trials import Arena, peak_trials, read_caches, working_sets
 from bench.trials import Cache as Cache
 from kernels.cache import cache_folder
-from kernels.cpu.cores import physical_cores
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import Team
 from kernels.provenance import digest_of, fingerprint, machine, tools
 from reference.op import Cost
 
@@ -39,41 +40,26 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Bandwidth:
-    """Bytes a second that code reads and writes together, in a loop over a working set.
+class Rate:
+    """What was done a second at best, by so many threads.
 
-    `kind` is "read", "copy" or "triad"; `working_set` counts the bytes of all threads; `spread` is
-    the interquartile range of the samples over their best.
+    Over a `working_set`, the bytes of all threads: bytes that code reads and writes together in a
+    loop, of `kind` "read", "copy" or "triad". Over none: operations, a multiply-add being two, of
+    the arithmetic "f32", "bf16" or "int8"; `unit` is what reached it, e.g. "amx". `spread` is the
+    interquartile range of the samples over their best.
     """
 
     kind: str
     threads: int
-    working_set: int
-    bytes_per_second: float
+    per_second: float
     spread: float
+    working_set: int = 0
+    unit: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Operations a second, a multiply-add being two.
-
-    `kind` is the arithmetic, "f32", "bf16" or "int8"; `unit` is what reached it, e.g. "amx".
-    """
-
-    kind: str
-    unit: str
-    threads: int
-    operations_per_second: float
-    spread: float
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The `seconds` that no correct kernel can beat, and what binds: "memory read" or "int8"."""
-
-    name: str
-    seconds: float
-    spread: float
+    @property
+    def what(self) -> tuple[int, int, str]:
+        """Rates of which the best counts."""
+        return self.threads, self.working_set, self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +67,27 @@ class Limits:
     """What was probed on this machine, on the day `when`."""
 
     caches: tuple[Cache, ...]
-    bandwidths: tuple[Bandwidth, ...]
-    peaks: tuple[Peak, ...]
+    rates: tuple[Rate, ...]
     when: str
 
     @classmethod
     def unprobed(cls) -> "Limits":
         """The caches alone: enough for whoever measures no limit."""
-        return cls(read_caches(), (), (), "")
+        return cls(read_caches(), (), "")
 
     def last_level(self) -> int:
         """Bytes of the largest cache."""
         return max((cache.bytes for cache in self.caches), default=0)
 
-    def bandwidth(self, threads: int, working_set: int | None = None) -> Bandwidth:
+    @property
+    def bandwidths(self) -> list[Rate]:
+        return [rate for rate in self.rates if rate.working_set]
+
+    @property
+    def peaks(self) -> list[Rate]:
+        return [rate for rate in self.rates if not rate.working_set]
+
+    def bandwidth(self, threads: int, working_set: int | None = None) -> Rate:
         """The fastest way to move a working set: reading, copying or a triad.
 
         Between two probed sizes the smaller, faster one counts, and none is slower than a larger
@@ -108,9 +101,9 @@ class Limits:
             least = max(sizes)
         else:
             least = max((size for size in sizes if size <= working_set), default=min(sizes))
-        return max((b for b in known if b.working_set >= least), key=lambda b: b.bytes_per_second)
+        return max((b for b in known if b.working_set >= least), key=lambda b: b.per_second)
 
-    def peak(self, arithmetic: str, threads: int) -> Peak:
+    def peak(self, arithmetic: str, threads: int) -> Rate:
         """The fastest way to multiply and add."""
         kinds = [p for p in self.peaks if p.kind == arithmetic]
         if not kinds:
@@ -119,7 +112,7 @@ class Limits:
         found = [p for p in kinds if p.threads == threads]
         if not found:
             raise self._unknown(f"{arithmetic} peak", threads, [p.threads for p in kinds])
-        return max(found, key=lambda p: p.operations_per_second)
+        return max(found, key=lambda p: p.per_second)
 
     def _unknown(self, what: str, threads: int, known: Sequence[int]) -> ValueError:
         counts = ", ".join(map(str, sorted(set(known)))) or "none"
@@ -141,10 +134,10 @@ class Limits:
         if cost.bytes > 0:
             moved = self.bandwidth(threads, working_set)
             name = f"{self.level(threads, working_set)} {moved.kind}"
-            found.append(Limit(name, cost.bytes / moved.bytes_per_second, moved.spread))
+            found.append(Limit(name, cost.bytes / moved.per_second, moved.spread))
         if cost.operations > 0:
             peak = self.peak(arithmetic, threads)
-            seconds = cost.operations / peak.operations_per_second
+            seconds = cost.operations / peak.per_second
             found.append(Limit(arithmetic, seconds, peak.spread))
         return max(found, key=lambda limit: limit.seconds, default=None)
 
@@ -158,8 +151,7 @@ class Limits:
             date.fromisoformat(data["when"])
             return cls(
                 caches=tuple(_row(Cache, row) for row in data["caches"]),
-                bandwidths=tuple(_row(Bandwidth, row) for row in data["bandwidths"]),
-                peaks=tuple(_row(Peak, row) for row in data["peaks"]),
+                rates=tuple(_row(Rate, row) for row in data["rates"]),
                 when=data["when"],
             )
         except KeyError as error:
@@ -168,7 +160,7 @@ class Limits:
             raise ValueError(f"damaged limits: {error}") from None
 
 
-Row = TypeVar("Row", Cache, Bandwidth, Peak)
+Row = TypeVar("Row", Cache, Rate)
 
 
 def _row(kind: type[Row], data: Any) -> Row:
@@ -179,7 +171,7 @@ def _row(kind: type[Row], data: Any) -> Row:
             sound = isinstance(value, str)
         else:
             number = type(value) is int or (field.type is float and type(value) is float)
-            least = 0 if field.name == "spread" else math.ulp(0)
+            least = 0 if field.name in ("spread", "working_set") else math.ulp(0)
             sound = number and least <= value < math.inf
         if not sound:
             raise ValueError(f"{kind.__name__} has {field.name} {value!r}")
@@ -249,20 +241,23 @@ def _counts(threads: Sequence[int]) -> list[int]:
 
 def _limits(caches: tuple[Cache, ...], rates: Mapping[tuple[str, int, int], FloatArray]) -> Limits:
     """The best of each thing's rates, and of all units for an arithmetic."""
-    bandwidths = []
-    peaks: dict[tuple[str, int], Peak] = {}
+    found = []
     for (name, threads, working_set), samples in rates.items():
         best = float(samples.max())
         spread = float(np.subtract(*np.percentile(samples, (75, 25)))) / best
         if working_set:
-            bandwidths.append(Bandwidth(name, threads, working_set, best, spread))
-            continue
-        for kind in SERVES[UNITS[name].arithmetic]:
-            known = peaks.get((kind, threads))
-            if known is None or known.operations_per_second < best:
-                peaks[kind, threads] = Peak(kind, name, threads, best, spread)
+            found.append(Rate(name, threads, best, spread, working_set))
+        else:
+            serves = SERVES[UNITS[name].arithmetic]
+            found += [Rate(kind, threads, best, spread, unit=name) for kind in serves]
     today = datetime.now(UTC).date().isoformat()
-    return Limits(caches, tuple(bandwidths), tuple(peaks.values()), today)
+    return Limits(caches, _fastest(found), today)
+
+
+def _fastest(rates: Iterable[Rate]) -> tuple[Rate, ...]:
+    """Of each thing the best."""
+    best = {rate.what: rate for rate in sorted(rates, key=lambda rate: rate.per_second)}
+    return tuple(best[what] for what in sorted(best))
 
 
 def limits(
@@ -296,25 +291,14 @@ def limits(
     parts = [kept[keys[count]] for count in counts]
     return Limits(
         caches=parts[-1].caches,
-        bandwidths=tuple(b for part in parts for b in part.bandwidths),
-        peaks=tuple(p for part in parts for p in part.peaks),
+        rates=tuple(rate for part in parts for rate in part.rates),
         when=min(part.when for part in parts),
     )
 
 
 def _best(old: Limits | None, new: Limits) -> Limits:
     """The newer limits, with whatever the older ones had faster."""
-    if old is None:
-        return new
-    moved = sorted((*old.bandwidths, *new.bandwidths), key=lambda b: b.bytes_per_second)
-    done = sorted((*old.peaks, *new.peaks), key=lambda p: p.operations_per_second)
-    bandwidths = {(b.threads, b.working_set, b.kind): b for b in moved}  # the fastest comes last
-    peaks = {(p.threads, p.kind): p for p in done}
-    return replace(
-        new,
-        bandwidths=tuple(bandwidths[key] for key in sorted(bandwidths)),
-        peaks=tuple(peaks[key] for key in sorted(peaks)),
-    )
+    return replace(new, rates=_fastest((*old.rates, *new.rates))) if old else new
 
 
 def _taken_by_others() -> float:
@@ -325,11 +309,7 @@ def _taken_by_others() -> float:
 
 
 def _of(whole: Limits, threads: int) -> Limits:
-    return replace(
-        whole,
-        bandwidths=tuple(b for b in whole.bandwidths if b.threads == threads),
-        peaks=tuple(p for p in whole.peaks if p.threads == threads),
-    )
+    return replace(whole, rates=tuple(rate for rate in whole.rates if rate.threads == threads))
 
 
 def _key_for(threads: int, moved: Sequence[int], kept: Mapping[str, Limits]) -> str:

@@ -1,18 +1,12 @@
-"""Float32 products by NumPy's BLAS and by PyTorch, each in a process of its own: peers of `linear`.
-
-As a child process it is asked {"tokens", "hidden", "out", "copies"} to be ready for that size, then
-{"calls": n} for the seconds of one call in n, over as many copies of the weight in turn.
-"""
+"""Float32 products by NumPy's BLAS and by PyTorch, each in its own process: peers of `linear`."""
 
 import importlib.util
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from bench.child import Child, serve
-from bench.contenders.session import settle
+from bench.child import Child, settle
 from bench.timing import Sampler
 
 PACKAGES = {"numpy": "numpy", "torch": "torch"}  # contender: what it cannot be without
@@ -20,33 +14,22 @@ ROWS = 61  # distinct ones of a weight, and those that are checked
 CHECKED = 1e-4  # relative to the largest output: far above rounding, far below a wrong product
 
 
-class Matmul:
-    """A contender's process, ready for one size at a time."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self.name = name
-        limit = {f"{library}_NUM_THREADS": str(threads) for library in ("OPENBLAS", "OMP", "MKL")}
-        self._child = Child("bench.matmul", name, str(threads), env=limit)
-
-    def sampler(self, shape: dict[str, int], copies: int, calls: int) -> Sampler:
-        """Seconds of one call, `calls` to a sample, over `copies` of weight and activations."""
-        self._child.ask({**shape, "copies": copies})
-        return lambda: float(self._child.ask({"calls": calls})["seconds"])
-
-    def close(self) -> None:
-        self._child.close()
-
-
 @contextmanager
-def matmuls(threads: int) -> Iterator[list[Matmul]]:
-    """Those that are installed."""
+def matmuls(threads: int) -> Iterator[dict[str, Child]]:
+    """A child for each that is installed."""
+    env = {f"{library}_NUM_THREADS": str(threads) for library in ("OPENBLAS", "OMP", "MKL")}
     with ExitStack() as stack:
-        found = []
-        for name, package in PACKAGES.items():
-            if importlib.util.find_spec(package):
-                found.append(Matmul(name, threads))
-                stack.callback(found[-1].close)
-        yield found
+        yield {
+            name: stack.enter_context(Child("bench.matmul:Product", name, threads, env=env))
+            for name, package in PACKAGES.items()
+            if importlib.util.find_spec(package)
+        }
+
+
+def sampler(child: Child, shape: dict[str, int], copies: int, calls: int) -> Sampler:
+    """Seconds of one call, `calls` to a sample, over `copies` of weight and activations."""
+    child.ask("prepare", **shape, copies=copies)
+    return lambda: float(child.ask("sample", calls=calls))
 
 
 def absent() -> Sequence[tuple[str, str]]:
@@ -59,14 +42,15 @@ def absent() -> Sequence[tuple[str, str]]:
 
 
 class Product:
-    """The child's work: x W^T, x float32 [tokens, hidden], W float32 [out, hidden]."""
+    """What a child has: x W^T, x float32 [tokens, hidden], W float32 [out, hidden]."""
 
-    def __init__(self, library: Any, multiply: Callable[[Any, Any, Any], Any]) -> None:
-        self._library, self._multiply = library, multiply
+    def __init__(self, name: str, threads: int) -> None:
+        self._library, self._multiply = _library(name, threads)
         self._arrays: list[tuple[Any, Any, Any]] = []
         self._next = 0
 
-    def prepare(self, tokens: int, hidden: int, out: int, copies: int) -> dict[str, Any]:
+    def prepare(self, tokens: int, hidden: int, out: int, copies: int) -> None:
+        """Be ready for this size."""
         import numpy as np
 
         rng = np.random.default_rng(0)
@@ -82,9 +66,10 @@ class Product:
         got, want = np.asarray(self._arrays[0][2])[0, :ROWS], w[:ROWS].astype(float) @ x[0]
         if not np.abs(got - want).max() <= CHECKED * np.abs(want).max():
             raise ArithmeticError("the product is wrong")
-        return {}
+        settle()
 
-    def sample(self, calls: int) -> dict[str, Any]:
+    def sample(self, calls: int) -> float:
+        """Seconds of one call in so many, over the copies of the weight in turn."""
         turns = [self._arrays[(self._next + i) % len(self._arrays)] for i in range(calls)]
         self._next = (self._next + calls) % len(self._arrays)
         if len(self._arrays) == 1:
@@ -92,25 +77,9 @@ class Product:
         started = time.perf_counter()
         for x, w, out in turns:
             self._multiply(x, w, out)
-        return {"seconds": (time.perf_counter() - started) / calls}
-
-
-def main() -> None:
-    """Arguments: the contender's name and its number of threads."""
-    name, threads = sys.argv[1], int(sys.argv[2])
-    products: list[Product] = []
-
-    def answer(question: dict[str, Any]) -> dict[str, Any]:
-        if not products:
-            products.append(Product(*_library(name, threads)))
-        try:
-            if "calls" in question:
-                return products[0].sample(question["calls"])
-            return products[0].prepare(**question)
-        finally:
-            settle()
-
-    serve(answer)
+        seconds = (time.perf_counter() - started) / calls
+        settle()
+        return seconds
 
 
 def _library(name: str, threads: int) -> tuple[Any, Callable[[Any, Any, Any], Any]]:
@@ -122,7 +91,3 @@ def _library(name: str, threads: int) -> tuple[Any, Callable[[Any, Any, Any], An
     import numpy as np
 
     return np, lambda x, w, out: np.matmul(x, w.T, out=out)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""How much memory a process holds at most that loads a model and runs a prompt.
-
-Run as a program it is the process that is looked at.
-"""
+"""How much memory a process holds at most that loads a model and runs a prompt."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.child import Child, serve
+from bench.child import Child
 from bench.contenders.contender import Setup
 
 STATUS = Path("/proc/self/status")
@@ -27,9 +24,8 @@ class Held:
 
 def held(model: Path, setup: Setup, prompt: int) -> Held:
     """Load the model in a new process and run a prompt of so many tokens and one step more."""
-    with Child("bench.memory") as child:
-        answer = child.ask({"model": str(model), "setup": asdict(setup), "prompt": prompt})
-    return Held(**answer)
+    with Child("bench.memory:held_here") as child:
+        return Held(**child.ask(model=str(model), setup=asdict(setup), prompt=prompt))
 
 
 def peak(status: Path = STATUS) -> int:
@@ -40,19 +36,15 @@ def peak(status: Path = STATUS) -> int:
     raise ValueError(f"{status}: no {PEAK.rstrip(':')} in it")
 
 
-def _answer(question: dict[str, Any]) -> dict[str, Any]:
+def held_here(model: str, setup: dict[str, Any], prompt: int) -> dict[str, int]:
+    """What the child does."""
     from bench.contenders.assay import loaded
 
-    setup, prompt = Setup(**question["setup"]), int(question["prompt"])
-    path = Path(question["model"])
-    with loaded(path, setup) as engine:
-        model = engine.model
-        tokens = np.random.default_rng(0).integers(model.config.vocab, size=prompt + 1).tolist()
-        model.evaluate(tokens[:-1], 0)
-        model.evaluate(tokens[-1:], prompt)
-        cache = sum(part.nbytes for part in model.caches.values())
+    path = Path(model)
+    with loaded(path, Setup(**setup)) as engine:
+        own = engine.model
+        tokens = np.random.default_rng(0).integers(own.config.vocab, size=prompt + 1).tolist()
+        own.evaluate(tokens[:-1], 0)
+        own.evaluate(tokens[-1:], prompt)
+        cache = sum(part.nbytes for part in own.caches.values())
         return asdict(Held(peak(), path.stat().st_size, cache))
-
-
-if __name__ == "__main__":
-    serve(_answer)

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.limits import ARITHMETIC, Limit, Limits
+from bench.limits import ARITHMETIC, Limits
+from bench.results import Limit
 from bench.workload import format_read
 from engine.graph import Node, Value
 from engine.model import Model
 from engine.plan import Step, shape_of
-from kernels.cpu.team import Program
+from kernels.cpu.runtime.team import Program
 from reference.op import DTYPES, Argument, Cost
 from reference.table import OPS
 

@@ -17,15 +17,15 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.offload import page
-from bench.offload.contest import Contest
-from bench.offload.contests import BUNDLE, OFF, ON, SHARES, curve, dense, paper
+from bench.offload import way as ways
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
-from bench.program import Face, Tell, add_options, report
+from bench.program import Tell, add_options, report
+from bench.report.offload import section
+from bench.results import Measurement
 from bench.timing import Rule
 from engine.embedded import resolve
-from kernels.cpu.cores import physical_cores
+from kernels.cpu.runtime.cores import physical_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +39,33 @@ class Effort:
     shares: tuple[float, ...]
 
 
-FULL = Effort(Rule(least=5, most=60, error=0.01, cap_seconds=240), 4, 48, SHARES)
+FULL = Effort(Rule(least=5, most=60, error=0.01, cap_seconds=240), 4, 48, ways.SHARES)
 QUICK = Effort(Rule(least=3, most=3), 1, 8, (0.6, 1.0))
 
 
-def contests(
-    path: Path,
-    threads: int,
-    share: float,
-    effort: Effort,
-    kept: Folders,
-    tell: Tell,
-) -> Iterator[Contest]:
+def races(
+    path: Path, threads: int, share: float, effort: Effort, kept: Folders, tell: Tell
+) -> Iterator[list[Measurement]]:
     """One after the other; `tell` is told which, and how many rounds are done."""
     subject = Subject.of(path, threads, effort.large, effort.small)
+    weights = subject.weights
 
-    def run(kind: str, ways: Sequence[Way]) -> Contest:
+    def run(kind: str, chosen: Sequence[Way]) -> list[Measurement]:
         tell(f"{path.stem}, {kind}: opening")
-        with Field(subject, ways, kept) as field:
-            outcomes = field.race(effort.rule, lambda n: tell(f"{path.stem}, {kind}: round {n}"))
-            return Contest(kind, subject, outcomes, field.notes)
+        with Field(subject, chosen, kept, kind) as field:
+            for note in field.notes:
+                tell(f"{path.stem}, {kind}: {note}")
+            return field.race(effort.rule, lambda n: tell(f"{path.stem}, {kind}: round {n}"))
 
     if not subject.sparse:
-        yield run("dense", dense(subject, share))
-        yield run("curve dense", curve(subject, effort.shares, OFF))
+        yield run("dense", ways.dense(weights, share, limited=not subject.alone))
+        yield run(f"{ways.CURVE} dense", ways.curve(weights, effort.shares, ways.OFF))
         return
-    bundles = next(w.process for w in paper(subject, share, 0) if w.name == BUNDLE)
+    bundles = next(w.process for w in ways.paper(weights, share, 0) if w.name == ways.BUNDLE)
     about = kept.pack(subject, bundles)
     neuron = about.neuron if about else 0
-    yield run("sparse", paper(subject, share, neuron))
-    yield run("curve sparse", curve(subject, effort.shares, ON, neuron))
+    yield run("sparse", ways.paper(weights, share, neuron))
+    yield run(f"{ways.CURVE} sparse", ways.curve(weights, effort.shares, ways.ON, neuron))
 
 
 def main() -> int:
@@ -82,17 +79,14 @@ def main() -> int:
     rule = replace(FULL.rule, cap_seconds=options.seconds)
     effort = QUICK if options.quick else replace(FULL, rule=rule)
 
-    def parts(tell: Tell) -> Generator[Contest, None, None]:
+    def measured(tell: Tell) -> Generator[list[Measurement], None, None]:
         paths = [resolve(model) for model in options.models]
         with folders() as kept:
             for path in paths:
                 threads = options.threads or physical_cores()
-                yield from contests(path, threads, options.budget, effort, kept, tell)
+                yield from races(path, threads, options.budget, effort, kept, tell)
 
-    def remarks(contest: Contest) -> list[str]:
-        return [page.disks(contest), *page.remarks(contest)]
-
-    return report(options, Face(page.title, page.table, remarks, page.as_dict, page.write), parts)
+    return report(options, section, measured)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ sample. Inputs change from sample to sample; outputs are spoilt before and some 
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,14 @@ import numpy as np
 import psutil
 
 from bench import probe
+from bench.experiment import Contender, Sample
 from bench.limits import Limits, limits
 from bench.results import Measurement
 from bench.workload import Workload
 from kernels.call import stages
 from kernels.certificates import Key
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs
 from kernels.tuning import starting
@@ -100,8 +101,8 @@ class Lab:
         known, packed = self._packed
         if known != key or packed is None:
             self._packed = (None, None)  # let the old one go first
-            packed, block = kernel.pack.job(weight)
-            self.team.run(Program([(kernel.pack.share, block)]))
+            packed, blocks = kernel.pack.jobs(weight)
+            self.team.run(Program([(kernel.pack.share, block) for block in blocks]))
             self._packed = (key, packed)
         return packed
 
@@ -143,10 +144,14 @@ class Bound:
         return cls(inputs, outputs, entries, [memory for _, _, memory in parts])
 
     def renew(self, work: Workload, seed: int) -> None:
-        """Other numbers in the same memory."""
-        for name, value in work.again(self.inputs, seed).items():
-            if value is not self.inputs[name]:
-                self.inputs[name][...] = value
+        """Other numbers in the same memory, and in what the kernel goes on from in place."""
+        again = work.again(self.inputs, seed)
+        new = {name for name, value in again.items() if value is not self.inputs[name]}
+        for name in new:
+            self.inputs[name][...] = again[name]
+        for output, source in work.bench.kernel.in_place:
+            if source in new:
+                self.outputs[output][...] = self.inputs[source]
 
     def spoil(self) -> None:
         """Fill the outputs with NaN, or -1."""
@@ -220,14 +225,18 @@ class OpRun:
             raise WrongOutputError(f"{self.work.bench}: {failure}")
         self.checked += 1
 
-    def measurement(
-        self, samples: Sequence[float], contender: str = "assay", rivals: str = "", note: str = ""
-    ) -> Measurement:
-        """A result's row, ours or a peer's at the same work, with the machine's limit for it."""
-        ours = contender == "assay"
-        work, kernel, threads = self.work, self.work.bench.kernel, self.lab.team.n_threads
-        working_set = int(work.cost.bytes) if self.cache == "hot" else None
-        limit = self.lab.limits.limit(work.cost, work.arithmetic, threads, working_set)
+    def contender(self) -> Contender:
+        """Itself, in an experiment."""
+
+        def measure() -> Sample:
+            before, seconds = self.checked, self()
+            return Sample(seconds, check=self.checked > before)
+
+        return Contender(self.row(), measure)
+
+    def row(self, contender: str = "assay") -> Measurement:
+        """What is known before the samples, ours or a peer's at the same work."""
+        work, kernel, ours = self.work, self.work.bench.kernel, contender == "assay"
         return Measurement(
             bench="op",
             test=kernel.op,
@@ -237,19 +246,19 @@ class OpRun:
             format=kernel.format or "",
             shape=work.bench.sizes,
             model=", ".join(work.bench.models),
-            threads=threads,
+            threads=self.lab.team.n_threads,
             cache=self.cache,
-            samples=tuple(samples),
             bytes=work.cost.bytes,
             operations=work.cost.operations,
-            limit=limit.name if limit else "",
-            limit_seconds=limit.seconds if limit else 0.0,
-            limit_spread=limit.spread if limit else 0.0,
             kernel=Key.of(kernel).digest[:16] if ours else "",
-            checked=self.checked if ours else 0,
-            rivals=rivals,
-            note=note,
         )
+
+    def limited(self, row: Measurement) -> Measurement:
+        """The row with the machine's limit, as it is known now."""
+        cost, threads = self.work.cost, self.lab.team.n_threads
+        working_set = int(cost.bytes) if self.cache == "hot" else None
+        limit = self.lab.limits.limit(cost, self.work.arithmetic, threads, working_set)
+        return limit.of(row) if limit else row
 
 
 def _copied(inputs: Arguments, leave: tuple[str, ...]) -> Arguments:

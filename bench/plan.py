@@ -17,10 +17,11 @@ from bench.timing import Rule
 from data import shapes
 from engine.config import ModelConfig
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
-from kernels.cpu.cores import physical_cores
-from kernels.cpu.team import MOST_THREADS
+from engine.gguf.file import GGUFFile
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import Kernel
+from kernels.table import KERNELS, of_packages
 
 # What a step of the embedded model runs.
 STEP_OPS = (
@@ -64,6 +65,7 @@ class Plan:
     peers: tuple[str, ...]
     folder: Path
     into: str | None  # a run to go on with
+    packages: bool = False  # kernels of installed packages, too
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Plan":
@@ -85,6 +87,7 @@ class Plan:
                 peers=() if peers == "none" else names(peers or ",".join(CONTENDERS)),
                 folder=Path(option("--results") or results_folder()),
                 into=option("--into"),
+                packages=option("--packages"),
             )
             plan.demand_possible()
         except OSError as error:
@@ -134,7 +137,8 @@ class Plan:
     def cases(self) -> list[BenchCase]:
         """Every kernel that runs here, at every size asked; if quick, of some formats."""
         sweeps = () if self.quick else self.shapes.sweeps
-        found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens)
+        kernels = [*KERNELS, *(of_packages() if self.packages else ())]
+        found = cases(shapes.Shapes(self.shapes.models, sweeps), self.models, self.tokens, kernels)
         here = [case for case in found if not case.kernel.missing()]
         return [case for case in here if not self.quick or case.kernel.format in QUICK_FORMATS]
 

@@ -20,8 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from kernels.cpu.share import Share, arguments, by_format, part, share
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     I32,
     Vector,
     address_of,
@@ -33,6 +32,7 @@ from kernels.cpu.simd import (
     store,
     zero,
 )
+from kernels.cpu.runtime.share import Share, arguments, by_format, part, share
 from kernels.provenance import cpu_features
 
 I8, I64 = ir.IntType(8), ir.IntType(64)

@@ -8,13 +8,12 @@ waking the team, less the barriers that nodes of one stage save, so it may be ne
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bench.clock import Seconds, Stamped
-from bench.limits import Limit, Limits
+from bench.limits import Limits
 from bench.node_cost import active_neurons, bounds, cost_of
 from bench.results import Measurement
 from bench.timing import Rule, race
@@ -29,131 +28,64 @@ class ProfileError(ValueError):
     """A step that cannot be profiled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Seconds, and what had to be done in them.
-
-    `bytes` and `operations` are the least that the op's cost asks for, `bound` is the machine's
-    limit for them (None where no limits were given).
-    """
-
-    op: str
-    kernel: str
-    seconds: float
-    bytes: float
-    operations: float
-    bound: Limit | None
-
-    @property
-    def gb_per_second(self) -> float:
-        return self.bytes / self.seconds / 1e9
-
-    @property
-    def gflop_per_second(self) -> float:
-        return self.operations / self.seconds / 1e9
-
-    @property
-    def limit(self) -> str:
-        """What binds it, e.g. a level of memory; "" where no limits were given."""
-        return self.bound.name if self.bound else ""
-
-    @property
-    def share(self) -> float | None:
-        """The limit's seconds over its own: 1 is as fast as the machine can."""
-        return self.bound.seconds / self.seconds if self.bound else None
-
-    @property
-    def reached(self) -> float | None:
-        """The share as pages tell it: what a probe's spread explains is all that there is."""
-        return self.share if self.share is None or self.rejected else min(1.0, self.share)
-
-    @property
-    def rejected(self) -> bool:
-        """Faster than the machine can: the op's cost, the limit or the clock is wrong."""
-        return self.bound is not None and self.bound.seconds > self.seconds * (
-            1 + self.bound.spread
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTime(Work):
-    """One node of a step; its seconds, the median of `samples`, hold a barrier of its own, which in
-    the engine the nodes of a stage share."""
-
-    node: str
-    samples: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpTime(Work):
-    """The nodes of a step that one kernel does, together."""
-
-    calls: int
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A step of `tokens` tokens, the last of which sees `context` cells; `settings` as a
-    measurement has them.
+    """A step of `tokens` tokens, the last of which sees `context` cells: the rows of the `step`
+    without stamps and of its `nodes`, whose seconds hold a barrier of their own, which in the
+    engine the nodes of a stage share.
 
-    All seconds are medians: of the step without stamps (`samples`), and of each node.
     `overhead_seconds` is what all stamps cost, which is in neither. `interruptions`: a node's
     median leaves out what seldom strikes that node, though something strikes every step. It is
     the median of the nodes together less the sum of their medians: what other programs took.
     """
 
-    model: str
-    settings: str
-    tokens: int
+    step: Measurement
+    nodes: tuple[Measurement, ...]
     context: int
-    threads: int
-    samples: tuple[float, ...]
-    nodes: tuple[NodeTime, ...]
     interruptions: float
     overhead_seconds: float
 
     @property
-    def step_seconds(self) -> float:
-        return float(np.median(self.samples))
-
-    @property
     def remainder(self) -> float:
         """Seconds of the step that are in no node, interruptions among them."""
-        return self.step_seconds - sum(node.seconds for node in self.nodes)
+        return self.step.median - sum(node.median for node in self.nodes)
 
-    def by_op(self) -> list[OpTime]:
-        """The nodes summed by op and kernel, the longest first."""
-        groups: dict[tuple[str, str], list[NodeTime]] = {}
+    def by_op(self) -> list[tuple[int, Measurement]]:
+        """The nodes that one kernel does, together, the longest first: how many, and their sum."""
+        groups: dict[str, list[Measurement]] = {}
         for node in self.nodes:
-            groups.setdefault((node.op, node.kernel), []).append(node)
-        rows = [
-            OpTime(
-                op=op,
-                kernel=kernel,
-                seconds=sum(n.seconds for n in nodes),
-                bytes=sum(n.bytes for n in nodes),
-                operations=sum(n.operations for n in nodes),
-                bound=_together([n.bound for n in nodes if n.bound]),
-                calls=len(nodes),
-            )
-            for (op, kernel), nodes in groups.items()
-        ]
-        return sorted(rows, key=lambda row: -row.seconds)
+            groups.setdefault(node.kernel_name, []).append(node)
+        rows = [(len(nodes), together(nodes)) for nodes in groups.values()]
+        return sorted(rows, key=lambda row: -row[1].median)
 
-    def rejected(self) -> list[NodeTime]:
+    def rejected(self) -> list[Measurement]:
         """Nodes faster than the machine can."""
-        return [node for node in self.nodes if node.rejected]
+        return [node for node in self.nodes if node.impossible]
+
+    def measurements(self) -> list[Measurement]:
+        """As results: the step, what is in no node, and each of its nodes."""
+        rest = replace(
+            self.step, test="remainder", samples=(max(0.0, self.remainder),), tokens=0, bytes=0.0,
+            operations=0.0, limit="", limit_seconds=0.0, limit_spread=0.0,
+        )  # fmt: skip
+        return [self.step, rest, *self.nodes]
 
 
-def _together(bounds: Sequence[Limit]) -> Limit | None:
-    """Limits one after the other, under the name of what binds longest."""
-    if not bounds:
-        return None
+def together(nodes: Sequence[Measurement]) -> Measurement:
+    """One after the other, under the limit that binds longest."""
     seconds: dict[str, float] = {}
-    for bound in bounds:
-        seconds[bound.name] = seconds.get(bound.name, 0.0) + bound.seconds
-    name = max(seconds, key=lambda name: seconds[name])
-    return Limit(name, sum(seconds.values()), max(b.spread for b in bounds))
+    for node in nodes:
+        seconds[node.limit] = seconds.get(node.limit, 0.0) + node.limit_seconds
+    return replace(
+        nodes[0],
+        shape="",
+        samples=(sum(node.median for node in nodes),),
+        bytes=sum(node.bytes for node in nodes),
+        operations=sum(node.operations for node in nodes),
+        limit=max(seconds, key=lambda name: seconds[name]),
+        limit_seconds=sum(seconds.values()),
+        limit_spread=max(node.limit_spread for node in nodes),
+    )
 
 
 def profile(
@@ -212,82 +144,36 @@ def profile(
     taken = np.zeros((len(laps), len(plan.steps)))  # [repeats, nodes]
     for call, lap in zip(plan.calls, (np.array(laps) - stamp).T, strict=True):
         taken[:, call.step] += np.maximum(TICK, lap)
-    each = np.median(taken, axis=0)
     steps, threads = plan.steps, model.team.n_threads
     sizes = {"tokens": tokens, "outputs": 1}
     costs = [cost_of(s, sizes, depth, active.get(i, 0)) for i, s in enumerate(steps)]
     ceilings = bounds(steps, sizes, costs, limits, threads) if limits else [None] * len(steps)
-    nodes = [
-        NodeTime(
-            node=step.node.label,
-            op=step.node.op,
-            kernel=step.kernel.name,
-            seconds=float(seconds),
-            samples=tuple(column.tolist()),
-            bytes=cost.bytes,
-            operations=cost.operations,
-            bound=ceiling,
-        )
-        for step, seconds, column, cost, ceiling in zip(
-            steps, each, taken.T, costs, ceilings, strict=True
-        )
-    ]
-    return Profile(
-        model=model.file.path.stem,
-        settings=settings(model.config, model.options.sparse),
-        tokens=tokens,
-        context=depth + tokens,
-        threads=threads,
-        samples=tuple(samples),
-        nodes=tuple(nodes),
-        interruptions=float(np.median(taken.sum(axis=1)) - each.sum()),
-        overhead_seconds=stamp * len(plan.calls),
-    )
-
-
-def measurements(found: Profile) -> list[Measurement]:
-    """The profile as results: the step, each of its nodes, and what is in no node."""
-    bound = _together([node.bound for node in found.nodes if node.bound])
-    row = partial(
-        Measurement,
+    row = Measurement(
         bench="node",
-        model=found.model,
-        threads=found.threads,
-        phase="run" if found.tokens == 1 else "prompt",
-        settings=found.settings,
+        test="step",
+        model=model.file.path.stem,
+        threads=threads,
+        phase="run" if tokens == 1 else "prompt",
+        settings=settings(model.config, model.options.sparse),
     )
-    rows = [
-        row(
-            test="step",
-            samples=found.samples,
-            tokens=found.tokens,
-            bytes=sum(node.bytes for node in found.nodes),
-            operations=sum(node.operations for node in found.nodes),
-            limit=bound.name if bound else "",
-            limit_seconds=bound.seconds if bound else 0.0,
-            limit_spread=bound.spread if bound else 0.0,
-        ),
-        row(test="remainder", samples=(max(0.0, found.remainder),)),
-    ]
-    for node in found.nodes:
-        op, target, variant, *weights = node.kernel.split("/")
-        bound = node.bound
-        rows.append(
-            row(
-                test=op,
-                target=target,
-                variant=variant,
-                format="".join(weights),
-                shape=node.node,
-                samples=node.samples,
-                bytes=node.bytes,
-                operations=node.operations,
-                limit=node.limit,
-                limit_seconds=bound.seconds if bound else 0.0,
-                limit_spread=bound.spread if bound else 0.0,
-            )
-        )
-    return rows
+    nodes = []
+    for step, column, cost, ceiling in zip(steps, taken.T, costs, ceilings, strict=True):
+        op, target, variant, *weights = step.kernel.name.split("/")
+        node = replace(
+            row, test=op, target=target, variant=variant, format="".join(weights),
+            shape=step.node.label, samples=tuple(column.tolist()), bytes=cost.bytes,
+            operations=cost.operations,
+        )  # fmt: skip
+        nodes.append(ceiling.of(node) if ceiling else node)
+    whole = together(nodes)
+    return Profile(
+        replace(whole, test="step", target="", variant="", format="", samples=tuple(samples),
+                tokens=tokens),
+        tuple(nodes),
+        context=depth + tokens,
+        interruptions=float(np.median(taken.sum(axis=1)) - np.median(taken, axis=0).sum()),
+        overhead_seconds=stamp * len(plan.calls),
+    )  # fmt: skip
 
 
 def token_ids(engine: Engine, count: int) -> list[int]:

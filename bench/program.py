@@ -1,56 +1,25 @@
-"""What programs have in common that measure part by part, keep rows and write a page."""
+"""What programs have in common that measure race by race, keep rows and write a page."""
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-from rich.console import Console
+import pandas as pd
 from rich.progress import Progress
 from rich.table import Table as Printed
 
-from bench.conditions import Conditions, conditions
-from bench.report.table import Table
-from bench.results import Measurement, Results, results_folder
+from bench.conditions import conditions
+from bench.report.lookup import rows_of
+from bench.report.markdown import write_page
+from bench.report.table import Section, Table
+from bench.results import Measurement, Results, Run, results_folder
 from engine.shell.show import stderr, stdout
 
 Tell = Callable[[str], None]  # is told what is done now
-
-
-class Part(Protocol):
-    def measurements(self) -> Iterable[Measurement]: ...
-
-
-P = TypeVar("P", bound=Part)
-
-
-@dataclass(frozen=True, slots=True)
-class Face(Generic[P]):
-    """How a part is shown: on the terminal under its title, with lines behind its table; for
-    programs; and all parts as a page, with plots beside it."""
-
-    title: Callable[[P], str]
-    table: Callable[[P], Table]
-    remarks: Callable[[P], Sequence[str]]
-    as_dict: Callable[[P], dict[str, Any]]
-    write: Callable[[Sequence[P], Conditions, Path], None]
-
-    def show(self, part: P, console: Console) -> None:
-        table = self.table(part)
-        found = Printed(*table.columns, box=None)
-        for column, numeric in zip(found.columns, table.numeric, strict=True):
-            column.justify = "right" if numeric else "left"
-        for row in table.rows:
-            found.add_row(*(cell.text for cell in row))
-        console.print(self.title(part), style="italic", highlight=False, soft_wrap=True)
-        console.print(found)
-        for line in self.remarks(part):
-            console.print(line, highlight=False, soft_wrap=True)
-        console.print()
 
 
 def add_options(parser: ArgumentParser, seconds: float) -> None:
@@ -68,31 +37,65 @@ def add_options(parser: ArgumentParser, seconds: float) -> None:
 
 
 def report(
-    options: Namespace, face: Face[P], measured: Callable[[Tell], Generator[P, None, None]]
+    options: Namespace,
+    section: Callable[[pd.DataFrame], Section],
+    measured: Callable[[Tell], Generator[Iterable[Measurement], None, None]],
 ) -> int:
-    """Measure, keep the rows of each part as soon as it is there (but of a quick run none), and
-    show what was found; the exit code. What cannot be measured is one line on stderr."""
-    about, found = conditions(), list[P]()
+    """Measure, keep the rows of each race as soon as they are there (but of a quick run none), and
+    show what the section makes of them; the exit code. What cannot be measured is one line on
+    stderr."""
+    about, found = conditions(), list[Measurement]()
     results: Results | None = None
     try:
         if options.out and not options.out.parent.is_dir():
             raise FileNotFoundError(f"{options.out.parent}: no such folder")
         with Progress(console=stderr, transient=True) as bar:
             task = bar.add_task("", total=None)
-            with closing(measured(lambda words: bar.update(task, description=words))) as parts:
-                for part in parts:
-                    found.append(part)
+            with closing(measured(lambda words: bar.update(task, description=words))) as races:
+                for rows in races:
+                    found += rows
                     if not options.quick:
                         results = results or Results(results_folder(), about)
-                        results.add(*part.measurements())
+                        results.add(*rows)
+        made = section(rows_of([Run("", "", about, {}, tuple(found))]))
         if options.out:
-            face.write(found, about, options.out)
+            write_page(made, about, options.out)
     except (ValueError, OSError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps([face.as_dict(part) for part in found]))
+        print(json.dumps([as_dict(table) for table in made.tables]))
         return 0
-    for part in found:
-        face.show(part, stdout())
+    show(made)
+    for row in found:
+        if row.impossible:
+            stdout().print(f"rejected: {row.title}: {row.impossible}", highlight=False)
     return 0
+
+
+def as_dict(table: Table) -> dict[str, Any]:
+    """A table for programs: exact figures where there are some, else the words; null for none."""
+    rows = [
+        {
+            name: cell.text if cell.value is None and cell.text != "—" else cell.value
+            for name, cell in zip(table.columns, row, strict=True)
+        }
+        for row in table.rows
+    ]
+    return {"table": table.caption, "rows": rows}
+
+
+def show(section: Section) -> None:
+    """On the terminal: each table under its title, then the notes."""
+    console = stdout()
+    for table in section.tables:
+        printed = Printed(*table.columns, box=None)
+        for column, numeric in zip(printed.columns, table.numeric, strict=True):
+            column.justify = "right" if numeric else "left"
+        for row in table.rows:
+            printed.add_row(*(cell.text for cell in row))
+        console.print(table.caption, style="italic", highlight=False, soft_wrap=True)
+        console.print(printed)
+        console.print()
+    for note in section.notes:
+        console.print(note, highlight=False, soft_wrap=True)

@@ -8,8 +8,7 @@ floor, which no model can beat, is exact: the probability with which the grammar
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from data.golden import FOLDER as GOLDEN
 from data.story.grammar import log_probability
 from engine import Engine
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.perplexity import Coded, Estimate, Passage, Scorer, Tally
 from engine.quantise import Recipe, quantise
 from engine.quantise.mixes import MIXES
@@ -50,46 +49,29 @@ DIVERGENCE, SAME = "KL divergence", "same likeliest token"
 ERROR = ", standard error"
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Of a format, or of the mix of that name (`kind` is PURE or MIXED): bits of all weights on
-    average, and the perplexity; beside F16 the difference of perplexities, the KL divergence in
-    nats, and the share of same likeliest tokens."""
-
-    name: str
-    kind: str
-    bits: float
-    perplexity: Estimate
-    difference: Estimate
-    divergence: Estimate
-    same_top: Estimate
-
-    def measurements(self, threads: int) -> Iterator[Measurement]:
-        """A row for each figure and for its error."""
-        about = partial(_row, self.name, self.kind, threads)
-        yield about(BITS, self.bits, "bits")
-        for test, estimate, unit in (
-            (LOSS, self.perplexity, "perplexity"),
-            (DIVERGENCE, self.divergence, "nats"),
-            (SAME, self.same_top, "share"),
-        ):
-            # a divergence below zero is the rounding of the base's 16 bits
-            yield about(test, max(0.0, estimate.value), unit)
-            yield about(test + ERROR, estimate.error, unit)
-        yield about(GAIN + ERROR, self.difference.error, "perplexity")
+def row_of(name: str, kind: str, threads: int) -> Measurement:
+    """Of a format, or of the mix of that name (`kind` is PURE or MIXED)."""
+    model = resolve(MODEL).name
+    return Measurement(BENCH, "", variant=kind, format=name, model=model, threads=threads)
 
 
-def _row(name: str, kind: str, threads: int, test: str, value: float, unit: str) -> Measurement:
-    return Measurement(
-        bench=BENCH,
-        test=test,
-        variant=kind,
-        format=name,
-        model=resolve(MODEL).name,
-        threads=threads,
-        samples=(value,),
-        unit=unit,
-    )
+def figure(row: Measurement, test: str, value: float, unit: str) -> Measurement:
+    return replace(row, test=test, samples=(value,), unit=unit)
+
+
+def estimates(
+    row: Measurement, perplexity: Estimate, divergence: Estimate, same_top: Estimate
+) -> Iterator[Measurement]:
+    """A row like this for each figure of a model beside another, and for its standard error: the
+    perplexity, the KL divergence in nats, and the share of same likeliest tokens."""
+    for test, estimate, unit in (
+        (LOSS, perplexity, "perplexity"),
+        (DIVERGENCE, divergence, "nats"),
+        (SAME, same_top, "share"),
+    ):
+        # a divergence below zero is the rounding of the base's 16 bits
+        yield figure(row, test, max(0.0, estimate.value), unit)
+        yield figure(row, test + ERROR, estimate.error, unit)
 
 
 def pure(formats: Sequence[str] = EXPECTED) -> dict[str, Recipe]:
@@ -107,7 +89,7 @@ def floor(told: Sequence[str], threads: int) -> Measurement:
     """The perplexity of the grammar that wrote the stories, of the tokens that count."""
     tokens = sum(len(passage.foretold) for passage in passages(resolve(MODEL), told))
     nats = -sum(map(log_probability, told))
-    return _row("", "", threads, FLOOR, math.exp(nats / tokens), "perplexity")
+    return figure(row_of("", "", threads), FLOOR, math.exp(nats / tokens), "perplexity")
 
 
 def stories(count: int = STORIES) -> list[str]:
@@ -125,8 +107,8 @@ def passages(model: Path, told: Sequence[str]) -> list[Passage]:
 
 def qualities(
     kinds: Mapping[str, Mapping[str, Recipe]], told: Sequence[str], threads: int
-) -> Iterator[Quality]:
-    """Quantise the model, read the stories, compare with what F16 said, recipe by recipe."""
+) -> Iterator[list[Measurement]]:
+    """Rows of each recipe: quantise the model, read the stories, compare with what F16 said."""
     source = resolve(MODEL)
     texts = passages(source, told)
     base, coded = _read(source, texts, threads, keep=True)
@@ -139,15 +121,13 @@ def qualities(
             found, _ = _read(path, texts, threads, coded)
             comparison = found.comparison(exact=base)
             assert comparison is not None
-            yield Quality(
-                name,
-                kind,
-                bits(path),
-                found.perplexity().perplexity,
-                comparison.difference,
-                comparison.divergence,
-                comparison.same_top,
-            )
+            row = row_of(name, kind, threads)
+            loss = found.perplexity().perplexity
+            yield [
+                figure(row, BITS, bits(path), "bits"),
+                *estimates(row, loss, comparison.divergence, comparison.same_top),
+                figure(row, GAIN + ERROR, comparison.difference.error, "perplexity"),
+            ]
 
 
 def _read(

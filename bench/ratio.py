@@ -9,6 +9,7 @@ import numpy as np
 
 RESAMPLES = 4000
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Samples = Sequence[float] | Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,7 @@ class Ratio:
 
 
 def ratio(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    level: float = 0.95,
-    together: int = 0,
-    seed: int = 0,
+    a: Samples, b: Samples, *, level: float = 0.95, together: int = 0, seed: int = 0
 ) -> Ratio:
     """The ratio of medians by bootstrap (percentiles).
 
@@ -54,8 +50,8 @@ def ratio(
 
 
 def quotient(
-    over: tuple[Sequence[float], Sequence[float]],
-    under: tuple[Sequence[float], Sequence[float]],
+    over: tuple[Samples, Samples],
+    under: tuple[Samples, Samples],
     *,
     level: float = 0.95,
     together: int = 0,
@@ -74,9 +70,7 @@ def _interval(value: float, drawn: Floats, level: float) -> Ratio:
     return Ratio(value, min(float(low), value), max(float(high), value))
 
 
-def _drawn(
-    a: Sequence[float], b: Sequence[float], together: int, rng: np.random.Generator
-) -> tuple[float, Floats]:
+def _drawn(a: Samples, b: Samples, together: int, rng: np.random.Generator) -> tuple[float, Floats]:
     """The ratio of medians, and as it would have been in other draws of the samples."""
     x, y = np.asarray(a, float), np.asarray(b, float)
     if not len(x) or not len(y):

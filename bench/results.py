@@ -41,7 +41,7 @@ class Measurement:
       "kv_format=Q8_0,sparse=auto,blocks=2/6,threshold=1".
     - `bytes`, `operations`: what must move and be done at least; `limit` names the binding limit
       of the machine and `limit_seconds` what it allows at best.
-    - `checked`: how many of the samples had their outputs checked.
+    - `checked`: how many samples had their outputs checked, those that warmed up among them.
     - `rivals`: a word that measurements share if they took turns in one race.
     - `note`: why it is doubtful, rejected or absent; a measurement without samples is absent.
     - `unit`: of the samples: "s", "B" for bytes of memory, "NMSE" for how far logits are apart;
@@ -91,6 +91,14 @@ class Measurement:
         return self.limit_seconds / self.median if self.median else math.inf
 
     @property
+    def gb_per_second(self) -> float:
+        return self.bytes / self.median / 1e9
+
+    @property
+    def gflop_per_second(self) -> float:
+        return self.operations / self.median / 1e9
+
+    @property
     def reached(self) -> float:
         """The share as pages tell it: what a probe's spread explains is all that there is."""
         return self.share if self.impossible else min(1.0, self.share)
@@ -112,14 +120,18 @@ class Measurement:
         )  # fmt: skip
 
     @property
+    def kernel_name(self) -> str:
+        """E.g. linear/cpu/generic/Q4_0."""
+        return "/".join(filter(None, (self.test, self.target, self.variant, self.format)))
+
+    @property
     def title(self) -> str:
         """A line for people: linear/cpu/generic/Q4_0 tokens=1,… cold; of the speed card's rows
         pp512 model.gguf scaling threads=2."""
-        name = "/".join(filter(None, (self.test, self.target, self.variant, self.format)))
         where = self.shape or self.model
         phase = "" if self.phase == "run" else self.phase
         who = "" if self.contender == "assay" else f"({self.contender})"
-        words = [name, where, self.settings, self.cache, phase, who]
+        words = [self.kernel_name, where, self.settings, self.cache, phase, who]
         if self.bench not in ("op", "engine", "node", "gpu"):
             words += [self.model if self.shape else "", self.bench, f"threads={self.threads}"]
         return " ".join(filter(None, words))
@@ -134,6 +146,20 @@ class Measurement:
         if not isinstance(samples, list) or not all(_finite(s) and s >= 0 for s in samples):
             raise ValueError("samples are finite and not negative")
         return _checked(cls(**{**data, "samples": tuple(map(float, samples))}))
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The `seconds` that no correct kernel can beat but for a `spread` of them, and what binds:
+    "memory read" or "int8"."""
+
+    name: str
+    seconds: float
+    spread: float
+
+    def of(self, row: Measurement) -> Measurement:
+        """The row with it."""
+        return replace(row, limit=self.name, limit_seconds=self.seconds, limit_spread=self.spread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """How fast a sparse model decodes by how many of its neurons are active, beside the same weights
 run dense and beside what the bytes allow.
 
-`python -m bench.sparse_speed MODEL [--dense OTHER] [-o CURVE.svg]` moves the threshold so that
+`python -m bench.sparse_speed MODEL [--dense OTHER] [-o PAGE.md]` moves the threshold so that
 these shares of the neurons are active, and prints a table: steps of one token, sparse and dense in
 turns. Dense is the same file without its predictors, or another of the same shape whose down is not
 transposed: that is what a dense model would be.
@@ -10,42 +10,41 @@ transposed: that is what a dense model would be.
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
-from rich.progress import Progress
-from rich.table import Table
+import pandas as pd
 
-from bench.ratio import Ratio, ratio
-from bench.timing import Rule, Sampler, race
-from engine.gguf_file import GGUFFile
+from bench.experiment import Contender, Experiment, timed
+from bench.program import Tell, add_options, report
+from bench.ratio import ratio
+from bench.report.lookup import sizes, times
+from bench.report.plots import Line, Mark, panels
+from bench.report.table import Section, number, percent, table, text
+from bench.results import Measurement
+from bench.timing import Rule, Sampler
+from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.options import Options
-from engine.shell.show import stderr, stdout
+from engine.passes.count import count_neurons, neuron_counts
 from engine.sparsity import pays
 
+BENCH = "sparse speed"
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 TOKENS = 16  # by which shares are found
 DEPTH = 32  # tokens in the cache
 RULE = Rule(least=15, most=60, error=0.01, cap_seconds=12)
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """At a share of `active` neurons, of which the share `firing` has an open gate: how many times
-    as fast as dense the steps are, and how many times the bytes would allow. `pays` says what an
-    engine left to itself does: skip neurons, or run dense."""
-
-    active: float
-    firing: float
-    seconds: float
-    faster: Ratio
-    allowed: float
-    pays: bool
+QUICK = Rule(least=3, most=3)
+TOGETHER = 3  # rounds that are drawn as one
+SPARSE, DENSE = "sparse", "dense"
+LEAD = (
+    "Steps of one token, sparse and dense in turns, at thresholds by which these shares of the"
+    " neurons are active. Bytes allow so much if they were all that takes time. The last column is"
+    " what an engine left to itself does: skip neurons, or run dense."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +60,21 @@ class Bytes:
     @classmethod
     def of(cls, file: GGUFFile) -> "Bytes":
         found = {"always": 0, "predictors": 0, "gates": 0, "rest": 0}
+        kinds = {"fc1": "predictors", "fc2": "predictors", "ffn_gate": "gates", "ffn_up": "rest"}
+        kinds |= {"ffn_down_t": "rest"}
         for name, info in file.tensors.items():
             what = name.split(".")[-2]
-            if what == "token_embd" and "output.weight" in file.tensors:
-                continue
-            kinds = {"fc1": "predictors", "fc2": "predictors", "ffn_gate": "gates"}
-            kinds |= {"ffn_up": "rest", "ffn_down_t": "rest"}
-            found[kinds.get(what, "always")] += info.n_bytes
+            if what != "token_embd" or "output.weight" not in file.tensors:
+                found[kinds.get(what, "always")] += info.n_bytes
         return cls(**found)
 
-    def allowed(self, active: float, firing: float) -> float:
-        """How many times as fast a step could be if bytes were all."""
-        dense = self.always + self.gates + self.rest
-        sparse = self.always + self.predictors + active * self.gates + firing * self.rest
-        return dense / sparse
+    @property
+    def dense(self) -> int:
+        return self.always + self.gates + self.rest
+
+    def sparse(self, active: float, firing: float) -> float:
+        """With such shares of active neurons and of those whose gate is open."""
+        return self.always + self.predictors + active * self.gates + firing * self.rest
 
 
 def decoding(model: Model) -> Sampler:
@@ -95,13 +95,13 @@ def decoding(model: Model) -> Sampler:
 
 def shares_of(model: Model, threshold: float) -> tuple[float, float]:
     """The mean share of active neurons at a threshold, and of those that fire."""
-    for counted in model.counted.values():
+    for counted in neuron_counts(model.memory).values():
         counted.clear()
     model.set_threshold(threshold)
     tokens = np.random.default_rng(1).integers(0, model.config.vocab, TOKENS)
     model.evaluate([int(token) for token in tokens], 0)
     model.cells.clear()
-    found = list(model.counted.values())
+    found = list(neuron_counts(model.memory).values())
     hits = [float(c.hits.sum()) / (TOKENS * len(c.hits)) for c in found]
     return float(np.mean([c.active_share(TOKENS) for c in found])), float(np.mean(hits))
 
@@ -122,111 +122,98 @@ def threshold_for(model: Model, share: float) -> tuple[float, float, float]:
     return low, *shares_of(model, low)
 
 
-def curve(path: Path, dense_path: Path, shares: Sequence[float], threads: int) -> Iterator[Point]:
-    """A point for each share; the model is loaded to count its neurons, then to be timed."""
+def curve(
+    path: Path,
+    dense_path: Path,
+    shares: Sequence[float],
+    threads: int,
+    rule: Rule = RULE,
+    tell: Tell = print,
+) -> Iterator[list[Measurement]]:
+    """Rows for each share; the model is loaded to count its neurons, then to be timed."""
     options = partial(Options, context=256, threads=threads)
-    counting = Model(path, options(sparse="on", count_neurons=True, batch=TOKENS))
+    counting = Model(path, options(sparse="on", passes=(count_neurons,), batch=TOKENS))
     try:
-        wanted = [threshold_for(counting, share) for share in shares]
+        wanted = []
+        for share in shares:
+            tell(f"{path.stem}: a threshold for {share:.0%}")
+            wanted.append(threshold_for(counting, share))
     finally:
         counting.close()
     dense = Model(dense_path, options(sparse="off"))
     sparse = Model(path, options(sparse="on"))
-    sizes = Bytes.of(sparse.file)
+    read = Bytes.of(sparse.file)
     try:
         for model in (dense, sparse):
             model.evaluate(list(range(5, 5 + DEPTH)), 0)
-        steps = {"sparse": decoding(sparse), "dense": decoding(dense)}
         for threshold, active, firing in wanted:
+            tell(f"{path.stem}: {active:.1%} active")
             sparse.set_threshold(threshold)
-            samples = race(steps, RULE)
-            yield Point(
-                active,
-                firing,
-                float(np.median(samples["sparse"])),
-                ratio(samples["dense"], samples["sparse"], together=3),
-                sizes.allowed(active, firing),
-                pays(sparse.file, 0, active),
-            )
+            row = Measurement(
+                BENCH, SPARSE, model=path.name, threads=sparse.team.n_threads, tokens=1,
+                shape=f"active={round(1e6 * active)},firing={round(1e6 * firing)}",
+                settings=f"by itself={SPARSE if pays(sparse.file, 0, active) else DENSE}",
+                bytes=read.sparse(active, firing),
+            )  # fmt: skip
+            full = replace(row, test=DENSE, bytes=float(read.dense))
+            yield Experiment({
+                SPARSE: Contender(row, timed(decoding(sparse))),
+                DENSE: Contender(full, timed(decoding(dense))),
+            }).run(rule)  # fmt: skip
     finally:
         dense.close()
         sparse.close()
 
 
-def table(points: Sequence[Point]) -> Table:
-    found = Table(box=None)
-    for name in (
-        "active",
-        "fire",
-        "ms a token",
-        "times dense",
-        "spread",
-        "bytes allow",
-        "reached",
-        "by itself",
-    ):
-        found.add_column(name, justify="right")
-    for p in points:
-        found.add_row(
-            f"{p.active:.1%}",
-            f"{p.firing:.1%}",
-            f"{1e3 * p.seconds:.2f}",
-            f"{p.faster.value:.2f}",
-            f"{p.faster.low:.2f} to {p.faster.high:.2f}",
-            f"{p.allowed:.2f}",
-            f"{p.faster.value / p.allowed:.0%}",
-            "sparse" if p.pays else "dense",
-        )
-    return found
-
-
-def drawing(points: Sequence[Point], name: str) -> Figure:
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    active = [100 * p.active for p in points]
-    low = [p.faster.value - p.faster.low for p in points]
-    high = [p.faster.high - p.faster.value for p in points]
-    axes.errorbar(
-        active, [p.faster.value for p in points], yerr=(low, high), marker="o", label="measured"
+def section(rows: pd.DataFrame) -> Section:
+    """A row for each share, and their curve; shares are kept in millionths of all neurons."""
+    points = []
+    for _, race in rows[rows["bench"] == BENCH].groupby("rivals", sort=False):
+        sparse, dense = race.itertuples()
+        shares = {name: size / 1e6 for name, size in sizes(sparse.shape).items()}
+        faster = ratio(dense.samples, sparse.samples, together=TOGETHER)
+        itself = sparse.settings.partition("=")[2]
+        facts = {"ms": 1e3 * sparse.median, "faster": faster, "itself": itself}
+        points.append(shares | facts | {"allowed": dense.bytes / sparse.bytes})
+    name = rows["model"].iloc[0]
+    made = table(
+        "sparse-speed",
+        name,
+        points,
+        {
+            "Active": lambda p: percent(p["active"]),
+            "Fire": lambda p: percent(p["firing"]),
+            "ms a token": lambda p: number(p["ms"]),
+            "Times dense": lambda p: times(p["faster"]),
+            "Bytes allow": lambda p: number(p["allowed"]),
+            "Reached": lambda p: percent(p["faster"].value / p["allowed"]),
+            "By itself": lambda p: text(p["itself"]),
+        },
+        top=len(points),
     )
-    axes.plot(active, [p.allowed for p in points], "--", label="what the bytes allow")
-    axes.axhline(1, color="grey", linewidth=1, label="dense")
-    axes.set(
-        xscale="log",
-        xlabel="active neurons, %",
-        ylabel="decode, times dense",
-        title=f"Skipping neurons: {name}",
-        ylim=(0, None),
-    )
-    axes.legend()
-    return figure
+    x = tuple(100 * p["active"] for p in points)
+    marks = tuple(Mark(p["faster"].value, p["faster"].low, p["faster"].high) for p in points)
+    allowed = tuple(Mark(p["allowed"], p["allowed"], p["allowed"]) for p in points)
+    lines = [Line("measured", x, marks), Line("what the bytes allow", x, allowed)]
+    ticks = {percent: f"{percent:g}" for percent in (1.0, 3.0, 10.0, 30.0, 100.0)}
+    titled, axis = {"decode, times dense": lines}, "active neurons, %"
+    plot = panels("plot-sparse-speed", f"Skipping neurons: {name}", titled, axis, ticks, log=True)
+    return Section("sparse-speed", "Skipping neurons", LEAD, (plot,), (made,))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sparse_speed", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--dense", type=Path, help="what to compare with (MODEL, run dense)")
-    parser.add_argument("-o", "--out", type=Path, help="an .svg or .png of the curve")
-    parser.add_argument(
-        "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
-    )
+    add_options(parser, RULE.cap_seconds)
     options = parser.parse_args()
-    points = []
-    try:
-        with Progress(console=stderr, transient=True) as bar:
-            task = bar.add_task("racing sparse and dense", total=len(SHARES))
-            for point in curve(
-                options.model, options.dense or options.model, SHARES, options.threads
-            ):
-                points.append(point)
-                bar.advance(task)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    stdout().print(table(points))
-    if options.out:
-        drawing(points, options.model.stem).savefig(options.out)
-    return 0
+    rule = QUICK if options.quick else replace(RULE, cap_seconds=options.seconds)
+
+    def measured(tell: Tell) -> Generator[list[Measurement], None, None]:
+        dense = options.dense or options.model
+        yield from curve(options.model, dense, SHARES, options.threads, rule, tell)
+
+    return report(options, section, measured)
 
 
 if __name__ == "__main__":

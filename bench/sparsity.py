@@ -6,15 +6,14 @@ with all its neurons.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from bench.quality import DIVERGENCE, ERROR, LOSS, ROWS, SAME, longest, passages, scores
+from bench.quality import ROWS, estimates, figure, longest, passages, scores
 from bench.results import Measurement
 from engine import Engine
 from engine.embedded import resolve
-from engine.observed import Counted
+from engine.passes.count import Counted, count_neurons, neuron_counts
 from engine.perplexity import Estimate
 
 MODEL = "story-relu"
@@ -28,45 +27,23 @@ THRESHOLD = "threshold"
 ZERO, ONE = Estimate(0.0, 0.0), Estimate(1.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Sparse:
-    """Of a way to choose neurons (`kind`: ALL, FIRING or PREDICTED, and then the threshold): the
-    share that was active and the share that would fire; recall and precision; the perplexity, and
-    beside all neurons the KL divergence in nats and the share of same likeliest tokens."""
-
-    kind: str
-    threshold: float
-    share: float
-    fired: float
-    recall: float
-    precision: float
-    perplexity: Estimate
-    divergence: Estimate
-    same_top: Estimate
-
-    def measurements(self, threads: int) -> Iterator[Measurement]:
-        """A row for each figure and for its error."""
-        shape = f"{THRESHOLD}={self.threshold:g}" if self.kind == PREDICTED else ""
-        about = partial(
-            Measurement, BENCH, variant=self.kind, shape=shape, model=resolve(MODEL).name,
-            threads=threads,
-        )  # fmt: skip
-        for test, value in (
-            (SHARE, self.share), (FIRED, self.fired), (RECALL, self.recall),
-            (PRECISION, self.precision),
-        ):  # fmt: skip
-            yield about(test, samples=(value,), unit="share")
-        for test, estimate, unit in (
-            (LOSS, self.perplexity, "perplexity"),
-            (DIVERGENCE, self.divergence, "nats"),
-            (SAME, self.same_top, "share"),
-        ):
-            yield about(test, samples=(max(0.0, estimate.value),), unit=unit)
-            yield about(test + ERROR, samples=(estimate.error,), unit=unit)
+def rows_of(
+    kind: str, threshold: float, threads: int, shares: Mapping[str, float], *figures: Estimate
+) -> list[Measurement]:
+    """Of a way to choose neurons (ALL, FIRING or PREDICTED, and then the threshold): the share that
+    was active and the share that would fire, recall and precision; then what quality.estimates are
+    of, beside all neurons."""
+    shape = f"{THRESHOLD}={threshold:g}" if kind == PREDICTED else ""
+    model = resolve(MODEL).name
+    row = Measurement(BENCH, "", variant=kind, shape=shape, model=model, threads=threads)
+    found = [figure(row, name, share, "share") for name, share in shares.items()]
+    return [*found, *estimates(row, *figures)]
 
 
-def sparse(told: Sequence[str], thresholds: Sequence[float], threads: int) -> Iterator[Sparse]:
-    """All neurons, those that fire, then those predicted at each threshold."""
+def sparse(
+    told: Sequence[str], thresholds: Sequence[float], threads: int
+) -> Iterator[list[Measurement]]:
+    """Rows of all neurons, of those that fire, then of those predicted at each threshold."""
     path = resolve(MODEL)
     texts = passages(path, told)
     load = partial(Engine.load, path, threads=threads, context=longest(texts), outputs=ROWS)
@@ -74,23 +51,23 @@ def sparse(told: Sequence[str], thresholds: Sequence[float], threads: int) -> It
         base, coded = scores(engine, texts, keep=True)
     ways = [(FIRING, -math.inf), *((PREDICTED, threshold) for threshold in thresholds)]
     for kind, threshold in ways:
-        with load(sparse="on", threshold=threshold, count_neurons=True) as engine:
+        with load(sparse="on", threshold=threshold, passes=(count_neurons,)) as engine:
             tally, _ = scores(engine, texts, coded)
-            counted = engine.model.counted.values()
+            counted = neuron_counts(engine.model.memory).values()
         comparison = tally.comparison(exact=base)
         assert comparison is not None
         predicted, fired, hits, pairs = _pairs(counted, sum(len(t.tokens) - 1 for t in texts))
+        shares = {FIRED: fired / pairs}
         if kind == FIRING:  # what is predicted is all; the engine skips what does not fire
-            yield Sparse(
-                ALL, threshold, 1, fired / pairs, 1, fired / pairs,
-                base.perplexity().perplexity, ZERO, ONE,
-            )  # fmt: skip
+            every = {SHARE: 1.0, RECALL: 1.0, PRECISION: fired / pairs} | shares
+            yield rows_of(ALL, threshold, threads, every, base.perplexity().perplexity, ZERO, ONE)
             predicted = fired
-        yield Sparse(
-            kind, threshold, predicted / pairs, fired / pairs, hits / fired,
-            hits / predicted if predicted else 1.0, tally.perplexity().perplexity,
-            comparison.divergence, comparison.same_top,
-        )  # fmt: skip
+        shares |= {SHARE: predicted / pairs, RECALL: hits / fired}
+        shares[PRECISION] = hits / predicted if predicted else 1.0
+        loss = tally.perplexity().perplexity
+        yield rows_of(
+            kind, threshold, threads, shares, loss, comparison.divergence, comparison.same_top
+        )
 
 
 def _pairs(counted: Iterable[Counted], tokens: int) -> tuple[int, int, int, int]:

@@ -10,16 +10,13 @@ import argparse
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
-from bench.program import Face, Tell, add_options, report
-from bench.speculation import page
-from bench.speculation.contest import Synthetic
-from bench.speculation.lookup import LOOKUP, lookup
-from bench.speculation.page import Part
-from bench.speculation.pair import PAIR, pair
-from bench.speculation.sparse import SPARSE, sparse, unions
-from bench.speculation.synthetic import (
+from bench.program import Tell, add_options, report
+from bench.report.speculation import section
+from bench.results import Measurement
+from bench.speculation.races import (
     ALPHAS,
     COSTS,
     CURVE,
@@ -27,21 +24,31 @@ from bench.speculation.synthetic import (
     CURVE_GAMMA,
     FORMULA,
     GAMMAS,
-    drafts,
+    LOOKUP,
+    MOST,
+    PAIR,
+    SPARSE,
+    VERIFY,
+    Synthetic,
+    Watch,
+    lookup,
+    pair,
+    sparse,
     synthetic,
+    unions,
+    verifying,
 )
 from bench.speculation.texts import opening
-from bench.speculation.verifying import MOST, VERIFY, verifying
 from bench.timing import Rule
 from engine import Engine, Options
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
-from kernels.cpu.cores import physical_cores
+from engine.gguf.file import GGUFFile
+from kernels.cpu.runtime.cores import physical_cores
 
 PARTS = (VERIFY, FORMULA, PAIR, LOOKUP, SPARSE)
 CONTEXT = 1024
 DEPTH = 32  # tokens of a prompt
-SPARSE_DRAFTS = Synthetic(0.8, 4, 0.0, float("nan"))
+SPARSE_DRAFTS = Synthetic(0.8, 4, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,11 @@ QUICK = Effort(
 
 def measured(
     path: Path, draft: Path | None, threads: int, wanted: Sequence[str], effort: Effort, tell: Tell
-) -> Iterator[Part]:
-    """One part after the other; `tell` is told which, and how many rounds are done."""
+) -> Iterator[list[Measurement]]:
+    """Rows, one part after the other; `tell` is told which, and how many rounds are done."""
     options = Options(context=CONTEXT, threads=threads)
 
-    def watch(kind: str) -> Callable[[int], None]:
+    def watch(kind: str) -> Watch:
         tell(f"{path.stem}, {kind}: opening")
         return lambda rounds: tell(f"{path.stem}, {kind}: round {rounds}")
 
@@ -88,7 +95,7 @@ def measured(
         rule, length = effort.rule, effort.length
         yield sparse(path, options, DEPTH, length, SPARSE_DRAFTS, rule, watch(SPARSE))
         tell(f"{path.stem}, {SPARSE}: counting neurons")
-        yield unions(path, options, effort.read)
+        yield list(unions(path, options, effort.read))
 
 
 def _of_engine(
@@ -96,18 +103,18 @@ def _of_engine(
     draft: Path | None,
     wanted: Sequence[str],
     effort: Effort,
-    watch: Callable[[str], Callable[[int], None]],
-) -> Iterator[Part]:
+    watch: Callable[[str], Watch],
+) -> Iterator[list[Measurement]]:
     rule, length = effort.rule, effort.length
     if VERIFY in wanted or FORMULA in wanted:
         text = opening(engine, DEPTH + max(effort.counts))
-        cost = verifying(engine, text, DEPTH, effort.counts, rule, watch(VERIFY))
-        yield cost
+        yield verifying(engine, text, DEPTH, effort.counts, rule, watch(VERIFY))
     if FORMULA in wanted:
         prompt = text[:DEPTH]
-        every = drafts(effort.alphas, effort.gammas, effort.costs, cost)
+        kinds = product(effort.alphas, effort.costs, effort.gammas)
+        every = [Synthetic(alpha, gamma, c) for alpha, c, gamma in kinds]
         yield synthetic(FORMULA, engine, prompt, length, every, rule, watch(FORMULA))
-        along = drafts(effort.curve, [CURVE_GAMMA], [0.0], cost)
+        along = [Synthetic(alpha, CURVE_GAMMA, 0.0) for alpha in effort.curve]
         yield synthetic(CURVE, engine, prompt, length, along, rule, watch(CURVE))
     if PAIR in wanted and draft:
         options = replace(engine.model.options.of_a_draft(), batch=MOST)
@@ -142,15 +149,14 @@ def main() -> int:
     rule = replace(FULL.rule, cap_seconds=options.seconds)
     effort = QUICK if options.quick else replace(FULL, rule=rule)
 
-    def parts(tell: Tell) -> Generator[Part, None, None]:
+    def rows(tell: Tell) -> Generator[list[Measurement], None, None]:
         path = resolve(options.target)
         draft = resolve(options.draft) if options.draft else None
         wanted = chosen(path, draft, options.part)
         threads = options.threads or physical_cores()
         yield from measured(path, draft, threads, wanted, effort, tell)
 
-    face = Face(page.title, page.table, page.remarks, page.as_dict, page.write)
-    return report(options, face, parts)
+    return report(options, section, rows)
 
 
 if __name__ == "__main__":

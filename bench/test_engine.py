@@ -1,22 +1,25 @@
 """The engine and its peers in turns: loading, prompts, generation, batches, the first token."""
 
-from dataclasses import fields
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from bench.benchmarking import measure
-from bench.contenders.start import Start, cold_start, start
+from bench.contenders.start import PARTS, cold_start, start
+from bench.experiment import Contender, Experiment
 from bench.results import Measurement
 
 
 def test_engine(benchmark, plan, recorder, engine_field, engine_test):
     """An engine's test gives logits that are sound, and takes this long."""
     benchmark.group = f"{engine_field.model.name} {engine_test.name}"
-    measure(benchmark, engine_field.samplers(engine_test), plan.engine_rule)
-    for taken in engine_field.last.values():
-        assert all(sample.check is not None or engine_test.kind == "load" for sample in taken)
+    raced = engine_field.experiment(engine_test)
+    rows = raced.run(plan.engine_rule, partial(measure, benchmark))
+    for one in raced.contenders.values():
+        assert all(s.check is not None or engine_test.kind == "load" for s in one.taken)
     if plan.measuring:
-        recorder.add(*engine_field.measurements())
+        recorder.add(*rows)
 
 
 @pytest.mark.parametrize("cache", ["warm", "cold"])
@@ -25,29 +28,13 @@ def test_start(benchmark, plan, recorder, cache):
     if cache == "cold" and not plan.measuring:
         pytest.skip("a cold start compiles and certifies everything anew: only when measuring")
     model, threads = plan.engine_models[0], plan.threads
-    taken = []
-
-    def once():
-        begin = cold_start if cache == "cold" else start
-        taken.append(begin(model, threads))
-        return taken[-1].seconds
-
+    row = Measurement("start", "first token", model=model.name, threads=threads, cache=cache)
+    begin = cold_start if cache == "cold" else start
     benchmark.group = "start"
-    measure(benchmark, {"assay": once}, plan.setup_rule)
+    raced = Experiment({
+        "assay": Contender(row, partial(begin, model, threads),
+                           {part: replace(row, phase=part) for part in PARTS}),
+    })  # fmt: skip
+    rows = raced.run(plan.setup_rule, partial(measure, benchmark))
     if plan.measuring:
-        recorder.add(*_rows(model, threads, cache, taken))
-
-
-def _rows(model, threads, cache, taken):
-    """The whole, and each part of it as a phase."""
-    for part in fields(Start):
-        yield Measurement(
-            bench="start",
-            test="first token",
-            model=model.name,
-            threads=threads,
-            cache=cache,
-            phase="run" if part.name == "seconds" else part.name,
-            samples=tuple(getattr(start, part.name) for start in taken),
-            checked=len(taken),
-        )
+        recorder.add(*rows)

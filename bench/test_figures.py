@@ -1,10 +1,10 @@
 """The figures that the engine is to reach (bench/targets.py): `pytest bench/test_figures.py
 --benchmark --engine-model MODEL` measures these alone, and prints the card."""
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,13 @@ from bench.benchmarking import Recorder, measure
 from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
 from bench.empty_step import empty_steps
-from bench.engine_race import Fields
+from bench.engine_race import Fields, gaps
+from bench.experiment import Contender, Experiment
 from bench.figures import READING, reading, streams
 from bench.memory import STATUS, Held, held
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.profile import Profile, measurements, profile
+from bench.profile import Profile, profile
 from bench.results import Measurement
 from bench.timing import Rule, Sampler
 from engine import Engine
@@ -47,10 +48,11 @@ def test_race(
     path, name = figure_race
     field = racing.of(path, plan.card.setup(plan.threads))
     benchmark.group = f"{path.stem} {name}"
-    measure(benchmark, field.samplers(*plan.card.races[name]), plan.figure_rule)
-    assert all(sample.check for taken in field.last.values() for sample in taken)
+    raced = field.experiment(*plan.card.races[name])
+    rows = raced.run(plan.figure_rule, partial(measure, benchmark))
+    assert all(sample.check for one in raced.contenders.values() for sample in one.taken)
     if plan.measuring:
-        recorder.add(*field.measurements(), *field.gaps())
+        recorder.add(*rows, *gaps(raced))
 
 
 def test_threads(
@@ -61,32 +63,20 @@ def test_threads(
         pytest.skip("there is one thread")
     test = plan.card.prompt
 
-    def sampler(racer: Racer) -> Sampler:
-        return lambda: racer.sample(test).seconds
+    def contender(n: int) -> Contender:
+        racer = stack.enter_context(Racer(OURS, engine_path, Setup(n, context=test.context)))
+        row = Measurement(
+            "scaling", test.name, model=engine_path.name, threads=n, settings=racer.settings,
+            tokens=test.tokens,
+        )  # fmt: skip
+        return Contender(row, lambda: racer.sample(test))
 
+    benchmark.group = f"{engine_path.stem} threads"
     with ExitStack() as stack:
-        racers = {
-            n: stack.enter_context(Racer(OURS, engine_path, Setup(n, context=test.context)))
-            for n in (plan.threads, 1)
-        }
-        contenders = {f"{n} threads": sampler(racer) for n, racer in racers.items()}
-        benchmark.group = f"{engine_path.stem} threads"
-        samples = measure(benchmark, contenders, plan.figure_rule)
-    rivals = secrets.token_hex(4)
+        raced = Experiment({f"{n} threads": contender(n) for n in (plan.threads, 1)})
+        rows = raced.run(plan.figure_rule, partial(measure, benchmark))
     if plan.measuring:
-        for n, taken in zip(racers, samples.values(), strict=True):
-            recorder.add(
-                Measurement(
-                    bench="scaling",
-                    test=test.name,
-                    model=engine_path.name,
-                    threads=n,
-                    settings=racers[n].settings,
-                    samples=tuple(taken),
-                    tokens=test.tokens,
-                    rivals=rivals,
-                )
-            )
+        recorder.add(*rows)
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="this system tells no process's peak")
@@ -146,7 +136,7 @@ def test_steps(
         recorder.add(*streams(engine.model, found[0], lab.limits, taken))
         recorder.add(*empty_steps(engine.model))
     for one in found:
-        recorder.add(*measurements(one))
+        recorder.add(*one.measurements())
 
 
 def _decode(engine: Engine) -> Sampler:

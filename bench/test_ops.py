@@ -1,11 +1,12 @@
 """Every op in every variant and format, at the sizes of real models, on cold and on hot caches."""
 
-import secrets
+from functools import partial
 
 import pytest
 
 from bench import matmul
 from bench.benchmarking import measure
+from bench.experiment import Contender, Experiment, timed
 from bench.op_run import OpRun, TooMuchError
 from bench.workload import Workload
 
@@ -16,7 +17,7 @@ RACED_BYTES = 2**28  # of a call: beyond that, three copies of a weight take the
 def peers(plan):
     """Who else multiplies float32 matrices here; nobody is asked unless it is timed."""
     if not plan.measuring:
-        yield []
+        yield {}
         return
     with matmul.matmuls(plan.threads) as found:
         yield found
@@ -29,23 +30,16 @@ def test_op(benchmark, lab, plan, recorder, peers, case, cache):
     except TooMuchError as error:
         pytest.skip(str(error))
     benchmark.group = case.kernel.op
-    contenders = {"assay": run}
-    raced = case.kernel.name == "linear/cpu/generic/F32" and run.work.cost.bytes < RACED_BYTES
-    if raced:
-        for peer in peers:
-            contenders[peer.name] = peer.sampler(case.shape, run.copies, run.calls)
-    samples = measure(benchmark, contenders, plan.rule)
+    contenders = {"assay": run.contender()}
+    if case.kernel.name == "linear/cpu/generic/F32" and run.work.cost.bytes < RACED_BYTES:
+        for name, peer in peers.items():
+            seconds = matmul.sampler(peer, case.shape, run.copies, run.calls)
+            contenders[name] = Contender(run.row(name), timed(seconds))
+        for name, why in matmul.absent():
+            contenders[name] = Contender(run.row(name), absent=why)
+    found = Experiment(contenders).run(plan.rule, partial(measure, benchmark))
     if not plan.measuring:
         return
-    rivals = secrets.token_hex(4) if raced else ""
-
-    def rows():
-        taken = [run.measurement(some, name, rivals) for name, some in samples.items()]
-        missing = matmul.absent() if raced else ()
-        return taken + [run.measurement((), name, rivals, why) for name, why in missing]
-
-    found = rows()
-    if any(row.impossible for row in found) and lab.probe_again():
+    if any(run.limited(row).impossible for row in found) and lab.probe_again():
         recorder.raise_limits(lab.limits)
-        found = rows()
-    recorder.add(*found)
+    recorder.add(*map(run.limited, found))

@@ -8,17 +8,18 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.benchmarking import Recorder, measure
 from bench.plan import Plan
 from bench.quality import (
+    DIVERGENCE,
     MIXED,
     PURE,
     QUICK,
     STORIES,
-    Quality,
     floor,
     mixed,
     pure,
     qualities,
     stories,
 )
+from bench.results import Measurement
 from bench.timing import Rule
 
 ONCE = Rule(least=1, most=1)
@@ -30,19 +31,18 @@ def test_quality(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) ->
     full = plan.measuring and not plan.quick
     told = stories(STORIES if full else FEW)
     kinds = {PURE: pure(), MIXED: mixed()} if full else {PURE: pure(QUICK)}
-    found: list[Quality] = []
+    found: list[Measurement] = []
 
     def once() -> float:
         started = time.perf_counter()
-        found.extend(qualities(kinds, told, plan.threads))
+        for rows in qualities(kinds, told, plan.threads):
+            found.extend(rows)
         return time.perf_counter() - started
 
     benchmark.group = "quality"
     measure(benchmark, {"formats": once}, ONCE)
-    far = {q.name: q.divergence.value for q in found if q.kind == PURE}
+    far = {m.format: m.median for m in found if (m.variant, m.test) == (PURE, DIVERGENCE)}
     ordered = [far[name] for name in QUICK]
     assert ordered == sorted(ordered)
     if plan.measuring:
-        recorder.add(floor(told, plan.threads))
-        for quality in found:
-            recorder.add(*quality.measurements(plan.threads))
+        recorder.add(floor(told, plan.threads), *found)

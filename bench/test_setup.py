@@ -2,23 +2,26 @@
 
 import os
 import time
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from bench.benchmarking import measure
 from bench.cases import BenchCase
-from bench.compiling import PHASES, Compiler
+from bench.child import Child
+from bench.compiling import HOME
+from bench.experiment import Contender, Experiment, Sample
 from bench.results import Measurement
 from bench.workload import weight
 from kernels.certificates import Key
-from kernels.cpu.team import Program
+from kernels.cpu.runtime.team import Program
 
 
 @pytest.fixture(scope="session")
 def compiler():
-    running = Compiler()
-    yield running
-    running.close()
+    with Child(HOME) as running:
+        yield running
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -26,17 +29,15 @@ def test_compile(benchmark, plan, recorder, compiler, kernel):
     """A kernel compiles from nothing and then passes its quick trial; two figures."""
     if not plan.measuring:
         pytest.skip("conformance compiles and tries every kernel")
-    taken = {phase: [] for phase in PHASES}
 
     def once():
-        seconds = compiler.time(kernel)
-        for phase, samples in taken.items():
-            samples.append(seconds[phase])
-        return seconds["compile"]
+        seconds = compiler.ask("time", kernel=kernel.name)
+        return Sample(seconds["compile"], seconds, check=True)
 
     benchmark.group = "compile"
-    measure(benchmark, {"compile": once}, plan.setup_rule)
-    recorder.add(*(_row(kernel, phase, samples) for phase, samples in taken.items()))
+    entry = Contender(_row(kernel, "compile"), once, {"certify": _row(kernel, "certify")})
+    raced = Experiment({"compile": entry})
+    recorder.add(*raced.run(plan.setup_rule, partial(measure, benchmark)))
 
 
 def test_pack(benchmark, lab, plan, recorder, packed):
@@ -47,36 +48,26 @@ def test_pack(benchmark, lab, plan, recorder, packed):
     alone = kernel.pack(source)
 
     def once():
-        memory, block = kernel.pack.job(source)
+        memory, blocks = kernel.pack.jobs(source)
         memory.fill(0)  # finding pages for it is the system's work
-        program = Program([(kernel.pack.share, block)])
+        program = Program([(kernel.pack.share, block) for block in blocks])
         started = time.perf_counter()
         lab.team.run(program)
         seconds = time.perf_counter() - started
         assert memory.tobytes() == alone.tobytes()
-        return seconds
+        return Sample(seconds, check=True)
 
     benchmark.group = "pack"
-    samples = measure(benchmark, {"pack": once}, plan.rule)["pack"]
-    shape = {"hidden": hidden, "out": out}
-    work = BenchCase(kernel, shape, ()).sizes
+    sizes = BenchCase(kernel, {"hidden": hidden, "out": out}, ()).sizes
+    moved = source.nbytes + alone.nbytes
+    row = replace(_row(kernel, "pack"), shape=sizes, bytes=moved, threads=plan.threads)
+    rows = Experiment({"pack": Contender(row, once)}).run(plan.rule, partial(measure, benchmark))
     if plan.measuring:
-        moved = source.nbytes + alone.nbytes
-        recorder.add(_row(kernel, "pack", samples, work, moved, plan.threads))
+        recorder.add(*rows)
 
 
-def _row(kernel, phase, samples, shape="", moved=0.0, threads=1):
+def _row(kernel, phase):
     return Measurement(
-        bench="op",
-        test=kernel.op,
-        target=kernel.target,
-        variant=kernel.variant,
-        format=kernel.format or "",
-        shape=shape,
-        threads=threads,
-        phase=phase,
-        samples=tuple(samples),
-        bytes=moved,
-        kernel=Key.of(kernel).digest[:16],
-        checked=len(samples),
-    )
+        "op", kernel.op, target=kernel.target, variant=kernel.variant, phase=phase, threads=1,
+        format=kernel.format or "", kernel=Key.of(kernel).digest[:16],
+    )  # fmt: skip

@@ -7,8 +7,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.benchmarking import Recorder, measure
 from bench.plan import Plan
-from bench.quality import STORIES, stories
-from bench.sparsity import PREDICTED, QUICK, THRESHOLDS, Sparse, sparse
+from bench.quality import LOSS, STORIES, stories
+from bench.results import Measurement
+from bench.sparsity import ALL, FIRING, PREDICTED, QUICK, RECALL, SHARE, THRESHOLDS, sparse
 from bench.test_quality import FEW, ONCE
 
 
@@ -17,20 +18,20 @@ def test_sparsity(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) -
     finds fewer of those that fire."""
     full = plan.measuring and not plan.quick
     told = stories(STORIES if full else FEW)
-    found: list[Sparse] = []
+    found: list[Measurement] = []
 
     def once() -> float:
         started = time.perf_counter()
-        found.extend(sparse(told, THRESHOLDS if full else QUICK, plan.threads))
+        for rows in sparse(told, THRESHOLDS if full else QUICK, plan.threads):
+            found.extend(rows)
         return time.perf_counter() - started
 
     benchmark.group = "sparsity"
     measure(benchmark, {"thresholds": once}, ONCE)
-    every, firing = (e for e in found if e.kind != PREDICTED)
-    assert firing.perplexity == every.perplexity
-    predicted = [each for each in found if each.kind == PREDICTED]
-    for figures in ([e.share for e in predicted], [e.recall for e in predicted]):
-        assert figures == sorted(figures, reverse=True)
+    figures = {(m.variant, m.test): m.median for m in found}
+    assert figures[FIRING, LOSS] == figures[ALL, LOSS]
+    for test in (SHARE, RECALL):
+        falling = [m.median for m in found if (m.variant, m.test) == (PREDICTED, test)]
+        assert falling == sorted(falling, reverse=True)
     if plan.measuring:
-        for each in found:
-            recorder.add(*each.measurements(plan.threads))
+        recorder.add(*found)

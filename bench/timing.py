@@ -80,9 +80,7 @@ class Race:
 
 
 def race(
-    contenders: Mapping[str, Sampler],
-    rule: Rule,
-    watch: Callable[[int], None] | None = None,
+    contenders: Mapping[str, Sampler], rule: Rule, watch: Callable[[int], None] | None = None
 ) -> dict[str, list[float]]:
     """Samples of every contender, taken in turns until all have enough.
 

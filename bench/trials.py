@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from bench.probe import ELEMENTS, LINE, PEAKS, READS, STEP, available, copy, triad
-from kernels.cpu.cores import physical_cores
-from kernels.cpu.share import Share, pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.share import Share, pack_words
+from kernels.cpu.runtime.team import Program, Team
 
 PAGE = 1024  # elements of a page of memory
 SMALLEST = 16 << 10  # bytes of a thread's smallest working set: half of a small L1d

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.cases import BenchCase, Sizes
 from bench.limits import ARITHMETIC
-from kernels.cpu.packing import BF16_PACKINGS
+from kernels.cpu.formats.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
@@ -22,7 +22,8 @@ from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
-TOGETHER = {"union_mask": ("tokens",)}  # axes along which outputs depend on each other
+# axes along which outputs depend on each other
+TOGETHER = dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",))
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
 
 Picks = Mapping[str, Array]
@@ -41,11 +42,7 @@ def linear(case: Case) -> Arguments:
     s = case.shape
     assert case.format is not None
     x = case.array(case.rng(), s["tokens"], s["hidden"])
-    return {
-        "x": x,
-        "weight": weight(case.format, s["out"], s["hidden"]),
-        "format": case.format,
-    }
+    return {"x": x, "weight": weight(case.format, s["out"], s["hidden"]), "format": case.format}
 
 
 def embedding(case: Case) -> Arguments:
@@ -72,6 +69,21 @@ def sparse_linear(case: Case) -> Arguments:
         "rows": rows,
         "count": count,
         "slots": slots(s, rows[: count[0]]),
+        "format": case.format,
+    }
+
+
+def linear_experts(case: Case) -> Arguments:
+    """As many tokens of each expert as of any other, nearly."""
+    s = case.shape
+    assert case.format is not None
+    experts = np.sort(np.arange(s["tokens"]) % s["experts"])
+    rows = weight(case.format, s["held"] * s["out"], s["hidden"])
+    return {
+        "x": case.array(case.rng(), s["tokens"], s["hidden"]),
+        "ends": np.searchsorted(experts, np.arange(s["experts"]), "right").astype(np.int32),
+        "weight": rows.reshape(s["held"], s["out"], -1),
+        "slots": np.arange(s["experts"], dtype=np.int32) % s["held"],
         "format": case.format,
     }
 
@@ -132,6 +144,7 @@ def attention(case: Case) -> Arguments:
         "positions": positions,
         "cell_positions": np.arange(s["capacity"], dtype=np.int32),
         "slopes": np.zeros(s["heads"], np.float32),
+        "sinks": np.full(s["heads"], -np.inf, np.float32),
         "scale": s["head_dim"] ** -0.5,
         "softcap": 0.0,
         "format": case.format,
@@ -144,6 +157,7 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
     "attention": attention,
     "sparse_linear": sparse_linear,
     "sparse_axpy": sparse_axpy,
+    "linear_experts": linear_experts,
     "linear_w8a8": repeated(linear_w8a8.OP.make),
     **{op.name: repeated(op.make) for op in linear_float8.OPS},
 }
@@ -235,7 +249,7 @@ def _cut(
     def part(name: str, value: Array) -> Array:
         for dim, axis in enumerate(axes.get(name, ())):
             if axis in picks:
-                of_row = name in in_bytes and dim == 1
+                of_row = name in in_bytes and dim == value.ndim - 1
                 picked = _bytes(picks[axis], inputs["format"]) if of_row else picks[axis]
                 value = np.take(value, picked, axis=dim)
         return value
@@ -243,6 +257,9 @@ def _cut(
     some_in = {name: part(name, value) for name, value in inputs.items()}
     if op.name == "sparse_linear":  # whose rows follow from the mask
         some_in["rows"], some_in["count"] = active_rows(some_in["mask"])
+    if op.name == "linear_experts":
+        ends = np.searchsorted(picks["tokens"], np.asarray(inputs["ends"]))
+        some_in["ends"] = ends.astype(np.int32)
     return some_in, {name: part(name, value) for name, value in outputs.items()}
 
 

@@ -8,6 +8,7 @@ prints the command that replays it.
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from conformance.cuda.emulator import Emulator
 from conformance.support.child import started
 from conformance.support.depth import DEEP
+from conformance.support.here import ABLE, serves
 from engine.shell import main
 from kernels.cuda.current import taking_the_place
 
@@ -32,16 +34,17 @@ MANY = 1000  # tests: then a second process compiles while the first ones run, i
 KERNELS = Path(__file__).with_name("kernel")
 LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutils/test_readme.py")]
 MARKERS = {  # the folders of each
-    "ut_kernel": {"kernel", "cuda", "bugs", "mutants"},
+    "ut_kernel": {"kernel", "cuda", "bugs", "mutants", "foreign", "exploits"},
     "ut_llama": {
         "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache"
     },
     "ut_offloader": {"offloader"},
     "ut_parallel": {"parallel"},
-    "ut_rtutils": {"rtutils", "support"},
+    "ut_rtutils": {"rtutils", "support", "packages", "shell"},
     "ut_powerinfer": {"powerinfer"},
     "ut_speculation": {"speculation"},
 }  # fmt: skip
+NAMED = re.compile(r"(\w+)/(cpu|cuda)/(\w+)(?:/(\w+))?")  # a kernel, or a bug in CUDA
 COMPILE = """
 from kernels.table import KERNELS
 for kernel in reversed([k for k in KERNELS if not k.missing()]):
@@ -52,12 +55,31 @@ for kernel in reversed([k for k in KERNELS if not k.missing()]):
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Kernels first: several processes compile and try them, each its own, and the engine's tests
-    find them on disk, certified. Then long files, or at the end others would wait for them."""
+    find them on disk, certified. Then long files, or at the end others would wait for them. What is
+    `exhaustive` is marked so."""
     items.sort(key=lambda item: (KERNELS not in item.path.parents, item.path not in LONG))
     for item in items:
         if KERNELS.parent in item.path.parents:
             folder = item.path.relative_to(KERNELS.parent).parts[0]
             item.add_marker(next(name for name, folders in MARKERS.items() if folder in folders))
+            if folder == "cuda" or _of_a_further_variant(item):
+                item.add_marker("exhaustive")
+
+
+def _of_a_further_variant(item: pytest.Item) -> bool:
+    """Whether a test is of a kernel, or of a bug in one, that is neither portable nor what this
+    machine would choose."""
+    found = NAMED.search(item.name)
+    if not found:
+        return False
+    op, target, variant, layout = found.groups()
+    if target == "cuda":
+        return True
+    return not any(
+        serves(kernel)
+        for kernel in ABLE
+        if (kernel.op, kernel.variant, kernel.format) == (op, variant, layout)
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -93,6 +115,7 @@ def inside(
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
+        monkeypatch.setattr("engine.shell.show.stderr.quiet", False)  # whatever -q did before
         with pytest.raises(SystemExit) as ended:
             main()
         code = ended.value.code

@@ -27,9 +27,9 @@ import numpy as np
 from gguf import GGML_QUANT_VERSION, LlamaFileType, TokenType
 
 from data.shapes import ModelShape, read
-from engine import gguf_writer as gw
 from engine.aside import OutputError
-from engine.gguf_file import GGUFError, GGUFFile, ValueType
+from engine.gguf import writer as gw
+from engine.gguf.file import GGUFError, GGUFFile, ValueType
 from engine.shell.show import bytes_bar
 from engine.sparsity import MAGIC, THRESHOLD
 from reference.formats import FORMATS, Format

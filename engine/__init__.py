@@ -9,14 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.asynchronous import AsyncEngine
     from engine.checks import PromptError
     from engine.completion import Piece
     from engine.engine import Engine
     from engine.options import Options
-    from engine.sampling_params import SamplingParams
+    from engine.sampling.params import SamplingParams
+    from engine.sampling.structured_params import StructuredOutputsParams
     from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
 
 __all__ = [
+    "AsyncEngine",
     "Engine",
     "Linear",
     "Lookahead",
@@ -26,15 +29,18 @@ __all__ = [
     "PromptError",
     "PromptLookup",
     "SamplingParams",
+    "StructuredOutputsParams",
     "Tree",
 ]
 
 _HOMES = {
+    "AsyncEngine": "engine.asynchronous",
     "Engine": "engine.engine",
     "Options": "engine.options",
     "Piece": "engine.completion",
     "PromptError": "engine.checks",
-    "SamplingParams": "engine.sampling_params",
+    "SamplingParams": "engine.sampling.params",
+    "StructuredOutputsParams": "engine.sampling.structured_params",
     **dict.fromkeys(
         ("Linear", "Lookahead", "LookaheadTrie", "PromptLookup", "Tree"),
         "engine.speculation.settings",

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from engine.graph import Value
-from kernels.cpu.simd import CACHE_LINE
+from kernels.cpu.isa.simd import CACHE_LINE
 
 
 def place(

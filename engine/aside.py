@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from engine.errors import EngineError
 from engine.faults import unwritable
 
 UNFINISHED = ".part"
 
 
-class OutputError(ValueError):
+class OutputError(EngineError):
     """A file cannot be written; the message is one plain line: file and fault."""
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from engine.errors import EngineError
+
 if TYPE_CHECKING:
     from jinja2 import nodes
     from jinja2.runtime import Context
@@ -29,20 +31,23 @@ _STEP: Final = "take_step"
 _GENERATION_TAG: Final = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
 
 
-class ChatError(ValueError):
+class ChatError(EngineError):
     """Messages or a template that cannot be rendered; the message is one plain line."""
 
 
+def template_of(metadata: Mapping[str, Any]) -> str:
+    """The source of a model's own chat template; `ChatError` where it has none."""
+    source = metadata.get("tokenizer.chat_template")
+    if not isinstance(source, str):
+        raise ChatError("the model has no chat template (tokenizer.chat_template)")
+    return source
+
+
 class ChatTemplate:
-    """A chat template, compiled.
+    """A chat template, compiled from Jinja's `source`, a GGUF's `tokenizer.chat_template`.
 
-    Args:
-        source: the Jinja source, a GGUF's `tokenizer.chat_template`.
-        bos_text, eos_text: the texts of the BOS and EOS tokens ("" for none), which the template
-            knows as `bos_token` and `eos_token`.
-
-    Raises:
-        ChatError: the source is no valid template.
+    It knows the texts of the BOS and EOS tokens ("" for none) as `bos_token` and `eos_token`.
+    Raises `ChatError` where the source is no valid template.
     """
 
     def __init__(self, source: str, bos_text: str, eos_text: str) -> None:
@@ -61,20 +66,16 @@ class ChatTemplate:
     ) -> str:
         """The conversation as the model was trained to read it.
 
-        The prompt is to be encoded with `parse_special=True`, and with `add_special=True` only
-        where `writes_bos(prompt)` is false, lest there be two BOS or none.
-
-        Args:
-            messages: `{"role": "system" | "user" | "assistant", "content": text}`, oldest first.
-            add_generation_prompt: end with the opening of the assistant's next message.
-
-        Raises:
-            ChatError: a message of another form, or whatever goes wrong inside the template.
+        Messages are `{"role": "system" | "user" | "assistant", "content": text}`, oldest first;
+        `add_generation_prompt` ends with the opening of the assistant's next one. The prompt is to
+        be encoded with `parse_special=True`, and with `add_special=True` only where
+        `writes_bos(prompt)` is false, lest there be two BOS or none. Raises `ChatError` for a
+        message of another form, and for whatever goes wrong inside the template.
         """
         from jinja2 import Template
 
         variables = {
-            "messages": _checked(messages),
+            "messages": checked(messages),
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos_text,
             "eos_token": self.eos_text,
@@ -106,7 +107,7 @@ def _without_generation(tag: re.Match[str]) -> str:
     return f"{{%{tag[1]} {'endif' if tag[2] else 'if true'} {tag[3]}%}}"
 
 
-def _checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Copies of the messages, out of the template's reach, once their form is found right."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise ChatError(f"messages must be a list, got {type(messages).__name__}")
@@ -161,11 +162,7 @@ def _count_steps(tree: nodes.Template) -> None:
     """
     from jinja2 import nodes
 
-    repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
-        *tree.find_all(nodes.For),
-        *tree.find_all(nodes.Macro),
-        *tree.find_all(nodes.CallBlock),
-    ]
+    repeated: list[Any] = [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))]
     for node in repeated:
         step = nodes.Filter(nodes.Const(None), _STEP, [], [], None, None)
         node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno))

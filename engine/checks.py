@@ -1,17 +1,20 @@
 """What has to hold before a model is made, steps, or continues a prompt: of the file's tensors, of
 the memory that is free, of arguments."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 import psutil
 
+from engine.cache.states import slots_for
 from engine.config import ModelConfig, ModelError
-from engine.gguf_cursor import shown
-from engine.gguf_file import GGUFFile
+from engine.errors import EngineError
+from engine.gguf.cursor import shown
+from engine.gguf.file import GGUFFile
 from engine.models.family import Family
 from engine.options import Options
-from engine.sampling_params import SamplingParams
+from engine.sampling.params import SamplingParams
 from reference.formats import FORMATS
 
 # Frequencies that old checkpoints store and that are computed here; predictors, without which a
@@ -19,7 +22,7 @@ from reference.formats import FORMATS
 HARMLESS = re.compile(r"blk\.\d+\.(attn_rot_embd|fc1|fc2)\.weight")
 
 
-class PromptError(ValueError):
+class PromptError(EngineError):
     """A prompt that cannot be continued."""
 
 
@@ -39,9 +42,10 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     unused = [name for name in tensors if name not in known and not HARMLESS.fullmatch(name)]
     unused += [
         name
-        for name in known
+        for name in family.optional_tensors(config)
         if name.endswith(".bias") and name in tensors
         if name.removesuffix("bias") + "weight" not in tensors
+        if not name.endswith(".exp_probs_b.bias")  # of what is chosen by, not of a matrix
     ]
     if unused:
         more = f", and {len(unused) - 1} more" if unused[1:] else ""
@@ -52,7 +56,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     for name, dims in known.items():
         if name in tensors:
             info = tensors[name]
-            if info.dims != dims:
+            if info.dims != dims and (1, *info.dims) != dims:  # a matrix of one row may be a vector
                 got, expected = list(info.dims), list(dims)
                 raise ModelError(f"{file.path}: tensor {name} is {got}, not {expected}")
             if info.type_name not in FORMATS:
@@ -72,23 +76,18 @@ def check_memory(config: ModelConfig, options: Options, context: int) -> None:
             " a cell holds of this model are no whole number of them"
         )
     row = layout.row_bytes(width)
-    blocks = options.cpu_blocks(config.blocks)
-    wanted = 2 * blocks * context * row + 4 * options.sequences * context
+    blocks = range(options.cpu_blocks(config.blocks))
+    attending = sum(map(config.attends, blocks))
+    each = 1 if config.latent else 2
+    wanted = each * attending * context * row + 4 * options.sequences * context
+    slots = slots_for(options.sequences, options.states)
+    kept = (dims for i in blocks for dims in config.states_of(i).values())
+    wanted += 4 * slots * sum(map(math.prod, kept))
     free = psutil.virtual_memory().available
     if wanted > free:
         raise ModelError(
             f"a context of {context} needs {wanted / 1e9:.1f} GB of cache,"
             f" {free / 1e9:.1f} GB are free"
-        )
-
-
-def check_window(file: GGUFFile, config: ModelConfig, context: int) -> None:
-    """A context has no more cells than attention reaches back."""
-    if config.window and context > config.window:
-        raise ModelError(
-            f"{file.path}: {config.architecture}.attention.sliding_window is {config.window}, and"
-            f" attention here reaches the whole context, {context}: load it with a context of"
-            f" {config.window} at most"
         )
 
 

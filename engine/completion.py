@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.sampler import Likeliest, Sampled, Sampler
-from engine.sampling_params import SamplingParams
+from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import Likeliest, Sampled, Sampler
 from engine.tokenizer import Detokenizer, Tokenizer
 
 Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of the next token
@@ -23,7 +23,8 @@ class Piece:
     `finish_reason`: "stop", "length" or "cancelled"; that of a cancelled one says no more than what
     was held back, and its `token` is None. The first piece carries the prompt's
     log-probabilities when asked for, one a token, None for the first. `drafted`: the token was
-    foretold by a draft, and cost no step of its own.
+    foretold by a draft, and cost no step of its own. `stop_reason`: the stop string, or the token
+    of `stop_token_ids`, by which a completion ended.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Piece:
     top_logprobs: tuple[tuple[int, float], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
     drafted: bool = False
+    stop_reason: str | int | None = None
 
 
 @dataclass(slots=True)
@@ -44,17 +46,17 @@ class StopStrings:
     include: bool = False
     held: str = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Text that is safe to show, and whether a stop string was completed."""
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Text that is safe to show, and the stop string that it completes."""
         self.held += text
         found = [(at, stop) for stop in self.stops if (at := self.held.find(stop)) >= 0]
         if found:
             at, stop = min(found)
-            return self.held[: at + len(stop) if self.include else at], True
+            return self.held[: at + len(stop) if self.include else at], stop
         keep = max((self._overlap(stop) for stop in self.stops), default=0)
         safe = self.held[: len(self.held) - keep]
         self.held = self.held[len(safe) :]
-        return safe, False
+        return safe, None
 
     def _overlap(self, stop: str) -> int:
         """How many characters at the end may begin this stop string."""
@@ -68,7 +70,8 @@ class StopStrings:
 
 @dataclass(slots=True)
 class Completion:
-    """The state of completion `index`, in the cache's sequence of the same number."""
+    """The state of completion `index`, in the cache's sequence of the same number. Its next piece
+    carries `prompt_logprobs`."""
 
     index: int
     params: SamplingParams
@@ -77,6 +80,8 @@ class Completion:
     eog_ids: frozenset[int]
     tokens: list[int] = field(default_factory=list)
     finished: bool = False
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    _stop: str | int | None = None  # what ended it
     _text: Detokenizer = field(init=False)
     _stops: StopStrings = field(init=False)
 
@@ -85,18 +90,19 @@ class Completion:
         self._text = Detokenizer(self.tokenizer, skip_special=skip, at_start=False)
         self._stops = StopStrings(self.params.stop, self.params.include_stop_str_in_output)
 
-    def sample(self, row: Row, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
+    def sample(self, row: Row) -> Piece:
         """Draw the next token from logits [vocab], or take what was found, and say what it adds."""
         if isinstance(row, Likeliest):
-            return self.take(self.sampler.likeliest(row), prompt_logprobs)
-        return self.take(self.sampler.sample(row), prompt_logprobs)
+            return self.take(self.sampler.likeliest(row))
+        return self.take(self.sampler.sample(row))
 
-    def take(self, sampled: Sampled, prompt_logprobs: tuple[float | None, ...] | None) -> Piece:
+    def take(self, sampled: Sampled) -> Piece:
         """Go on with a token that the sampler gave and say what it adds."""
         self.sampler.accept(sampled.token)
         self.tokens.append(sampled.token)
         text, reason = self._advance(sampled)
         self.finished = reason is not None
+        prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
         return Piece(
             text,
             sampled.token,
@@ -105,6 +111,7 @@ class Completion:
             reason,
             tuple(sampled.top),
             prompt_logprobs,
+            stop_reason=self._stop,
         )
 
     def _advance(self, sampled: Sampled) -> tuple[str, str | None]:
@@ -114,11 +121,14 @@ class Completion:
         stopped = token in params.stop_token_ids or (
             token in self.eog_ids and not params.ignore_eos
         )
+        if token in params.stop_token_ids:
+            self._stop = token
         if stopped and not params.include_stop_str_in_output:
             return self._rest(), "stop"
         text = self._text.push(token) if params.detokenize else ""
         text, found = self._stops.push(text)
-        if found:
+        if found is not None:
+            self._stop = found
             return text, "stop"
         if stopped:
             return text + self._rest(), "stop"
@@ -128,7 +138,7 @@ class Completion:
 
     def _rest(self) -> str:
         text, found = self._stops.push(self._text.flush())
-        return text if found else text + self._stops.flush()
+        return text if found is not None else text + self._stops.flush()
 
     def ended(self, piece: Piece, reason: str) -> Piece:
         """Its last piece as it is when no further one can come, with what was held back."""

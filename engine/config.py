@@ -1,14 +1,37 @@
 """What a GGUF file says of its model, checked and in the field's terms."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from engine.errors import EngineError
+from engine.recurrent import Ssm
+from engine.recurrent import states as states_of_block
 from engine.unused import unused_key
 from reference import rope_frequencies
 from reference.opt import UNUSED
+from reference.transformer import Scales
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a family's mixtures of experts are, where the file does not say.
+
+    scores    the op that makes scores of the router's logits; "": logits are chosen by, and softmax
+              is over those of the chosen
+    normed    whether weights are divided by their sum
+    part      an expert's width is that of the network by how many are used, not its own
+    gated     whether a gate weighs a shared network
+    counted   whether a shared network is as wide as so many experts, which the file counts
+    """
+
+    scores: str = "softmax"
+    normed: bool = True
+    part: bool = False
+    gated: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,37 +41,127 @@ class Traits:
     activations   the op of the feed-forward network by what the key hidden_activation calls it;
                   the first is meant where that key is missing
     norm_eps      the key of its norms' eps, and the value where that is missing, if there is one
-    no_position   rows of a table of learned positions before that of position 0; None: rotary
+    no_position   rows of a table of learned positions before that of position 0; None: none learned
+    fused_qkv     whether queries, keys and values are always rows of one tensor
+    alibi         how steep ALiBi is where the key attention.max_alibi_bias is missing; 0: none
+    two_orders    whether the key use_parallel_residual says how a block's two halves follow
+    no_rope       every so many-th block turns nothing by its position; 0: all do
+    scales        the keys of `Scales` that it has
+    divides       the logits are divided by what the file says, not multiplied
+    windows       the last of every so many blocks reaches the whole context, the others have a
+                  window, if the file has one; 0: all have it
+    window        the tokens of a window where the file does not say; None: it has to
+    windows_turn  whether rope turns in blocks with a window alone
+    window_base   base of rope in blocks with a window where the file does not say: theirs is not
+                  scaled then; 0: it is that of the others; None: the file may not say
+    unscaled      theirs is not scaled, and the base is that of the others where it is not told
+    score_cap     the soft cap of attention's scores where the file does not say; None: it may not
+    logit_cap     the same of the logits
+    ssm           whether its blocks are recurrent, and none attends
+    shortconv     whether blocks without heads of keys are short convolutions
+    by_width      blocks of the model whose scores are scaled by hidden / heads, not by head_dim,
+                  where the file does not say; None: none are
+    experts       how its feed-forward networks are mixtures, where the file has an expert_count
+    latent        whether keys and values come out of a latent vector, which the cache holds
     """
 
     activations: Mapping[str, str]
     norm_eps: tuple[str, float | None] = ("attention.layer_norm_epsilon", None)
     no_position: int | None = None
+    fused_qkv: bool = False
+    alibi: float = 0.0
+    two_orders: bool = False
+    no_rope: int = 0
+    scales: tuple[str, ...] = ()
+    divides: bool = False
+    windows: int = 0
+    window: int | None = 0
+    windows_turn: bool = False
+    window_base: float | None = None
+    unscaled: bool = False
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    by_width: int | None = None
+    ssm: bool = False
+    experts: Routing | None = None
+    shortconv: bool = False
+    latent: bool = False
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
+TANH = {"gelu_pytorch_tanh": "gelu", "gelu": "gelu_erf"}
 RMS_EPS = ("attention.layer_norm_rms_epsilon", None)
+LLAMA = Traits(activations={"silu": "swiglu", "relu": "reglu"}, norm_eps=RMS_EPS)
+GRANITE = replace(
+    LLAMA,
+    scales=("embedding_scale", "residual_scale", "attention.scale", "logit_scale"),
+    divides=True,
+)
+GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
+GEMMA2 = replace(GEMMA, scales=("attention.scale",))
 ARCHITECTURES: Mapping[str, Traits] = {
-    "llama": Traits(activations={"silu": "swiglu", "relu": "reglu"}, norm_eps=RMS_EPS),
+    "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
     "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
-    "falcon": Traits(activations=GELU | {"relu": "relu"}),
+    "falcon": Traits(activations=GELU | {"relu": "relu"}, fused_qkv=True),
     # PowerInfer, whose architecture it is, writes no eps
     "opt": Traits(
         activations={"relu": "relu"} | GELU,
         norm_eps=("attention.layer_norm_epsilon", 1e-5),
         no_position=UNUSED,
     ),
-}
+    "gemma": GEMMA,
+    "gemma2": replace(
+        GEMMA2, windows=2, window=4096, window_base=0.0, score_cap=50.0, logit_cap=30.0, by_width=46
+    ),
+    "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
+    "qwen2": LLAMA,
+    "qwen3": LLAMA,
+    "qwen2moe": replace(LLAMA, experts=Routing(normed=False, part=True, gated=True)),
+    "qwen3moe": replace(LLAMA, experts=Routing(part=True)),
+    "olmoe": replace(LLAMA, experts=Routing(normed=False)),
+    "phi2": Traits(activations=TANH),
+    "gptneox": Traits(activations=GELU, fused_qkv=True, two_orders=True),
+    "starcoder2": Traits(activations=TANH),
+    "stablelm": Traits(activations=LLAMA.activations, two_orders=True),
+    "gpt2": Traits(activations=TANH, no_position=0, fused_qkv=True),
+    "bloom": Traits(activations=TANH, fused_qkv=True, alibi=8.0),
+    "mpt": Traits(activations=GELU, fused_qkv=True, alibi=8.0),
+    "smollm3": replace(LLAMA, no_rope=4),
+    "granite": GRANITE,
+    "granitemoe": replace(GRANITE, experts=Routing()),
+    "gpt-oss": Traits(
+        activations={"silu": "swiglu_oai"}, norm_eps=RMS_EPS, experts=Routing(scores=""),
+        windows=2, window=None,
+    ),
+    "olmo2": replace(LLAMA, windows=4, unscaled=True),
+    "ernie4_5": LLAMA,
+    "glm4": LLAMA,
+    "phi3": replace(LLAMA, fused_qkv=True),
+    "command-r": replace(
+        LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",)
+    ),
+    "cohere2": replace(
+        LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",),
+        windows=4, window=None, windows_turn=True,
+    ),
+    "mamba": replace(LLAMA, ssm=True),
+    "mamba2": replace(LLAMA, ssm=True),
+    "lfm2": replace(LLAMA, shortconv=True),
+    "deepseek2": replace(LLAMA, latent=True, experts=Routing(normed=False, counted=True)),
+}  # fmt: skip
 
 
-class ModelError(ValueError):
+MOST_BLOCKS = 2**16  # of which each is told whether it has a window
+
+
+class ModelError(EngineError):
     """A model that this engine cannot run: one line that says what and where."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
     """How rotary frequencies are stretched: kind is none, linear or yarn. `magnitude` multiplies
-    cosines and sines."""
+    cosines and sines; YaRN's ramp begins and ends at whole pairs where it is `truncated`."""
 
     kind: str = "none"
     factor: float = 1.0
@@ -57,6 +170,41 @@ class RopeScaling:
     extrapolation: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    truncated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Feed-forward networks of which a router chooses `used` of `count` for every token, each of
+    width `ffn`; and one of width `shared` that every token meets, 0 where there is none, which a
+    gate may weigh.
+
+    `scores` and `normed` are Routing's, `scale` multiplies the weights; of `groups` of experts the
+    `kept` best are chosen among.
+    """
+
+    count: int
+    used: int
+    ffn: int
+    scores: str
+    normed: bool
+    scale: float = 1.0
+    groups: int = 1
+    kept: int = 1
+    shared: int = 0
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Sizes of latent attention: of the vector that queries come out of, 0 where there is none, of
+    the one that keys and values come out of, and of each head's keys and values. The last elements
+    of a key are turned, and all heads have them in common."""
+
+    q_rank: int
+    kv_rank: int
+    key: int
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +236,18 @@ class ModelConfig:
 
     `activation` is the op of its feed-forward networks, whose ffn_down a file may hold transposed,
     and which skip neurons where there is a `sparsity`. `positions` is how many it has learned, 0
-    where they are rotary. `window` is how many tokens attention may reach back, itself included, 0
-    where it reaches all.
+    where they are rotary. `window` is how many tokens attention may reach back in the blocks that
+    are `windowed`, itself included, 0 where it reaches all. Queries, keys and values are rows of
+    one tensor of each block where they are `fused_qkv`; attention and the feed-forward network both
+    read the block's input where they are `parallel`, in the families that have either order. The
+    least slope of `alibi` is 2^-alibi, or about that where heads are no power of two; 0: attention
+    has no slopes. Every `no_rope`-th block turns nothing by its position, if that is not 0, nor do
+    those without a window where `windows_turn`. `window_base` is the base of rope in blocks with a
+    window, 0 where it is that of the others. Blocks that are `recurrent` do not attend, and have
+    states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
+    and what is turned are a cell's one key, of `head_dim`. The first `leading` blocks have no
+    experts. Scores are multiplied by
+    `score_scale`; caps are 0 where there are none.
     """
 
     architecture: str
@@ -108,9 +266,25 @@ class ModelConfig:
     rope_dims: int
     rope_base: float
     rope_scaling: RopeScaling
+    score_scale: float
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
     window: int = 0
+    fused_qkv: bool = False
+    parallel: bool = False
+    alibi: float = 0.0
+    no_rope: int = 0
+    windows_turn: bool = False
+    scales: Scales = field(default_factory=Scales)
+    windowed: frozenset[int] = frozenset()
+    window_base: float = 0.0
     transposed_down: bool = False
     sparsity: Sparsity | None = None
+    ssm: Ssm | None = None
+    recurrent: frozenset[int] = frozenset()
+    experts: Experts | None = None
+    leading: int = 0
+    latent: Latent | None = None
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
@@ -122,38 +296,71 @@ class ModelConfig:
         keys, traits = _Keys(metadata, architecture), ARCHITECTURES[architecture]
         unused = traits.no_position or 0
         context = keys.count("context_length", least=unused + 1) - unused
-        heads = keys.count("attention.head_count")
+        least = 0 if traits.ssm else 1
+        heads = keys.count("attention.head_count", least=least)
+        blocks = keys.count("block_count")
         hidden = keys.count("embedding_length")
-        if hidden % heads and keys.full("attention.key_length") not in metadata:
+        if not traits.ssm and hidden % heads and keys.full("attention.key_length") not in metadata:
             raise ModelError(
                 f"{architecture}.embedding_length {hidden} is no multiple of"
                 f" attention.head_count {heads}, and attention.key_length is missing"
             )
-        head_dim = keys.count("attention.key_length", hidden // heads)
-        if keys.count("attention.value_length", head_dim) != head_dim:
-            raise ModelError(f"{architecture}.attention.value_length differs from key_length")
-        if keys.count("expert_count", 0, least=0):
-            raise ModelError(f"{architecture}.expert_count: mixtures of experts are not supported")
+        head_dim = 0 if traits.ssm else keys.count("attention.key_length", hidden // heads)
+        latent = _latent(keys, head_dim) if traits.latent else None
+        value = latent.kv_rank if latent else head_dim
+        if head_dim and keys.count("attention.value_length", value) != value:
+            other = "kv_lora_rank" if latent else "key_length"
+            raise ModelError(f"{architecture}.attention.value_length differs from {other}")
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
+        recurrent = _every(keys, blocks) if traits.ssm else _convolving(keys, traits, blocks)
+        no_rope = traits.no_rope
+        if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
+            no_rope = 1  # its word for no rope at all
+        ffn = keys.count("feed_forward_length", least=least)
+        some = int(traits.window is None)
+        window = keys.count("attention.sliding_window", traits.window, least=some)
+        windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
+        rope_base = keys.real("rope.freq_base", 10000.0)
+        window_base = rope_base if traits.unscaled else traits.window_base
+        scales, width = _scales(keys, traits), (latent.key if latent else head_dim) or 1
+        scaling = _rope_scaling(keys)
+        if blocks == traits.by_width:
+            width = max(1, hidden // heads)
         config = cls(
             architecture=architecture,
             name=str(metadata.get("general.name", "")),
             context=context,
             hidden=hidden,
-            blocks=keys.count("block_count"),
+            blocks=blocks,
             heads=heads,
-            kv_heads=keys.count("attention.head_count_kv", heads),
+            kv_heads=keys.agreed("attention.head_count_kv", heads, least, without=recurrent),
             head_dim=head_dim,
-            ffn=keys.count("feed_forward_length"),
+            ffn=ffn,
             vocab=vocab,
             norm_eps=keys.real(*traits.norm_eps),
             activation=keys.one_of("hidden_activation", traits.activations),
             positions=0 if traits.no_position is None else context,
-            rope_dims=keys.count("rope.dimension_count", head_dim),
-            rope_base=keys.real("rope.freq_base", 10000.0),
-            rope_scaling=_rope_scaling(keys),
-            window=keys.count("attention.sliding_window", 0, least=0),
+            rope_dims=keys.count("rope.dimension_count", head_dim, least),
+            rope_base=rope_base,
+            rope_scaling=replace(scaling, magnitude=1.0) if latent else scaling,
+            fused_qkv=traits.fused_qkv,
+            alibi=traits.alibi and keys.real("attention.max_alibi_bias", traits.alibi),
+            parallel=traits.two_orders and keys.flag("use_parallel_residual", True),
+            no_rope=no_rope,
+            windows_turn=traits.windows_turn,
+            scales=scales,
+            score_scale=scales.attention or width**-0.5 * _steepness(keys, latent, scaling),
+            score_cap=keys.least("attn_logit_softcapping", traits.score_cap),
+            logit_cap=keys.least("final_logit_softcapping", traits.logit_cap),
+            window=window if windowed else 0,
+            windowed=windowed,
+            window_base=keys.least("rope.freq_base_swa", window_base) if windowed else 0.0,
+            ssm=_ssm(keys, traits, hidden) if traits.ssm or traits.shortconv else None,
+            recurrent=recurrent,
+            experts=_experts(keys, traits.experts, ffn),
+            leading=keys.count("leading_dense_block_count", 0, least=0) if latent else 0,
+            latent=latent,
         )
         config._check()
         if fault := unused_key(metadata, architecture, keys.read):
@@ -161,13 +368,22 @@ class ModelConfig:
         return config
 
     def _check(self) -> None:
-        if self.heads % self.kv_heads:
+        if self.alibi < 0:
+            raise ModelError(f"attention.max_alibi_bias must be at least 0, got {self.alibi}")
+        if self.kv_heads and self.heads % self.kv_heads:
             raise ModelError(
                 f"attention.head_count {self.heads} is no multiple of head_count_kv {self.kv_heads}"
             )
         if self.rope_dims % 2 or self.rope_dims > self.head_dim:
             raise ModelError(
                 f"rope.dimension_count is even and at most {self.head_dim}, got {self.rope_dims}"
+            )
+        if self.latent and (
+            self.kv_heads != 1 or self.head_dim != self.latent.kv_rank + self.rope_dims
+        ):
+            raise ModelError(
+                f"{self.architecture}: of latent attention attention.head_count_kv is 1, and"
+                f" attention.key_length kv_lora_rank and rope.dimension_count together"
             )
         if self.norm_eps < 0 or self.rope_base <= 0:
             eps = ARCHITECTURES[self.architecture].norm_eps[0].removeprefix("attention.")
@@ -182,17 +398,45 @@ class ModelConfig:
             raise ModelError(f"rope.freq_base must exceed 1 for yarn, got {self.rope_base}")
         fast, slow = scaling.beta_fast, scaling.beta_slow
         context = scaling.original_context or self.context
-        low, high = rope_frequencies.yarn_range(self.rope_dims, self.rope_base, context, fast, slow)
+        low, high = rope_frequencies.yarn_range(
+            self.rope_dims, self.rope_base, context, fast, slow, scaling.truncated
+        )
         if low > high:  # which transformers and llama.cpp take differently
             raise ModelError(
                 f"rope.scaling: with yarn_beta_fast {fast:g}, yarn_beta_slow {slow:g} and an"
                 f" original context of {context} YaRN's ramp ends before it begins"
             )
 
+    def attends(self, i: int) -> bool:
+        """Whether block i has keys and values, not states."""
+        return i not in self.recurrent
+
+    def states_of(self, i: int) -> dict[str, tuple[int, ...]]:
+        """Block i's states, by name, with the dimensions of one."""
+        if i not in self.recurrent:
+            return {}
+        assert self.ssm
+        return states_of_block(self.architecture, self.ssm, i)
+
+    @property
+    def states(self) -> dict[str, tuple[int, ...]]:
+        """Those of all blocks."""
+        return {n: dims for i in sorted(self.recurrent) for n, dims in self.states_of(i).items()}
+
+    def turns(self, i: int) -> bool:
+        """Whether rope turns the queries and keys of block i."""
+        if self.windows_turn:
+            return i in self.windowed
+        return not self.no_rope or (i + 1) % self.no_rope != 0
+
+    def rope_set(self, context: int) -> str:
+        """Which set of divisors long rope has for a context of so many cells."""
+        return "long" if context > (self.rope_scaling.original_context or self.context) else "short"
+
     def rope(self, divisors: np.ndarray[Any, Any] | None) -> tuple[np.ndarray[Any, Any], float]:
         """Rotary frequencies float64 [rope_dims / 2] and the magnitude of cosines and sines.
 
-        `divisors` is the file's tensor rope_freqs, if it has one.
+        `divisors` are the file's, if it has a tensor of them.
         """
         scaling = self.rope_scaling
         frequencies = rope_frequencies.plain(self.rope_dims, self.rope_base)
@@ -207,10 +451,149 @@ class ModelConfig:
                 extrapolation=scaling.extrapolation,
                 beta_fast=scaling.beta_fast,
                 beta_slow=scaling.beta_slow,
+                truncated=scaling.truncated,
             )
         elif scaling.kind == "linear":
             frequencies = rope_frequencies.interpolated(frequencies, scaling.factor)
         return frequencies, scaling.magnitude
+
+
+def _latent(keys: "_Keys", head_dim: int) -> Latent:
+    """Sizes as files have them whose kv_b is split in k_b and v_b."""
+    found = Latent(
+        q_rank=keys.count("attention.q_lora_rank", 0, least=0),
+        kv_rank=keys.count("attention.kv_lora_rank"),
+        key=keys.count("attention.key_length_mla"),
+        value=keys.count("attention.value_length_mla"),
+    )
+    turned = head_dim - found.kv_rank
+    if found.kv_rank % 2 or not 0 < turned < found.key:
+        raise ModelError(
+            f"{keys.prefix}.attention: a kv_lora_rank of {found.kv_rank}, a key_length of"
+            f" {head_dim} and a key_length_mla of {found.key} do not fit one another"
+        )
+    return found
+
+
+def _steepness(keys: "_Keys", latent: Latent | None, scaling: RopeScaling) -> float:
+    """What YaRN makes of the scores of latent attention, in place of cosines and sines: the square
+    of 1 + m ln(factor), where m is a tenth of transformers' mscale_all_dim."""
+    if not latent or scaling.kind != "yarn" or scaling.factor <= 1:
+        return 1.0
+    m = keys.real("rope.scaling.yarn_log_multiplier", 0.0)
+    return float(1 + m * np.log(scaling.factor)) ** 2
+
+
+def _ssm(keys: "_Keys", traits: Traits, hidden: int) -> Ssm:
+    """The sizes of recurrent blocks: heads divide the channels, and groups divide the heads."""
+    if traits.shortconv:
+        return Ssm(taps=keys.count("shortconv.l_cache", least=2), inner=hidden)
+    found = Ssm(
+        taps=keys.count("ssm.conv_kernel", least=2),
+        inner=keys.count("ssm.inner_size"),
+        state=keys.count("ssm.state_size"),
+        rank=keys.count("ssm.time_step_rank"),
+        groups=keys.count("ssm.group_count", 1),
+    )
+    if keys.prefix == "mamba2" and (found.inner % found.rank or found.rank % found.groups):
+        raise ModelError(
+            f"mamba2.ssm: {found.inner} channels, {found.rank} heads and {found.groups} groups:"
+            " heads divide channels, and groups divide heads"
+        )
+    if keys.prefix == "mamba" and keys.flag("ssm.dt_b_c_rms", False):
+        raise ModelError("mamba.ssm.dt_b_c_rms is true: norms of dt, B and C are not supported")
+    return found
+
+
+def _convolving(keys: "_Keys", traits: Traits, blocks: int) -> frozenset[int]:
+    """Blocks that have no heads of keys, in families where those are convolutions."""
+    key = "attention.head_count_kv"
+    heads = keys.metadata.get(keys.full(key))
+    if not traits.shortconv or not isinstance(heads, list):
+        return frozenset()
+    if len(heads) != blocks:
+        raise ModelError(f"{keys.full(key)} has {len(heads)} values for {blocks} blocks")
+    return frozenset(i for i, count in enumerate(heads) if count == 0)
+
+
+def _every(keys: "_Keys", blocks: int) -> frozenset[int]:
+    """All blocks."""
+    if blocks > MOST_BLOCKS:
+        raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
+    return frozenset(range(blocks))
+
+
+def _scales(keys: "_Keys", traits: Traits) -> Scales:
+    """Those that the family has and the file tells; 0 is none."""
+    found = {key: keys.least(key, 0.0) for key in traits.scales}
+    logits = found.get("logit_scale") or 1.0
+    return Scales(
+        embedding=found.get("embedding_scale") or 1.0,
+        residual=found.get("residual_scale") or 1.0,
+        attention=found.get("attention.scale") or None,
+        logits=1 / logits if traits.divides else logits,
+    )
+
+
+GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.scores
+
+
+def _experts(keys: "_Keys", routing: Routing | None, ffn: int) -> Experts | None:
+    """What the file says of its mixtures, or None where its networks are dense."""
+    count = keys.count("expert_count", 0, least=0)
+    if not count:
+        return None
+    if routing is None:
+        raise ModelError(f"{keys.full('expert_count')}: mixtures of experts are not supported")
+    used = keys.count("expert_used_count")
+    width = max(1, ffn // used) if routing.part else ffn
+    width = keys.count("expert_feed_forward_length", width, least=0) or width
+    default = ffn if routing.gated else 0
+    if routing.counted:
+        default = width * keys.count("expert_shared_count", 0, least=0)
+    shared = keys.count("expert_shared_feed_forward_length", default, least=0)
+    usual = next(number for number, name in GATING.items() if name == routing.scores)
+    gating = keys.count("expert_gating_func", usual, least=0) or usual
+    if gating not in GATING:
+        raise ModelError(
+            f"{keys.full('expert_gating_func')} is {gating}:"
+            " want 1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen)"
+        )
+    found = Experts(
+        count=count,
+        used=used,
+        ffn=width,
+        scores=GATING[gating],
+        normed=keys.flag("expert_weights_norm", routing.normed),
+        scale=keys.real("expert_weights_scale", 1.0) or 1.0,
+        groups=keys.count("expert_group_count", 1, least=0) or 1,
+        kept=keys.count("expert_group_used_count", 1, least=0) or 1,
+        shared=shared,
+        shared_gate=routing.gated and shared > 0,
+    )
+    if used > count:
+        raise ModelError(f"{keys.full('expert_used_count')} is {used}, of {count} experts")
+    if count % found.groups or found.kept > found.groups:
+        raise ModelError(
+            f"{keys.full('expert_group_count')} {found.groups}, of which {found.kept} are used,"
+            f" does not divide {count} experts"
+        )
+    if used > found.kept * (count // found.groups):
+        raise ModelError(
+            f"{keys.full('expert_used_count')} is {used}, more than {found.kept} groups have"
+        )
+    return found
+
+
+def _windowed(keys: "_Keys", every: int, blocks: int) -> frozenset[int]:
+    """The blocks that have a window: by a list with a word on each, or as Traits.windows says."""
+    if blocks > MOST_BLOCKS:
+        raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
+    listed = keys.flags("attention.sliding_window_pattern", blocks)
+    if listed is not None:
+        return frozenset(i for i, has in enumerate(listed) if has)
+    every = keys.count("attention.sliding_window_pattern", every, least=0)
+    return frozenset(i for i in range(blocks) if not every or (i + 1) % every)
 
 
 def _rope_scaling(keys: "_Keys") -> RopeScaling:
@@ -242,6 +625,7 @@ def _rope_scaling(keys: "_Keys") -> RopeScaling:
         extrapolation=1.0 if extrapolation < 0 else extrapolation,
         beta_fast=betas["yarn_beta_fast"],
         beta_slow=betas["yarn_beta_slow"],
+        truncated=keys.flag("rope.scaling.yarn_truncate", True),
     )
 
 
@@ -285,6 +669,14 @@ class _Keys:
             raise ModelError(f"{self.full(key)} is missing from the metadata")
         return value
 
+    def agreed(self, key: str, default: int, least: int, without: Container[int]) -> int:
+        """A count that all blocks have but those `without`."""
+        value = self._get(key, default)
+        if isinstance(value, list) and without:
+            kept = [one for i, one in enumerate(value) if i not in without] or [default]
+            return replace(self, metadata={self.full(key): kept}).count(key, None, least)
+        return self.count(key, default, least)
+
     def count(self, key: str, default: int | None = None, least: int = 1) -> int:
         value = self._get(key, default)
         if isinstance(value, list):  # one value a block: fine while all agree
@@ -300,6 +692,24 @@ class _Keys:
         if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
             raise ModelError(f"{self.full(key)} must be a finite number, got {value!r}")
         return float(value)
+
+    def least(self, key: str, default: float | None) -> float:
+        """A number that is at least 0; without a default 0, and the key is not read."""
+        if default is None:
+            return 0.0
+        if (value := self.real(key, default)) < 0:
+            raise ModelError(f"{self.full(key)} must be at least 0, got {value}")
+        return value
+
+    def flags(self, key: str, count: int) -> list[bool] | None:
+        """A list of so many; None where the value is no list of them."""
+        value = self.metadata.get(self.full(key))
+        if not isinstance(value, list) or not all(isinstance(one, bool) for one in value):
+            return None
+        if len(value) != count:
+            raise ModelError(f"{self.full(key)} has {len(value)} values for {count} blocks")
+        self.read.add(self.full(key))
+        return value
 
     def one_of(self, key: str, meanings: Mapping[str, str]) -> str:
         """What the text means; the first meaning where there is none."""

@@ -1,10 +1,10 @@
 """What a GGUF file says of its model, checked, and its tensors under the names that graphs use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.checks import check_tensors
 from engine.config import ModelConfig, ModelError
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.models.family import Family
 from engine.models.table import FAMILIES
 from engine.offload.bundle import Bundle, bundles, unbundled
@@ -41,7 +41,12 @@ def described(file: GGUFFile, options: Options) -> Described:
     for bundle in found.values():
         del tensors[bundle.name]
     config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
+    if "blk.0.attn_qkv.weight" in tensors:
+        config = replace(config, fused_qkv=True)
     check_tensors(file, family, config)
+    for name, dims in family.expected_tensors(config).items():
+        tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
     for name, rows in family.parts(config).items():
-        tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
+        if rows.tensor in tensors:
+            tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
     return Described(config, family, found, notes)

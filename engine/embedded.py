@@ -1,6 +1,9 @@
-"""Models that come with Assay, by name."""
+"""Models by name: those that come with Assay, and the hub's."""
 
 from pathlib import Path
+
+from engine.gguf.cursor import GGUFError
+from engine.hub import PREFIX, fetched
 
 
 def embedded_models() -> dict[str, Path]:
@@ -16,13 +19,14 @@ def embedded_models() -> dict[str, Path]:
 
 
 def resolve(name: str | Path) -> Path:
-    """The path itself if there is such a file, else the embedded model of that name."""
+    """The path itself if there is such a file, else the embedded model of that name; the file of
+    the hub where a name begins with "hf:"."""
+    if str(name).startswith(PREFIX):
+        return fetched(str(name))
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
     models = embedded_models()
     if str(name) not in models:
-        raise FileNotFoundError(
-            f"{name}: no such file, nor an embedded model: {', '.join(sorted(models))}"
-        )
+        raise GGUFError(f"{name}: no such file, nor an embedded model: {', '.join(sorted(models))}")
     return models[str(name)]

@@ -2,27 +2,36 @@
 
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
 import numpy as np
 
-from engine.chat import ChatError, ChatTemplate
-from engine.checks import check_generation, check_prompt
+from engine.cache.held_text import HeldText
+from engine.chat import ChatTemplate, template_of
+from engine.checks import PromptError, check_generation, check_prompt
 from engine.completion import Completion, Piece, Row
 from engine.config import ModelError
+from engine.decoding import Decoding, OneByOne
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
-from engine.held_text import HeldText
+from engine.embedding import check_pooling, embeddings, texts_of
+from engine.errors import BusyError
+from engine.gguf.file import GGUFFile
+from engine.many import Prompt, as_completed, is_one, requests_of
 from engine.model import Model
 from engine.options import Options
-from engine.sampler import Sampler
-from engine.samplers import Samplers
-from engine.sampling_chain import needed_ops
-from engine.sampling_params import SamplingParams
+from engine.results import RequestOutput
+from engine.sampling.chain import needed_ops
+from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import Sampler
+from engine.sampling.samplers import Samplers
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Serving
+from engine.scoring import Score, pairs_of, scores
 from engine.speculation import build
 from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
@@ -34,7 +43,8 @@ class Engine:
     """Continues text with a GGUF model, through certified kernels only.
 
     >>> with Engine.load("model.gguf", threads=2) as engine:
-    ...     for piece in engine.generate("Once upon a time", SamplingParams(max_tokens=64)):
+    ...     print(engine.generate("Once upon a time", SamplingParams(max_tokens=64)).text)
+    ...     for piece in engine.stream("Once upon a time", SamplingParams(max_tokens=64)):
     ...         print(piece.text, end="")
 
     The cache keeps what was evaluated: a prompt that begins as the last one did is only evaluated
@@ -64,8 +74,8 @@ class Engine:
         sampling: SamplingParams | None = None,
         **overrides: Any,
     ) -> "Engine":
-        """Open a GGUF file (or an embedded model by name), certify what its nodes need, pack its
-        weights.
+        """Open a GGUF file (or an embedded model by name, or `hf:OWNER/REPO:FILE`), certify what
+        its nodes need, pack its weights.
 
         `overrides` are fields of Options, e.g. `threads=2, context=1024, strict=True`. With a
         `draft` model, or another kind of `speculation`, tokens are drafted and verified several at
@@ -136,9 +146,72 @@ class Engine:
         """A prompt's tokens, special ones parsed, BOS as the model was trained to have it."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
-        return list(prompt)
+        if bad := [token for token in prompt if not isinstance(token, Integral)]:
+            raise PromptError(f"a prompt is a text or token ids: it has {bad[0]!r}")
+        return list(map(int, prompt))
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+        self, prompts: Prompt, params: SamplingParams | None = None, *, priorities: None = None
+    ) -> RequestOutput: ...
+    @overload
     def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priorities: Sequence[int] | None = None,
+    ) -> list[RequestOutput]: ...
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priorities: Sequence[int] | None = None,
+    ) -> RequestOutput | list[RequestOutput]:
+        """Continue a prompt (text, or token ids), or many at once: a result for each, in order.
+
+        There are parameters for all, or for each its own. Of many, as many run at once as the
+        options have `sequences`, those of the smallest `priorities` first. Each answer is the one
+        that its prompt has alone, bit for bit. One that cannot be continued has finish_reason
+        "error" and says why in `error`; one prompt alone raises that error. Drafts are for single
+        prompts: many go on without.
+        """
+        if not is_one(prompts):
+            many = cast(Sequence[Prompt], prompts)
+            found = list(self.as_completed(many, params, priorities=priorities))
+            return sorted(found, key=lambda result: int(result.request_id))
+        asked = params or SamplingParams()
+        if not isinstance(asked, SamplingParams):
+            raise PromptError("one prompt has one SamplingParams, not several")
+        request = Request("0", prompts, asked)
+        if asked.n > 1:
+            (request,) = as_completed(self, iter([request]))
+            if request.error:
+                raise request.error
+            return request.result(self.tokenizer)
+        pieces = self.stream(prompts, asked)
+        request.tokens = self._prompt(prompts, asked)
+        for piece in pieces:
+            request.says(piece)
+        read = self.timings.prompt
+        request.begun, request.cached = request.arrived, len(request.tokens) - read.tokens
+        return request.result(self.tokenizer)
+
+    def as_completed(
+        self,
+        prompts: Iterable[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priorities: Sequence[int] | None = None,
+    ) -> Iterator[RequestOutput]:
+        """As `generate` of many prompts, but each result as soon as it is whole; `request_id` is
+        the prompt's place, from "0". Prompts are asked for as they are wanted, so that there may be
+        any number of them."""
+        requests = requests_of(prompts, params, priorities)
+        return (done.result(self.tokenizer) for done in as_completed(self, requests))
+
+    def stream(
         self,
         prompt: str | Sequence[int],
         params: SamplingParams | None = None,
@@ -155,33 +228,48 @@ class Engine:
         session, left it.
         """
         params = self.samplers.in_tokens(params or SamplingParams())
-        tokens = self.encode(prompt)
-        if params.truncate_prompt_tokens is not None:
-            tokens = tokens[-params.truncate_prompt_tokens :]
+        tokens = self._prompt(prompt, params)
         self._check(tokens)
         most = min(self.model.options.sequences, self.model.limits["outputs"])
         check_generation(params, most, self.model.cells.capacity, context_shift, keep, resume)
         self.samplers.bound(needed_ops(params, self._verifies))
+        if params.structured_outputs:  # what is wrong with it is said before anything is evaluated
+            self.samplers.grammars.constraint(params.structured_outputs)
         return self._generate(tokens, params, context_shift, keep, resume)
+
+    def _prompt(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        """The tokens of a prompt that are read."""
+        tokens = self.encode(prompt)
+        return tokens[-(params.truncate_prompt_tokens or 0) :]
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
-    ) -> Generator[Piece, None, None]:
+    ) -> RequestOutput:
         """The assistant's next message, by the model's own chat template."""
         return self.generate(self.encode_chat(messages), params)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A conversation's tokens."""
-        source = self.model.metadata.get("tokenizer.chat_template")
-        if not isinstance(source, str):
-            raise ChatError("the model has no chat template (tokenizer.chat_template)")
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, str]], params: SamplingParams | None = None
+    ) -> Generator[Piece, None, None]:
+        """The same in pieces, as they come."""
+        return self.stream(self.encode_chat(messages), params)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], template: str | None = None
+    ) -> list[int]:
+        """A conversation's tokens, by the model's own template or another one's source."""
+        chosen = self.chat_template(template)
+        text = chosen.render(messages)
+        return self.tokenizer.encode(
+            text, add_special=not chosen.writes_bos(text), parse_special=True
+        )
+
+    def chat_template(self, source: str | None = None) -> ChatTemplate:
+        """The model's own, or another one of this source, with the model's BOS and EOS."""
+        source = source or template_of(self.model.metadata)
         names = (self.tokenizer.bos_id, self.tokenizer.eos_id)
         bos, eos = ("" if token is None else self.tokenizer.piece(token) for token in names)
-        template = ChatTemplate(source, bos, eos)
-        text = template.render(messages)
-        return self.tokenizer.encode(
-            text, add_special=not template.writes_bos(text), parse_special=True
-        )
+        return ChatTemplate(source, bos, eos)
 
     def logits(self, prompt: str | Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The logits after every token of a prompt, float32 [tokens, vocab]."""
@@ -192,6 +280,48 @@ class Engine:
         self.model.evaluate(tokens, 0, every=True, each=lambda part: rows.append(part.copy()))
         self.text.held = tokens
         return np.concatenate(rows)
+
+    @overload
+    def score(self, prompts: str, continuations: str) -> Score: ...
+    @overload
+    def score(
+        self, prompts: Prompt | Sequence[Prompt], continuations: Prompt | Sequence[Prompt]
+    ) -> Score | list[Score]: ...
+    def score(
+        self, prompts: Prompt | Sequence[Prompt], continuations: Prompt | Sequence[Prompt]
+    ) -> Score | list[Score]:
+        """How likely continuations are behind their prompts, token by token: texts, which are cut
+        into tokens as lm-evaluation-harness does, or token ids of both.
+
+        Of lists, in order; one prompt goes with each of many continuations, and the other way
+        round. What is wrong with any is a PromptError before anything is evaluated.
+        """
+        pairs = pairs_of(self, prompts, continuations)
+        found = dict(scores(self, pairs))
+        if is_one(prompts) and is_one(continuations):
+            return found[0]
+        return [found[number] for number in range(len(pairs))]
+
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        pooling: str = "mean",
+        *,
+        normalize: bool = True,
+    ) -> Any:
+        """Texts as vectors, of the last norm's results: float32 [hidden] of one text, of many
+        [texts, hidden]. `pooling` takes the "mean" of a text's tokens, the "last", the first
+        ("cls"), or all of them with "none": [tokens, hidden], in a list of many. With `normalize`
+        vectors have length 1."""
+        check_pooling(pooling)
+        one = is_one(texts)
+        tokens = texts_of(self, cast(Sequence[Prompt], [texts] if one else texts))
+        found = list(embeddings(self, tokens, pooling, normalize))
+        if one:
+            return found[0]
+        if pooling == "none":
+            return found
+        return np.stack(found) if found else np.empty((0, self.model.config.hidden), np.float32)
 
     def _check(self, tokens: Sequence[int]) -> None:
         check_prompt(tokens, self.tokenizer.vocab_size, self.model.cells.capacity)
@@ -231,6 +361,49 @@ class Engine:
     def sampler_state(self, state: dict[str, Any] | None) -> None:
         self._sampler, self._restored = None, state
 
+    def begin(self) -> int:
+        """A generation begins, and no other may go on: its number."""
+        self.timings.start()
+        self._cancelled.clear()
+        self._generation += 1
+        self.settle()
+        return self._generation
+
+    def reading(self) -> HeldText:
+        """As `begin`, and the cache holds one text: to read others into."""
+        self.begin()
+        for sequence in range(1, self.model.options.sequences):
+            self.model.cells.remove(sequence)
+        return self.text
+
+    def is_at(self, generation: int) -> bool:
+        """Whether no other generation has begun since."""
+        return generation == self._generation
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the running generation was told to stop."""
+        return self._cancelled.is_set()
+
+    def serving(self) -> Serving:
+        """What a scheduler of many prompts wants of this engine."""
+        if self._verifies:
+            raise PromptError(
+                "drafts that are drawn are verified for one prompt at a time: give one, with n = 1,"
+                " or load the engine without sampling of drafts"
+            )
+
+        def completion(index: int, prompt: list[int], params: SamplingParams) -> Completion:
+            return self._completion(index, prompt, self.samplers.in_tokens(params), False)
+
+        return Serving(
+            self.model,
+            self._prompt,
+            completion,
+            lambda: self.samplers.kernel("log_sum_exp"),
+            self.timings,
+        )
+
     def _generate(
         self,
         prompt: list[int],
@@ -239,43 +412,13 @@ class Engine:
         keep: int,
         resume: bool,
     ) -> Generator[Piece, None, None]:
-        model, timings = self.model, self.timings
-        timings.start()
-        self._cancelled.clear()
-        self._generation += 1
+        decoding, live, rows = self._begun(prompt, params, resume)
         generation = self._generation
-        self.settle()
-        for sequence in range(1, model.options.sequences):
-            model.cells.remove(sequence)
-        completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
-        scored = params.prompt_logprobs is not None
-        first, prompt_logprobs = self.text.read(
-            prompt, timings.prompt, self.samplers.kernel("log_sum_exp") if scored else None
-        )
-        for completion in completions[1:]:
-            model.cells.copy(0, completion.index)
-        rows: Sequence[Row] = [first] * len(completions)
-        live = completions
-        drafts = self._speculation if params.n == 1 else None
-        if drafts:
-            drafts.begin(prompt)
-            timings.speculation = drafts.timings
         try:
             while live:
-                pieces: list[Piece] = []
-                for completion, row in zip(live, rows, strict=True):
-                    with timings.sample.measure(1):
-                        if drafts and isinstance(row, np.ndarray):
-                            piece = drafts.sample(completion, row, prompt_logprobs)
-                        else:
-                            piece = completion.sample(row, prompt_logprobs)
-                    if completion.index == 0:
-                        self.text.drawn = completion.tokens[-1:]
-                        self._sampler = completion.sampler
-                    prompt_logprobs = None
-                    pieces.append(piece)
+                pieces = [self._sampled(decoding, *each) for each in zip(live, rows, strict=True)]
                 going = [completion for completion in live if not completion.finished]
-                if not self._has_room(going, drafts) and not context_shift:
+                if not decoding.has_room(going) and not context_shift:
                     pieces = [
                         piece if completion.finished else completion.ended(piece, "length")
                         for completion, piece in zip(live, pieces, strict=True)
@@ -284,37 +427,57 @@ class Engine:
                 for piece in pieces:
                     yield piece
                     if generation != self._generation:
-                        raise RuntimeError(
+                        raise BusyError(
                             "this generation cannot go on: another has begun on the same engine"
                         )
                 live = going
-                if live and self._cancelled.is_set():
+                if self._cancelled.is_set():
                     yield from (completion.cancelled() for completion in live)
                     return
-                if live and drafts and drafts.is_ahead(token := live[0].tokens[-1]):
-                    rows = [drafts.go_on(token)]
-                    self.text.go_on(token)
-                    timings.eval.tokens += 1
-                    continue
-                if live and model.cells.free < len(live):
-                    self.text.shift(keep)
                 if live:
-                    with timings.eval.measure(len(live)):
-                        rows = [drafts.step(live[0])] if drafts else self._step(live)
-                    if live[0].index == 0:
-                        self.text.go_on(live[0].tokens[-1])
+                    rows = self._run(decoding, live, keep)
         finally:
-            if drafts and generation == self._generation:
-                drafts.settle()
+            if generation == self._generation:
+                decoding.settle()
 
-    def _has_room(self, live: Sequence[Completion], drafts: Speculation | None) -> bool:
-        """Whether each of them can go on: a draft has its token, or there are cells for all, with
-        those of a draft that has not."""
-        if drafts and live and drafts.is_ahead(live[0].tokens[-1]):
-            return True
-        if drafts:
-            drafts.settle()
-        return self.model.cells.free >= len(live)
+    def _begun(
+        self, prompt: list[int], params: SamplingParams, resume: bool
+    ) -> tuple[Decoding, list[Completion], Sequence[Row]]:
+        """A generation begins: the prompt is read, and each completion has its logits."""
+        self.reading()
+        completions = [self._completion(i, prompt, params, resume) for i in range(params.n)]
+        scored = params.prompt_logprobs is not None
+        log_sum_exp = self.samplers.kernel("log_sum_exp") if scored else None
+        row, completions[0].prompt_logprobs = self.text.read(
+            prompt, self.timings.prompt, log_sum_exp
+        )
+        for completion in completions[1:]:
+            self.model.cells.copy(0, completion.index)
+        drafts = self._speculation if params.n == 1 else None
+        decoding: Decoding = drafts or OneByOne(self.model)
+        decoding.begin(prompt)
+        self.timings.speculation = decoding.timings
+        return decoding, completions, [row] * len(completions)
+
+    def _run(self, decoding: Decoding, live: Sequence[Completion], keep: int) -> Sequence[Row]:
+        """One more token of each, the older half of the text being forgotten if there is no room:
+        what follows them."""
+        if not decoding.has_room(live):
+            self.text.shift(keep)
+        with self.timings.eval.measure(len(live)):
+            rows = decoding.run(live)
+        if live[0].index == 0:
+            self.text.go_on(live[0].tokens[-1])
+        return rows
+
+    def _sampled(self, decoding: Decoding, completion: Completion, row: Row) -> Piece:
+        """A completion's next token."""
+        with self.timings.sample.measure(1):
+            piece = decoding.sample(completion, row)
+        if completion.index == 0:
+            self.text.drawn = completion.tokens[-1:]
+            self._sampler = completion.sampler
+        return piece
 
     def _completion(
         self, index: int, prompt: list[int], params: SamplingParams, resume: bool
@@ -327,15 +490,6 @@ class Engine:
             known = len(self.text.held) + len(self.text.drawn)
             for token in prompt[known:]:  # text that was added since
                 sampler.accept(token)
+        if params.structured_outputs:  # of what is drawn from here on
+            sampler.constraint = self.samplers.grammars.constraint(params.structured_outputs)
         return Completion(index, params, sampler, tokenizer, tokenizer.eog_ids)
-
-    def _step(self, live: Sequence[Completion]) -> Sequence[Row]:
-        """One token of each live completion; their logits [vocab], valid until the next step, or
-        what is wanted of them where they are on a device."""
-        tokens = [completion.tokens[-1] for completion in live]
-        positions = [self.model.cells.next_position(completion.index) for completion in live]
-        sequences = [(completion.index,) for completion in live]
-        wanted = range(len(live))
-        if self.model.finds_likeliest and all(one.sampler.takes_likeliest for one in live):
-            return self.model.likeliest(tokens, positions, sequences, wanted)
-        return list(self.model.step(tokens, positions, sequences, wanted))

@@ -1,13 +1,15 @@
 """A model as a list of nodes: ops with named arguments, built once.
 
 Values are arrays whose sizes are numbers, or the names of what changes from step to step: `tokens`
-(those in the batch) and `outputs` (those whose logits are wanted).
+(those in the batch) and `outputs` (those whose logits are wanted); or multiples such as `tokens*4`,
+where heads stand as rows.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,6 +18,21 @@ from reference.op import DTYPES, Argument
 from reference.table import OPS
 
 Dim = int | str
+LOGITS = "logits"  # the label of the node that multiplies the output matrix
+
+
+def factors(dim: str) -> tuple[str, int]:
+    """The name in a dimension, and how many times it counts."""
+    name, _, times = dim.partition("*")
+    return name, int(times or 1)
+
+
+def size_of(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """A dimension where names have these sizes."""
+    if isinstance(dim, int):
+        return dim
+    name, times = factors(dim)
+    return sizes[name] * times
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,7 @@ class Value:
 
     def sizes(self, limits: Mapping[str, int]) -> tuple[int, ...]:
         """Dimensions in array elements (bytes for a format), names replaced by their limits."""
-        sizes = [limits[d] if isinstance(d, str) else d for d in self.dims]
+        sizes = [size_of(d, limits) for d in self.dims]
         if self.format:
             sizes[-1] = FORMATS[self.format].row_bytes(sizes[-1])
         return tuple(sizes)
@@ -79,6 +96,8 @@ def _axes(op: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
                         f"{op}: {argument.name} ({value.name}) has {axis} = {dim},"
                         f" expected {found[axis]}"
                     )
+        elif value is not None and argument.name in OPS[op].axes:
+            found[argument.name] = int(value)  # a scalar that is called like an axis is its size
     return found
 
 
@@ -103,12 +122,28 @@ class Graph:
         self._append(op, label, {**arguments, spec.outputs[0].name: out})
         return out
 
-    def several(self, op: str, label: str, **arguments: Value | float) -> tuple[Value, ...]:
-        """Append a node of an op with several outputs, and give them."""
+    def several(
+        self,
+        op: str,
+        label: str,
+        into: Mapping[str, Value] = MappingProxyType({}),
+        **arguments: Value | float,
+    ) -> tuple[Value, ...]:
+        """Append a node of an op with several outputs, and give them; those of `into` are existing
+        memory to write to."""
         axes, spec = _axes(op, arguments), OPS[op]
-        made = {o.name: _made(o, f"{label}.{o.name}", axes) for o in spec.outputs}
+        made = {
+            o.name: into.get(o.name) or _made(o, f"{label}.{o.name}", axes) for o in spec.outputs
+        }
         self._append(op, label, {**arguments, **made})
         return tuple(made.values())
+
+    @property
+    def hidden(self) -> Value:
+        """What the logits are computed from: the last norm's result [outputs, hidden]."""
+        (found,) = (node.arguments["x"] for node in self.nodes if node.label == LOGITS)
+        assert isinstance(found, Value)
+        return found
 
     @contextmanager
     def on(self, target: str) -> Iterator[None]:
@@ -127,5 +162,21 @@ class Graph:
 
 def _made(output: Argument, label: str, axes: Mapping[str, Dim]) -> Value:
     """An output in the arena."""
-    dims = tuple(int(a) if a.isdigit() else axes[a] for a in output.axes)
+    dims = tuple(_dim(axis, axes) for axis in output.axes)
     return Value(label, "activation", output.dtype, dims)
+
+
+def _dim(axis: str, axes: Mapping[str, Dim]) -> Dim:
+    """The dimension of an output's axis, a product of two too, where axes have these."""
+    if axis.isdigit():
+        return int(axis)
+    if "*" not in axis:
+        return axes[axis]
+    one, other = (axes[factor] for factor in axis.split("*"))
+    if isinstance(one, int) and isinstance(other, int):
+        return one * other
+    named, count = (one, other) if isinstance(one, str) else (other, one)
+    assert isinstance(named, str)
+    assert isinstance(count, int)
+    name, times = factors(named)
+    return f"{name}*{times * count}"

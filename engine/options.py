@@ -1,28 +1,21 @@
 """How a model is loaded, and who watches."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelError
 from engine.gpu.parts import ALL
-from engine.graph import Graph
 from engine.offload.budget import parse_bytes
+from engine.passes import Pass
 from engine.sparsity import MODES
 from engine.watch import Watch
 from kernels.certify import Certified
-from kernels.cpu.team import MOST_THREADS
+from kernels.cpu.runtime.team import MOST_THREADS
 from kernels.kernel import NUMERICS
 from reference.kv_write import FORMATS_OF_CACHE
 
-Array = np.ndarray[Any, np.dtype[Any]]
 MOST_SEQUENCES = 2**10
 DEVICES = ("cpu", "cuda")
-# From a graph and the limits of its sizes, such as "tokens".
-Rewrite = Callable[[Graph, Mapping[str, int]], tuple[Graph, Mapping[str, Array]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +35,8 @@ class Options:
     - `context`: cells of the KV cache (0: the model's own context length, at most 4096).
     - `batch`: most tokens of one step; longer prompts go in chunks.
     - `sequences`: most sequences at once; `outputs`: most tokens of a step that give logits.
+    - `states`: of a recurrent model, how many states are kept beside those that sequences end with,
+      so that the last tokens of a text can be dropped; drafts have one token less at most.
     - `threads` 0 means one per core that it may use; `pinned`: each keeps to a core of its own.
     - `device` "cuda" has a GPU run the last `gpu_layers` blocks, with more than there are the rest
       too, and -1 means that; what it does not run is left to the threads.
@@ -55,7 +50,7 @@ class Options:
       that runs when nothing else wants a core.
     - `keep_packed`: keep the packed weights in the cache folder, as large as the file once more, so
       that the next load maps them.
-    - `observe`: add up the squares of what each matrix meets, in `Model.observed`.
+    - `passes`: what is done to the model's graph, one after the other, before kernels are chosen.
     - `sparse`: of a model with predictors, "on" skips neurons in every block, "off" in none, "auto"
       in those where it pays; `threshold` instead of the file's; `union`: a neuron that one token
       of a step needs serves them all, so that what a token gives depends on its company.
@@ -69,14 +64,13 @@ class Options:
       sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
       rows are side by side on disk, one read, or else each with its matrix.
     - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
-    - `count_neurons`: count which neurons are active, in `Model.counted`.
-    - `rewrite`: puts a graph in the place of the model's own; the arrays are memory of its values.
     """
 
     context: int = 0
     batch: int = 512
     sequences: int = 8
     outputs: int = 32
+    states: int = 8
     threads: int = 0
     pinned: bool = False
     device: str = "cpu"
@@ -88,7 +82,7 @@ class Options:
     tune: bool = True
     background: bool = False
     keep_packed: bool = False
-    observe: bool = False
+    passes: tuple[Pass, ...] = ()
     sparse: str = "auto"
     threshold: float | None = None
     union: bool = False
@@ -100,17 +94,17 @@ class Options:
     neuron_window: int | None = None
     neuron_bundles: bool = True
     beside_budget: bool = False
-    count_neurons: bool = False
-    rewrite: Rewrite | None = None
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        for name, least in (("context", 0), ("batch", 1), ("sequences", 1), ("outputs", 1)):
-            if getattr(self, name) < least:
-                raise ModelError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name, most in (("context", 2**24), ("batch", 2**16), ("sequences", MOST_SEQUENCES)):
-            if getattr(self, name) > most:
-                raise ModelError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        least = {"context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0}
+        most = {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ModelError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        for name, bound in most.items():
+            if getattr(self, name) > bound:
+                raise ModelError(f"{name} must be at most {bound}, got {getattr(self, name)}")
         if not 0 <= self.threads <= MOST_THREADS:
             raise ModelError(f"threads must be 0 to {MOST_THREADS}, got {self.threads}")
         if self.device not in DEVICES:
@@ -123,7 +117,7 @@ class Options:
             if self.vram_budget and (self.gpu_layers != ALL or self.keep_packed):
                 name = "keep_packed" if self.keep_packed else "gpu_layers"
                 raise ModelError(f"on a GPU vram_budget and {name} exclude each other")
-            for name in ("ram_budget", "count_neurons", "observe"):
+            for name in ("ram_budget", "passes"):
                 if getattr(self, name):
                     raise ModelError(f"device {self.device} and {name} exclude each other")
         if self.kv_format not in FORMATS_OF_CACHE:
@@ -132,12 +126,12 @@ class Options:
             raise ModelError(f"sparse is {self.sparse!r}: want {', '.join(MODES)}")
         if self.ram_budget:
             parse_bytes(self.ram_budget)
-            for name in ("vram_budget", "count_neurons", "observe"):
+            for name in ("vram_budget", "passes"):
                 if getattr(self, name):
                     raise ModelError(f"ram_budget and {name} exclude each other")
         if self.activation and not (self.ram_budget or self.vram_budget):
             raise ModelError(
-                "activation says which neurons a ram_budget or vram_budget keeps: set one"
+                "activation is for the neurons that a ram_budget or vram_budget keeps: set one"
             )
         if self.neuron_window is not None and self.neuron_window < 0:
             raise ModelError(f"neuron_window must be at least 0, got {self.neuron_window}")
@@ -160,5 +154,5 @@ class Options:
         process's memory and of a graph."""
         return replace(
             self, ram_budget=0, beside_budget=bool(self.ram_budget), gpu_layers=ALL, sparse="auto",
-            background=False, threshold=None, vram_budget=0, activation=None, rewrite=None,
+            background=False, threshold=None, vram_budget=0, activation=None, passes=(),
         )  # fmt: skip

@@ -22,17 +22,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from engine.config import ModelError
-from engine.gguf_file import GGUFFile, stamp_of
+from engine.gguf.file import GGUFFile, stamp_of
 from engine.watch import Watch
 from kernels.cache import cache_folder, made, ours
-from kernels.cpu.packing import Packing, aligned
-from kernels.cpu.team import Program, Team
+from kernels.cpu.formats.packing import Packing, aligned
+from kernels.cpu.runtime.team import Program, Team
 
 PIECE = 2**26  # bytes of the model's file that are packed at a time
 SMALL_PIECE = 2**23  # where memory is scarce
@@ -90,10 +91,13 @@ class Packed:
 
     def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         packing, weight = self.packing, file.tensor(self.tensor)
-        step = max(1, packer.piece // (packing.lanes * weight.shape[1])) * packing.lanes
-        for first in range(0, len(weight), step):
-            rows = np.ascontiguousarray(weight[first : first + step])
-            begin, size = packing.place(weight, first), packing.place(weight, len(rows))
+        matrices = weight if weight.ndim == 3 else weight[None]
+        step = max(1, packer.piece // (packing.lanes * weight.shape[-1])) * packing.lanes
+        for number, first in product(range(len(matrices)), range(0, matrices.shape[1], step)):
+            matrix = matrices[number]
+            rows = np.ascontiguousarray(matrix[first : first + step])
+            begin, size = packing.place(matrix, first), packing.place(matrix, len(rows))
+            begin += number * packing.place(matrix, len(matrix))
             target = packer.memory(begin, size)
             packer.team.run(Program([(packing.share, packing.block(rows, target))]))
             file.release(self.tensor)

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.arena import place
-from engine.graph import Graph, Node, Value
+from engine.graph import Graph, Node, Value, factors, size_of
 from engine.stages import Call, apart, memory, stages, touched
 from kernels.call import AnyKernel
 from kernels.choose import K, Need
-from kernels.cpu.packing import Packing, aligned
-from kernels.cpu.sequence import Entry, nothing, sequence
-from kernels.cpu.share import Share, Words, all_arguments, scalar_word
-from kernels.cpu.team import Program, Team
+from kernels.cpu.formats.packing import Packing, aligned
+from kernels.cpu.runtime.sequence import Entry, nothing, sequence
+from kernels.cpu.runtime.share import Share, Words, all_arguments, scalar_word
+from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
@@ -35,8 +35,12 @@ Tuned = Callable[[Kernel, Mapping[str, int]], Values]
 
 
 def need(node: Node) -> Need:
-    """What the node asks of the kernels; sizes that change between steps are left out."""
-    return Need(node.op, node.format, tuple(sorted(shape_of(node, {}).items())))
+    """What the node asks of the kernels; of sizes that change between steps, multiples alone."""
+    changing = (
+        (axis, factors(dim)[1]) for axis, dim in node.shape().items() if isinstance(dim, str)
+    )
+    times = tuple((axis, count) for axis, count in changing if count > 1)
+    return Need(node.op, node.format, tuple(sorted(shape_of(node, {}).items())), times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +148,11 @@ def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     kv_heads*head_dim among them; without those of which nothing is said."""
     spec = OPS[node.op]
     dims = [
-        (axis, sizes[dim] if isinstance(dim, str) else dim)
+        (axis, size_of(dim, sizes))
         for argument in (*spec.inputs, *spec.outputs)
         if isinstance(value := node.arguments.get(argument.name), Value)
         for axis, dim in zip(argument.axes, value.dims, strict=True)
-        if not isinstance(dim, str) or dim in sizes
+        if not isinstance(dim, str) or factors(dim)[0] in sizes
     ]
     shape: dict[str, int] = {}
     for axis, size in dims:
@@ -265,6 +269,7 @@ class Plan:
     """Steps laid out in memory, ready to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
+    What is in `logits` and `hidden` stays until the next step.
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
     are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
     needs them. What runs from one of the `pauses` (places in `steps`) to another, `between` gives.
@@ -281,6 +286,7 @@ class Plan:
         stream: Stream | None = None,
         pauses: Sequence[int] = (),
         tuned: Tuned = lambda kernel, _: starting(kernel),
+        hidden: Value | None = None,
     ) -> None:
         self.steps, self.limits = list[Step](), dict(limits)
         self.knobs: dict[str, Array] = {}
@@ -293,7 +299,8 @@ class Plan:
         self.stream = stream
         self.stages = stages_of(self.steps, stream.names if stream else (), pauses)
         self.calls = [call for stage in self.stages for call in stage]
-        self.offsets, self.arena_bytes = place(touched(self.stages), limits, [logits])
+        kept = [logits, hidden] if hidden else [logits]
+        self.offsets, self.arena_bytes = place(touched(self.stages), limits, kept)
         self.arena = aligned(self.arena_bytes)
         self._arrays = {**arrays, **self.knobs}
         self.inputs = arrays
@@ -303,6 +310,7 @@ class Plan:
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
         self.program = _in_stages(self.stages, self.entries, stream)
         self.logits = self.array(logits)
+        self.hidden = self.array(hidden) if hidden else None
 
     def idle(self) -> Program:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
@@ -328,9 +336,10 @@ class Plan:
         return memory.view(DTYPES[value.dtype]).reshape(value.sizes(self.limits))
 
     def _blocks(self) -> tuple[Array, dict[str, Array], list[int]]:
-        """All argument blocks in one array, where named sizes stand in it, where blocks start."""
+        """All argument blocks in one array, where named sizes stand in it and how many times each
+        counts, where blocks start."""
         words: list[int] = []
-        slots: dict[str, list[int]] = {name: [] for name in self.limits}
+        slots: dict[str, list[tuple[int, int]]] = {name: [] for name in self.limits}
         starts = [0]
         for call in self.calls:
             for argument in all_arguments(call.share.signature):
@@ -346,16 +355,18 @@ class Plan:
                 sizes = array.shape if value.kind == "weight" else value.sizes(self.limits)
                 for dim, size in zip(value.dims, sizes, strict=False):
                     if isinstance(dim, str):
-                        slots[dim].append(len(words))
+                        name, times = factors(dim)
+                        slots[name].append((len(words), times))
                     words.append(size)
             starts.append(len(words))
-        positions = {name: np.array(where, np.int64) for name, where in slots.items()}
+        positions = {n: np.array(where, np.int64).reshape(-1, 2).T for n, where in slots.items()}
         return np.array(words, np.int64), positions, starts
 
     def resize(self, **sizes: int) -> None:
         """Set the named sizes of the next step."""
         for name, size in sizes.items():
-            self._words[self._slots[name]] = size
+            where, times = self._slots[name]
+            self._words[where] = size * times
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""

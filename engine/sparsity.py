@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.config import ModelConfig, ModelError, Sparsity
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from reference.formats import FORMATS
 from reference.table import OPS
 

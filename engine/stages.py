@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.graph import Dim, Value
-from kernels.cpu.share import Share, all_arguments
+from kernels.cpu.runtime.share import Share, all_arguments
 
 Memory = tuple[str, str]
 

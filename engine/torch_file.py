@@ -16,12 +16,13 @@ import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from engine.errors import EngineError
 from engine.faults import shown_path, unreadable
 from reference.formats import FORMATS
 from reference.formats.format import Floats
@@ -41,63 +42,54 @@ STORAGES = {  # safetensors' word for the elements, and how NumPy holds them
     "ByteStorage": ("U8", "u1"),
     "BoolStorage": ("BOOL", "?"),
 }
+KINDS = dict(STORAGES.values())
 
 
-class TorchFileError(ValueError):
+class TorchFileError(EngineError):
     """A file that is none of PyTorch's, or holds more than tensors: one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor on disk, in a file of PyTorch's or safetensors: `dtype` is the latter's word for it,
+    `begin` the byte of its first element, and `strides` count elements."""
+
+    file: Path
+    dtype: str
+    begin: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def rows(self, first: int, last: int) -> Floats:
+        """A part of its first dimension, [last - first, ...]: see `whole`."""
+        begin = self.begin + first * self.strides[0] * np.dtype(KINDS[self.dtype]).itemsize
+        return replace(self, begin=begin, dims=(last - first, *self.dims[1:])).whole()
+
+    def whole(self) -> Array:
+        """All of it, C-contiguous: F32, F16 and BF16 as float32, others in NumPy's own type."""
+        kind, span = np.dtype(KINDS[self.dtype]), _span(self.dims, self.strides)
+        found = np.fromfile(self.file, kind, span, offset=self.begin)
+        if len(found) != span:
+            raise TorchFileError(f"{shown_path(self.file)}: it was cut short while it was read")
+        steps = [stride * kind.itemsize for stride in self.strides]
+        stored = np.lib.stride_tricks.as_strided(found, self.dims, steps).copy(order="C")
+        if self.dtype not in FORMATS:
+            return stored
+        values = FORMATS[self.dtype].dequantise(stored.reshape(-1).view(np.uint8))
+        return values.reshape(self.dims)
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
-    """Elements in a file, from byte `begin` on."""
+    """So many elements in a file, from byte `begin` on."""
 
     dtype: str
-    kind: np.dtype[Any]
     begin: int
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class TorchTensor:
-    """A tensor on disk: `dtype` is safetensors' word for it, `strides` count elements."""
-
-    file: Path
-    storage: Storage
-    offset: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def dtype(self) -> str:
-        return self.storage.dtype
-
-    def rows(self, first: int, last: int) -> Floats:
-        """A part of its first dimension, [last - first, ...]: see `whole`."""
-        offset = self.offset + first * self.strides[0]
-        return self._read(offset, (last - first, *self.dims[1:]))
-
-    def whole(self) -> Array:
-        """All of it, C-contiguous: F32, F16 and BF16 as float32, others in NumPy's own type."""
-        return self._read(self.offset, self.dims)
-
-    def _read(self, offset: int, dims: tuple[int, ...]) -> Array:
-        """From an element of the storage on."""
-        span = _span(dims, self.strides)
-        size = self.storage.kind.itemsize
-        found = np.fromfile(
-            self.file, self.storage.kind, span, offset=self.storage.begin + offset * size
-        )
-        if len(found) != span:
-            raise TorchFileError(f"{shown_path(self.file)}: it was cut short while it was read")
-        steps = [stride * size for stride in self.strides]
-        stored = np.lib.stride_tricks.as_strided(found, dims, steps).copy(order="C")
-        if self.dtype not in FORMATS:
-            return stored
-        return FORMATS[self.dtype].dequantise(stored.reshape(-1).view(np.uint8)).reshape(dims)
-
-
 def load(path: Path) -> Any:
-    """What was saved, with a `TorchTensor` for each tensor: nothing of these is read yet.
+    """What was saved, with a `StoredTensor` for each tensor: nothing of these is read yet.
 
     Tables (dict, OrderedDict), lists, texts and numbers are known beside them; anything else, and
     what is no such file, raises `TorchFileError`.
@@ -171,13 +163,13 @@ class Tables(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Storage:
         _, name, key, _, count = pid
-        dtype, kind = STORAGES[name][0], np.dtype(STORAGES[name][1])
+        dtype, kind = STORAGES[name]
         if key not in self._begins:
             self._refuse(f"storage {key} is missing")
         begin, size = self._begins[key]
-        if count * kind.itemsize > size:
+        if count * np.dtype(kind).itemsize > size:
             self._refuse(f"storage {key} has {size} bytes, not {count} numbers in {dtype}")
-        return Storage(dtype, kind, begin, count)
+        return Storage(dtype, begin, count)
 
     def _tensor(
         self,
@@ -186,13 +178,14 @@ class Tables(pickle.Unpickler):
         dims: tuple[int, ...],
         strides: tuple[int, ...],
         *_: Any,
-    ) -> TorchTensor:
+    ) -> StoredTensor:
         sizes = [offset, *dims, *strides]
         if len(dims) != len(strides) or any(type(n) is not int or n < 0 for n in sizes):
             self._refuse("a tensor's sizes are none")
         if offset + _span(dims, strides) > storage.count:
             self._refuse("a tensor has more elements than its storage")
-        return TorchTensor(self._path, storage, offset, tuple(dims), tuple(strides))
+        begin = storage.begin + offset * np.dtype(KINDS[storage.dtype]).itemsize
+        return StoredTensor(self._path, storage.dtype, begin, tuple(dims), tuple(strides))
 
     def _refuse(self, fault: str) -> NoReturn:
         raise _error(self._path, fault)

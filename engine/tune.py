@@ -17,8 +17,8 @@ import numpy as np
 from engine.graph import Value
 from engine.plan import TUNING, Array, Plan, shape_of
 from engine.watch import Watch
-from kernels.cpu.sequence import Entry
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.sequence import Entry
+from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Knob
 from kernels.tuning import Key, Tuned, key_of, load

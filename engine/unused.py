@@ -8,7 +8,7 @@ do not reach a graph, but for those in ELSEWHERE. Names are those of the `gguf` 
 from collections.abc import Container, Mapping
 from typing import Any
 
-from engine.gguf_cursor import shown
+from engine.gguf.cursor import shown
 
 # They change nothing, whatever they say.
 INFORMATION = frozenset(
@@ -19,24 +19,17 @@ INFORMATION = frozenset(
         "rope.scaling.finetuned",
         "attention.layer_norm_epsilon",  # a family has one kind of norm, and reads that one's
         "attention.layer_norm_rms_epsilon",
-        # of experts, and a model with an expert_count is refused
+        # of mixtures of experts, in a model that is none
         "expert_used_count",
-        "expert_shared_count",
+        "expert_shared_count",  # the width of what they share tells it
         "expert_group_count",
         "expert_group_used_count",
         "expert_feed_forward_length",
         "expert_shared_feed_forward_length",
-        "expert_chunk_feed_forward_length",
         "expert_weights_scale",
         "expert_weights_norm",
         "expert_gating_func",
-        "expert_group_scale",
-        "experts_per_group",
-        "moe_every_n_layers",
-        "interleave_moe_layer_step",
-        "leading_dense_block_count",
-        "router_logit_softcapping",
-        # of blocks with a window, and a context beyond attention.sliding_window is refused
+        # of blocks with a window, in a file without one
         "attention.sliding_window_pattern",
         "attention.key_length_swa",
         "attention.value_length_swa",
@@ -61,13 +54,20 @@ ASKED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "attention.temperature_scale": ("temperature of attention by position", OFF),
     "attn_logit_softcapping": ("soft cap of attention's logits", OFF),
     "embedding_scale": ("scale of the embedding", NO_SCALE),
+    "expert_chunk_feed_forward_length": ("experts of chunks", OFF),
+    "expert_group_scale": ("scale of groups of experts", NO_SCALE),
+    "experts_per_group": ("experts that share their rows", NO_SCALE),
     "final_logit_softcapping": ("soft cap of the logits", OFF),
     "full_attention_interval": ("second kind of attention", OFF),
+    "interleave_moe_layer_step": ("mixtures in some blocks alone", NO_SCALE),
+    "leading_dense_block_count": ("blocks without a mixture", OFF),
     "logit_scale": ("scale of the logits", NO_SCALE),
+    "moe_every_n_layers": ("mixtures in some blocks alone", NO_SCALE),
     "nextn_predict_layers": ("blocks that foretell further tokens", OFF),
     "residual_scale": ("scale of what blocks add", NO_SCALE),
     "rope.dimension_sections": ("positions of several dimensions", OFF),
     "rope.scaling.alpha": ("base of rotary positions that grows with alpha", OFF),
+    "router_logit_softcapping": ("soft cap of the router", OFF),
     "swiglu_clamp_exp": ("bounds of the feed-forward network", OFF),
     "swiglu_clamp_shexp": ("bounds of the feed-forward network", OFF),
     "swin_norm": ("norms behind what they belong to", OFF),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cpu import quantise_activations
-from kernels.cpu.share import Share, Words, pack_words
+from kernels.cpu.runtime.share import Share, Words, pack_words
 from kernels.cuda import call as cuda
 from kernels.cuda.current import current
 from kernels.cuda.kernel import CudaKernel

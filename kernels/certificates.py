@@ -15,7 +15,7 @@ from typing import Any
 from kernels.cache import append, append_to, cache_folder, read_all, read_own, ready
 from kernels.call import AnyKernel
 from kernels.cpu import quantise_activations
-from kernels.cpu.share import Share
+from kernels.cpu.runtime.share import Share
 from kernels.cuda import nvrtc
 from kernels.cuda.call import stages
 from kernels.cuda.current import current
@@ -23,15 +23,18 @@ from kernels.cuda.device import EMULATED
 from kernels.cuda.kernel import CudaKernel
 from kernels.domain import Axes, joined
 from kernels.kernel import Kernel
-from kernels.provenance import digest_of, fingerprint, machine, tools
+from kernels.provenance import digest_of, digest_of_package, fingerprint, machine, tools
+from kernels.table import package_of
+from reference.packages import PACKAGES
+from reference.table import brought as ops_of_packages
 
 LEVELS = (EMULATED, "quick", "full", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
     "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial", "kernels.domain",
-    "kernels.call", "kernels.shapes", "kernels.kernel", "kernels.cpu.float_control",
-    "kernels.cpu.team", "kernels.cpu.raised",
+    "kernels.call", "kernels.shapes", "kernels.kernel", "kernels.cpu.runtime.float_control",
+    "kernels.cpu.runtime.team", "kernels.cpu.runtime.raised",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
 
@@ -60,7 +63,7 @@ class Key:
                 kernel=kernel.name,
                 row=kernel.conditions(),
                 source=_digest(*(stage.fingerprint for stage in stages(kernel)), *packed),
-                reference=fingerprint(kernel.spec.reference.__module__),
+                reference=_truth(kernel),
                 judge=digest_of(*JUDGE, "kernels.cuda.call"),
                 tools=json.dumps(tools() | nvrtc.tools() | library),
                 machine=device or current().identity,
@@ -68,8 +71,8 @@ class Key:
         return cls(
             kernel=kernel.name,
             row=kernel.conditions(),
-            source=_digest(*(share.fingerprint for share in shares_of(kernel))),
-            reference=fingerprint(kernel.spec.reference.__module__),
+            source=_digest(*(share.fingerprint for share in shares_of(kernel)), *_package(kernel)),
+            reference=_truth(kernel),
             judge=digest_of(*JUDGE),
             tools=json.dumps(tools()),
             machine=machine(),
@@ -78,6 +81,20 @@ class Key:
     @property
     def digest(self) -> str:
         return _digest(json.dumps(asdict(self)))
+
+
+def _truth(kernel: AnyKernel) -> str:
+    """The digest of a kernel's reference, with its bound and cases. Of a package's op they may
+    stand elsewhere in the package, which is bound as a whole."""
+    found = fingerprint(kernel.spec.reference.__module__)
+    package = ops_of_packages()[1].get(kernel.op) if PACKAGES else None
+    return _digest(found, digest_of_package(package.module)) if package else found
+
+
+def _package(kernel: Kernel) -> list[str]:
+    """Of a package's kernel, whose share may be another's, the digest of all its files."""
+    package = package_of(kernel) if PACKAGES else None
+    return [digest_of_package(package.module)] if package else []
 
 
 def shares_of(kernel: Kernel) -> list[Share]:
@@ -163,8 +180,8 @@ class Store:
 
     def load(self) -> dict[str, Certificate]:
         """The certificate that counts for each key: deep before full before quick, then the last,
-        for all that was tried; but a failure, of any level, before what was passed earlier. Damaged
-        lines are none."""
+        for all that was tried; but a failure, of any level, before what was passed earlier. What is
+        of other machine code than the last does not count, and damaged lines are none."""
         found: dict[str, Certificate] = {}
         kept = [read_own(self._path)] if self._path else [*read_all("certificates.jsonl")][::-1]
         lines = b"".join(filter(None, kept)).decode(errors="replace").splitlines()
@@ -175,7 +192,9 @@ class Store:
             except (ValueError, TypeError, AttributeError):
                 continue
             known = found.get(certificate.key)
-            if known and known.passed and certificate.passed and known.code == certificate.code:
+            if known and known.code and known.code != certificate.code:
+                known = None  # it is of other machine code than was tried last
+            if known and known.passed and certificate.passed:
                 higher = level >= LEVELS.index(known.level)
                 counts, other = (certificate, known) if higher else (known, certificate)
                 found[certificate.key] = counts.with_domain_of(other)

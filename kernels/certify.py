@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from kernels.call import emulated
 from kernels.certificates import Certificate, Key, Store
 from kernels.child import environment
-from kernels.cpu.cores import allowed_cores
+from kernels.cpu.runtime.cores import allowed_cores
 from kernels.cuda.device import EMULATED
 from kernels.provenance import EditedError
 from kernels.table import find_any

@@ -14,7 +14,7 @@ from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.domain import Axes, covers, extent
 from kernels.kernel import NUMERICS, Kernel
-from kernels.table import KERNELS, variants
+from kernels.table import KERNELS, complaints, of_packages, variants
 from kernels.trial import Request
 from reference.op import Op, Shape
 
@@ -25,13 +25,19 @@ class UncertifiedError(RuntimeError):
     """No certified kernel for a need, or strict mode met one that failed."""
 
 
+class VariantError(UncertifiedError):
+    """No kernel at all is of the variant that was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A node's demand on the kernels: an op in a format, at sizes that `takes` looks at."""
+    """A node's demand on the kernels: an op in a format, at sizes that `takes` looks at. `times`
+    says of axes that vary how often a step's size counts: heads that stand as rows for tokens."""
 
     op: str
     format: str | None = None
     shape: tuple[tuple[str, int], ...] = ()
+    times: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.op} {self.format}" if self.format else self.op
@@ -42,7 +48,7 @@ class Need:
         """Kernels that could serve on this machine, best first, in steps of at least `fewest`
         tokens; `variant` forces the choice where the op has it, `numerics` "fast" admits kernels
         that round more."""
-        own = (k for k in variants(self.op, self.format) if k.fewest <= fewest)
+        own = (k for k in variants(self.op, self.format, variant) if k.fewest <= fewest)
         known = [k for k in own if not k.missing()]
         return self._admitted(known, variant, numerics)
 
@@ -122,10 +128,12 @@ class Chooser:
         return [k for k in kernels if Need(k.name) in passed]
 
     def _check(self) -> None:
-        known_variants = sorted({k.variant for k in KERNELS} | {k.variant for k in CUDA_KERNELS})
-        if self.variant and self.variant not in known_variants:
-            raise UncertifiedError(
-                f"no kernel is a variant {self.variant!r}: {', '.join(known_variants)}"
+        ours = {k.variant for k in KERNELS} | {k.variant for k in CUDA_KERNELS}
+        if self.variant and self.variant not in ours and not of_packages(self.variant):
+            known_variants = sorted(ours | {k.variant for k in of_packages()})
+            why = "".join(f"; {complaint}" for complaint in complaints())
+            raise VariantError(
+                f"no kernel is a variant {self.variant!r}: {', '.join(known_variants)}{why}"
             )
         if self.numerics not in NUMERICS:
             raise UncertifiedError(f"no numerics are {self.numerics!r}: {', '.join(NUMERICS)}")
@@ -186,7 +194,8 @@ class Chooser:
 
     def _shape(self, need: Need, op: Op) -> dict[str, int]:
         """A need's sizes, with the largest of those that vary."""
-        varying = {a: size for a, size in self.limits.items() if a in op.varying and a in op.axes}
+        times, own = dict(need.times), set(op.varying) & set(op.axes)
+        varying = {a: size * times.get(a, 1) for a, size in self.limits.items() if a in own}
         return {**varying, **{a: size for a, size in need.shape if a in op.axes}}
 
     def _refuse(self, kernel: AnyKernel, certificate: Certificate) -> None:

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from kernels.cache import ready
 from kernels.certificates import shares_of
 from kernels.child import environment, leave
-from kernels.cpu import sequence, streaming, team
-from kernels.cpu.cores import allowed_cores
-from kernels.cpu.readers import SHARES as OF_READERS
-from kernels.cpu.share import Share
+from kernels.cpu.runtime import sequence, streaming, team
+from kernels.cpu.runtime.cores import allowed_cores
+from kernels.cpu.runtime.readers import SHARES as OF_READERS
+from kernels.cpu.runtime.share import Share
 from kernels.kernel import Kernel
 from kernels.table import find
 

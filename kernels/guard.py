@@ -2,6 +2,7 @@
 what is written beside an array within its own pages is seen."""
 
 import ctypes
+import math
 import mmap
 from typing import Any
 
@@ -26,7 +27,7 @@ class Guarded:
         boundary: int = 0,
     ) -> None:  # fmt: skip
         kind = np.dtype(dtype)
-        boundary, size = boundary or kind.itemsize, int(np.prod(dims)) * kind.itemsize
+        boundary, size = boundary or kind.itemsize, math.prod(dims) * kind.itemsize
         begin = -(-max(place, 0) // boundary) * boundary
         self._inside = -(-max(begin + size, 1) // PAGE) * PAGE
         if place == AT_END:

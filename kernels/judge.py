@@ -12,6 +12,7 @@ float product with the rounding step added.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -42,6 +43,18 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return not self.failure
+
+
+class Judged(Protocol):
+    """What the judge has to know of whoever made some outputs."""
+
+    @property
+    def spec(self) -> Op:
+        """Its op."""
+
+    @property
+    def activations(self) -> str:
+        """What it makes of its inputs, by which its bound is found."""
 
 
 def judge(kernel: AnyKernel, case: Case, secret: int = 0) -> Verdict:
@@ -123,9 +136,7 @@ def _on_device(kernel: CudaKernel, case: Case, rng: np.random.Generator) -> Verd
     return compare(kernel, case, inputs, found[0])
 
 
-def compare(
-    kernel: AnyKernel, case: Case, inputs: Arguments, outputs: Mapping[str, Array]
-) -> Verdict:
+def compare(kernel: Judged, case: Case, inputs: Arguments, outputs: Mapping[str, Array]) -> Verdict:
     """What a kernel made of these inputs, against the reference and the op's bound."""
     op = kernel.spec
     inputs, outputs, rest = _sampled(op, case, inputs, outputs)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernels.cpu import amx
-from kernels.cpu.packing import Packing
-from kernels.cpu.share import Share
+from kernels.cpu.formats.packing import Packing
+from kernels.cpu.isa import amx
+from kernels.cpu.runtime.share import Share
 from kernels.knob import Knob
 from kernels.provenance import cpu_features
 from reference.op import Op, Shape

@@ -8,7 +8,8 @@ import json
 import marshal
 import platform
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,12 +20,15 @@ from numba import config
 
 import kernels
 import reference
-from kernels.cpu.closures import told_of
+from kernels.cpu.runtime.closures import told_of
+from reference import packages
 
 ROOMS = ("reference", "kernels")
 TOOLS = ("numba", "llvmlite", "numpy")
 # Settings of Numba that change nothing it compiles for the CPU, though they may differ each time.
 NO_CODE = re.compile(r"_|CACHE_|CHROME_|COLOR_|CUDA|DUMP_|HIGHLIGHT_|NUMBA_|THREADING_")
+# An import of a formatted source: where from and what, or what.
+IMPORT = re.compile(r"^ *(?:from ([\w.]+) import (?:\(([^)]*)\)|(.*))|import (.*))", re.MULTILINE)
 
 
 class EditedError(RuntimeError):
@@ -47,9 +51,16 @@ def _imported(path: Path) -> bytes:
         ours, stamp = path.is_relative_to(room.__path__[0]), room.STAMPS.get(str(path))
         if ours and stamp != path.stat().st_ctime_ns:
             raise EditedError(f"{path} was edited since this process began: start it anew")
+    _demand_unchanged(path)
     if _is_stale(path, source):
         raise EditedError(f"{path} is not what its .pyc file was made of: remove that, start anew")
     return source
+
+
+def _demand_unchanged(path: Path) -> None:
+    """EditedError for a file of a package that was edited after its import began."""
+    if packages.STAMPS.get(str(path), 0) not in (0, path.stat().st_ctime_ns):
+        raise EditedError(f"{path} was edited since it was imported: start anew")
 
 
 def _is_stale(path: Path, source: bytes) -> bool:
@@ -57,27 +68,51 @@ def _is_stale(path: Path, source: bytes) -> bool:
     whole seconds, which an edit may leave as they were."""
     bytecode = Path(importlib.util.cache_from_source(path))
     try:
-        if path.stat().st_ctime_ns < bytecode.stat().st_mtime_ns:
+        status, kept = path.stat(), bytecode.read_bytes()
+        if status.st_ctime_ns < bytecode.stat().st_mtime_ns:
             return False  # made after the last edit
-        imported = marshal.loads(bytecode.read_bytes()[16:])
+        taken = struct.pack("<2L", int(status.st_mtime) & 0xFFFFFFFF, status.st_size)
+        if not any(kept[4:8]) and kept[8:16] != taken:
+            return False  # of another edit: Python has not taken it
+        imported = marshal.loads(kept[16:])
     except (OSError, ValueError, EOFError):
         return False
     return bool(imported != compile(source, str(path), "exec", dont_inherit=True))
 
 
+def _quickly(source: str) -> Iterator[tuple[str, list[str]]]:
+    """What is imported and where from, of a source that is formatted as ours are: to parse them
+    takes a quarter of a warm start."""
+    for origin, *names in IMPORT.findall(source):
+        named = (words.split() for words in "".join(names).split(","))
+        yield origin, [words[0] for words in named if words]
+
+
+def _by_parsing(source: str) -> Iterator[tuple[str, list[str]]]:
+    """The same of any source; an import beside it begins with dots."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield "", [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            yield origin, [alias.name for alias in node.names]
+
+
 @cache
 def _imports(module: str) -> frozenset[str]:
-    """The modules of our rooms that this module's source imports."""
+    """The modules of our rooms that this module's source imports, and those of its own package if
+    that brings kernels or ops."""
     path = _source(module)
-    found: set[str] = set()
-    if path is None:
+    if path is None or path.suffix != ".py":
         return frozenset()
-    for node in ast.walk(ast.parse(_imported(path))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(name for name in found if name.split(".")[0] in ROOMS and _source(name))
+    source, found = _imported(path), set[str]()
+    top = module.partition(".")[0]
+    beside = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for origin, names in (_quickly if top in ROOMS else _by_parsing)(source.decode()):
+        base = importlib.util.resolve_name(origin, beside) if origin[:1] == "." else origin
+        found |= {base, *(f"{base}.{name}" for name in names)} if base else {*names}
+    followed = {*ROOMS, top} if top in packages.PACKAGES else {*ROOMS}
+    return frozenset(name for name in found if name.split(".")[0] in followed and _source(name))
 
 
 @cache
@@ -95,8 +130,23 @@ def closure(module: str) -> tuple[str, ...]:
 
 @cache
 def fingerprint(module: str, *extra: str) -> str:
-    """sha256 over the sources of the module's closure, and any further words."""
-    return digest_of(*closure(module), extra=extra)
+    """sha256 over the sources of the module's closure, and any further words; of a package that
+    brings kernels or ops over all of its files, too."""
+    top = module.partition(".")[0]
+    whole = (digest_of_package(top),) if top in packages.PACKAGES else ()
+    return digest_of(*closure(module), extra=(*whole, *extra))
+
+
+@cache
+def digest_of_package(module: str) -> str:
+    """sha256 over the files of a package that brings kernels or ops, and over the versions of it
+    and of what it requires."""
+    package, digest = packages.PACKAGES[module], hashlib.sha256()
+    digest.update(repr((package.name, package.version, package.requires)).encode())
+    for path in packages.files_of(module):
+        _demand_unchanged(path)
+        digest.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:

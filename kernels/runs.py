@@ -4,6 +4,7 @@ What a run finds wrong by itself is a KernelError: writes beside an array or by 
 element, bits that differ between runs, something raised, rounding modes left changed.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from kernels.call import bind, stages
-from kernels.cpu.float_control import RAISED, SIGNATURE, read_control, restore_control
-from kernels.cpu.raised import listen, stop_listening
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.float_control import RAISED, SIGNATURE, read_control, restore_control
+from kernels.cpu.runtime.raised import listen, stop_listening
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.team import Program, Team
 from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel
@@ -28,8 +29,16 @@ MODES = "it left the floating-point control register changed"
 
 
 def differing(one: Mapping[str, Array], other: Mapping[str, Array]) -> str:
-    """The first array that is not bit for bit the same."""
-    return next((n for n in one if one[n].tobytes() != other[n].tobytes()), "")
+    """The first array that is not bit for bit the same, signs of NaN aside: which of two operands'
+    a sum of NaN has, IEEE 754 leaves to whoever adds them."""
+    return next((n for n in one if _differ(one[n], other[n])), "")
+
+
+def _differ(one: Array, other: Array) -> bool:
+    if one.tobytes() == other.tobytes():
+        return False
+    unlike = _bytes_differ(one, other)
+    return one.dtype.kind != "f" or not (np.isnan(one) & np.isnan(other))[unlike].all()
 
 
 def side_by_side(
@@ -125,13 +134,17 @@ class Setup:
         assert self.kernel.pack is not None
         assert self._packed is not None
         packing, packed = self.kernel.pack, self._packed.writable().reshape(-1)
-        rows = len(weight)
         chosen = self._sampled(weight, case)
-        if len(chosen) == rows:
+        if len(chosen) == len(weight):
             packed.fill(0xFF)
-            block = packing.block(weight, packed)
-            for thread in reversed(range(3)):
-                packing.share(block, thread, 3)
+            for matrix, target in packing.matrices(weight, packed):
+                block = packing.block(matrix, target)
+                for thread in reversed(range(3)):
+                    packing.share(block, thread, 3)
+        elif weight.ndim == 3:  # those of which nobody asks may hold anything
+            packings = list(packing.matrices(weight, packed))
+            for expert in chosen:
+                packing.share(packing.block(*packings[expert]), 0, 1)
         else:
             for stale in self._groups:
                 stale.fill(0)
@@ -151,7 +164,10 @@ class Setup:
         argument = next(a for a in self.kernel.spec.inputs if a.name == "weight")
         if argument.dtype != "format":
             return np.arange(len(weight))
-        return case.sampled(len(weight), size_of(argument.axes[1], case.shape))
+        elements = [size_of(axis, case.shape) for axis in argument.axes[1:]]
+        if weight.ndim == 3:
+            return case.some_of(len(weight), math.prod(elements))
+        return case.sampled(len(weight), elements[0])
 
     def poison(self, ordinary: bool = False) -> None:
         """Outputs become what nobody can know, or what stands there before an update in place."""

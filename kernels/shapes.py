@@ -30,6 +30,8 @@ def sizes(op: Op, inputs: Mapping[str, Any], format: str | None = None) -> dict[
                 if axis.isidentifier():
                     expected = found.setdefault(axis, size)
                     _agree(op, argument, axis, size, expected)
+        elif argument.name in op.axes:  # a scalar that is called like an axis is its size
+            found[argument.name] = int(inputs[argument.name])
     for argument in op.inputs:  # products such as kv_heads*head_dim, once their factors are known
         if argument.axes:
             for axis, size in zip(argument.axes, _dims(op, argument, inputs, format), strict=True):

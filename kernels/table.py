@@ -3,6 +3,7 @@ variants of an op stand in order of preference."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from kernels.cpu import (
@@ -12,13 +13,18 @@ from kernels.cpu import (
     attention,
     attention_amx,
     attention_scalar,
+    causal_conv1d,
     embedding,
+    experts,
     gated_activations,
+    gated_delta_net,
+    heads,
     kv_write,
     layer_norm,
     linear_amx,
     linear_amx_bf16,
     linear_bf16,
+    linear_experts,
     linear_float,
     linear_int8,
     linear_lut,
@@ -31,27 +37,33 @@ from kernels.cpu import (
     softmax,
     sparse_axpy,
     sparse_linear,
+    ssm_scan,
     verification,
     weight_formats,
 )
-from kernels.cpu.layouts import LAYOUTS
-from kernels.cpu.linear import STREAM
-from kernels.cpu.packing import (
+from kernels.cpu.formats.layouts import LAYOUTS
+from kernels.cpu.formats.packing import (
     BF16_PACKINGS,
     BYTES,
     FOURS,
-    LUT_PACKINGS,
+    LUT_AVX2_PACKINGS,
+    LUT_AVX512_PACKINGS,
     PACKINGS,
     ROWS,
     SPREAD_PACKINGS,
+    Packing,
 )
-from kernels.cpu.rows import ALONG
+from kernels.cpu.formats.rows import ALONG
+from kernels.cpu.linear import STREAM
+from kernels.cpu.runtime.share import Share
 from kernels.cpu.samplers import choice, cut, edits, prefix
 from kernels.cpu.schemes import float8, integers, linear_float8, linear_w8a8
-from kernels.cpu.share import Share
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
+from kernels.packages import Rows, kernels_beside
+from reference.packages import Package
+from reference.table import brought as ops_of_packages
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
@@ -60,29 +72,48 @@ VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = BF16 | {"amx-tile", "amx-bf16"}
+IN_FLOATS, IN_INT8 = linear_experts.float_kernel, linear_experts.int8_kernel
 ONTO = (("out", "before"),)  # what was there before
+STATES = (("states", "before"),)
 
 
-def linear(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+Packings = Mapping[str, Packing]
+
+
+def linear(
+    variant: str, shares: dict[str, Share], packings: Packings = PACKINGS, **rest: Any
+) -> list[Kernel]:
     """A variant of linear on packed weights, in each of its formats."""
-    found = PACKINGS | BF16_PACKINGS if rest.get("activations") == "bf16" else PACKINGS
-    found = SPREAD_PACKINGS if variant == "generic" else found
-    found = LUT_PACKINGS.get(variant, found)
-    return [Kernel("linear", variant, s, f, pack=found[f], **rest) for f, s in shares.items()]
+    return [Kernel("linear", variant, s, f, pack=packings[f], **rest) for f, s in shares.items()]
 
 
-def in_int8(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
+def in_int8(
+    variant: str, shares: dict[str, Share], packings: Packings = PACKINGS, **rest: Any
+) -> list[Kernel]:
     """A variant of linear that meets quantised activations, in each of its formats."""
-    return linear(variant, shares, **{"activations": "int8", "knobs": STREAM} | rest)
+    own = {"activations": "int8", "knobs": STREAM} | rest
+    return linear(variant, shares, packings, **own)
 
 
 def in_bf16(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
     """A variant of linear that rounds to bfloat16, in each of its formats. Weights in blocks are
     made floats for many tokens at once, and for few are faster as they are."""
-    kernels = linear(variant, shares, activations="bf16", numerics="fast", **rest)
+    own = {"activations": "bf16", "numerics": "fast"} | rest
+    kernels = linear(variant, shares, PACKINGS | BF16_PACKINGS, **own)
     return [
         replace(k, fewest=PROMPT) if k.format in LAYOUTS else replace(k, knobs=STREAM)
         for k in kernels
+    ]
+
+
+def of_experts(
+    kind: Any, variant: str, shares: Mapping[str, Share], packings: Packings = PACKINGS, **rest: Any
+) -> list[Kernel]:
+    """A variant of linear_experts, in each of the formats of linear's."""
+    made = linear_experts.shares(kind, variant, shares)
+    own = {"knobs": STREAM, "activations": "int8" if kind == IN_INT8 else "float32"} | rest
+    return [
+        Kernel("linear_experts", variant, s, f, pack=packings[f], **own) for f, s in made.items()
     ]
 
 
@@ -107,15 +138,32 @@ KERNELS: tuple[Kernel, ...] = (
     *in_bf16("amx_bf16", linear_amx_bf16.SHARES, requires=AMX_BF16),
     *in_bf16("avx512_bf16", linear_bf16.SHARES, requires=BF16),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=STREAM),
-    *linear("generic", linear_float.GENERIC_SHARES, knobs=STREAM),
+    *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=STREAM),
     *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
     *in_int8("avx2", linear_int8.AVX2_SHARES, requires=AVX2),
     # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
-    *in_int8("lut_avx512", linear_lut.AVX512_SHARES, requires=VBMI),
-    *in_int8("lut_avx2", linear_lut.AVX2_SHARES, requires=AVX2),
-    *in_int8("generic", linear_int8.GENERIC_SHARES),
+    *in_int8("lut_avx512", linear_lut.AVX512_SHARES, LUT_AVX512_PACKINGS, requires=VBMI),
+    *in_int8("lut_avx2", linear_lut.AVX2_SHARES, LUT_AVX2_PACKINGS, requires=AVX2),
+    *in_int8("generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),
     *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
+    *of_experts(IN_FLOATS, "avx512", linear_float.AVX512_SHARES, requires=AVX512),
+    *of_experts(IN_FLOATS, "generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS),
+    *of_experts(IN_INT8, "amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
+    *of_experts(IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
+    *of_experts(IN_INT8, "avx2", linear_int8.AVX2_SHARES, requires=AVX2),
+    *of_experts(IN_INT8, "generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),
+    *(Kernel("linear_experts", "scalar", s, f) for f, s in linear_experts.SCALAR.items()),
+    Kernel(
+        "choose_experts", "generic", experts.choose_experts, takes=experts.fits, splits="tokens"
+    ),
+    Kernel("scores_of_chosen", "generic", experts.scores_of_chosen, splits="tokens"),
+    Kernel("shares_of_sum", "generic", experts.shares_of_sum, splits="tokens"),
+    Kernel("sort_by_expert", "generic", experts.sort_by_expert),
+    Kernel("sum_experts", "generic", experts.sum_experts, splits="tokens"),
+    Kernel("open_gate", "generic", experts.open_gate, splits="tokens"),
+    Kernel("heads_apart", "generic", heads.heads_apart),
+    Kernel("heads_joined", "generic", heads.heads_joined),
     Kernel("rotation", "generic", rope.rotation, splits="tokens"),
     Kernel("rope_norm", "generic", rope.rope_norm, splits="tokens"),
     Kernel("rope_neox", "generic", rope.rope_neox, splits="tokens"),
@@ -156,12 +204,15 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("gelu_erf", "generic", activations.gelu_erf, splits="tokens"),
     Kernel("relu", "generic", activations.relu, splits="tokens"),
     Kernel("squared_relu", "generic", activations.squared_relu, splits="tokens"),
+    Kernel("softplus", "generic", activations.softplus, splits="tokens"),
+    Kernel("sigmoid", "generic", activations.sigmoid, splits="tokens"),
     Kernel("swiglu", "generic", gated_activations.swiglu, splits="tokens"),
     Kernel("swiglu", "scalar", gated_activations.swiglu_scalar, splits="tokens"),
     Kernel("geglu", "generic", gated_activations.geglu, splits="tokens"),
     Kernel("reglu", "generic", gated_activations.reglu, splits="tokens"),
     Kernel("squared_reglu", "generic", gated_activations.squared_reglu, splits="tokens"),
     Kernel("drelu", "generic", gated_activations.drelu, splits="tokens"),
+    Kernel("swiglu_oai", "generic", gated_activations.swiglu_oai, splits="tokens"),
     Kernel("threshold_mask", "generic", neuron_masks.threshold_mask, splits="tokens"),
     Kernel("union_mask", "generic", neuron_masks.union_mask),
     Kernel("neuron_split", "generic", neuron_masks.neuron_split, splits="tokens"),
@@ -188,12 +239,19 @@ KERNELS: tuple[Kernel, ...] = (
         for f, s in sparse_axpy.AVX512_SHARES.items()
     ),
     *(
+        Kernel("sparse_axpy", "avx2", s, f, pack=ROWS, requires=AVX2, knobs=(ALONG,))
+        for f, s in sparse_axpy.AVX2_SHARES.items()
+    ),
+    *(
         Kernel("sparse_axpy", "generic", s, f, pack=ROWS, knobs=(ALONG,))
         for f, s in sparse_axpy.GENERIC_SHARES.items()
     ),
     Kernel("add", "generic", arithmetic.add, splits="tokens"),
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
+    Kernel("mul", "generic", arithmetic.mul, splits="tokens"),
+    Kernel("mul_columns", "generic", arithmetic.mul_columns, splits="tokens"),
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
+    Kernel("softcap", "generic", arithmetic.softcap, splits="tokens"),
     Kernel("add_squares", "generic", add_squares.add_squares),
     *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
     *(
@@ -207,7 +265,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("dequantise_asymmetric", "generic", integers.from_asymmetric),
     *in_float8("quantise", float8.QUANTISE_SHARES),
     *in_float8("dequantise", float8.DEQUANTISE_SHARES),
-    *in_float8("linear", linear_float8.SHARES, pack=BYTES),
+    *in_float8("linear", linear_float8.SHARES, pack=BYTES, knobs=STREAM),
     *(
         Kernel(
             "linear_w8a8",
@@ -217,6 +275,7 @@ KERNELS: tuple[Kernel, ...] = (
             takes=linear_w8a8.whole_blocks,
             pack=FOURS,
             scratch=linear_w8a8.unfinished,
+            knobs=STREAM,
         )
         for variant, share, requires in (
             ("avx512_vnni", linear_w8a8.avx512_vnni, VNNI),
@@ -240,6 +299,22 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("log_sum_exp", "generic", choice.log_sum_exp),
     Kernel("greedy", "generic", choice.greedy),
     Kernel("draw", "generic", choice.draw),
+    Kernel("causal_conv1d", "generic", causal_conv1d.generic, in_place=STATES),
+    Kernel("ssm_scan", "generic", ssm_scan.channels, in_place=STATES, scratch=ssm_scan.of_channels),
+    Kernel(
+        "ssm_scan_heads",
+        "generic",
+        ssm_scan.heads,
+        in_place=STATES,
+        scratch=ssm_scan.of_heads,
+    ),
+    Kernel(
+        "gated_delta_net",
+        "generic",
+        gated_delta_net.generic,
+        in_place=STATES,
+        scratch=gated_delta_net.scratch,
+    ),
     Kernel("quantise_log_probabilities", "generic", log_probabilities.quantise_log_probabilities),
     Kernel("kl_divergence", "generic", log_probabilities.kl_divergence),
     Kernel("accept", "generic", verification.accept),
@@ -252,14 +327,47 @@ KERNELS: tuple[Kernel, ...] = (
 EVERY: tuple[Kernel | CudaKernel, ...] = (*KERNELS, *EVERY_CUDA)
 
 
-def variants(op: str, format: str | None = None) -> list[Kernel]:
-    """The CPU's kernels of an op and format, best first."""
-    return [k for k in KERNELS if (k.op, k.format) == (op, format)]
+VARIANTS = frozenset(kernel.variant for kernel in EVERY)
+ANY = "*"  # variant, of packages too
+
+
+@cache
+def brought() -> tuple[Rows, list[str]]:
+    """The kernels that installed packages bring, and complaints; they are imported now."""
+    return kernels_beside(VARIANTS)
+
+
+def package_of(kernel: Kernel) -> Package | None:
+    """The package that brings this kernel, if one does; all packages are imported to know it."""
+    _, package = brought()[0].get(kernel.name, (None, None))
+    return package
+
+
+def complaints() -> list[str]:
+    """A line for each package that is installed and cannot be used, of its ops and its kernels."""
+    return list(dict.fromkeys([*ops_of_packages()[2], *brought()[1]]))
+
+
+def of_packages(variant: str | None = None) -> list[Kernel]:
+    """Those of one variant, or all; no package is imported for a variant of ours."""
+    found = [] if variant in VARIANTS else [kernel for kernel, _ in brought()[0].values()]
+    return [kernel for kernel in found if variant in (None, kernel.variant)]
+
+
+def variants(op: str, format: str | None = None, variant: str | None = None) -> list[Kernel]:
+    """The CPU's kernels of an op and format, best first, and then those of a package where its
+    variant is asked for, or ANY."""
+    theirs = of_packages(None if variant == ANY else variant) if variant else []
+    return [k for k in (*KERNELS, *theirs) if (k.op, k.format) == (op, format)]
 
 
 def find(name: str) -> Kernel:
-    """The kernel for CPUs called e.g. linear/cpu/generic/Q4_0."""
+    """The kernel for CPUs called e.g. linear/cpu/generic/Q4_0, ours or a package's."""
     for kernel in KERNELS:
+        if kernel.name == name:
+            return kernel
+    variant = name.split("/")[2] if name.count("/") >= 2 else ""
+    for kernel in of_packages(variant) if variant else ():
         if kernel.name == name:
             return kernel
     raise KeyError(f"no kernel is called {name!r}")

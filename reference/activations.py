@@ -1,12 +1,12 @@
-"""Elementwise activations of feed-forward networks: silu, gelu and its exact form, relu and its
-square."""
+"""Elementwise activations: silu, gelu and its exact form, relu and its square of feed-forward
+networks; softplus and sigmoid of steps and gates."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from reference.bounds import EXP, TINY, U, relative
+from reference.bounds import EXP, TINY, U, gamma, relative
 from reference.laws.activations import LAWS
 from reference.laws.common import alone, contained
 from reference.op import Arguments, Array, Bound, Case, Cost, Op, Shape
@@ -17,12 +17,12 @@ SIGNATURE = "x: f32[tokens width] -> out: f32[tokens width]"
 
 def silu(x: Array) -> Array:
     """x * sigmoid(x) (Elfwing et al., arXiv 1702.03118). x [tokens, width] -> float64, same."""
-    x = x.astype(np.float64)
-    return x * sigmoid(x)
+    return x.astype(np.float64) * sigmoid(x)
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), written so that it never overflows."""
+    """1 / (1 + exp(-x)), written so that it never overflows. x [tokens, width] -> float64, same."""
+    x = x.astype(np.float64)
     power = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1, power) / (1 + power))
 
@@ -63,6 +63,11 @@ def relu(x: Array) -> Array:
 def squared_relu(x: Array) -> Array:
     """max(x, 0)^2 (So et al., arXiv 2109.08668). x [tokens, width] -> float64, same."""
     return relu(x) ** 2
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x)), written so that it never overflows. x [tokens, width] -> float64, same."""
+    return np.logaddexp(0, x.astype(np.float64))
 
 
 # P of gelu_erf's bound, from t^0.
@@ -126,6 +131,18 @@ def squared_relu_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[st
     return {"out": relative(expected["out"], 1)}
 
 
+def softplus_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Of max(x, 0) + log1p(e), e = exp(-|x|): e is off by exp's error alone, and log1p's slope
+    makes no more of that; log1p itself, be it 2 atanh(e / (2 + e)) by a series, is within six
+    roundings, and the sum rounds once."""
+    return {"out": np.abs(expected["out"]) * (EXP + gamma(7)) + TINY}
+
+
+def sigmoid_bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    x = inputs["x"].astype(np.float64)
+    return {"out": np.abs(expected["out"]) * (sigmoid_error(x, 1) + U) + TINY}
+
+
 def cost(shape: Shape, format: str | None) -> Cost:
     elements = shape["tokens"] * shape["width"]
     return Cost(8 * elements, elements)
@@ -158,4 +175,6 @@ OPS = (
     _row(gelu_erf, gelu_erf_bound),
     _row(relu, relu_bound),
     _row(squared_relu, squared_relu_bound),
+    _row(softplus, softplus_bound),
+    _row(sigmoid, sigmoid_bound),
 )

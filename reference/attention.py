@@ -32,7 +32,7 @@ POOL = 512  # different rows of a cache
 
 def attention(
     q: Array, k: Array, v: Array, lists: Array, spans: Array, positions: Array,
-    cell_positions: Array, slopes: Array, scale: float, softcap: float, format: str,
+    cell_positions: Array, slopes: Array, sinks: Array, scale: float, softcap: float, format: str,
 ) -> Array:  # fmt: skip
     """out = softmax(scale * q k^T + bias) v, each token over its own cells.
 
@@ -41,7 +41,8 @@ def attention(
     [tokens, 3]: token t sees lists[s, begin:end] for (s, begin, end) = spans[t] (none gives 0).
     positions int32 [tokens] and cell_positions int32 [capacity] with slopes [heads] make ALiBi's
     bias, -slope * distance (Press et al., arXiv 2108.12409). softcap c > 0 turns a score s into
-    c * tanh(s / c) before the bias (Gemma 2, arXiv 2408.00118).
+    c * tanh(s / c) before the bias (Gemma 2, arXiv 2408.00118). sinks [heads] are scores of one
+    more cell, whose value is 0 (gpt-oss, arXiv 2508.10925); minus infinity is none.
     -> float64 [tokens, heads, head_dim].
     """
     keys, values = _rows(k, q.shape[2], format), _rows(v, q.shape[2], format)
@@ -51,8 +52,10 @@ def attention(
         if len(cells):
             scores = _capped(scale * _dots(q[t], keys[cells]), softcap)
             scores -= slopes[:, None] * (positions[t] - cell_positions[cells])
+            scores = np.column_stack([scores, sinks])
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-            out[t] = _sums(powers / powers.sum(axis=1, keepdims=True), values[cells])
+            weights = powers / powers.sum(axis=1, keepdims=True)
+            out[t] = _sums(weights[:, :-1], values[cells])
     return out
 
 
@@ -102,6 +105,8 @@ def make(case: Case) -> Arguments:
     cell_positions[lists[0]] = places[:-1]
     slopes = 2.0 ** -rng.uniform(1, 8, heads) * min(1, 2 * POOL / reach) * shape["alibi"]
     slopes[1::4] = 0
+    sinks = rng.normal(0, LARGEST_SCORE / 8, heads)
+    sinks[:: 1 if case.seed % 2 else 3] = -np.inf
     scales = (head_dim**-0.5, *SCALES)
     scale = scales[case.seed % len(scales)]
     # an infinite query gives numbers where scores are capped, and else mostly NaN
@@ -120,6 +125,7 @@ def make(case: Case) -> Arguments:
         "positions": places[spans[:, 2]].astype(np.int32),
         "cell_positions": cell_positions.astype(np.int32),
         "slopes": slopes.astype(np.float32),
+        "sinks": sinks.astype(np.float32),
         "scale": scale,
         "softcap": SOFTCAPS[case.seed % len(SOFTCAPS)] if capped else 0.0,
         "format": case.format,
@@ -225,11 +231,11 @@ def errors(
     A kernel may take MERGED cells or more at a time, below a maximum of their own, and then merge
     what they give: the steps from maximum to maximum add up to the depth, but each is one more exp
     in `own` and two more roundings in either sum. What a cell adds to a sum may be flushed to zero,
-    and so may the sum. A quantised cache is exact: it is what it holds. What else a weight, or the
-    value that it meets, is off by is `of_weights`. Elements of a query may lose `lost` of its
-    largest, and weights half as much of theirs, where both are finite.
+    and so may the sum. A sink is exact and merged last. A quantised cache is exact: it is what it
+    holds. What else a weight, or the value that it meets, is off by is `of_weights`. Elements of a
+    query may lose `lost` of its largest, and weights half as much of theirs, where both are finite.
     """
-    q, slopes, scale = inputs["q"], inputs["slopes"], inputs["scale"]
+    q, slopes, sinks, scale = (inputs[name] for name in ("q", "slopes", "sinks", "scale"))
     keys = _rows(inputs["k"], q.shape[2], inputs["format"])
     values = _rows(inputs["v"], q.shape[2], inputs["format"])
     out = np.zeros(q.shape)
@@ -250,9 +256,10 @@ def errors(
             largest = np.where(np.isinf(sizes), 0, sizes).max(axis=1, keepdims=True)
             error += lost * scale * _dots(np.broadcast_to(largest, sizes.shape), heights)
         error[np.isinf(scores)] = 0
-        scores -= bias
+        scores = np.column_stack([scores - bias, sinks])
+        error = np.column_stack([error, np.zeros(len(sinks))])
         depth = scores.max(axis=1, keepdims=True) - scores
-        merges = (len(cells) - 1) // MERGED
+        merges = (len(cells) - 1) // MERGED + (sinks[:, None] != -np.inf)
         own = error + U * np.minimum(depth, 104) + EXP * (1 + merges)
         # the largest weights that these errors allow
         low = np.exp(-(depth + own)).sum(axis=1, keepdims=True)
@@ -261,7 +268,7 @@ def errors(
         growth = factor + (weights * factor).sum(axis=1, keepdims=True)
         growth = np.minimum(growth, 2 / np.maximum(weights, TINY))
         growth += gamma(2 * len(cells) + 4 * merges + 8) + of_weights
-        out[t] = _sums(weights * growth + TINY + lost / 2, np.abs(values[cells]))
+        out[t] = _sums((weights * growth)[:, :-1] + TINY + lost / 2, np.abs(values[cells]))
         out[t] += 3 * len(cells) * TINY
     return np.asarray(out + TINY * (1 + np.abs(expected)))
 
@@ -315,7 +322,8 @@ OP = Op(
         "q: f32[tokens heads head_dim], k: format[capacity kv_heads*head_dim],"
         " v: format[capacity kv_heads*head_dim], lists: i32[sequences capacity],"
         " spans: i32[tokens 3], positions: i32[tokens], cell_positions: i32[capacity],"
-        " slopes: f32[heads], scale: f64, softcap: f64 -> out: f32[tokens heads head_dim]"
+        " slopes: f32[heads], sinks: f32[heads], scale: f64, softcap: f64"
+        " -> out: f32[tokens heads head_dim]"
     ),
     axes={
         "tokens": (1, 2, 3, 5, 8, 9),

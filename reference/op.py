@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ def size_of(axis: str, shape: Shape) -> int:
     return shape[name] // int(divisor) if divisor else shape[name]
 
 
+@cache
 def parse_signature(text: str) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
     """`"x: f32[tokens hidden], eps: f64 -> out: f32[tokens hidden]"` as (inputs, outputs)."""
     sides = text.split(" -> ")
@@ -93,6 +95,7 @@ class Cost:
 
 LARGE = 2**20  # elements of a weight of which the rows are sampled
 SAMPLED = 64  # rows of such a weight that are not zero
+HELD = 2**23  # elements, about, of the matrices of such a weight that are not zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,14 @@ class Case:
         together = rng.integers(rows - SAMPLED // 4) + np.arange(SAMPLED // 4)
         apart = rng.choice(rows, SAMPLED // 2, replace=False)
         return np.union1d([0, rows - 1], np.concatenate([together, apart]))
+
+    def some_of(self, count: int, elements: int) -> Array:
+        """Which of so many matrices are not zero: all, or of large ones some, the last too."""
+        if count * elements <= LARGE or count == 0:
+            return np.arange(count)
+        few = min(count, max(2, HELD // elements))
+        rng = np.random.default_rng([self.seed, count, elements])
+        return np.union1d(rng.choice(count, few - 1, replace=False), [count - 1])
 
     def describe(self) -> str:
         """The case as options of `assay op`."""

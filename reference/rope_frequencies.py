@@ -43,16 +43,24 @@ def llama3_divisors(
 
 
 def yarn_range(
-    dims: int, base: float, original_context: int, beta_fast: float = 32.0, beta_slow: float = 1.0
+    dims: int,
+    base: float,
+    original_context: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncated: bool = True,
 ) -> tuple[float, float]:
     """The pairs between which YaRN goes over from kept to interpolated frequencies: those that turn
-    `beta_fast` and `beta_slow` times within the original context."""
+    `beta_fast` and `beta_slow` times within the original context; `truncated` to whole pairs, as
+    all but gpt-oss have them."""
 
     def correction(rotations: float) -> float:
         ratio = original_context / (rotations * 2 * np.pi)
         return float(dims * np.log(ratio) / (2 * np.log(base)))
 
-    low, high = np.floor(correction(beta_fast)), np.ceil(correction(beta_slow))
+    low, high = correction(beta_fast), correction(beta_slow)
+    if truncated:
+        low, high = np.floor(low), np.ceil(high)
     return max(0.0, float(low)), min(dims - 1.0, float(high))
 
 
@@ -65,10 +73,11 @@ def yarn(
     extrapolation: float = 1.0,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
+    truncated: bool = True,
 ) -> Array:
     """YaRN (Peng et al., arXiv 2309.00071): interpolate slow dimensions, keep fast ones."""
     dims = 2 * len(frequencies)
-    low, high = yarn_range(dims, base, original_context, beta_fast, beta_slow)
+    low, high = yarn_range(dims, base, original_context, beta_fast, beta_slow, truncated)
     ramp = (np.arange(len(frequencies)) - low) / max(0.001, high - low)
     keep = (1 - ramp.clip(0, 1)) * extrapolation
     return np.asarray(frequencies / factor * (1 - keep) + frequencies * keep)

@@ -1,15 +1,22 @@
-"""Every op there is, one row each."""
+"""Every op there is, one row each; those of other packages are known by name."""
+
+from functools import cache
 
 from reference import (
     activations,
     add_squares,
     arithmetic,
     attention,
+    causal_conv1d,
     embedding,
+    experts,
     gated_activations,
+    gated_delta_net,
+    heads,
     kv_write,
     layer_norm,
     linear,
+    linear_experts,
     log_probabilities,
     neuron_masks,
     quantise_activations,
@@ -18,10 +25,12 @@ from reference import (
     softmax,
     sparse_axpy,
     sparse_linear,
+    ssm_scan,
     verification,
     weight_formats,
 )
 from reference.op import Op
+from reference.packages import Package, ops_beside
 from reference.samplers import (
     draw,
     dry,
@@ -40,8 +49,17 @@ from reference.samplers import (
 )
 from reference.schemes import float8, integers, linear_float8, linear_w8a8
 
-OPS: dict[str, Op] = {
-    op.name: op
+
+class Ops(dict[str, Op]):
+    """The ops by name: ours are listed, and one that we do not have is looked for among those of
+    installed packages."""
+
+    def __missing__(self, name: str) -> Op:
+        return brought()[0][name]
+
+
+OPS = Ops(
+    (op.name, op)
     for op in (
         embedding.OP,
         rms_norm.OP,
@@ -59,6 +77,12 @@ OPS: dict[str, Op] = {
         sparse_linear.OP,
         sparse_axpy.OP,
         add_squares.OP,
+        causal_conv1d.OP,
+        *ssm_scan.OPS,
+        gated_delta_net.OP,
+        *experts.OPS,
+        linear_experts.OP,
+        *heads.OPS,
         *weight_formats.OPS,
         *integers.OPS,
         *float8.OPS,
@@ -81,4 +105,22 @@ OPS: dict[str, Op] = {
         *log_probabilities.OPS,
         *verification.OPS,
     )
-}
+)
+
+
+@cache
+def brought() -> tuple[dict[str, Op], dict[str, Package], list[str]]:
+    """By name the ops that installed packages bring, and the package of each; complaints of those
+    that cannot be used. They are imported now."""
+    return ops_beside(OPS)
+
+
+def find_op(name: str) -> Op:
+    """The op of this name, ours or a package's; ValueError with the names there are."""
+    try:
+        return OPS[name]
+    except KeyError:
+        ops, _, complaints = brought()
+        why = "".join(f"; {complaint}" for complaint in complaints)
+        names = ", ".join((*OPS, *ops))
+        raise ValueError(f"there is no op {name!r}: {names}{why}") from None

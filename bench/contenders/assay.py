@@ -10,6 +10,7 @@ import numpy as np
 
 from bench.contenders.contender import Array, Setup
 from engine import Engine, SamplingParams
+from engine.executable import ByTokens
 from engine.sparsity import settings
 
 
@@ -26,7 +27,7 @@ class Assay:
     def __init__(self, model: Path, setup: Setup) -> None:
         self.engine = loaded(model, setup, **self.options)
         self.vocab = self.engine.model.config.vocab
-        self.exact = self.engine.model.prompts is None
+        self.exact = not isinstance(self.engine.model.ready, ByTokens)
         self._greedy = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
     def hold(self, sequences: int, length: int) -> int:
@@ -55,7 +56,7 @@ class Assay:
         return logits
 
     def first_token(self, tokens: Sequence[int]) -> int:
-        token = next(self.engine.generate(tokens, self._greedy)).token
+        token = next(self.engine.stream(tokens, self._greedy)).token
         assert token is not None  # nobody cancels
         return token
 

@@ -73,16 +73,6 @@ class Check:
         return float(np.mean((ours - theirs) ** 2) / np.var(theirs))
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One timing in seconds; a batched test's is split into prompt and generation."""
-
-    seconds: float
-    prompt_seconds: float = 0.0
-    generate_seconds: float = 0.0
-    check: Check | None = None
-
-
 class Contender(Protocol):
     """An engine with a model open; it lives in a child process of its own.
 

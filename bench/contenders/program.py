@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.child import ChildError
-from bench.contenders.contender import CONTENDERS, Sample, Setup
+from bench.contenders.contender import CONTENDERS, Setup
 from bench.engine_tests import EngineTest
+from bench.experiment import Sample
 
 NANOSECONDS = 1e9
 

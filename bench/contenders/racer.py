@@ -5,9 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.child import Child, ChildError
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Check, Sample, Setup, present
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Check, Setup, present
 from bench.contenders.program import Program, named
 from bench.engine_tests import EngineTest
+from bench.experiment import Sample
 
 
 class Racer:
@@ -21,12 +22,11 @@ class Racer:
             raise ChildError(reason)
         self.name, self.model, self.setup = name, model, setup
         environment = CONTENDERS[name].environment
-        self._child = Child(
-            "bench.contenders.session", name, str(model), env=environment, patience=patience
-        )
+        home, opened = "bench.contenders.session:Served", asdict(setup)
+        self._child = Child(home, name, str(model), opened, env=environment, patience=patience)
         self._sampled: Counter[EngineTest] = Counter()
         try:
-            self.about = self._child.ask({"open": asdict(setup)})
+            self.about = self._child.ask("opened")
         except BaseException:
             self._child.close()
             raise
@@ -40,13 +40,17 @@ class Racer:
         """What sets its measurements apart from those of another set-up."""
         return ",".join(filter(None, (self.setup.settings, self.about.get("sparse"))))
 
+    def does(self, test: EngineTest) -> bool:  # noqa: ARG002 - as a program is asked
+        """Whatever the set-up has room for."""
+        return True
+
     def sample(self, test: EngineTest, number: int = 0) -> Sample:
         """Time the test once, on the random tokens of that number: racers given the same one have
         the same tokens. 0: how many samples of this test it has been asked for, so that every
         sample has fresh ones."""
         self._sampled[test] += 1
         number = number or self._sampled[test]
-        answer = self._child.ask({"test": asdict(test), "number": number})
+        answer = self._child.ask("sampled", test=asdict(test), number=number)
         check = answer.pop("check")
         if check:
             check = Check(check["argmax"], tuple(check["values"]))

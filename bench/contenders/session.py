@@ -4,7 +4,6 @@ As in llama-bench: tokens are random, the logits of the last one alone are compu
 sampled, and before its first sample every test has one run that is not counted.
 """
 
-import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -15,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.child import serve
-from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Sample, Setup
+from bench.child import settle
+from bench.contenders.contender import CONTENDERS, Array, Check, Contender, Setup
 from bench.engine_tests import EngineTest
-
-QUIET = 0.02  # seconds over which a process at rest is looked for
-PATIENCE = 2.0  # seconds within which it must come to rest
+from bench.experiment import Sample
 
 
 class Session:
@@ -94,7 +91,8 @@ class Session:
         if test.kind == "pp" and not self._proven:
             self._prove(test, tokens, logits[-1].copy())
         contender.hold(test.parallel, test.depth)
-        return Sample(ended - started, prompted - started, ended - prompted, check)
+        parts = {"prompt": prompted - started, "generation": ended - prompted}
+        return Sample(ended - started, parts, check)
 
     def _fill(self, test: EngineTest) -> None:
         """Make the cache hold exactly the tokens before the test's own: always the same ones, so
@@ -131,38 +129,19 @@ def token_ids(test: EngineTest, number: int, vocab: int) -> Array:
     return rng.integers(0, vocab, (test.parallel, test.prompt + test.generate), np.int32)
 
 
-def settle() -> None:
-    """Wait until this process's threads are at rest, so that the next contender has the machine
-    to itself: thread pools look out for more work for a while after the last."""
-    deadline = time.perf_counter() + PATIENCE
-    while time.perf_counter() < deadline:
-        used = time.process_time()
-        time.sleep(QUIET)
-        if time.process_time() - used < QUIET / 20:
-            return
-    raise RuntimeError(
-        f"its idle threads use the CPU for more than {PATIENCE:g} s: is OMP_WAIT_POLICY set?"
-    )
+class Served(Session):
+    """What a contender's child has: it rests before it answers."""
 
+    def __init__(self, name: str, model: str, setup: dict[str, Any]) -> None:
+        super().__init__(name, Path(model), Setup(**setup))
 
-def main() -> None:
-    """Arguments: the contender's name and the model's path. The first question is the setup."""
-    name, model = sys.argv[1:]
-    sessions: list[Session] = []
-
-    def answer(question: dict[str, Any]) -> dict[str, Any]:
-        told: dict[str, Any]
-        if "open" in question:
-            sessions.append(Session(name, Path(model), Setup(**question["open"])))
-            told = dict(sessions[0].about)
-        else:
-            test = EngineTest(**question["test"])
-            told = asdict(sessions[0].sample(test, question["number"]))
+    def opened(self) -> dict[str, str]:
+        """What the contender says of itself."""
         settle()
-        return told
+        return dict(self.about)
 
-    serve(answer)
-
-
-if __name__ == "__main__":
-    main()
+    def sampled(self, test: dict[str, Any], number: int) -> dict[str, Any]:
+        """A `Sample`."""
+        found = asdict(self.sample(EngineTest(**test), number))
+        settle()
+        return found

@@ -1,46 +1,36 @@
-"""How long a process takes from its start to the first token: cold and warm.
-
-Run as a program it is the process that is timed.
-"""
+"""How long a process takes from its start to the first token: cold and warm."""
 
 import os
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.child import Child, serve
+from bench.child import Child
+from bench.experiment import Sample
 
 PROMPT = "Once upon a time"
 PATIENCE = 600.0  # seconds: with nothing cached every kernel is compiled and certified
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Seconds from the spawn of an interpreter to the first token, and their parts: the start of
-    Python itself, imports, trials of kernels not yet certified, the rest of the load (compile,
-    pack), and the prompt to its first token."""
-
-    seconds: float
-    python: float
-    imports: float
-    certify: float
-    load: float
-    prompt: float
+PARTS = ("python", "imports", "certify", "load", "prompt")
 
 
-def start(model: Path, threads: int, cache: Path | None = None) -> Start:
-    """Start Assay once, with compiled kernels and certificates in `cache` (None: the user's)."""
+def start(model: Path, threads: int, cache: Path | None = None) -> Sample:
+    """Start Assay once, with compiled kernels and certificates in `cache` (None: the user's).
+
+    Seconds are those from the spawn of an interpreter to the first token, and their parts: the
+    start of Python itself, imports, trials of kernels not yet certified, the rest of the load
+    (compile, pack), and the prompt to its first token.
+    """
     env = {"ASSAY_CACHE": str(cache)} if cache else {}
     started = time.perf_counter()
-    with Child("bench.contenders.start", env=env, patience=PATIENCE) as child:
-        parts = child.ask({"model": str(model), "threads": threads})
+    with Child("bench.contenders.start:first_token", env=env, patience=PATIENCE) as child:
+        parts = child.ask(model=str(model), threads=threads)
         seconds = time.perf_counter() - started
-    return Start(seconds, seconds - sum(parts.values()), **parts)
+    return Sample(seconds, {"python": seconds - sum(parts.values()), **parts}, check=True)
 
 
-def cold_start(model: Path, threads: int) -> Start:
+def cold_start(model: Path, threads: int) -> Sample:
     """Start Assay once with an empty cache and the model's file not in memory.
 
     The files of Python and its libraries may well be.
@@ -58,12 +48,12 @@ def drop(path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _first_token(question: dict[str, Any]) -> dict[str, Any]:
-    """What the process does: import, load, generate one token; the seconds of each."""
+def first_token(model: str, threads: int) -> dict[str, float]:
+    """What the child does: import, load, generate one token; the seconds of each."""
     started = time.perf_counter()
     from engine.engine import Engine
     from engine.options import Progress
-    from engine.sampling_params import SamplingParams
+    from engine.sampling.params import SamplingParams
 
     imported = tried = time.perf_counter()
 
@@ -73,9 +63,9 @@ def _first_token(question: dict[str, Any]) -> dict[str, Any]:
 
     progress = Progress(certified=certified)
     # never closed, which would take time before the answer: the process ends soon
-    engine = Engine.load(question["model"], threads=question["threads"], progress=progress)
+    engine = Engine.load(model, threads=threads, progress=progress)
     certify, loaded = tried - imported, time.perf_counter()
-    next(engine.generate(PROMPT, SamplingParams(max_tokens=1, temperature=0)))
+    next(engine.stream(PROMPT, SamplingParams(max_tokens=1, temperature=0)))
     drawn = time.perf_counter()
     return {
         "imports": imported - started,
@@ -83,7 +73,3 @@ def _first_token(question: dict[str, Any]) -> dict[str, Any]:
         "load": loaded - imported - certify,
         "prompt": drawn - loaded,
     }
-
-
-if __name__ == "__main__":
-    serve(_first_token)

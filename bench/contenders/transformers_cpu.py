@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from bench.contenders.contender import Array, Setup
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 
 
 class Transformers:

@@ -104,6 +104,7 @@ def attention(model: ModelShape, format: str, cells: int) -> OpCase:
             "positions": np.array([cells], np.int32),
             "cell_positions": np.arange(cells, dtype=np.int32),
             "slopes": np.zeros(m.heads, np.float32),
+            "sinks": np.full(m.heads, -np.inf, np.float32),
             "scale": m.head_dim**-0.5,
             "softcap": 0.0,
             "format": format,
@@ -112,7 +113,8 @@ def attention(model: ModelShape, format: str, cells: int) -> OpCase:
     def part(inputs: Arguments, outputs: Outputs) -> tuple[Arguments, Outputs]:
         """The heads of the first KV head."""
         group = m.heads // m.kv_heads
-        own = {"q": inputs["q"][:, :group], "slopes": inputs["slopes"][:group]}
+        own = {name: inputs[name][:group] for name in ("slopes", "sinks")}
+        own |= {"q": inputs["q"][:, :group]}
         own |= {name: inputs[name][:, :head] for name in "kv"}
         return {**inputs, **own}, {"out": outputs["out"][:, :group]}
 

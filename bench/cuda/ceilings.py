@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.cuda.clock import Clock
-from bench.cuda.contest import Contender, contest
-from bench.results import Measurement
+from bench.cuda.clock import RULE, Clock, contender
+from bench.experiment import Experiment
+from bench.results import Limit, Measurement
 from kernels.cuda.gpu import Gpu
 
 READ = """
@@ -47,7 +47,7 @@ class Ceilings:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def limit(self, bytes_: float, operations: float) -> "Limit":
+    def limit(self, bytes_: float, operations: float) -> Limit:
         """What it allows at best."""
         # what hardly writes may go beyond the rate of copies
         beyond = max(0.0, self.reading / self.bandwidth - 1) + NOISE
@@ -55,19 +55,6 @@ class Ceilings:
         if self.peak:
             limits.append(Limit("matmul peak", operations / self.peak, NOISE))
         return max(limits, key=lambda limit: limit.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What `name` allows: `seconds` at least, but for a `spread` of that."""
-
-    name: str
-    seconds: float
-    spread: float
-
-    def of(self, row: Measurement) -> Measurement:
-        """The row with it."""
-        return replace(row, limit=self.name, limit_seconds=self.seconds, limit_spread=self.spread)
 
 
 def probe(gpu: Gpu, clock: Clock) -> Ceilings:
@@ -97,17 +84,21 @@ def probe(gpu: Gpu, clock: Clock) -> Ceilings:
         with stream:
             kernel((BLOCKS,), (THREADS,), tuple(map(np.uint64, arguments)))
 
-    entries = [Contender("copy", copy), Contender("read", read), Contender("matmul", multiply)]
-    found = contest(clock, entries)
-    if missing := [x for x in found.absent if x.name != "matmul"]:
-        raise RuntimeError("; ".join(f"{x.name}: {x.reason}" for x in missing))
-    multiplied = found.samples.get("matmul")
+    clock.wake()
+    probed = {"copy": copy, "read": read, "matmul": multiply}
+    row = Measurement("gpu", "probe", target="cuda")
+    raced = Experiment({
+        name: contender(clock, replace(row, test=name), enqueue) for name, enqueue in probed.items()
+    })  # fmt: skip
+    rows = {row.test: row for row in raced.run(RULE)}
+    if missing := [row for name, row in rows.items() if not row.samples and name != "matmul"]:
+        raise RuntimeError("; ".join(f"{row.test}: {row.note}" for row in missing))
     return Ceilings(
         device=gpu.identity,
-        bandwidth=2 * COPIED / median(found.samples["copy"]),
-        reading=COPIED / median(found.samples["read"]),
-        peak=2 * LARGE**3 / median(multiplied) if multiplied else 0.0,
-        lacks="; ".join(absent.reason for absent in found.absent),
+        bandwidth=2 * COPIED / rows["copy"].median,
+        reading=COPIED / rows["read"].median,
+        peak=2 * LARGE**3 / rows["matmul"].median if rows["matmul"].samples else 0.0,
+        lacks=rows["matmul"].note,
         launch=_launch(gpu, clock, cupy.RawKernel('extern "C" __global__ void no() {}', "no")),
         cache=int(cupy.cuda.Device().attributes["L2CacheSize"]),
     )

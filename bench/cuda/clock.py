@@ -1,4 +1,4 @@
-"""How long a GPU takes, by its own events.
+"""How long a GPU takes, by its own events, and contenders that are timed so.
 
 What is timed stands in the stream behind a kernel that waits, so that the host has launched all of
 it before the first begins: the host's own time is not in it. A stream holds only so many launches,
@@ -6,10 +6,14 @@ and the host waits where it is full: then fewer repetitions are timed together.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from bench.experiment import Contender, first_line, timed
+from bench.results import Measurement
+from bench.timing import Rule
 from kernels.cuda.device import DeviceError
 from kernels.cuda.gpu import Gpu
 
@@ -25,6 +29,7 @@ AWAKE = 100_000_000  # cycles
 SETTLED = 3  # launches before anything counts
 SAMPLE = 5e-4  # seconds that a sample should last
 MOST = 64  # repetitions of one
+RULE = Rule(least=7, error=0.005, cap_seconds=0.8, most=200)  # of a race
 
 
 class Clock:
@@ -70,3 +75,15 @@ class Clock:
             enqueue(i)
         self._gpu.wait()
         return max(1, min(MOST, round(SAMPLE / self.seconds(enqueue, SETTLED))))
+
+
+def contender(clock: Clock, row: Measurement, enqueue: Enqueue | str) -> Contender:
+    """One who launches a case and does not wait. Absent is who fails, be it at the first try or
+    later; `enqueue` may be the reason already."""
+    if isinstance(enqueue, str):
+        return Contender(row, absent=enqueue)
+    try:
+        repeats = clock.repeats(enqueue)
+    except Exception as error:  # peers raise what they like
+        return Contender(row, absent=first_line(error))
+    return Contender(row, timed(partial(clock.seconds, enqueue, repeats)), excused=Exception)

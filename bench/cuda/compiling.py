@@ -1,26 +1,21 @@
 """All CUDA kernels compiled, in several processes: one that keeps the compiler busy for ever, or
-takes it down, costs only itself.
-
-Run as a program (`python -m bench.cuda.compiling`) it is such a process: {"kernels", "capability"}
-are those to compile into the cache folder.
-"""
+takes it down, costs only itself."""
 
 import queue
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
-from bench.child import ChildError, Revived, serve
-from bench.cuda.contest import first_line
+from bench.child import ChildError, Revived
 from bench.cuda.threads import in_threads, taken
+from bench.experiment import first_line
 from kernels.cuda import nvrtc
 from kernels.cuda.kernel import CudaKernel
 from kernels.table import find_any
 
 PATIENCE = 60.0  # seconds for the kernels of one source with the same definitions
-MODULE = "bench.cuda.compiling"
+HOME = "bench.cuda.compiling:complaints"
 
 
 def program(kernel: CudaKernel) -> tuple[str, tuple[str, ...]]:
@@ -42,7 +37,7 @@ def compile_all(
     workers: int,
     until: float,
     patience: float = PATIENCE,
-    module: str = MODULE,
+    home: str = HOME,
 ) -> Compiled:
     """What there is to say of them at the moment `until`, of time.monotonic(), or before."""
     found = Compiled()
@@ -53,8 +48,8 @@ def compile_all(
     def ask(child: Revived, names: list[str]) -> None:
         left = max(0.0, until - time.monotonic())
         try:
-            question = {"kernels": names, "capability": capability}
-            found.complaints.update(child.ask(question, min(patience, left))["complaints"])
+            told = child.ask(min(patience, left), kernels=names, capability=capability)
+            found.complaints.update(told)
         except ChildError as error:
             if time.monotonic() >= until:
                 found.unreached += names
@@ -62,7 +57,7 @@ def compile_all(
                 found.complaints.update(dict.fromkeys(names, error.reason))
 
     def work() -> None:
-        with Revived(module) as child:
+        with Revived(home) as child:
             for names in taken(waiting, until):
                 ask(child, names)
 
@@ -72,18 +67,15 @@ def compile_all(
     return found
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    complaints = {}
-    for name in question["kernels"]:
+def complaints(kernels: list[str], capability: int) -> dict[str, str]:
+    """What a child does: compile these into the cache folder; why some do not compile."""
+    found = {}
+    for name in kernels:
         kernel = find_any(name)
         assert isinstance(kernel, CudaKernel)
         try:
             for launch in kernel.launches:
-                nvrtc.kept(launch, question["capability"])
+                nvrtc.kept(launch, capability)
         except Exception as error:  # of the compiler's, or a full disk
-            complaints[name] = first_line(error)
-    return {"complaints": complaints}
-
-
-if __name__ == "__main__":
-    serve(answer)
+            found[name] = first_line(error)
+    return found

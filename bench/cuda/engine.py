@@ -68,14 +68,14 @@ def compared(model: str, cpu: Logits, gpu: Logits) -> Agreement:
 def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
     """The row with seconds a token of greedy generations with a model."""
     from engine import Engine, SamplingParams
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
 
     wanted = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     samples = []
     with Engine.load(path, device="cuda") as engine:
         for _ in range(ROUNDS + 1):  # the first of them captures its graph
             engine.reset()
-            for _ in engine.generate(TEXT, wanted):
+            for _ in engine.stream(TEXT, wanted):
                 pass
             samples.append(1 / engine.timings.eval.rate)
     of_format: Counter[str] = Counter()

@@ -50,7 +50,7 @@ def best(rows: Rows) -> list[Measurement]:
     return list(found.values())
 
 
-def of_limit(rows: Rows, ceilings: Ceilings, *, test: str, format: str) -> Figure:
+def of_limit(test: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
     """What the limit allows over what all sizes together take, and the same of each."""
     wanted = of_kind(rows, test=test, format=format)
     found = best(wanted)
@@ -64,34 +64,34 @@ def of_limit(rows: Rows, ceilings: Ceilings, *, test: str, format: str) -> Figur
     return limit / sum(row.median for row in found), f"of the {found[0].limit}: {each}"
 
 
-def of_peak(rows: Rows, ceilings: Ceilings, *, test: str, format: str) -> Figure:
+def of_peak(test: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
     """The same where multiplying is the limit."""
     if not ceilings.peak:
         return f"no matmul peak: {ceilings.lacks}"
-    return of_limit(rows, ceilings, test=test, format=format)
+    return of_limit(test, format, rows, ceilings)
 
 
-def decoding(rows: Rows, model: str, format: str) -> list[Measurement]:
+def decoding(model: str, format: str, rows: Rows) -> list[Measurement]:
     """The engine's step if it was measured, before its kernels alone."""
     found = of_kind(rows, model=model, format=format)
     return sorted((row for row in found if row.samples), key=lambda row: row.test != "engine")
 
 
-def tokens_a_second(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figure:
-    for row in decoding(rows, model, format):
+def tokens_a_second(model: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
+    for row in decoding(model, format, rows):
         return 1 / row.median, f"{row.test}, {row.share:.0%} of the {row.limit}"
     return "not reached"
 
 
-def of_bytes(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figure:
-    for row in decoding(rows, model, format):
+def of_bytes(model: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
+    for row in decoding(model, format, rows):
         return row.share, f"of the {row.limit}: {row.test}, {1 / row.median:,.0f} tokens/s"
     return "not reached"
 
 
-def overhead(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figure:
+def overhead(model: str, format: str, rows: Rows, ceilings: Ceilings) -> Figure:
     """As many empty kernels in a graph as a step has, over the step."""
-    found = [row for row in decoding(rows, model, format) if "launches=" in row.settings]
+    found = [row for row in decoding(model, format, rows) if "launches=" in row.settings]
     if not found:
         return "not reached"
     launched = int(found[0].settings.rpartition("launches=")[2])
@@ -100,43 +100,26 @@ def overhead(rows: Rows, ceilings: Ceilings, *, model: str, format: str) -> Figu
 
 
 GEMV = {"F16": 0.85, "Q8_0": 0.85, "Q4_0": 0.70, "Q4_K": 0.70}
+TINY, LARGE = ("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16")
 GOALS = (
     *(
-        Goal(
-            f"GEMV {kind} at the sizes of Llama-2-7B",
-            wanted,
-            partial(of_limit, test="GEMV", format=kind),
-        )
+        Goal(f"GEMV {kind} at the sizes of Llama-2-7B", wanted, partial(of_limit, "GEMV", kind))
         for kind, wanted in GEMV.items()
     ),
     Goal(
-        "decoding at the shape of TinyLlama, Q4_0",
-        1000,
-        partial(tokens_a_second, model="tinyllama-1.1b", format="Q4_0"),
+        "decoding at the shape of TinyLlama, Q4_0", 1000, partial(tokens_a_second, *TINY),
         unit="tokens/s",
     ),
+    Goal("decoding at the shape of Llama-2-7B, F16", 0.8, partial(of_bytes, *LARGE)),
     Goal(
-        "decoding at the shape of Llama-2-7B, F16",
-        0.8,
-        partial(of_bytes, model="llama-2-7b", format="F16"),
+        "prefill of 2,048 tokens, matrices of Llama-2-7B, F16", 0.5,
+        partial(of_peak, "prefill", "F16"),
     ),
+    Goal("flash decode at 32,768 cells, F16", 0.7, partial(of_limit, "flash decode", "F16")),
     Goal(
-        "prefill of 2,048 tokens, matrices of Llama-2-7B, F16",
-        0.5,
-        partial(of_peak, test="prefill", format="F16"),
+        "launches in a decoding step of TinyLlama, Q4_0", 0.1, partial(overhead, *TINY), below=True
     ),
-    Goal(
-        "flash decode at 32,768 cells, F16",
-        0.7,
-        partial(of_limit, test="flash decode", format="F16"),
-    ),
-    Goal(
-        "launches in a decoding step of TinyLlama, Q4_0",
-        0.1,
-        partial(overhead, model="tinyllama-1.1b", format="Q4_0"),
-        below=True,
-    ),
-)
+)  # fmt: skip
 
 
 def peers_lines(rows: Rows) -> list[str]:

@@ -1,10 +1,9 @@
 """What is measured on a GPU, one thing after the other, what matters most first."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from bench.cuda import cases, engine, step
 from bench.cuda.cases import OpCase
@@ -31,88 +30,52 @@ class Lab:
     out: frozenset[str]
 
 
-class Job(Protocol):
-    """Something to be measured."""
-
-    @property
-    def row(self) -> Measurement:
-        """What is known before."""
-
-    @property
-    def patience(self) -> float:
-        """Seconds that it may take."""
-
-    def run(self, lab: Lab) -> list[Measurement]:
-        """A row for each contender."""
-
-
 @dataclass(frozen=True, slots=True)
-class OfOp:
+class Job:
+    """Something to be measured: what is known of it before, how it gives a row for each contender,
+    and the seconds that it may take."""
+
+    row: Measurement
+    run: Callable[[Lab], list[Measurement]]
+    patience: float = PATIENCE
+
+    def failed(self, why: str) -> list[Measurement]:
+        """The row of a job of which nothing came."""
+        return [replace(self.row, note=why)]
+
+
+def of_op(case: OpCase) -> Job:
     """An op at a size: all kernels that can do it, and peers."""
-
-    case: OpCase
-    patience: float = PATIENCE
-
-    @property
-    def row(self) -> Measurement:
-        case = self.case
-        return Measurement(
-            bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes
-        )
-
-    def run(self, lab: Lab) -> list[Measurement]:
-        return measure(lab.gpu, lab.clock, lab.ceilings, self.case, lab.out)
+    row = Measurement("gpu", case.test, target="cuda", format=case.format, shape=case.sizes)
+    return Job(row, lambda lab: measure(lab.gpu, lab.clock, lab.ceilings, case, lab.out))
 
 
-@dataclass(frozen=True, slots=True)
-class OfStep:
+def of_step(name: str, model: ModelShape, format: str) -> Job:
     """The kernels of a decoding step of a model."""
+    row = Measurement("gpu", "kernels of a step", target="cuda", format=format, model=name)
 
-    name: str
-    model: ModelShape
-    format: str
-    patience: float = PATIENCE
+    def run(lab: Lab) -> list[Measurement]:
+        return [
+            step.decode(step.Step(lab.gpu, model, format, lab.out), lab.clock, lab.ceilings, row)
+        ]
 
-    @property
-    def row(self) -> Measurement:
-        return Measurement(
-            bench="gpu", test="kernels of a step", target="cuda", format=self.format,
-            model=self.name,
-        )  # fmt: skip
-
-    def run(self, lab: Lab) -> list[Measurement]:
-        step_of = step.Step(lab.gpu, self.model, self.format, lab.out)
-        return [step.decode(step_of, lab.clock, lab.ceilings, self.row)]
+    return Job(row, run)
 
 
-@dataclass(frozen=True, slots=True)
-class OfEngine:
-    """The engine with a file whose shape has this name."""
-
-    name: str
-    path: Path
-    patience: float = math.inf  # kernels may have to be certified, and files are long
-
-    @property
-    def row(self) -> Measurement:
-        return Measurement(bench="gpu", test="engine", target="cuda", model=self.name)
-
-    def run(self, lab: Lab) -> list[Measurement]:
-        return [engine.decoding(self.path, lab.ceilings, self.row)]
-
-
-def failed(job: Job, why: str) -> list[Measurement]:
-    """The row of a job of which nothing came."""
-    return [replace(job.row, note=why)]
+def of_engine(name: str, path: Path) -> Job:
+    """The engine with a file whose shape has this name; kernels may have to be certified, and files
+    are long."""
+    row = Measurement("gpu", "engine", target="cuda", model=name)
+    return Job(row, lambda lab: [engine.decoding(path, lab.ceilings, row)], patience=math.inf)
 
 
 def jobs(models: Mapping[str, Path]) -> list[Job]:
     """All of them, the same in every process."""
     shapes = read().models
     llama = shapes["llama-2-7b"]
-    steps = [OfStep(name, shapes[name], kind) for name, kind in STEPS]
-    engines = [OfEngine(name, path) for name, path in models.items()]
-    return [*map(OfOp, main_cases(llama)), *steps, *engines, *map(OfOp, further_cases(llama))]
+    steps = [of_step(name, shapes[name], kind) for name, kind in STEPS]
+    engines = [of_engine(name, path) for name, path in models.items()]
+    return [*map(of_op, main_cases(llama)), *steps, *engines, *map(of_op, further_cases(llama))]
 
 
 def main_cases(llama: ModelShape) -> Iterator[OpCase]:

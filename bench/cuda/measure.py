@@ -1,15 +1,14 @@
 """An op at a size measured on a GPU: our kernels and their peers in turns, cold, checked."""
 
-import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from bench.cuda.bound import Bound
 from bench.cuda.cases import OpCase
 from bench.cuda.ceilings import Ceilings
-from bench.cuda.clock import Clock
-from bench.cuda.contest import Contender, Entry, Outcome, contest
+from bench.cuda.clock import RULE, Clock, Enqueue, contender
 from bench.cuda.peers import peers
+from bench.experiment import Experiment
 from bench.results import Measurement
 from kernels.cuda.gpu import Gpu
 from kernels.cuda.kernel import CudaKernel
@@ -29,26 +28,39 @@ def kernels_for(case: OpCase, gpu: Gpu, out: Collection[str]) -> list[CudaKernel
     return [k for k in those if k.takes(case.shape) and not k.lacks(gpu) and k.name not in out]
 
 
+def row_of(case: OpCase, ceilings: Ceilings) -> Measurement:
+    """What is known of a case before it is measured."""
+    return ceilings.limit(case.cost.bytes, case.cost.operations).of(Measurement(
+        bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes,
+        cache="cold", bytes=case.cost.bytes, operations=case.cost.operations,
+    ))  # fmt: skip
+
+
 def measure(
     gpu: Gpu, clock: Clock, ceilings: Ceilings, case: OpCase, out: Collection[str]
 ) -> list[Measurement]:
-    """A row for each contender, those who are absent too; kernels called so are left `out`."""
+    """A row for each contender, those who are absent too; kernels called so are left `out`. Who
+    gives wrong outputs has no speed."""
     copies = 1 + int(TIMES * ceilings.cache // max(case.cost.bytes, 1))
-    bound: dict[str, Bound] = {}
-    entries: list[Entry] = []
     kernels = kernels_for(case, gpu, out)
     if not kernels:
         raise LookupError(f"no kernel for {case.op} {case.format} passed")
-    for kernel in kernels:
-        own = bound[kernel.variant] = Bound(gpu, kernel, case.inputs, case.cold, copies)
-        entries.append(Contender(kernel.variant, own.enqueue))
-        if kernel.activations == "int8":
-            entries.append(Contender(f"{kernel.variant} {ROUNDING}", own.enqueue_rounding))
+    common = row_of(case, ceilings)
+    bound = {k.variant: Bound(gpu, k, case.inputs, case.cold, copies) for k in kernels}
     plain = next((bound[k.variant] for k in kernels if not k.pack), None)
-    if plain:
-        entries += peers(gpu, case, plain.buffers)
-    failures = {k.variant: check(case, k, bound[k.variant]) for k in kernels}
-    return rows(case, ceilings, contest(clock, entries), failures)
+    others = peers(gpu, case, plain.buffers) if plain else {}
+    entries: dict[str, tuple[Measurement, Enqueue | str]] = {}
+    for kernel in kernels:
+        own, row = bound[kernel.variant], replace(common, variant=kernel.variant, checked=1)
+        wrong = check(case, kernel, own)
+        entries[kernel.variant] = row, wrong or own.enqueue
+        if kernel.activations == "int8":
+            rounds = replace(row, settings=ROUNDING)
+            entries[f"{kernel.variant} {ROUNDING}"] = rounds, wrong or own.enqueue_rounding
+    entries |= {name: (replace(common, contender=name), peer) for name, peer in others.items()}
+    clock.wake()
+    raced = Experiment({name: contender(clock, *entry) for name, entry in entries.items()})
+    return raced.run(RULE)
 
 
 def check(case: OpCase, kernel: CudaKernel, bound: Bound) -> str:
@@ -57,29 +69,3 @@ def check(case: OpCase, kernel: CudaKernel, bound: Bound) -> str:
     inputs, outputs = case.part(case.inputs, bound.outputs())
     at = Case(sizes(kernel.spec, inputs, case.format), format=case.format)
     return compare(kernel, at, inputs, outputs).failure
-
-
-def rows(
-    case: OpCase, ceilings: Ceilings, outcome: Outcome, failures: Mapping[str, str]
-) -> list[Measurement]:
-    """The outcome's, ours by their variants, which `failures` names; of those of wrong outputs
-    without samples."""
-    absent = {entry.name: entry.reason for entry in outcome.absent}
-    limit = ceilings.limit(case.cost.bytes, case.cost.operations)
-    common = limit.of(Measurement(
-        bench="gpu", test=case.test, target="cuda", format=case.format, shape=case.sizes,
-        cache="cold", bytes=case.cost.bytes, operations=case.cost.operations,
-        rivals=secrets.token_hex(4),
-    ))  # fmt: skip
-    found = []
-    for name in (*outcome.samples, *absent):
-        variant, _, settings = name.partition(" ")
-        samples, note = outcome.samples.get(name, ()), absent.get(name, "")
-        if variant not in failures:
-            found.append(replace(common, contender=name, samples=samples, note=note))
-        elif wrong := failures[variant]:
-            found.append(replace(common, variant=variant, settings=settings, note=wrong))
-        else:
-            own = replace(common, variant=variant, settings=settings, checked=1)
-            found.append(replace(own, samples=samples, note=note))
-    return found

@@ -10,11 +10,11 @@ from bench.conditions import affinity, conditions
 from bench.cuda import engine, sanitizer
 from bench.cuda.check import Check
 from bench.cuda.compiling import compile_all
-from bench.cuda.contest import first_line
 from bench.cuda.goals import GOALS, peers_lines
 from bench.cuda.judged import judge_all, runnable
 from bench.cuda.measure import OURS
 from bench.cuda.measuring import measuring
+from bench.experiment import first_line
 from bench.packages import lacking
 from bench.results import Measurement, Results
 from kernels.certificates import Certificate, Store

@@ -8,30 +8,31 @@ from typing import Any
 import numpy as np
 
 from bench.cuda.cases import OpCase
-from bench.cuda.contest import Absent, Contender, Entry, first_line
+from bench.cuda.clock import Enqueue
+from bench.experiment import first_line
 from kernels.cuda.device import Buffer
 from kernels.cuda.gpu import Gpu
 
 HALF = ("F16", "BF16")  # formats that peers multiply, as they lie in memory
 
 
-def peers(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> list[Entry]:
-    """Those who can do the case, over the memory that our kernel reads."""
+def peers(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> dict[str, Enqueue | str]:
+    """Those who can do the case, over the memory that our kernel reads, or why one cannot."""
     if case.format not in HALF:
-        return []
-    makers: dict[str, Callable[..., Contender]] = {}
+        return {}
+    makers: dict[str, Callable[..., Enqueue]] = {}
     if case.op == "linear":
         makers = {"cuBLAS": _cublas, "PyTorch": _torch_linear}
         if case.shape["tokens"] == 1:
             makers["Triton"] = _triton
     elif case.op == "attention":
         makers = {"PyTorch": _torch_attention}
-    found: list[Entry] = []
+    found: dict[str, Enqueue | str] = {}
     for name, make in makers.items():
         try:
-            found.append(make(gpu, case, buffers))
+            found[name] = make(gpu, case, buffers)
         except Exception as error:  # not installed, without this type, without memory
-            found.append(Absent(name, first_line(error)))
+            found[name] = first_line(error)
     return found
 
 
@@ -44,7 +45,7 @@ def _arrays(buffers: Sequence[Buffer], *dims: int) -> list[Any]:
     return [cupy.ndarray(dims, cupy.float16, pointer) for pointer in pointers]
 
 
-def _cublas(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Contender:
+def _cublas(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
     import cupy
 
     if case.format != "F16":
@@ -59,7 +60,7 @@ def _cublas(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Contend
         with gpu.stream:
             cupy.matmul(x, weights[i % len(weights)].T, out=result)
 
-    return Contender("cuBLAS", enqueue)
+    return enqueue
 
 
 def _tensors(case: OpCase, buffers: Sequence[Buffer], *dims: int) -> list[Any]:
@@ -79,7 +80,7 @@ def _on(gpu: Gpu) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: torch.cuda.stream(stream)
 
 
-def _torch_linear(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Contender:
+def _torch_linear(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
     import torch
 
     weights = _tensors(case, buffers["weight"], case.shape["out"], case.shape["hidden"])
@@ -90,10 +91,10 @@ def _torch_linear(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> C
         with ours():
             multiply(x, weights[i % len(weights)])
 
-    return Contender("PyTorch", enqueue)
+    return enqueue
 
 
-def _triton(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Contender:
+def _triton(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
     import torch
 
     from bench.cuda.triton_gemv import gemv
@@ -106,10 +107,10 @@ def _triton(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Contend
         with ours():
             gemv(x, weights[i % len(weights)], result)
 
-    return Contender("Triton", enqueue)
+    return enqueue
 
 
-def _torch_attention(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Contender:
+def _torch_attention(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
     import torch
 
     s = case.shape
@@ -125,4 +126,4 @@ def _torch_attention(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -
         with ours():
             attend(q, keys[i % len(keys)], values[i % len(values)], **shared)
 
-    return Contender("PyTorch", enqueue)
+    return enqueue

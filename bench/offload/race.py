@@ -1,12 +1,11 @@
 """Ways to run a model in turns, each in a process of its own and under its limit of memory."""
 
-import math
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -15,14 +14,21 @@ import numpy as np
 from bench.child import Child, ChildError
 from bench.contenders.contender import present
 from bench.contenders.start import drop
+from bench.experiment import Contender, Experiment, Sample
 from bench.offload.memory_group import MemoryGroup
-from bench.offload.way import ASSAY, LLAMA_CPP, About, Process, Sample, Way
+from bench.offload.way import ASSAY, DISK, IN_A_ROW, IN_MEMORY, LLAMA_CPP, About, Process, Way
 from bench.quality import passages, stories
+from bench.results import Measurement
 from bench.timing import Rule, race
 from engine.embedded import embedded_models
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from kernels.cache import cache_folder
 
+BENCH = "offload"
+BYTES, READING, WAITING, FOUND, MISSED = "bytes", "reading", "waiting", "found", "missed"
+# Of a token: bytes from disk, seconds in which any were on their way and in which the step waited
+# for them, neurons found in memory and neurons read.
+PARTS = {BYTES: "B", READING: "s", WAITING: "s", FOUND: "neurons", MISSED: "neurons"}
 OVER = 64 * 2**20  # bytes by which a process may exceed its budget
 SMALL = 2**28  # bytes of weights below which a budget of a process means little
 PATIENCE = 1800.0  # seconds: the first to open a model compiles, certifies and packs
@@ -79,38 +85,6 @@ class Subject:
         return [int(token) for token in rng.integers(0, self.vocab, self.length)]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a way came to: `absent` says why it has no samples, or no more."""
-
-    way: Way
-    about: About = field(default_factory=About)
-    samples: list[Sample] = field(default_factory=list)
-    absent: str = ""
-
-    @property
-    def seconds(self) -> list[float]:
-        """A token's, of each sample."""
-        return [sample.seconds for sample in self.samples]
-
-    def median(self, name: str) -> float:
-        return (
-            float(np.median([getattr(s, name) for s in self.samples])) if self.samples else math.nan
-        )
-
-    @property
-    def hit_rate(self) -> float:
-        """Of neurons; NaN where none are looked for."""
-        hits, misses = self.median("hits"), self.median("misses")
-        return hits / (hits + misses) if hits + misses else math.nan
-
-    @property
-    def rate(self) -> float:
-        """Bytes a second while anything was read; NaN where nothing was."""
-        busy = self.median("busy")
-        return self.median("bytes") / busy if busy else math.nan
-
-
 class Folders:
     """A cache folder for each layout of packed weights, so that none takes another's place; they
     share what is compiled and certified.
@@ -151,7 +125,7 @@ class Folders:
             "packed": self.packed.get(process.layout, ""),
             "alone": subject.alone,
         }
-        answer = child.ask({"open": question})
+        answer = child.ask("open", **question)
         found = About(**{**answer, "notes": tuple(answer["notes"])})
         if found.packed:
             self.packed[process.layout] = found.packed
@@ -168,23 +142,22 @@ def folders() -> Iterator[Folders]:
 
 def child_of(process: Process, kept: Folders) -> Child:
     env = {"ASSAY_CACHE": str(kept.of(process.layout))}
-    return Child("bench.offload.session", env=env, patience=PATIENCE)
+    return Child("bench.offload.runner:Served", env=env, patience=PATIENCE)
 
 
 class Field:
     """The processes of some ways to run a model; a context manager that ends them.
 
-    outcomes   of the ways, in their order
-    notes      what is not as asked for
+    abouts   what each has open, by the way's name
+    notes    what is not as asked for
     """
 
-    def __init__(self, subject: Subject, ways: Sequence[Way], kept: Folders) -> None:
-        self._subject, self._kept, self._resources = subject, kept, ExitStack()
+    def __init__(self, subject: Subject, ways: Sequence[Way], kept: Folders, kind: str) -> None:
+        self._subject, self._kept, self._kind = subject, kept, kind
+        self._resources = ExitStack()
         self._children: dict[Process, Child] = {}
         self._groups: dict[Process, MemoryGroup] = {}
-        self._taken: Counter[str] = Counter()
-        self.outcomes = [Outcome(way) for way in ways]
-        self.notes: list[str] = []
+        self._ways, self.notes = ways, list[str]()
         processes = list(dict.fromkeys(way.process for way in ways))
         try:
             for process in processes:
@@ -192,51 +165,60 @@ class Field:
                     kept.pack(subject, process)
             # first who packs what others read; last who maps a file, which keeps it in memory
             processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
-            abouts = {process: self._open(process) for process in processes}
+            opened = {process: self._open(process) for process in processes}
         except BaseException:
             self._resources.close()
             raise
-        for outcome in self.outcomes:
-            about = abouts[outcome.way.process]
-            if isinstance(about, str):
-                outcome.absent = about
-            else:
-                outcome.about = about
-                self._note(*about.notes)
+        self._opened = {way.name: opened[way.process] for way in ways}
+        self.abouts = {name: one for name, one in self._opened.items() if isinstance(one, About)}
+        for about in self.abouts.values():
+            self._note(*about.notes)
 
-    def race(self, rule: Rule, watch: Callable[[int], None] | None = None) -> list[Outcome]:
-        """Samples of all, in turns, once windows are as full as they get."""
-        for outcome in self.outcomes:
-            for number in range(WARM_UP if outcome.way.process.budget else 0):
-                self._ask(outcome, BEFORE_ALL + number)
-        samplers = {o.way.name: partial(self._sample, o) for o in self.outcomes if not o.absent}
-        race(samplers, rule, watch)
-        return self.outcomes
+    def race(self, rule: Rule, watch: Callable[[int], None] | None = None) -> list[Measurement]:
+        """Rows of all, in turns, once windows are as full as they get."""
+        for way in self._ways:
+            for number in range(WARM_UP if way.process.budget and way.name in self.abouts else 0):
+                with suppress(ChildError):  # it is absent, as the first sample will tell
+                    self._ask(way, BEFORE_ALL + number)
+        raced = Experiment({way.name: self._contender(way) for way in self._ways})
+        return beside_the_disk(raced.run(rule, partial(race, watch=watch)))
 
-    def _sample(self, outcome: Outcome) -> float:
-        """NaN of a way whose process has died."""
-        self._taken[outcome.way.name] += 1
-        found = self._ask(outcome, self._taken[outcome.way.name])
-        if not found:
-            return math.nan
-        outcome.samples.append(found)
-        return found.seconds
+    def _contender(self, way: Way) -> Contender:
+        about, process, subject = self._opened[way.name], way.process, self._subject
+        disk = process.who == DISK
+        row = Measurement(
+            BENCH,
+            way.name,
+            contender=ASSAY if disk else process.who,
+            shape=self._kind,
+            model=subject.path.name,
+            threads=subject.threads,
+            tokens=0 if disk else 1,
+        )
+        if isinstance(about, str):
+            return Contender(row, absent=about)
+        told = settings(process, about)
+        if way.name == IN_MEMORY:
+            told = f"weights={megabytes(subject.weights)}"
+            told += ",budgets=of weights alone" if subject.alone else ""
+        row = replace(row, settings=told)
+        parts = {name: replace(row, phase=name, unit=unit) for name, unit in PARTS.items()}
+        numbers = count(1)
+        return Contender(
+            row, lambda: self._ask(way, next(numbers)), parts, excused=(ChildError, MemoryError)
+        )
 
-    def _ask(self, outcome: Outcome, number: int) -> Sample | None:
+    def _ask(self, way: Way, number: int) -> Sample:
         """A sample on the tokens of this number."""
-        if outcome.absent:
-            return None
         question = {
             "tokens": self._subject.tokens(number),
             "uncounted": self._subject.uncounted,
-            "naive": outcome.way.naive,
+            "naive": way.naive,
         }
-        process = outcome.way.process
         try:
-            return Sample(**self._children[process].ask(question))
+            return Sample(**self._children[way.process].ask("sample", **question))
         except ChildError as error:
-            outcome.absent = self._reason(process, error)
-            return None
+            raise ChildError(self._reason(way.process, error)) from None
 
     def _open(self, process: Process) -> About | str:
         """What it has open, or why it has nothing."""
@@ -278,3 +260,38 @@ class Field:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def beside_the_disk(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows of a race, with the bytes that each way's samples had from disk, and what those take
+    of a disk at its best, read in a row."""
+    moved = {row.test: row.median for row in rows if row.phase == BYTES}
+    disk = next((row for row in rows if row.test == IN_A_ROW and row.samples), None)
+    rates = [moved[IN_A_ROW] / seconds for seconds in disk.samples] if disk else []
+    spread = float(np.subtract(*np.quantile(rates, (0.75, 0.25))) / max(rates)) if disk else 0.0
+    found = []
+    for row in rows:
+        if row.phase == "run" and row.samples:
+            row = replace(row, bytes=moved.get(row.test, 0.0))
+            if disk and row.tokens and row.bytes:
+                seconds = row.bytes / max(rates)
+                row = replace(row, limit="disk", limit_seconds=seconds, limit_spread=spread)
+        found.append(row)
+    return found
+
+
+def settings(process: Process, about: About) -> str:
+    """E.g. budget=1050MiB,resident=861.6MB,streamed=1208.0MB: what it may use, the weights that are
+    in memory, and those that each step reads; of neurons the pool and the share that may stay."""
+    if not process.budget:
+        return f"scattered={process.scattered}" if process.scattered else ""
+    words = [f"budget={megabytes(process.budget)}"]
+    if process.who == ASSAY:
+        words += [f"resident={megabytes(about.resident)}", f"streamed={megabytes(about.streamed)}"]
+    if about.pool:
+        words += [f"pool={megabytes(about.pool)}", f"kept={about.kept:.0%}"]
+    return ",".join(words)
+
+
+def megabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e6:.1f}MB"

@@ -9,10 +9,10 @@ import numpy as np
 from engine.offload.direct_file import PAGE, DirectFile
 from engine.offload.offload import READERS
 from engine.offload.stream import PIECE
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers
-from kernels.cpu.share import pack_words
-from kernels.cpu.streaming import ASKED, LINE, STEP, TURN, turn
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
 
 MEMORY = 2**26  # bytes that are filled again and again: what is in them is nobody's
 CAPACITY = 2**16  # requests at once

@@ -5,16 +5,16 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from bench.child import settle
 from bench.contenders.contender import Contender, Setup
-from bench.contenders.session import settle
 from bench.offload.meter import Meter
 from bench.offload.raw import RawReader
-from bench.offload.way import BEFORE, DISK, LLAMA_CPP, MEANWHILE, NO_WINDOW, About, Process, Sample
+from bench.offload.way import BEFORE, DISK, LLAMA_CPP, NO_WINDOW, About, Process
 from engine.offload.budget import Budget
 from engine.offload.offload import Offload
 
@@ -26,19 +26,23 @@ IO = Path("/proc/self/io")
 QUIET = 0.01  # seconds without a read after which none is on its way
 
 
-class Runner(Protocol):
-    """What one process has open."""
+class Served:
+    """What the child of a way has. Until it is asked to open it, it has loaded next to nothing, so
+    that a limit of memory put on it then is on all that it uses."""
 
-    def about(self) -> dict[str, Any]:
+    def open(self, **way: Any) -> dict[str, Any]:
         """An `About`."""
+        self._runner = opened(**way)
+        return self._runner.about()
 
-    def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
-        """A `Sample` of one step a token, of which the first so many are not counted."""
+    def sample(self, **asked: Any) -> dict[str, Any]:
+        """A `Sample`."""
+        return self._runner.sample(**asked)
 
 
 def opened(
     process: dict[str, Any], model: str, threads: int, context: int, packed: str, alone: bool
-) -> Runner:
+) -> "Runner | Disk":
     """`packed` is the file that the disk reads, and whoever reads all of a model. With `alone` a
     budget is of weights alone, for models that are smaller than the interpreter."""
     wanted, path = Process(**process), Path(model)
@@ -48,7 +52,7 @@ def opened(
     if wanted.who == LLAMA_CPP:
         from bench.contenders.llama_cpp import LlamaCppMapped
 
-        return Peer(LlamaCppMapped(path, setup))
+        return Runner(LlamaCppMapped(path, setup))
     from bench.contenders.assay import Assay
 
     setup = replace(
@@ -62,7 +66,7 @@ def opened(
         ours = Assay(path, setup)
     if offload := ours.engine.model.offload:
         return Streamed(ours, offload, forgets=wanted.window == NO_WINDOW)
-    return Naive(ours, Path(packed)) if packed else Peer(ours)
+    return Naive(ours, Path(packed)) if packed else Runner(ours)
 
 
 def of_weights(total: int, cache: int, step: int) -> Budget:
@@ -70,12 +74,9 @@ def of_weights(total: int, cache: int, step: int) -> Budget:
     return Budget(total, 0, 0, 0)
 
 
-def step(contender: Contender, token: int, position: int) -> None:
-    contender.evaluate(np.array([[token]], np.int32), position)
-
-
-class Peer:
-    """A contender of which the system alone tells what it reads."""
+class Runner:
+    """A contender that takes one step a token, and what counts meanwhile; here the system alone
+    tells what it reads."""
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
@@ -84,66 +85,70 @@ class Peer:
         return asdict(About())
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
-        if naive:
-            raise ValueError("there is no packed file yet that could be read")
+        """A `Sample` of one step a token, of which the first so many are not counted: a token's
+        seconds, with the parts of bench/offload/race.py; of a disk, those of a reading."""
         self._contender.hold(1, 0)
         for i, token in enumerate(tokens[:uncounted]):
-            step(self._contender, token, i)
-        before, started = read_bytes(), time.perf_counter()
+            self.step(token, i, "")
+        before, started = self.counters(), time.perf_counter()
         for i, token in enumerate(tokens[uncounted:], uncounted):
-            step(self._contender, token, i)
-        seconds, count = time.perf_counter() - started, len(tokens) - uncounted
-        found = Sample(seconds / count, (read_bytes() - before) / count)
+            self.step(token, i, naive)
+        seconds = time.perf_counter() - started
+        parts = {name: now - before[name] for name, now in self.counters().items()}
+        self.rest()
+        return sampled(len(tokens) - uncounted, seconds, **parts)
+
+    def step(self, token: int, position: int, naive: str) -> None:
+        if naive:
+            raise ValueError("there is no packed file yet that could be read")
+        self._contender.evaluate(np.array([[token]], np.int32), position)
+
+    def counters(self) -> dict[str, float]:
+        """Parts of a sample, all since the process began."""
+        return {"bytes": read_bytes()}
+
+    def rest(self) -> None:
+        """Use no CPU and no disk any more."""
         settle()
-        return asdict(found)
 
 
-class Naive:
+class Naive(Runner):
     """A model that is all in memory, and may be read from disk again for every step; what is read
     is not what is computed with, which costs as much."""
 
     def __init__(self, contender: Contender, packed: Path) -> None:
-        self._contender, self._reader = contender, RawReader(packed)
+        super().__init__(contender)
+        self._reader, self._waited, self._bytes = RawReader(packed), 0.0, 0
 
     def about(self) -> dict[str, Any]:
         return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))
 
-    def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
-        self._contender.hold(1, 0)
-        for i, token in enumerate(tokens[:uncounted]):
-            step(self._contender, token, i)
-        count, waited, busy = len(tokens) - uncounted, 0.0, self._reader.busy
+    def step(self, token: int, position: int, naive: str) -> None:
+        """What counts as waiting is time in which the disk alone is at work."""
         started = time.perf_counter()
-        for i, token in enumerate(tokens[uncounted:], uncounted):
-            waited += self._step(token, i, naive)
-        seconds = time.perf_counter() - started
-        busy = self._reader.busy - busy
-        settle()
-        n_bytes = self._reader.size if naive else 0
-        return asdict(Sample(seconds / count, n_bytes, busy / count, waited / count))
-
-    def _step(self, token: int, position: int, naive: str) -> float:
-        """Seconds in which the disk alone was at work."""
-        if not naive:
-            step(self._contender, token, position)
-            return 0.0
-        started = time.perf_counter()
-        self._reader.begin()
-        if naive == MEANWHILE:
-            step(self._contender, token, position)
+        if naive:
+            self._reader.begin()
+            self._bytes += self._reader.size
+        if naive != BEFORE:
+            super().step(token, position, "")
             started = time.perf_counter()
-        self._reader.finish()
-        waited = time.perf_counter() - started
+        if naive:
+            self._reader.finish()
+            self._waited += time.perf_counter() - started
         if naive == BEFORE:
-            step(self._contender, token, position)
-        return waited
+            super().step(token, position, "")
+
+    def counters(self) -> dict[str, float]:
+        return {"bytes": self._bytes, "reading": self._reader.busy, "waiting": self._waited}
 
 
-class Streamed:
-    """A model within a budget; one that `forgets` keeps no neuron from step to step."""
+class Streamed(Runner):
+    """A model within a budget; one that `forgets` keeps no neuron from step to step. Uncounted
+    tokens bring the reading ahead to where it stands after every step."""
 
     def __init__(self, contender: Contender, offload: Offload, forgets: bool) -> None:
-        self._contender, self._offload, self._forgets = contender, offload, forgets
+        super().__init__(contender)
+        self._offload, self._forgets, self._meter = offload, forgets, Meter(offload)
 
     def about(self) -> dict[str, Any]:
         offload, neurons = self._offload, self._offload.neurons
@@ -161,32 +166,21 @@ class Streamed:
             )
         return asdict(found)
 
-    def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
-        """The uncounted ones bring the reading ahead to where it stands after every step."""
-        self._contender.hold(1, 0)
-        for i, token in enumerate(tokens[:uncounted]):
-            self._step(token, i)
-        meter, started = Meter(self._offload), time.perf_counter()
-        for i, token in enumerate(tokens[uncounted:], uncounted):
-            self._step(token, i)
-        seconds, count = time.perf_counter() - started, len(tokens) - uncounted
-        found = meter.read(count)
-        every = found.whole
-        self._come_to_rest()
-        return asdict(
-            Sample(
-                seconds / count, found.bytes / count, found.busy / count, every.waited / count,
-                every.hits / count, every.misses / count,
-            )
-        )  # fmt: skip
-
-    def _step(self, token: int, position: int) -> None:
+    def step(self, token: int, position: int, naive: str) -> None:
         if self._forgets and self._offload.neurons:
             self._offload.neurons.window.forget()
-        step(self._contender, token, position)
+        super().step(token, position, naive)
 
-    def _come_to_rest(self) -> None:
-        """Wait for what is read ahead of a next step."""
+    def counters(self) -> dict[str, float]:
+        found = self._meter.read(0)
+        every = found.whole
+        parts = {"bytes": found.bytes, "reading": found.busy, "waiting": every.waited}
+        return parts | (
+            {"found": every.hits, "missed": every.misses} if self._offload.neurons else {}
+        )
+
+    def rest(self) -> None:
+        """Wait for what is read ahead of a next step, too."""
         before = -1
         while (now := self._offload.readers.statistics.bytes) > before:
             before = now
@@ -195,7 +189,7 @@ class Streamed:
 
 
 class Disk:
-    """The disk alone: how fast it can be read."""
+    """The disk alone: how fast it can be read, whatever the tokens."""
 
     def __init__(self, packed: Path, scattered: int) -> None:
         self._reader, self._size = RawReader(packed), scattered
@@ -204,14 +198,19 @@ class Disk:
         return asdict(About(notes=(self._reader.note,) if self._reader.note else ()))
 
     def sample(self, tokens: list[int], uncounted: int, naive: str) -> dict[str, Any]:
-        """Of a reading, whatever the tokens."""
+        """Of a reading, once the readers are awake."""
         self._reader.sequential(AWAKE)
         busy = self._reader.busy
         if self._size:
             n_bytes, seconds = self._reader.scattered(self._size, SCATTERED)
         else:
             n_bytes, seconds = self._reader.sequential(IN_A_ROW)
-        return asdict(Sample(seconds, n_bytes, self._reader.busy - busy, seconds))
+        return sampled(1, seconds, bytes=n_bytes, reading=self._reader.busy - busy)
+
+
+def sampled(tokens: int, seconds: float, **parts: float) -> dict[str, Any]:
+    """A `Sample` of a token, from what so many took together."""
+    return {"seconds": seconds / tokens, "parts": {n: part / tokens for n, part in parts.items()}}
 
 
 def read_bytes() -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from bench.offload.meter import Meter, Reading
 from bench.profile import RULE, ProfileError, check
+from bench.results import Measurement
 from bench.timing import Rule, race
 from engine.engine import Engine
 from engine.sparsity import settings
@@ -21,21 +22,12 @@ UNCOUNTED = 2  # steps after which reading ahead stands where it does after ever
 
 @dataclass(frozen=True, slots=True)
 class StreamedStep:
-    """A step of `tokens` tokens, the last of which sees `context` cells: seconds of each
-    (`samples`), and what all of them together had from disk."""
+    """The row of a step whose last token sees `context` cells, and what all of its samples
+    together had from disk."""
 
-    model: str
-    settings: str
-    tokens: int
+    step: Measurement
     context: int
-    threads: int
-    samples: tuple[float, ...]
     reading: Reading
-
-    @property
-    def seconds(self) -> float:
-        """The median."""
-        return float(np.median(self.samples))
 
 
 def streamed_step(
@@ -75,12 +67,13 @@ def streamed_step(
         reading = meter.read(len(samples))
     finally:
         engine.reset()
-    return StreamedStep(
+    row = Measurement(
+        bench="node",
+        test="step",
         model=model.file.path.stem,
         settings=settings(model.config, model.options.sparse),
         tokens=tokens,
-        context=depth + tokens,
         threads=model.team.n_threads,
         samples=tuple(samples),
-        reading=reading,
     )
+    return StreamedStep(row, depth + tokens, reading)

@@ -1,11 +1,21 @@
-"""The ways in which a model that is larger than memory can be run, and what a run of one gives."""
+"""The ways in which a model that is larger than memory can be run, and which are set against each
+other."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 ASSAY, LLAMA_CPP, DISK = "assay", "llama.cpp", "disk"
 NO_WINDOW = -1
 BEFORE, MEANWHILE = "before", "meanwhile"  # the whole model is read, and a step is done
+
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the weights' bytes, what a budget is
+IN_A_ROW, SCATTERED = "disk, in a row", "disk, a neuron at a time"
+NAIVE, OVERLAPPED, IN_MEMORY = "naive", "naive, overlapped", "in memory"
+STREAMED, HYBRID = "streamed", "hybrid"
+PREDICTOR, WINDOW, BUNDLE = "+ predictor", "+ window", "+ bundle"
+OF_THE_WEIGHTS = "% of the weights"
+OFF, ON = "off", "on"
+CURVE = "curve"  # how the kind of a race over budgets begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +54,6 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A token on average: seconds, bytes from disk, seconds in which any were on their way and in
-    which the step waited for them, neurons found in memory and neurons read. Of a disk, the seconds
-    and bytes of a reading."""
-
-    seconds: float
-    bytes: float
-    busy: float = math.nan
-    waited: float = math.nan
-    hits: float = 0.0
-    misses: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class About:
     """What a process has open: bytes of weights that stay in memory, that are read for every step,
     and of the pool of neurons; the share of neurons that stay there; bytes of one read of a neuron;
@@ -70,3 +66,53 @@ class About:
     neuron: int = 0
     packed: str = ""
     notes: tuple[str, ...] = ()
+
+
+def dense(weights: int, share: float, limited: bool) -> list[Way]:
+    """Of a model of so many bytes: naive loading, weights that stream within a share of them, and
+    llama.cpp under the same limit of memory, where one can be set."""
+    budget = int(share * weights)
+    found = [*_naive(), Way(STREAMED, Process(budget=budget, limited=limited, sparse=OFF))]
+    if limited:
+        found.append(Way(LLAMA_CPP, Process(LLAMA_CPP, budget, limited)))
+    return [*found, _disk(OFF)]
+
+
+def paper(weights: int, share: float, neuron: int) -> list[Way]:
+    """The table of LLM in a flash (arXiv 2312.11514): each way has what the one before it has, and
+    one thing more. `neuron`: bytes of a bundle."""
+    budget = int(share * weights)
+    with_neurons = [
+        Way(PREDICTOR, Process(budget=budget, sparse=ON, window=NO_WINDOW, bundles=False)),
+        Way(WINDOW, Process(budget=budget, sparse=ON, bundles=False)),
+        Way(BUNDLE, Process(budget=budget, sparse=ON)),
+    ]
+    hybrid = Way(HYBRID, Process(budget=budget, sparse=OFF))
+    scattered = Way(SCATTERED, Process(DISK, sparse=ON, scattered=neuron))
+    return [*_naive(), hybrid, *with_neurons, _disk(OFF), scattered]
+
+
+def curve(weights: int, shares: Sequence[float], sparse: str, neuron: int = 0) -> list[Way]:
+    """Streaming at several budgets, with all in memory, and naive loading of all."""
+    found = [Way(at(s), Process(budget=int(s * weights), sparse=sparse)) for s in shares]
+    found += [_naive()[0], Way(IN_MEMORY, Process(sparse=sparse)), _disk(sparse)]
+    if neuron:
+        found.append(Way(SCATTERED, Process(DISK, sparse=sparse, scattered=neuron)))
+    return found
+
+
+def at(share: float) -> str:
+    """What a way at such a budget is called."""
+    return f"{100 * share:.0f}{OF_THE_WEIGHTS}"
+
+
+def _naive() -> list[Way]:
+    """The whole model is in memory, and is read for each step; and it alone."""
+    process = Process(sparse=OFF)
+    return [
+        Way(NAIVE, process, BEFORE), Way(OVERLAPPED, process, MEANWHILE), Way(IN_MEMORY, process)
+    ]  # fmt: skip
+
+
+def _disk(sparse: str) -> Way:
+    return Way(IN_A_ROW, Process(DISK, sparse=sparse))

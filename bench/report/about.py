@@ -2,11 +2,12 @@
 
 from datetime import datetime
 
+import pandas as pd
+
 from bench.report.certified import Standings, on_emulator, passed
-from bench.report.lookup import duels, engine_model, family, kernel, main_duels, sizes, speed
-from bench.report.lookup import ops as ops_of
+from bench.report.lookup import duels, family, faster_cell, main_duels, our_ops
 from bench.report.peers import DEFAULT_PEER
-from bench.report.table import KeyFigure, Section, Table, digits, listed, percent, plural, text
+from bench.report.table import KeyFigure, Section, digits, listed, percent, plural, table, text
 from bench.results import Run
 
 MOST = 4  # key figures of speed
@@ -35,33 +36,32 @@ def facts(run: Run, known: Standings) -> tuple[tuple[str, str], ...]:
     )
 
 
-def key_figures(run: Run, known: Standings) -> tuple[KeyFigure, ...]:
+def key_figures(rows: pd.DataFrame, known: Standings) -> tuple[KeyFigure, ...]:
     """The largest model against llama.cpp, the memory's share in decode, and certificates."""
     found = []
-    chosen = main_duels(duels(run))
-    largest = next((family(d.model)[0] for d in chosen if d.ours), "")
-    mine = [d for d in chosen if d.ours and family(d.model)[0] == largest]
-    fastest = list(dict.fromkeys(d.model for d in mine))[: MOST // 2]
-    for duel in sorted(mine, key=lambda d: fastest.index(d.model) if d.model in fastest else 99):
-        if duel.model not in fastest or duel.ours is None:
-            continue
-        against = duel.against(DEFAULT_PEER)
-        detail = f"no {DEFAULT_PEER} beside it"
-        if against:
-            detail = f"{against.value:.2f}× {DEFAULT_PEER} [{against.low:.2f}, {against.high:.2f}]"
-        rate = speed(duel.ours).value
-        label = f"{duel.model} {duel.test}"
-        found.append(KeyFigure(label, digits(rate), rate, "tokens/s", detail))
-    decode = [
-        m
-        for m in ops_of(run)
-        if m.test == "linear" and sizes(m).get("tokens") == 1 and m.cache == "cold"
-        if m.share and m.limit.startswith("memory")
+    chosen = [duel for duel in main_duels(duels(rows)) if duel.ours]
+    largest = [d for d in chosen if family(d.model)[0] == family(chosen[0].model)[0]]
+    fastest = list(dict.fromkeys(d.model for d in largest))[: MOST // 2]
+    for model in fastest:
+        for duel in (d for d in largest if d.model == model):
+            against = faster_cell(duel.ours, duel.sides.get(DEFAULT_PEER))
+            detail = f"no {DEFAULT_PEER} beside it"
+            if against.value is not None:
+                detail = against.text.replace(" [", f"× {DEFAULT_PEER} [")
+            rate = duel.ours.tokens_per_second if duel.ours else 0.0
+            label = f"{duel.model} {duel.test}"
+            found.append(KeyFigure(label, digits(rate), rate, "tokens/s", detail))
+    decode = our_ops(rows)
+    decode = decode[(decode["test"] == "linear") & (decode["cache"] == "cold")]
+    decode = decode[
+        decode["limit"].str.startswith("memory") & decode["shape"].str.startswith("tokens=1,")
     ]
-    if decode:
-        best = max(decode, key=lambda m: m.share)
-        share = percent(best.reached).text
-        found.append(KeyFigure("Memory bandwidth in decode", share, best.share, "", kernel(best)))
+    if len(decode):
+        best = decode.loc[decode["share"].idxmax()]
+        words = percent(best["reached"]).text
+        found.append(
+            KeyFigure("Memory bandwidth in decode", words, best["share"], "", best["name"])
+        )
     good, able = passed(known)
     words = f"of {able} that this machine can run"
     found.append(KeyFigure("Kernels certified", f"{good:,}", good, "", words))
@@ -82,28 +82,28 @@ def conditions(run: Run) -> Section:
         "System": c.system,
         **{f"{name} version": version for name, version in c.versions.items()},
     }
-    table = Table(
+    conditions_table = table(
         "conditions",
         "What the run ran on",
-        ("Condition", "Value"),
-        tuple((text(name), text(value)) for name, value in rows.items()),
+        rows.items(),
+        {"Condition": lambda item: text(item[0]), "Value": lambda item: text(item[1])},
         top=len(rows),
     )
-    doubted = [(m, m.note or m.impossible) for m in run.measurements if m.samples]
-    rejected = tuple(
-        (
-            text(m.title.replace(engine_model(m.model) + ".gguf", engine_model(m.model))),
-            text("rejected" if m.impossible else "counted", "bad" if m.impossible else ""),
-            text(why),
-        )
-        for m, why in doubted
-        if why
-    )
-    tables = [table]
-    if rejected:
-        caption = "Rejected or remarked upon; what is rejected is in no plot and no other table"
-        columns = ("Measurement", "Verdict", "Why")
-        tables.append(Table("rejected", caption, columns, rejected))
+    doubted = [m for m in run.measurements if m.samples and (m.note or m.impossible)]
+    tables = [conditions_table]
+    if doubted:
+        tables.append(table(
+            "rejected",
+            "Rejected or remarked upon; what is rejected is in no plot and no other table",
+            doubted,
+            {
+                "Measurement": lambda m: text(m.title.replace(".gguf", "")),
+                "Verdict": lambda m: (
+                    text("rejected", "bad") if m.impossible else text("counted")
+                ),
+                "Why": lambda m: text(m.note or m.impossible),
+            },
+        ))  # fmt: skip
     lead = (
         "A figure is the median of at least five samples; sampling went on until the error of that"
         " median was under 1% or a cap was reached. Cold means that buffers were rotated beyond the"

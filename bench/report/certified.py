@@ -10,8 +10,9 @@ from kernels.certificates import Certificate, Key, Store
 from kernels.cuda.device import EMULATED
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
+from kernels.kernel import Kernel
 from kernels.provenance import machine
-from kernels.table import EVERY, KERNELS
+from kernels.table import EVERY, KERNELS, find, of_packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ Standings = Mapping[str, Standing]  # by the kernel's name
 def standings() -> dict[str, Standing]:
     """Of every kernel, here and now."""
     known = Store().load()
-    return {kernel.name: _standing(kernel, known) for kernel in EVERY}
+    return {kernel.name: _standing(kernel, known) for kernel in (*EVERY, *of_packages())}
 
 
 def _standing(kernel: AnyKernel, known: Mapping[str, Certificate]) -> Standing:
@@ -80,11 +81,24 @@ def section(known: Standings, measured_on: str) -> Section:
         " Emulated means that a CUDA kernel was tried on a CPU in a GPU's place, which is never"
         " enough to run on a GPU."
     )
-    tables = (
+    tables = [
         _matrix("matrix", "Certificates, with the worst error over its bound", KERNELS, known),
         _matrix("matrix-cuda", "Those of CUDA kernels", EVERY_CUDA, known),
+        _matrix("matrix-packages", "Those of installed packages", _installed(known), known),
+    ]
+    return Section(
+        "conformance",
+        "Conformance",
+        lead,
+        tables=tuple(table for table in tables if table.rows),
+        notes=tuple(notes),
     )
-    return Section("conformance", "Conformance", lead, tables=tables, notes=tuple(notes))
+
+
+def _installed(known: Standings) -> list[Kernel]:
+    """The kernels of packages whose standing is known."""
+    ours = {kernel.name for kernel in EVERY}
+    return [find(name) for name in known if name not in ours]
 
 
 def _matrix(anchor: str, caption: str, kernels: Sequence[AnyKernel], known: Standings) -> Table:

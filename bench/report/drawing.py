@@ -9,10 +9,12 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bench.report.table import Plot
 
+STYLE = Path(__file__).parent / "page.css"
 WIDE, NARROW = 900, 340  # CSS pixels, a unit of the SVG each
 INK = "#010203"
 GREY = "s7"  # the series colour of what is not a contender: remainders and the like
@@ -30,6 +32,9 @@ NAMES = {
     "avx512_vnni": ("s1", "s"),
     "amx": ("s2", "^"),
     "avx2": ("s5", "v"),
+    "avx512": ("s4", "D"),
+    "avx512_bf16": ("s3", "h"),
+    "amx_bf16": ("s2", "p"),
     "lut_avx512": ("s6", "*"),
     "lut_avx2": ("s6", "X"),
     "scalar": (GREY, "P"),
@@ -97,6 +102,17 @@ def svg(name: str, draw: Callable[[Any], None], width: float, height: float) -> 
         empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=empty)
     return _for_page(file.getvalue(), name)
+
+
+def standalone(drawing: str) -> str:
+    """A page's <svg> as a file of its own, in the page's colours by light."""
+    colours = re.search(r":root \{.*?\}", STYLE.read_text(), re.DOTALL)
+    assert colours
+    style = "svg { color: var(--ink); background: var(--paper); font-family: sans-serif; }"
+    head = '<svg xmlns="http://www.w3.org/2000/svg"'
+    return drawing.replace("<svg", head, 1).replace(
+        ">", f">\n<style>\n{colours[0]}\n{style}\n</style>", 1
+    )
 
 
 def axes_at(figure: Any, left: float, top: float, width: float, height: float) -> Any:

@@ -1,25 +1,57 @@
-"""What a run holds, as the report's sections ask for it."""
+"""What a run holds, as the report's sections ask for it: frames of its measurements, a row each."""
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
+import pandas as pd
 
+from bench import frames
 from bench.contenders.contender import OURS
 from bench.ratio import Ratio, ratio
 from bench.report.plots import Mark
-from bench.results import Measurement, Run
+from bench.report.table import NONE, Cell
+from bench.results import Run
 
 BATCHED = re.compile(r"pp(\d+)\+tg(\d+) x(\d+)(?: (prompt|generation))?")
 _RATED = re.compile(r"(pp|tg)(\d+)(?: @ d(\d+))?")
 _FORMAT = re.compile(r"(.+?)[-._]((?:iq|q)\d\w*|b?f16|f32)", re.IGNORECASE)
+Measured = Any  # a row of such a frame
 
 
-def engine_model(name: str) -> str:
-    """A model's file, without what every such file's name ends with."""
-    return name.removesuffix(".gguf")
+def rows_of(runs: Sequence[Run]) -> pd.DataFrame:
+    """Of these runs all that machines can have given. `name` is a kernel's, as linear avx2 Q4_0;
+    `size` its shape as people write it; a model goes by its file without the ending."""
+    rows = frames.measured(runs)
+    rows["name"] = [
+        " ".join(filter(None, row)) for row in rows[["test", "variant", "format"]].values
+    ]
+    rows["size"] = rows["shape"].map(product)
+    rows["model"] = rows["model"].str.removesuffix(".gguf")
+    return rows[rows["impossible"] == ""]
+
+
+def present(rows: pd.DataFrame, **wanted: object) -> pd.DataFrame:
+    """Those with samples whose fields have these values."""
+    found = rows["median"].notna()
+    for name, value in wanted.items():
+        found &= rows[name] == value
+    return rows[found]
+
+
+def our_ops(rows: pd.DataFrame, phase: str = "run") -> pd.DataFrame:
+    """Our kernels alone, in one phase."""
+    return present(rows, bench="op", contender=OURS, phase=phase)
+
+
+def largest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each kernel the case that moves most bytes, cold before hot; most bytes first."""
+    ordered = rows.assign(cold=rows["cache"] == "cold").sort_values(
+        ["cold", "bytes"], ascending=False, kind="stable"
+    )
+    return ordered.drop_duplicates("name").sort_values("bytes", ascending=False, kind="stable")
 
 
 def family(model: str) -> tuple[str, str]:
@@ -28,41 +60,58 @@ def family(model: str) -> tuple[str, str]:
     return (found[1], found[2].upper()) if found else (model, "")
 
 
-def possible(run: Run) -> Run:
-    """Without the measurements that no machine can have given."""
-    sound = tuple(m for m in run.measurements if not m.impossible)
-    return replace(run, measurements=sound)
-
-
-def present(ms: Iterable[Measurement]) -> list[Measurement]:
-    """Those with samples."""
-    return [m for m in ms if m.samples]
-
-
-def mark(m: Measurement, amount: float) -> Mark:
-    """How much of something a second: at the median, and the quartiles."""
-    high, low = np.quantile(m.samples, (0.25, 0.75))
-    return Mark(amount / m.median, amount / float(low), amount / float(high))
-
-
-def speed(m: Measurement) -> Mark:
-    """Tokens a second."""
-    return mark(m, m.tokens)
-
-
-def gflops(m: Measurement) -> float:
-    return m.operations / m.median / 1e9
-
-
-def gigabytes(m: Measurement) -> float:
-    """A second."""
-    return m.bytes / m.median / 1e9
-
-
-def sizes(m: Measurement) -> dict[str, int]:
+def sizes(shape: str) -> dict[str, int]:
     """The shape's axes; nothing of a shape that is none, as a node's label."""
-    pairs = [word.partition("=") for word in m.shape.split(",")]
+    pairs = [word.partition("=") for word in shape.split(",")]
     return {axis: int(size) for axis, _, size in pairs if size.isdigit()}
+
+
+def product(shape: str) -> str:
+    """Of a product tokens × hidden → out, else the sizes by name."""
+    s = sizes(shape)
+    if list(s) == ["tokens", "hidden", "out"]:
+        return f"{s['tokens']} × {s['hidden']} → {s['out']}"
+    defaults = ("sequences=1", "windowed=0", "alibi=0", "softcapped=0")  # plain attention
+    return " ".join(word for word in shape.split(",") if word not in defaults)
+
+
+def mark(row: Measured, amount: float) -> Mark:
+    """How much of something a second: at the median, and the quartiles."""
+    return Mark(amount / row.median, amount / row.high, amount / row.low)
+
+
+def faster(row: Measured, other: Measured) -> Ratio:
+    """How many times as fast a measurement is as another one."""
+    return ratio(other.samples, row.samples, together=int(in_turns(row, other)))
+
+
+def in_turns(row: Measured, other: Measured) -> bool:
+    return bool(row.rivals) and row.rivals == other.rivals
+
+
+def times(found: Ratio | None) -> Cell:
+    """E.g. 2.00 [1.95, 2.03]."""
+    if not found:
+        return NONE
+    return Cell(f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]", found.value)
+
+
+def share(found: Ratio | None) -> Cell:
+    """E.g. 91% [89%, 92%]."""
+    if not found:
+        return NONE
+    return Cell(f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}]", found.value)
+
+
+def faster_cell(row: Measured | None, other: Measured | None) -> Cell:
+    """The same of two measurements; of those that took no turns it is marked."""
+    if row is None or other is None or not row.samples or not other.samples:
+        return NONE
+    found = faster(row, other)
+    tone = ("good" if found.value > 1 else "bad") if found.significant else ""
+    if in_turns(row, other):
+        return Cell(times(found).text, found.value, tone=tone)
+    return Cell(times(found).text + " †", found.value, "not measured in turns", tone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +123,8 @@ class Rated:
     depth: int
 
     @classmethod
-    def of(cls, m: Measurement) -> "Rated | None":
-        found = _RATED.fullmatch(m.test) if m.bench == "engine" else None
+    def of(cls, test: str) -> "Rated | None":
+        found = _RATED.fullmatch(test)
         return cls(found[1], int(found[2]), int(found[3] or 0)) if found else None
 
 
@@ -87,96 +136,47 @@ class Duel:
     test: str
     rated: Rated
     threads: int
-    sides: dict[str, Measurement]
+    sides: dict[str, Measured]
 
     @property
-    def ours(self) -> Measurement | None:
+    def ours(self) -> Measured | None:
         found = self.sides.get(OURS)
         return found if found and found.samples else None
 
-    def against(self, peer: str) -> Ratio | None:
-        """Our speed over the peer's, where both have samples."""
-        other = self.sides.get(peer)
-        if not self.ours or not other or not other.samples:
-            return None
-        turns = bool(other.rivals) and other.rivals == self.ours.rivals
-        return ratio(other.samples, self.ours.samples, together=int(turns))
+    @property
+    def fastest(self) -> float:
+        """Tokens a second of whoever has most."""
+        rates = [side.tokens_per_second for side in self.sides.values() if side.samples]
+        return max(rates, default=0.0)
 
 
-def duels(run: Run) -> list[Duel]:
+def duels(rows: pd.DataFrame) -> list[Duel]:
     """All pp and tg tests, generation first; the largest family first (the slowest at generating:
     it reads the most a token), its fastest format first."""
-    found: dict[tuple[str, str, int], Duel] = {}
-    for m in run.measurements:
-        rated = Rated.of(m)
-        if rated:
-            model = engine_model(m.model)
-            duel = Duel(model, m.test, rated, m.threads, {})
-            found.setdefault((model, m.test, m.threads), duel).sides[m.contender] = m
+    found = []
+    engine = rows[rows["bench"] == "engine"]
+    for (model, test, threads), group in engine.groupby(["model", "test", "threads"], sort=False):
+        if rated := Rated.of(test):
+            sides = {side.contender: side for side in group.itertuples()}
+            found.append(Duel(model, test, rated, int(threads), sides))
     paces: dict[str, float] = {}  # of a family's generation, the slowest
-    for duel in found.values():
+    for duel in found:
         if duel.rated.kind == "tg":
             name = family(duel.model)[0]
-            paces[name] = min(paces.get(name, math.inf), _fastest(duel))
-    return sorted(
-        found.values(),
-        key=lambda d: (
-            d.rated.kind != "tg", paces.get(family(d.model)[0], math.inf), -_fastest(d),
-            d.rated.depth, -d.rated.tokens, -d.threads,
-        ),
-    )  # fmt: skip
+            paces[name] = min(paces.get(name, math.inf), duel.fastest)
 
+    def place(duel: Duel) -> tuple[object, ...]:
+        rated, pace = duel.rated, paces.get(family(duel.model)[0], math.inf)
+        return rated.kind != "tg", pace, -duel.fastest, rated.depth, -rated.tokens, -duel.threads
 
-def _fastest(duel: Duel) -> float:
-    sides = [m for m in duel.sides.values() if m.samples]
-    return max((speed(m).value for m in sides), default=0.0)
+    return sorted(found, key=place)
 
 
 def main_duels(found: Sequence[Duel]) -> list[Duel]:
     """One test of each kind and model: after no tokens, the longest, on most threads."""
     best: dict[tuple[str, str], Duel] = {}
-    for duel in found:
-        key = (duel.model, duel.rated.kind)
-        known = best.get(key)
-        if duel.rated.depth == 0 and (known is None or _weight(duel) > _weight(known)):
-            best[key] = duel
-    return list(best.values())
-
-
-def _weight(duel: Duel) -> tuple[int, int]:
-    return duel.threads, duel.rated.tokens
-
-
-def peers(ms: Iterable[Measurement]) -> list[str]:
-    """Everyone but us, in order of appearance."""
-    return list(dict.fromkeys(m.contender for m in ms if m.contender != OURS))
-
-
-def ops(run: Run, phase: str = "run") -> list[Measurement]:
-    """Our kernels alone, in one phase."""
-    mine = [m for m in run.measurements if m.bench == "op" and m.contender == OURS]
-    return [m for m in present(mine) if m.phase == phase]
-
-
-def kernel(m: Measurement) -> str:
-    """linear avx512_vnni Q4_0."""
-    return " ".join(filter(None, (m.test, m.variant, m.format)))
-
-
-def largest(ms: Iterable[Measurement]) -> list[Measurement]:
-    """Of each kernel the case that moves most bytes, cold before hot; most bytes first."""
-    best: dict[str, Measurement] = {}
-    for m in ms:
-        known = best.get(kernel(m))
-        if known is None or (m.cache == "cold", m.bytes) > (known.cache == "cold", known.bytes):
-            best[kernel(m)] = m
-    return sorted(best.values(), key=lambda m: -m.bytes)
-
-
-def shape(m: Measurement) -> str:
-    """Of a product tokens × hidden → out, else the sizes by name."""
-    s = sizes(m)
-    if list(s) == ["tokens", "hidden", "out"]:
-        return f"{s['tokens']} × {s['hidden']} → {s['out']}"
-    defaults = ("sequences=1", "windowed=0", "alibi=0", "softcapped=0")  # plain attention
-    return " ".join(word for word in m.shape.split(",") if word not in defaults)
+    for duel in sorted(found, key=lambda d: (-d.threads, -d.rated.tokens)):
+        if duel.rated.depth == 0:
+            best.setdefault((duel.model, duel.rated.kind), duel)
+    chosen = set(map(id, best.values()))
+    return [duel for duel in found if id(duel) in chosen]

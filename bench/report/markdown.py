@@ -1,6 +1,11 @@
-"""The report as Markdown, for a README or a pull request: its tables, the first rows of each."""
+"""Sections as Markdown, for a README or a pull request: their tables, the first rows of each."""
 
-from bench.report.table import Cell, Report, Section, Table
+from datetime import date
+from pathlib import Path
+
+from bench.conditions import Conditions
+from bench.report.drawing import standalone
+from bench.report.table import Report, Section, Table
 
 LEFT_OUT = ("conformance", "planted")  # long, and of the machine rather than of the run
 
@@ -13,12 +18,32 @@ def markdown(report: Report) -> str:
         lines += ["", f"**{report.warning}**"]
     for section in report.sections:
         if section.tables and section.anchor not in LEFT_OUT:
-            lines += ["", *_section(section)]
+            lines += ["", f"## {section.title}", "", *_section(section)]
     return "\n".join(lines) + "\n"
 
 
+def write_page(section: Section, about: Conditions, out: Path) -> None:
+    """A section as a page of its own: where and when it was measured, whether that is doubtful,
+    and its plots as files beside it."""
+    versions = ", ".join(f"{n} {v}" for n, v in about.versions.items() if n != "assay")
+    lines = [
+        f"# {section.title}",
+        "",
+        f"{about.device}, {date.today():%-d %B %Y}, commit {about.commit[:7] or 'unknown'};"
+        f" {about.system}; {versions}.",
+        *(["", f"**Measured on {about.busy}: doubtful.**"] if about.busy else []),
+        "",
+        *_section(section),
+    ]
+    for plot in section.plots:
+        name = f"{out.stem}-{plot.anchor.removeprefix('plot-')}.svg"
+        (out.parent / name).write_text(standalone(plot.wide))
+        lines += ["", f"![{_plain(plot.caption)}]({name})"]
+    out.write_text("\n".join(lines) + "\n")
+
+
 def _section(section: Section) -> list[str]:
-    lines = [f"## {section.title}", "", _plain(section.lead)]
+    lines = [_plain(section.lead)]
     for table in section.tables:
         lines += ["", f"{_plain(table.caption)}:", "", *table_lines(table)]
         if table.folded:
@@ -32,19 +57,8 @@ def table_lines(table: Table) -> list[str]:
     """GitHub's kind of table; figures stand to the right."""
     rows = table.rows[: table.top] if table.folded else table.rows
     rule = ["---:" if numeric else "---" for numeric in table.numeric]
-    return [
-        _line([_plain(name) for name in table.columns]),
-        _line(rule),
-        *(_line([_cell(cell) for cell in row]) for row in rows),
-    ]
-
-
-def _line(words: list[str]) -> str:
-    return f"| {' | '.join(words)} |"
-
-
-def _cell(cell: Cell) -> str:
-    return _plain(cell.text)
+    cells = [[_plain(cell.text) for cell in row] for row in rows]
+    return [f"| {' | '.join(line)} |" for line in (map(_plain, table.columns), rule, *cells)]
 
 
 def _plain(words: str) -> str:

@@ -1,78 +1,177 @@
 """The section on models that run within a budget of memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from bench.offload.contest import BENCH, TOGETHER
-from bench.offload.contests import IN_A_ROW, NAIVE, SCATTERED
-from bench.ratio import ratio
-from bench.report.lookup import engine_model, gigabytes
-from bench.report.table import (
-    NONE,
-    Cell,
-    Row,
-    Section,
-    Table,
-    digits,
-    number,
-    percent,
-    plural,
-    text,
+import numpy as np
+import pandas as pd
+
+from bench.offload.race import BENCH, BYTES, FOUND, MISSED, READING, WAITING
+from bench.offload.way import (
+    CURVE,
+    IN_A_ROW,
+    IN_MEMORY,
+    LLAMA_CPP,
+    NAIVE,
+    OF_THE_WEIGHTS,
+    OVERLAPPED,
+    SCATTERED,
 )
-from bench.results import Measurement, Run
+from bench.ratio import Ratio, ratio
+from bench.report.lookup import share, times
+from bench.report.plots import Line, Mark, panels
+from bench.report.table import Column, Plot, Section, Table, number, percent, plural, table, text
 
 DISKS = {IN_A_ROW: "in a row", SCATTERED: "a neuron at a time"}
-TITLE = "Models within a budget of memory"
+TOGETHER = 3  # rounds that are drawn as one
+TITLE = "Models within a memory budget"
 LEAD = (
-    "Steps of one token, all ways of a table in turns. Naive reads the whole model for each token"
-    " and then computes. A ratio above 1 means fewer milliseconds than that, in brackets its 95%"
-    " bootstrap interval. Bytes are those that came from disk; the last column is what these would"
-    " take at the disk's best, as a share of the time taken."
+    "Steps of one token, all ways of a table in turns, each in a process of its own; medians, and"
+    " ratios with their 95% bootstrap intervals. Naive reads the whole model past the page cache"
+    " for each token and then computes; overlapped does both at once. A ratio above 1 means fewer"
+    " milliseconds than that. Bytes are those that came from disk, GB/s are of the time in which"
+    " any were read, and “of the disk” is beside reading the same file in a row, by the same"
+    " readers, in turns."
 )
-COLUMNS = ("Way", "Budget", "ms a token", f"Times {NAIVE}", "MB a token", "Of the disk")
 
 
-def section(run: Run) -> Section:
-    """A table for each race: its ways, and below it what the disk gave."""
-    races: dict[str, list[Measurement]] = {}
-    for m in run.measurements:
-        if m.bench == BENCH:
-            races.setdefault(m.rivals, []).append(m)
-    tables = tuple(_table(i, ways) for i, ways in enumerate(races.values()))
-    notes = tuple(note for ways in races.values() for note in _notes(ways))
-    return Section("offload", TITLE, LEAD, tables=tables, notes=notes)
-
-
-def _table(number: int, ways: Sequence[Measurement]) -> Table:
-    naive = next((m for m in ways if m.test == NAIVE and m.samples), None)
-    rows = tuple(_row(m, naive) for m in ways if m.test not in DISKS and m.samples)
-    caption = f"{_name(ways)}, on {plural(ways[0].threads, 'thread')}"
-    return Table(f"offload-{number}", caption, COLUMNS, rows, top=len(rows))
-
-
-def _row(m: Measurement, naive: Measurement | None) -> Row:
-    settings = dict(word.split("=", 1) for word in m.settings.split(",") if "=" in word)
-    times = NONE
-    if naive and m is not naive:
-        found = ratio(naive.samples, m.samples, together=TOGETHER)
-        times = Cell(f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]", found.value)
-    return (
-        text(m.test, note=m.settings),
-        text(settings.get("budget", "")),
-        number(1e3 * m.median),
-        times,
-        number(m.bytes / 1e6) if m.bytes else NONE,
-        percent(m.reached) if m.share else NONE,
+def section(rows: pd.DataFrame) -> Section:
+    """A table for each race: its ways, and below it what the disk gave; a plot for each curve."""
+    mine = rows[rows["bench"] == BENCH]
+    races = [Race(part) for _, part in mine.groupby("rivals", sort=False)]
+    tables = tuple(race.table(f"offload-{i}") for i, race in enumerate(races))
+    plots = tuple(
+        race.plot(f"plot-offload-{i}")
+        for i, race in enumerate(races)
+        if race.kind.startswith(CURVE) and race.budgets
     )
+    notes = tuple(note for race in races for note in race.notes())
+    return Section("offload", TITLE, LEAD, plots, tables, notes)
 
 
-def _notes(ways: Sequence[Measurement]) -> list[str]:
-    """Who is absent, and how fast the disk is."""
-    told = [f"{DISKS[m.test]} at {digits(gigabytes(m))} GB/s" for m in ways if m.test in DISKS]
-    disk = [f"{_name(ways)}: the disk reads {' and '.join(told)}."] if told else []
-    absent = [m for m in ways if not m.samples and m.test not in DISKS]
-    return disk + [f"{_name(ways)}: {m.test} is absent: {m.note}." for m in absent]
+class Race:
+    """The rows of ways that took turns."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        first = rows.iloc[0]
+        self.kind, self.name = first["shape"], f"{first['model']}: {first['shape']}"
+        self._threads = int(first["threads"])
+        self.ways = rows[(rows["phase"] == "run") & ~rows["test"].isin(list(DISKS))]
+        self._parts = {(row.test, row.phase): np.array(row.samples) for row in rows.itertuples()}
+        for row in rows[rows["bytes"] > 0].itertuples():  # all that earlier runs say of them
+            self._parts.setdefault((row.test, BYTES), np.full(len(row.samples), row.bytes))
+
+    def samples(self, way: str, part: str = "run") -> np.ndarray[Any, Any]:
+        """Of a way's token, none where it has no such part."""
+        return self._parts.get((way, part), np.array([]))
+
+    def median(self, way: str, part: str = "run") -> float:
+        found = self.samples(way, part)
+        return float(np.median(found)) if len(found) else np.nan
+
+    def faster(self, way: str, than: str) -> Ratio | None:
+        """How many times as fast a way is as another."""
+        other, own = self.samples(than), self.samples(way)
+        if way == than or not len(other) or not len(own):
+            return None
+        return ratio(other, own, together=TOGETHER)
+
+    def of_disk(self, way: str, part: str) -> Ratio | None:
+        """Bytes a second, of all the time or while any were read, as a share of what the disk gave
+        in turns with it, read in a row."""
+        moved, taken = self.samples(way, BYTES), self.samples(way, part)
+        disk, best = self.samples(IN_A_ROW, BYTES), self.samples(IN_A_ROW)
+        if not len(disk) or len(moved) != len(taken) or not (moved * taken).any():
+            return None
+        some = (moved > 0) & (taken > 0)
+        return ratio(best / disk, taken[some] / moved[some], together=TOGETHER)
+
+    def table(self, anchor: str) -> Table:
+        """A row for each way; columns that nobody has are left out."""
+
+        def middle(part: str, unit: float) -> Column:
+            return lambda way: number(self.median(way.test, part) / unit)
+
+        def beside(other: str) -> Column:
+            return lambda way: times(self.faster(way.test, other))
+
+        def of_disk(part: str) -> Column:
+            return lambda way: share(self.of_disk(way.test, part))
+
+        caption = f"{self.name}, on {plural(self._threads, 'thread')}"
+        rows = self.ways[self.ways["median"].notna()].itertuples()
+        columns: dict[str, Column] = {
+            "Way": lambda way: text(way.test, note=way.settings),
+            "Budget": lambda way: text(_settings(way).get("budget", "")),
+            "ms a token": middle("run", 1e-3),
+            f"Times {NAIVE}": beside(NAIVE),
+            f"Times {OVERLAPPED}": beside(OVERLAPPED),
+            f"Times {LLAMA_CPP}": beside(LLAMA_CPP),
+            "MB a token": middle(BYTES, 1e6),
+            "GB/s reading": lambda way: number(
+                self.median(way.test, BYTES) / (self.median(way.test, READING) or np.nan) / 1e9
+            ),
+            "ms reading": middle(READING, 1e-3),
+            "ms waiting": middle(WAITING, 1e-3),
+            "Of the disk, reading": of_disk(READING),
+            "Of the disk, always": of_disk("run"),
+            "Neurons found": lambda way: percent(self.hit_rate(way.test)),
+        }
+        return table(anchor, caption, rows, columns, top=len(self.ways)).with_what_there_is()
+
+    def hit_rate(self, way: str) -> float:
+        """Of neurons; NaN where none are looked for."""
+        hits, misses = self.median(way, FOUND), self.median(way, MISSED)
+        return hits / (hits + misses) if hits + misses > 0 else np.nan
+
+    @property
+    def budgets(self) -> list[str]:
+        """The ways that are budgets of a curve and were measured."""
+        named = [way for way in self.ways["test"] if OF_THE_WEIGHTS in way]
+        return [way for way in named if len(self.samples(way))]
+
+    def bound(self, way: str, disk: str) -> float:
+        """Seconds that no token can beat which needs as many bytes of this disk as a way's do, and
+        to be computed."""
+        best = (self.samples(disk, BYTES) / self.samples(disk)).max()
+        return float(np.nanmax([self.median(way, BYTES) / best, self.median(IN_MEMORY)]))
+
+    def plot(self, anchor: str) -> Plot:
+        """Tokens a second by budget, beside what the bytes and the disk allow."""
+        ways = self.budgets
+        x = tuple(float(way.partition("%")[0]) for way in ways)
+        marks = []
+        for way in ways:
+            high, low = np.quantile(self.samples(way), (0.25, 0.75))
+            marks.append(Mark(1 / self.median(way), 1 / low, 1 / high))
+        lines = [Line("measured", x, tuple(marks))]
+        for disk, how in DISKS.items():
+            if len(self.samples(disk)):
+                allowed = [1 / self.bound(way, disk) for way in ways]
+                marked = tuple(Mark(speed, speed, speed) for speed in allowed)
+                lines.append(Line(f"what the bytes allow, read {how}", x, marked))
+        caption = f"{self.name}: tokens a second by budget, higher is better"
+        titled = {"tokens a second": lines}
+        ticks = {share: f"{share:g}" for share in x}
+        return panels(anchor, caption, titled, "budget, % of the weights' bytes", ticks)
+
+    def notes(self) -> list[str]:
+        """How fast the disk is, what each way has in memory, who is absent."""
+        told = []
+        for disk, how in DISKS.items():
+            if len(taken := self.samples(disk)):
+                rates = self.samples(disk, BYTES) / taken / 1e9
+                spread = f"[{rates.min():.2f}, {rates.max():.2f}]"
+                told.append(f"{how} at {np.median(rates):.2f} GB/s {spread}")
+        notes = [f"{self.name}: the disk reads {' and '.join(told)}."] if told else []
+        for way in self.ways.itertuples():
+            if not way.samples:
+                notes.append(f"{self.name}: {way.test} is absent: {way.note}.")
+            elif way.settings:
+                words = way.settings.replace(",", ", ").replace("=", " ")
+                notes.append(f"{self.name}: {way.test}: {words}.")
+        return notes
 
 
-def _name(ways: Sequence[Measurement]) -> str:
-    """The model, and what was raced."""
-    return f"{engine_model(ways[0].model)}: {ways[0].shape}"
+def _settings(way: Any) -> Mapping[str, str]:
+    return dict(word.split("=", 1) for word in way.settings.split(",") if "=" in word)

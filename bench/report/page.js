@@ -24,3 +24,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+// What is searched for stays in the tables; long ones are opened while there is a search.
+const search = document.querySelector("#search");
+search.addEventListener("input", () => {
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of document.querySelectorAll("tbody tr")) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+  }
+  for (const details of document.querySelectorAll("details")) details.open = words.length > 0;
+});

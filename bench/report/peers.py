@@ -1,240 +1,233 @@
 """Sections on the engine as a whole: its speed, and that of its peers."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from bench.contenders.contender import FAST
+import numpy as np
+import pandas as pd
+
+from bench.contenders.contender import FAST, OURS
 from bench.report.drawing import label
 from bench.report.lookup import (
     BATCHED,
     Duel,
+    Measured,
     duels,
-    engine_model,
     family,
+    faster_cell,
     main_duels,
-    peers,
+    mark,
     present,
-    speed,
 )
 from bench.report.plots import Mark, bars
 from bench.report.table import (
     NONE,
     Cell,
+    Column,
     Plot,
-    Row,
     Section,
     Table,
     count,
     digits,
+    duration,
     number,
     percent,
+    table,
     text,
     time,
 )
-from bench.results import Measurement, Run
 
 KINDS = {"tg": "Generation", "pp": "Prompt"}
 DEFAULT_PEER = "llama.cpp"
+LEAD = (
+    "Tokens a second at the median; a ratio above 1 means that Assay is faster. In brackets is"
+    " its 95% bootstrap interval. All who are named in a row took turns within one run, unless"
+    " a ratio is marked †. Bars end at the median, whiskers at the quartiles."
+)
+ENGINE_LEAD = (
+    "What starting costs, and how speed changes with the prompt's length, the context that is"
+    " there already, the number of sequences and of threads."
+)
 
 
-def section(run: Run) -> Section:
+def section(rows: pd.DataFrame) -> Section:
     """Every test in which a peer took part, or should have."""
-    found = duels(run)
-    plots = [
-        plot
-        for kind, title in KINDS.items()
-        for plot in _plot(kind, title, [d for d in main_duels(found) if d.rated.kind == kind])
-    ]
-    who = peers(m for duel in found for m in duel.sides.values())
-    raced = {who for duel in found for who, m in duel.sides.items() if m.samples} - {FAST}
-    rows = []
-    for duel in found:
-        row = [
-            text(duel.model), text(duel.test), count(duel.threads), _speed(duel.ours),
-        ]  # fmt: skip
-        for peer in who:
-            row += [_speed(duel.sides.get(peer))]
-            row += [_ratio(duel, peer)] if peer in raced else []
-        rows.append(tuple(row))
-    columns = ["Model", "Test", "Threads", "Assay"]
+    found = duels(rows)
+    who = list(dict.fromkeys(name for duel in found for name in duel.sides if name != OURS))
+    raced = {name for duel in found for name, m in duel.sides.items() if m.samples} - {FAST}
+    columns: dict[str, Column] = {
+        "Model": lambda duel: text(duel.model),
+        "Test": lambda duel: text(duel.test),
+        "Threads": lambda duel: count(duel.threads),
+        "Assay": lambda duel: _speed(duel.ours),
+    }
     for peer in who:
-        columns += [peer, f"Assay ÷ {peer}"] if peer in raced else [label(peer)]
-    caption = "Tokens a second, by model and test"
-    table = Table("peers", caption, tuple(columns), tuple(rows), top=16)
+        name = peer if peer in raced else label(peer)
+        columns[name] = partial(_speed_of, peer)
+        if peer in raced:
+            columns[f"Assay ÷ {peer}"] = partial(_ratio, peer)
+    made = table("peers", "Tokens a second, by model and test", found, columns, top=16)
+    tables = (made.on_threads(),) if found else ()
     return Section(
-        "peers",
-        "Speed against peers",
-        "Tokens a second at the median; a ratio above 1 means that Assay is faster. In brackets is"
-        " its 95% bootstrap interval. All who are named in a row took turns within one run, unless"
-        " a ratio is marked †. Bars end at the median, whiskers at the quartiles.",
-        tuple(plots),
-        (table.on_threads(),) if rows else (),
-        absences(run),
-    )
+        "peers", "Speed against peers", LEAD, plot("pp", found), tables, absences(rows)
+    )  # fmt: skip
 
 
-def _plot(kind: str, title: str, some: Sequence[Duel]) -> list[Plot]:
+def plot(kind: str, found: Sequence[Duel]) -> tuple[Plot, ...]:
+    """Everyone at the main tests of a kind, tg or pp."""
     parts: dict[str, dict[str, dict[str, Mark]]] = {}
-    for duel in some:
-        marks = {name: speed(m) for name, m in duel.sides.items() if m.samples}
-        if marks:
+    for duel in main_duels(found):
+        sides = {name: m for name, m in duel.sides.items() if m.samples}
+        if sides and duel.rated.kind == kind:
             name, stored = family(duel.model)
             group = ", ".join(filter(None, (stored, duel.test)))
+            marks = {name: mark(m, m.tokens) for name, m in sides.items()}
             parts.setdefault(name, {})[group] = marks
-    if not parts:
-        return []
-    caption = f"{title}: tokens a second, median and quartiles; longer is better"
-    return [bars(f"plot-{kind}", caption, parts, "tokens/s")]
+    caption = f"{KINDS[kind]}: tokens a second, median and quartiles; longer is better"
+    return (bars(f"plot-{kind}", caption, parts, "tokens/s"),) if parts else ()
 
 
-def _speed(m: Measurement | None) -> Cell:
+def _speed(m: Measured | None) -> Cell:
     if m is None:
         return NONE
     if not m.samples:
         return Cell("absent", None, m.note, "quiet")
     note = "; ".join(filter(None, (f"{len(m.samples)} samples", m.settings, m.note)))
-    return number(speed(m).value, note=note)
+    return number(m.tokens_per_second, note=note)
 
 
-def _ratio(duel: Duel, peer: str) -> Cell:
-    found = duel.against(peer)
-    if found is None or duel.ours is None:
-        return NONE
-    shared = duel.ours.rivals and duel.ours.rivals == duel.sides[peer].rivals
-    tone = ("good" if found.value > 1 else "bad") if found.significant else ""
-    words = f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" + ("" if shared else " †")
-    return Cell(words, found.value, "" if shared else "not measured in turns", tone)
+def _speed_of(peer: str, duel: Duel) -> Cell:
+    return _speed(duel.sides.get(peer))
 
 
-def absences(run: Run) -> tuple[str, ...]:
+def _ratio(peer: str, duel: Duel) -> Cell:
+    return faster_cell(duel.ours, duel.sides.get(peer))
+
+
+def absences(rows: pd.DataFrame) -> tuple[str, ...]:
     """Who did not take part, and why, once for each reason."""
-    absent = [m for m in run.measurements if m.bench == "engine" and not m.samples]
-    reasons = dict.fromkeys((m.contender, m.note or "no reason was noted") for m in absent)
-    return tuple(f"{who} is absent: {why}." for who, why in reasons)
-
-
-def headline(run: Run) -> Table:
-    """The one table to quote: the longest plain tests of every model."""
-    found = main_duels(duels(run))
-    shares = {(d.model, d.test): _memory_share(run, d) for d in found}
-    columns = ["Model", "Test", "Assay", DEFAULT_PEER, "Ratio"]
-    columns += ["Memory bandwidth"] if any(shares.values()) else []
-    rows: list[Row] = []
-    for duel in sorted(found, key=lambda d: d.rated.kind != "pp"):
-        row = [
-            text(duel.model), text(duel.test), _speed(duel.ours),
-            _speed(duel.sides.get(DEFAULT_PEER)), _ratio(duel, DEFAULT_PEER),
-        ]  # fmt: skip
-        if any(shares.values()):
-            share = shares[duel.model, duel.test]
-            row.append(percent(share, "of what memory allows") if share else NONE)
-        rows.append(tuple(row))
-    caption = "Tokens a second; ratio with its 95% interval"
-    return Table("headline", caption, tuple(columns), tuple(rows), top=24)
-
-
-def _memory_share(run: Run, duel: Duel) -> float:
-    """Of the memory's bandwidth while generating: the test's own, or that of the profiled step."""
-    if duel.rated.kind != "tg" or duel.ours is None:
-        return 0.0
-    steps = [
-        m
-        for m in present(run.measurements)
-        if (m.bench, m.test, engine_model(m.model)) == ("node", "step", duel.model)
-        and (m.phase, m.threads) == ("run", duel.threads)
-    ]
-    for m in (duel.ours, *steps):
-        if m.share and m.limit.startswith("memory"):
-            return m.reached
-    return 0.0
-
-
-def engine_section(run: Run) -> Section:
-    """Load, first tokens, batches, and every test that is not a race alone."""
-    tables = (_starts(run), _batched(run), _rates(run))
-    return Section(
-        "engine",
-        "The engine",
-        "What starting costs, and how speed changes with the prompt's length, the context that is"
-        " there already, the number of sequences and of threads.",
-        tables=tuple(table.on_threads() for table in tables if table.rows),
+    absent = rows[(rows["bench"] == "engine") & rows["median"].isna()]
+    reasons = absent[["contender", "note"]].drop_duplicates()
+    return tuple(
+        f"{one.contender} is absent: {one.note or 'no reason was noted'}."
+        for one in reasons.itertuples()
     )
 
 
-def _starts(run: Run) -> Table:
-    wanted = [
-        m
-        for m in present(run.measurements)
-        if (m.bench in ("engine", "start")) and m.test.startswith(("load", "first token"))
-    ]
-    rows = [
-        (
-            text(engine_model(m.model)), text(_begun(m)), text(label(m.contender)),
-            count(m.threads), time(m.median), _spread(m), count(len(m.samples)),
+def headline(rows: pd.DataFrame) -> Table:
+    """The one table to quote: the longest plain tests of every model."""
+    found = sorted(main_duels(duels(rows)), key=lambda duel: duel.rated.kind != "pp")
+    shares = {id(duel): _memory_share(rows, duel) for duel in found}
+    columns: dict[str, Column] = {
+        "Model": lambda duel: text(duel.model),
+        "Test": lambda duel: text(duel.test),
+        "Assay": lambda duel: _speed(duel.ours),
+        DEFAULT_PEER: partial(_speed_of, DEFAULT_PEER),
+        "Ratio": partial(_ratio, DEFAULT_PEER),
+    }
+    if np.isfinite(list(shares.values())).any():
+        columns["Memory bandwidth"] = lambda duel: percent(
+            shares[id(duel)], "of what memory allows"
         )
-        for m in wanted
-    ]  # fmt: skip
-    columns = ("Model", "Test", "By", "Threads", "Median", "Quartiles", "Samples")
-    caption = "Load and time to the first token; a cold start has nothing cached, a warm one has"
-    return Table("starts", caption, columns, tuple(rows))
+    return table("headline", "Tokens a second; ratio with its 95% interval", found, columns, top=24)
 
 
-def _begun(m: Measurement) -> str:
+def _memory_share(rows: pd.DataFrame, duel: Duel) -> float:
+    """Of the memory's bandwidth while generating: the test's own, or that of the profiled step; NaN
+    where it is not known."""
+    if duel.rated.kind != "tg" or duel.ours is None:
+        return np.nan
+    steps = present(
+        rows, bench="node", test="step", phase="run", model=duel.model, threads=duel.threads
+    )
+    for m in (duel.ours, *steps.itertuples()):
+        if m.share and m.limit.startswith("memory"):
+            return float(m.reached)
+    return np.nan
+
+
+def engine_section(rows: pd.DataFrame) -> Section:
+    """Load, first tokens, batches, and every test that is not a race alone."""
+    made = (_starts(rows), _batched(rows), _rates(rows))
+    shown = tuple(one.on_threads() for one in made if one.rows)
+    return Section("engine", "The engine", ENGINE_LEAD, tables=shown)
+
+
+def _starts(rows: pd.DataFrame) -> Table:
+    begun = rows["bench"].isin(["engine", "start"])
+    begun &= rows["test"].str.startswith(("load", "first token"))
+    return table(
+        "starts",
+        "Load and time to the first token; a cold start has nothing cached, a warm one has",
+        present(rows[begun]).itertuples(),
+        {
+            "Model": lambda m: text(m.model),
+            "Test": lambda m: text(_begun(m)),
+            "By": lambda m: text(label(m.contender)),
+            "Threads": lambda m: count(m.threads),
+            "Median": lambda m: time(m.median),
+            "Quartiles": lambda m: Cell(f"{duration(m.low)} – {duration(m.high)}", m.high - m.low),
+            "Samples": lambda m: count(len(m.samples)),
+        },
+    )
+
+
+def _begun(m: Measured) -> str:
     """A start says from which caches, and which part of it this is."""
     if m.bench != "start":
-        return m.test
-    part = "" if m.phase == "run" else f": {m.phase}"
-    return f"{m.test} ({m.cache} start){part}"
+        return str(m.test)
+    return f"{m.test} ({m.cache} start)" + ("" if m.phase == "run" else f": {m.phase}")
 
 
-def _spread(m: Measurement) -> Cell:
-    import numpy as np
-
-    low, high = (float(q) for q in np.quantile(m.samples, (0.25, 0.75)))
-    return Cell(f"{time(low).text} – {time(high).text}", high - low)
-
-
-def _batched(run: Run) -> Table:
+def _batched(rows: pd.DataFrame) -> Table:
     """As llama.cpp's batched-bench has it: prompt, generated and sequences, then three speeds."""
-    found: dict[tuple[str, str, int, tuple[int, ...]], dict[str, Measurement]] = {}
-    for m in present(run.measurements):
-        match = BATCHED.fullmatch(m.test) if m.bench == "engine" else None
-        if match:
-            npp, ntg, npl, part = *map(int, match.groups()[:3]), match[4] or "total"
-            key = (engine_model(m.model), m.contender, m.threads, (npp, ntg, npl))
-            found.setdefault(key, {})[part] = m
-    rows = []
-    for (model, who, threads, asked), parts in found.items():
-        speeds = [
-            _speed(parts.get(part)) for part in ("prompt", "generation", "total")
-        ]  # fmt: skip
-        rows.append((text(model), text(label(who)), count(threads), *map(count, asked), *speeds))
-    columns = (
-        "Model", "By", "Threads", "Prompt", "Generated", "Sequences", "Prompt speed",
-        "Generation speed", "Total",
-    )  # fmt: skip
-    caption = "Batched: tokens of prompt and generation a sequence, speeds in tokens a second"
-    return Table("batched", caption, columns, tuple(rows))
-
-
-def _rates(run: Run) -> Table:
-    rows = []
-    in_order = sorted(
-        duels(run), key=lambda d: (d.model, -d.threads, d.rated.kind, d.rated.tokens, d.rated.depth)
+    engine = present(rows, bench="engine")
+    asked = engine["test"].str.extract(f"^{BATCHED.pattern}$").fillna({3: "total"})
+    engine = engine.assign(npp=asked[0], ntg=asked[1], npl=asked[2], part=asked[3])
+    keys = ["model", "contender", "threads", "npp", "ntg", "npl"]
+    speeds = engine.groupby([*keys, "part"], sort=False)["tokens_per_second"].first()
+    wide = speeds.unstack(sort=False).reindex(columns=["prompt", "generation", "total"])
+    return table(
+        "batched",
+        "Batched: tokens of prompt and generation a sequence, speeds in tokens a second",
+        wide.reset_index().itertuples(),
+        {
+            "Model": lambda m: text(m.model),
+            "By": lambda m: text(label(m.contender)),
+            "Threads": lambda m: count(m.threads),
+            "Prompt": lambda m: count(int(m.npp)),
+            "Generated": lambda m: count(int(m.ntg)),
+            "Sequences": lambda m: count(int(m.npl)),
+            "Prompt speed": lambda m: number(m.prompt),
+            "Generation speed": lambda m: number(m.generation),
+            "Total": lambda m: number(m.total),
+        },
     )
-    for duel in in_order:
-        m = duel.ours
-        if m:
-            mark = speed(m)
-            quartiles = Cell(f"{digits(mark.low)} – {digits(mark.high)}", mark.high - mark.low)
-            rows.append((
-                text(duel.model), text(KINDS[duel.rated.kind]), count(duel.rated.tokens),
-                count(duel.rated.depth),
-                count(duel.threads), number(mark.value), quartiles, percent(m.error),
-                count(len(m.samples)),
-            ))  # fmt: skip
-    columns = (
-        "Model", "Kind", "Tokens", "Depth", "Threads", "Tokens/s", "Quartiles", "Error",
-        "Samples",
-    )  # fmt: skip
-    caption = "Assay's tokens a second, by tokens and by depth (tokens in the cache before)"
-    return Table("rates", caption, columns, tuple(rows))
+
+
+def _rates(rows: pd.DataFrame) -> Table:
+    def place(duel: Duel) -> tuple[object, ...]:
+        rated = duel.rated
+        return duel.model, -duel.threads, rated.kind, rated.tokens, rated.depth
+
+    return table(
+        "rates",
+        "Assay's tokens a second, by tokens and by depth (tokens in the cache before)",
+        [duel for duel in sorted(duels(rows), key=place) if duel.ours],
+        {
+            "Model": lambda duel: text(duel.model),
+            "Kind": lambda duel: text(KINDS[duel.rated.kind]),
+            "Tokens": lambda duel: count(duel.rated.tokens),
+            "Depth": lambda duel: count(duel.rated.depth),
+            "Threads": lambda duel: count(duel.threads),
+            "Tokens/s": lambda duel: number(duel.ours.tokens_per_second),
+            "Quartiles": lambda duel: _quartiles(duel.ours),
+            "Error": lambda duel: percent(duel.ours.error),
+            "Samples": lambda duel: count(len(duel.ours.samples)),
+        },
+    )
+
+
+def _quartiles(m: Measured) -> Cell:
+    found = mark(m, m.tokens)
+    return Cell(f"{digits(found.low)} – {digits(found.high)}", found.high - found.low)

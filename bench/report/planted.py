@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.report.table import Row, Section, Table, count, number, plural, text
+from bench.report.table import NONE, Cell, Section, count, number, plural, table, text
 from kernels.planted import Planted
 
 TITLE = "The judge, judged"
@@ -22,22 +22,29 @@ def section(bugs: Sequence[Planted]) -> Section:
     for bug in bugs:
         together.setdefault((bug.op, bug.bug, bug.language), []).append(bug)
     stopped = sum(bool(bug.stage) for bug in bugs)
-    caption = f"{stopped:,} of {plural(len(bugs), 'planted bug')} were stopped"
-    columns = ("Op", "Bug", "Language", "Formats", "Stopped by", "Seconds")
-    rows = tuple(map(_row, together.values()))
-    return Section("planted", TITLE, LEAD, tables=(Table("planted-bugs", caption, columns, rows),))
+    made = table(
+        "planted-bugs",
+        f"{stopped:,} of {plural(len(bugs), 'planted bug')} were stopped",
+        together.values(),
+        {
+            "Op": lambda bugs: text(bugs[0].op),
+            "Bug": lambda bugs: text(bugs[0].bug),
+            "Language": lambda bugs: text(bugs[0].language),
+            "Formats": _formats,
+            "Stopped by": _outcome,
+            "Seconds": lambda bugs: number(max(bug.seconds for bug in bugs)),
+        },
+    )
+    return Section("planted", TITLE, LEAD, tables=(made,))
 
 
-def _row(bugs: Sequence[Planted]) -> Row:
-    first, formats = bugs[0], sum(bool(bug.format) for bug in bugs)
+def _formats(bugs: Sequence[Planted]) -> Cell:
+    formats = sum(bool(bug.format) for bug in bugs)
+    return count(formats) if formats else NONE
+
+
+def _outcome(bugs: Sequence[Planted]) -> Cell:
     survived = [bug.format for bug in bugs if not bug.stage]
     stages = ", ".join(dict.fromkeys(bug.stage for bug in bugs if bug.stage))
-    outcome = " ".join(["survived", *filter(None, survived)]) if survived else stages
-    return (
-        text(first.op),
-        text(first.bug),
-        text(first.language),
-        count(formats) if formats else text(""),
-        text(outcome, "bad" if survived else "", first.failure),
-        number(max(bug.seconds for bug in bugs)),
-    )
+    words = " ".join(["survived", *filter(None, survived)]) if survived else stages
+    return text(words, "bad" if survived else "", bugs[0].failure)

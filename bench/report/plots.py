@@ -224,11 +224,11 @@ def roofline(
             handles += axes.plot(xs, ys, color=INK, lw=2.2, ls=DASHES[i % 4], label=name)
         variants = sorted({variant for variant, _ in kinds})
         for variant, cache in kinds:
-            colour, _ = look(variant, variants.index(variant))
+            colour, marker = look(variant, variants.index(variant))
             mine = [p for p in points if (p.variant, p.cache) == (variant, cache)]
             handles += axes.plot(
                 [p.x for p in mine], [p.y for p in mine], ls="", color=colour, alpha=0.85,
-                marker=CACHES.get(cache, "o"), ms=6 if wide else 5, markeredgewidth=1.2,
+                marker=marker, ms=6 if wide else 5, markeredgewidth=1.2,
                 markerfacecolor="none" if cache == "cold" else colour,
                 label=f"{variant}, {cache}" if cache else variant,
             )  # fmt: skip
@@ -251,4 +251,3 @@ def roofline(
 
 
 DASHES = ("-", "--", "-.", ":")
-CACHES = {"hot": "o", "cold": "D"}

@@ -1,9 +1,11 @@
 """The section on what each weight format leaves of a model."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import takewhile
+from typing import Any
+
+import pandas as pd
 
 from bench.quality import BASE as F16
 from bench.quality import (
@@ -22,8 +24,8 @@ from bench.quality import (
 )
 from bench.report.lookup import present
 from bench.report.plots import Line, Mark, panels
-from bench.report.table import NONE, Cell, Plot, Row, Section, Table, digits, listed, text
-from bench.results import Run
+from bench.report.sparsity import divergence
+from bench.report.table import NONE, Cell, Column, Plot, Section, Table, listed, table, text
 
 TERNARY = "ternary"
 FAMILIES = {  # by how a name begins, the first that fits
@@ -33,8 +35,6 @@ FAMILIES = {  # by how a name begins, the first that fits
     "Q": "blocks of 32",
 }
 SURE = 2.0  # standard errors
-Figures = Mapping[str, float]
-Named = Mapping[str, Figures]
 TITLE = "What a format leaves of a model"
 LEAD = (
     "The embedded story model, read on held-out stories, each on its own. No model can beat the"
@@ -44,78 +44,64 @@ LEAD = (
 )
 
 
-def section(run: Run) -> Section:
+def section(rows: pd.DataFrame) -> Section:
     """Perplexity, and the divergence from F16, format by format."""
-    found = quality(run)
+    floor, pure, mixed = quality(rows)
     tables = []
-    if found.pure:
-        caption = f"All matrices in one format; the grammar's own perplexity is {found.floor:.4f}"
-        tables.append(_table("quality-formats", caption, found.pure, found.pure, {}))
-    if found.mixed:
+    if len(pure):
+        caption = f"All matrices in one format; the grammar's own perplexity is {floor:.4f}"
+        tables.append(_table("quality-formats", caption, pure, pure))
+    if len(mixed):
         caption = "llama.cpp's mixes, beside what they add to Llama-3-8B's 6.233 on wikitext-2"
-        tables.append(_table("quality-mixes", caption, found.mixed, found.pure, LLAMA_3))
-    return Section("quality", TITLE, LEAD, _plots(found), tuple(tables))
+        tables.append(_table("quality-mixes", caption, mixed, pure, LLAMA_3))
+    return Section("quality", TITLE, LEAD, _plots(pure, mixed), tuple(tables))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The floor, and figures by format and by mix, in the order expected."""
-
-    floor: float
-    pure: Named
-    mixed: Named
-
-
-def quality(run: Run) -> Found:
-    floor = math.nan
-    found: dict[str, dict[str, dict[str, float]]] = {PURE: {}, MIXED: {}}
-    for m in present(run.measurements):
-        if m.bench == BENCH and m.test == FLOOR:
-            floor = m.median
-        elif m.bench == BENCH:
-            found[m.variant].setdefault(m.format, {})[m.test] = m.median
-    return Found(floor, _ordered(found[PURE], EXPECTED), _ordered(found[MIXED], tuple(LLAMA_3)))
-
-
-def _ordered(found: Named, expected: tuple[str, ...]) -> Named:
-    known = [name for name in expected if name in found]
-    return {name: found[name] for name in (*known, *(n for n in found if n not in known))}
+def quality(rows: pd.DataFrame) -> tuple[float, pd.DataFrame, pd.DataFrame]:
+    """The floor, and figures by format and by mix, in the order expected, a column for each."""
+    mine = present(rows, bench=BENCH)
+    floors = mine[mine["test"] == FLOOR]["median"]
+    found = []
+    for kind, expected in ((PURE, EXPECTED), (MIXED, tuple(LLAMA_3))):
+        some = mine[(mine["variant"] == kind) & (mine["test"] != FLOOR)]
+        wide = some.set_index(["format", "test"])["median"].unstack(sort=False)
+        known = [name for name in expected if name in wide.index]
+        found.append(wide.loc[[*known, *(name for name in wide.index if name not in known)]])
+    return float(floors.iloc[0]) if len(floors) else math.nan, *found
 
 
 def _table(
-    anchor: str, caption: str, found: Named, pure: Named, elsewhere: Mapping[str, float]
+    anchor: str,
+    caption: str,
+    found: pd.DataFrame,
+    pure: pd.DataFrame,
+    elsewhere: Mapping[str, float] | None = None,
 ) -> Table:
-    other = ("Llama-3-8B − F16",) if elsewhere else ()
-    columns = (
-        "Format", "Bits a weight", "Perplexity", "− F16", *other, "KL divergence",
-        "Same likeliest token", "Order",
-    )  # fmt: skip
-    rows = []
-    for name in found:
-        added = elsewhere.get(name)
-        there = () if not elsewhere else (Cell(f"+{added:.4g}", added) if added else NONE,)
-        rows.append(_row(name, found, pure.get(F16), there))
-    return Table(anchor, caption, columns, tuple(rows), top=len(rows))
+    def gained(figures: dict[str, Any]) -> Cell:
+        if F16 not in pure.index or figures["format"] == F16:
+            return NONE
+        return _sized(figures[LOSS] - pure.loc[F16, LOSS], figures[GAIN + ERROR], 5, "+")
 
+    def there(figures: dict[str, str]) -> Cell:
+        added = (elsewhere or {}).get(figures["format"])
+        return Cell(f"+{added:.4g}", added) if added else NONE
 
-def _row(name: str, found: Named, base: Figures | None, there: Row) -> Row:
-    mine = found[name]
-    difference = NONE
-    if base and mine is not base:
-        gained = mine[LOSS] - base[LOSS]
-        difference = _sized(gained, mine[GAIN + ERROR], 5, "+")
-    divergence = f"{digits(mine[DIVERGENCE], 2)} ± {digits(mine[DIVERGENCE + ERROR], 1)}"
-    before = surprises(name, found)
-    return (
-        text(name),
-        Cell(f"{mine[BITS]:.2f}", mine[BITS]),
-        _sized(mine[LOSS], mine[LOSS + ERROR], 4),
-        difference,
-        *there,
-        NONE if mine is base else Cell(divergence, mine[DIVERGENCE]),
-        Cell(f"{100 * mine[SAME]:.2f}%", mine[SAME]),
-        text(f"before {listed(before)}" if before else ""),
-    )
+    def before(figures: dict[str, str]) -> Cell:
+        worse = surprises(figures["format"], found)
+        return text(f"before {listed(worse)}" if worse else "")
+
+    columns: dict[str, Column] = {
+        "Format": lambda figures: text(figures["format"]),
+        "Bits a weight": lambda figures: Cell(f"{figures[BITS]:.2f}", figures[BITS]),
+        "Perplexity": lambda figures: _sized(figures[LOSS], figures[LOSS + ERROR], 4),
+        "− F16": gained,
+        **({"Llama-3-8B − F16": there} if elsewhere else {}),
+        "KL divergence": lambda figures: NONE if figures["format"] == F16 else divergence(figures),
+        "Same likeliest token": lambda figures: Cell(f"{100 * figures[SAME]:.2f}%", figures[SAME]),
+        "Order": before,
+    }
+    many = found.reset_index().to_dict("records")
+    return table(anchor, caption, many, columns, top=len(many))
 
 
 def _sized(value: float, error: float, places: int, sign: str = "") -> Cell:
@@ -124,16 +110,16 @@ def _sized(value: float, error: float, places: int, sign: str = "") -> Cell:
     return Cell(f"{value:{sign}.{places}f} ± {error:.{places}f}", value)
 
 
-def surprises(name: str, found: Named) -> Sequence[str]:
+def surprises(name: str, found: pd.DataFrame) -> list[str]:
     """The formats expected to diverge less than this one that diverge more, by more than twice the
     standard error of the difference, taken as if the two had nothing in common."""
-    mine = found[name]
-
-    def worse(other: Figures) -> bool:
-        error = math.hypot(mine[DIVERGENCE + ERROR], other[DIVERGENCE + ERROR])
-        return other[DIVERGENCE] - mine[DIVERGENCE] > SURE * error
-
-    return [o for o in takewhile(lambda o: o != name, found) if worse(found[o])]
+    far, error = found[DIVERGENCE], found[DIVERGENCE + ERROR]
+    before = list(takewhile(lambda other: other != name, found.index))
+    return [
+        other
+        for other in before
+        if far[other] - far[name] > SURE * math.hypot(error[name], error[other])
+    ]
 
 
 def family(name: str) -> str:
@@ -143,20 +129,15 @@ def family(name: str) -> str:
     return next((kind for begin, kind in FAMILIES.items() if name.startswith(begin)), "")
 
 
-def _plots(found: Found) -> tuple[Plot, ...]:
+def _plots(pure: pd.DataFrame, mixed: pd.DataFrame) -> tuple[Plot, ...]:
     """What bits buy; without ternary formats, which a model has to be trained for."""
-    drawn: dict[str, list[Figures]] = {}
-    for name, mine in found.pure.items():
-        if family(name) not in ("", TERNARY):
-            drawn.setdefault(family(name), []).append(mine)
-    if found.mixed:
-        drawn["mixes"] = list(found.mixed.values())
+    kinds = pure.index.map(family)
+    drawn = {kind: pure[kinds == kind] for kind in kinds.unique() if kind not in ("", TERNARY)}
     lines = []
-    for kind, many in drawn.items():
-        points = sorted((m[BITS], 1000 * m[DIVERGENCE]) for m in many if m[DIVERGENCE] > 0)
-        marks = tuple(Mark(y, y, y) for _, y in points)
-        lines.append(Line(kind, tuple(x for x, _ in points), marks))
-    lines = [line for line in lines if line.marks]
+    for kind, many in (*drawn.items(), ("mixes", mixed)):
+        if len(many) and len(some := many[many[DIVERGENCE] > 0].sort_values(BITS)):
+            marks = tuple(Mark(y, y, y) for y in 1000 * some[DIVERGENCE])
+            lines.append(Line(kind, tuple(some[BITS]), marks))
     if not lines:
         return ()
     ticks = {float(n): str(n) for n in (2, 3, 4, 6, 8)}

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import pandas as pd
+
 from bench.report import (
     about,
     card,
@@ -18,14 +20,15 @@ from bench.report import (
     tuned,
 )
 from bench.report.certified import Standings
-from bench.report.lookup import possible
+from bench.report.lookup import duels, rows_of
 from bench.report.table import Report, Section
 from bench.results import Run
 from kernels.planted import Planted
 from kernels.tuning import Tuned
 
 HEADLINE_LEAD = (
-    "The longest prompt and generation of each model that ran, with an empty context before."
+    "The longest prompt and generation of each model that ran, with an empty context before. Bars"
+    " end at the median, whiskers at the quartiles."
 )
 
 
@@ -37,27 +40,28 @@ def report(
     tunings: Sequence[Tuned] = (),
     watch: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """On `run`; `runs` is its history, `known` what is certified, `bugs` what was planted,
-    `tunings` what was measured of knobs. `watch` is told of sections done, of all."""
-    full, run = run, possible(run)
+    """On `run`, with sections for what there is; `runs` is its history, `known` what is certified,
+    `bugs` what was planted, `tunings` what was measured of knobs. `watch` is told of sections done,
+    of all."""
+    rows = rows_of([run])
     makers: tuple[Callable[[], Section], ...] = (
-        lambda: headline(run),
-        lambda: card.section(run),
-        lambda: peers.section(run),
-        lambda: ops.roofline_section(run),
-        lambda: ops.matmul_section(run),
-        lambda: peers.engine_section(run),
-        lambda: steps.section(run),
-        lambda: ops.costs_section(run),
-        lambda: quality.section(run),
-        lambda: sparsity.section(run),
-        lambda: offload.section(run),
-        lambda: speculation.section(run),
+        lambda: headline(rows),
+        lambda: card.section(rows),
+        lambda: peers.section(rows),
+        lambda: ops.roofline_section(rows, run.limits),
+        lambda: ops.matmul_section(rows),
+        lambda: peers.engine_section(rows),
+        lambda: steps.section(rows),
+        lambda: ops.costs_section(rows),
+        lambda: quality.section(rows),
+        lambda: sparsity.section(rows),
+        lambda: offload.section(rows),
+        lambda: speculation.section(rows),
         lambda: tuned.section(tunings),
-        lambda: history.section(run, runs),
+        lambda: history.section(run, rows, runs),
         lambda: certified.section(known, run.conditions.machine),
         lambda: planted.section(bugs),
-        lambda: about.conditions(full),
+        lambda: about.conditions(run),
     )
     sections = []
     for done, make in enumerate(makers, 1):
@@ -69,13 +73,14 @@ def report(
         title="Assay: kernels and engine, measured",
         about=about.facts(run, known),
         warning=f"Measured on {busy}. These figures are doubtful." if busy else "",
-        figures=about.key_figures(run, known),
-        sections=tuple(sections),
+        figures=about.key_figures(rows, known),
+        sections=tuple(s for s in sections if s.plots or s.tables or s.notes),
     )
 
 
-def headline(run: Run) -> Section:
-    table = peers.headline(run)
-    notes = peers.absences(run)
+def headline(rows: pd.DataFrame) -> Section:
+    table = peers.headline(rows)
+    notes = peers.absences(rows)
     tables = (table,) if table.rows else ()
-    return Section("headline", "Headline", HEADLINE_LEAD, tables=tables, notes=notes)
+    picture = peers.plot("tg", duels(rows))
+    return Section("headline", "Headline", HEADLINE_LEAD, picture, tables, notes)

@@ -1,16 +1,15 @@
 """The section on what skipping neurons leaves of a model."""
 
-from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
 
 from bench.quality import DIVERGENCE, ERROR, LOSS, SAME
 from bench.report.lookup import present
 from bench.report.plots import Line, Mark, panels
-from bench.report.table import NONE, Cell, Plot, Row, Section, Table, digits, text
-from bench.results import Run
+from bench.report.table import NONE, Cell, Column, Plot, Section, digits, table, text
 from bench.sparsity import ALL, BENCH, FIRED, PRECISION, PREDICTED, RECALL, SHARE, THRESHOLD
 
-Figures = Mapping[str, float]
-Ways = Mapping[tuple[str, str], Figures]  # by kind and threshold
 TITLE = "What skipping neurons leaves of a model"
 LEAD = (
     "The embedded ReLU story model on held-out stories. Neurons that do not fire may be skipped for"
@@ -19,65 +18,65 @@ LEAD = (
 )
 
 
-def section(run: Run) -> Section:
+def section(rows: pd.DataFrame) -> Section:
     """Perplexity, divergence and active share, threshold by threshold."""
-    found = ways(run)
-    tables: tuple[Table, ...] = ()
-    if found:
-        share = next(iter(found.values()))[FIRED]
-        caption = f"{_percent(share)} of the neurons fire"
-        columns = (
-            "Neurons", "Threshold", "Active", "Recall", "Precision", "Perplexity",
-            "KL divergence", "Same likeliest token",
-        )  # fmt: skip
-        rows = tuple(_row(kind, threshold, mine) for (kind, threshold), mine in found.items())
-        tables = (Table("sparsity-thresholds", caption, columns, rows, top=len(rows)),)
-    return Section("sparsity", TITLE, LEAD, _plots(found), tables)
+    found = ways(rows)
+    if not len(found):
+        return Section("sparsity", TITLE, LEAD)
+    fire = f"{_percent(found[FIRED].iloc[0])} of the neurons fire"
+
+    def figure(name: str, *, predicted: bool = False) -> Column:
+        def cell(way: dict[str, Any]) -> Cell:
+            known = way["variant"] == PREDICTED or not predicted
+            return Cell(_percent(way[name]), way[name]) if known else NONE
+
+        return cell
+
+    columns: dict[str, Column] = {
+        "Neurons": lambda way: text(way["variant"]),
+        "Threshold": lambda way: (
+            Cell(way[THRESHOLD], float(way[THRESHOLD])) if way["variant"] == PREDICTED else NONE
+        ),
+        "Active": figure(SHARE),
+        "Recall": figure(RECALL, predicted=True),
+        "Precision": figure(PRECISION, predicted=True),
+        "Perplexity": lambda way: Cell(f"{way[LOSS]:.4f} ± {way[LOSS + ERROR]:.4f}", way[LOSS]),
+        "KL divergence": lambda way: NONE if way["variant"] == ALL else divergence(way),
+        "Same likeliest token": lambda way: Cell(f"{100 * way[SAME]:.2f}%", way[SAME]),
+    }
+    many = found.to_dict("records")
+    made = table("sparsity-thresholds", fire, many, columns, top=len(many))
+    return Section("sparsity", TITLE, LEAD, _plots(found, fire), (made,))
 
 
-def ways(run: Run) -> Ways:
-    """Figures of each way to choose neurons, in the order measured."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for m in present(run.measurements):
-        if m.bench == BENCH:
-            threshold = m.shape.removeprefix(f"{THRESHOLD}=")
-            found.setdefault((m.variant, threshold), {})[m.test] = m.median
-    return found
+def ways(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row for each way to choose neurons, in the order measured, a column for each figure."""
+    mine = present(rows, bench=BENCH)
+    wide = mine.set_index(["variant", "shape", "test"])["median"].unstack(sort=False)
+    found = wide.reset_index()
+    return found.assign(**{THRESHOLD: found["shape"].str.removeprefix(f"{THRESHOLD}=")})
 
 
-def _row(kind: str, threshold: str, mine: Figures) -> Row:
-    divergence = f"{digits(mine[DIVERGENCE], 2)} ± {digits(mine[DIVERGENCE + ERROR], 1)}"
-    predicted = kind == PREDICTED
-    return (
-        text(kind),
-        Cell(threshold, float(threshold)) if predicted else NONE,
-        Cell(_percent(mine[SHARE]), mine[SHARE]),
-        Cell(_percent(mine[RECALL]), mine[RECALL]) if predicted else NONE,
-        Cell(_percent(mine[PRECISION]), mine[PRECISION]) if predicted else NONE,
-        Cell(f"{mine[LOSS]:.4f} ± {mine[LOSS + ERROR]:.4f}", mine[LOSS]),
-        NONE if kind == ALL else Cell(divergence, mine[DIVERGENCE]),
-        Cell(f"{100 * mine[SAME]:.2f}%", mine[SAME]),
-    )
+def divergence(figures: dict[str, float]) -> Cell:
+    """E.g. 0.010 ± 0.001."""
+    value, error = figures[DIVERGENCE], figures[DIVERGENCE + ERROR]
+    return Cell(f"{digits(value, 2)} ± {digits(error, 1)}", value)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def _plots(found: Ways) -> tuple[Plot, ...]:
+def _plots(found: pd.DataFrame, fire: str) -> tuple[Plot, ...]:
     """What predicted neurons buy."""
-    points = sorted(
-        (mine[SHARE], 1000 * mine[DIVERGENCE])
-        for (kind, _), mine in found.items()
-        if kind == PREDICTED and mine[SHARE] > 0 and mine[DIVERGENCE] > 0
-    )
-    if not points:
+    drawn = found[(found["variant"] == PREDICTED) & (found[SHARE] > 0) & (found[DIVERGENCE] > 0)]
+    if not len(drawn):
         return ()
-    line = Line(PREDICTED, tuple(x for x, _ in points), tuple(Mark(y, y, y) for _, y in points))
+    drawn = drawn.sort_values(SHARE)
+    marks = tuple(Mark(y, y, y) for y in 1000 * drawn[DIVERGENCE])
+    line = Line(PREDICTED, tuple(drawn[SHARE]), marks)
     titled = {"KL divergence from all neurons\nthousandths of a nat": [line]}
     ticks = {share: f"{100 * share:g}%" for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)}
-    caption = (
-        f"What active neurons buy, where {_percent(next(iter(found.values()))[FIRED])} fire: both"
-        " scales logarithmic, lower is better"
-    )
+    caption = f"What active neurons buy, where {fire.partition(' of')[0]} fire: both scales"
+    caption += " logarithmic, lower is better"
     return (panels("plot-sparsity", caption, titled, "active neurons", ticks, log=True),)

@@ -2,126 +2,118 @@
 
 import math
 
-from bench.report.lookup import engine_model, gigabytes, present
+import pandas as pd
+
+from bench.report.lookup import present
 from bench.report.plots import Mark, bars
-from bench.report.table import NONE, Row, Section, Table, count, number, percent, text, time
-from bench.results import Measurement, Run
+from bench.report.table import NONE, Column, Section, count, duration, number, percent, table, text
+from bench.report.table import time as lasting
 
 WHOLE, REST = "step", "remainder"
 MOST = 9  # bars a model
 MODELS = 4  # in the plot
-
-
-def section(run: Run) -> Section:
-    """By op and by node, with what is in none of them; steps of a prompt by op alone."""
-    steps, prompts = (of_phase(run, phase) for phase in ("run", "prompt"))
-    drawn: dict[str, dict[str, dict[str, Mark]]] = {}
-    sums: list[Row] = []
-    nodes: list[Row] = []
-    for (model, threads), ms in steps.items():
-        seconds = whole(ms)
-        parts = _by_op(ms)
-        shares = {name: sum(m.median for m in some) / seconds for name, some in parts.items()}
-        drawn[f"{model}, {time(seconds).text} a step"] = _marks(shares)
-        sums += [_sum(model, threads, name, some, seconds) for name, some in parts.items()]
-        nodes += [
-            _node(model, threads, m, seconds)
-            for m in sorted(ms, key=lambda m: -m.median)
-            if m.test not in (WHOLE, REST)
-        ]
-    in_prompts: list[Row] = [
-        _sum(model, threads, name, some, whole(ms))
-        for (model, threads), ms in prompts.items()
-        for name, some in _by_op(ms).items()
-    ]
-    few = dict(list(drawn.items())[:MODELS])
-    caption = "Share of a decode step, by op"
-    plots = (bars("plot-steps", caption, few, "% of the step"),) if few else ()
-    columns = (
-        "Model", "Threads", "Op", "Nodes", "Time", "Of step", "GB/s", "GFLOP/s", "Of limit",
-    )  # fmt: skip
-    of_nodes = ("Model", "Threads", "Node", "Kernel", "Time", "Of step", "GB/s", "Of limit")
-    tables = (
-        Table("step-ops", "By op and format, the longest first", columns, tuple(sums), top=14),
-        Table("step-nodes", "By node, the longest first", of_nodes, tuple(nodes), top=8),
-        Table("step-prompt", "A step of a prompt, by op", columns, tuple(in_prompts), top=14),
-    )
-    shown = tuple(table.on_threads() for table in tables if table.rows)
-    return Section("steps", "A decode step, node by node", LEAD, plots, shown)
-
-
-Steps = dict[tuple[str, int], list[Measurement]]
-
-
-def of_phase(run: Run, phase: str) -> Steps:
-    """The nodes of every profiled step of this phase, by model and threads."""
-    found: Steps = {}
-    for m in present(run.measurements):
-        if (m.bench, m.phase) == ("node", phase):
-            found.setdefault((engine_model(m.model), m.threads), []).append(m)
-    return found
-
-
 LEAD = (
     "One token is generated while the clock is read after every node. The remainder is what the"
     " step without those readings takes beyond the sum of its nodes: Python before and after, and"
     " waking the threads."
 )
+OF_OPS: dict[str, Column] = {
+    "Model": lambda op: text(op.model),
+    "Threads": lambda op: count(op.threads),
+    "Op": lambda op: text(op.name),
+    "Nodes": lambda op: count(op.nodes) if op.nodes else NONE,
+    "Time": lambda op: lasting(op.seconds),
+    "Of step": lambda op: percent(op.of_step),
+    "GB/s": lambda op: number(op.bytes / op.seconds / 1e9) if op.bytes else NONE,
+    "GFLOP/s": lambda op: number(op.operations / op.seconds / 1e9) if op.operations else NONE,
+    "Of limit": lambda op: percent(op.allowed / op.seconds),
+}
+OF_NODES: dict[str, Column] = {
+    "Model": lambda m: text(m.model),
+    "Threads": lambda m: count(m.threads),
+    "Node": lambda m: text(m.shape),
+    "Kernel": lambda m: text(m.name),
+    "Time": lambda m: lasting(m.median),
+    "Of step": lambda m: percent(m.of_step),
+    "GB/s": lambda m: number(m.gb_per_second),
+    "Of limit": lambda m: percent(m.reached, m.limit) if m.share else NONE,
+}
 
 
-def whole(ms: list[Measurement]) -> float:
-    """Seconds of the step; the sum of its parts where it was not measured as one."""
-    steps = [m.median for m in ms if m.test == WHOLE]
-    return steps[0] if steps else sum(m.median for m in ms)
+def section(rows: pd.DataFrame) -> Section:
+    """By op and by node, with what is in none of them; steps of a prompt by op alone."""
+    nodes = of_phase(rows, "run")
+    ops = by_op(nodes)
+    drawn = {}
+    for (model, _), part in ops.groupby(["model", "threads"], sort=False):
+        drawn[f"{model}, {duration(part['step'].iloc[0])} a step"] = _marks(part)
+    few = dict(list(drawn.items())[:MODELS])
+    caption = "Share of a decode step, by op"
+    plots = (bars("plot-steps", caption, few, "% of the step"),) if few else ()
+    each = nodes[~nodes["test"].isin([WHOLE, REST])]
+    each = pd.concat(
+        [
+            part.sort_values("median", ascending=False, kind="stable")
+            for _, part in each.groupby(["model", "threads"], sort=False)
+        ]
+        or [each]
+    )
+    prompt = by_op(of_phase(rows, "prompt"))
+    tables = (
+        table("step-ops", "By op and format, the longest first", ops.itertuples(), OF_OPS, top=14),
+        table("step-nodes", "By node, the longest first", each.itertuples(), OF_NODES, top=8),
+        table("step-prompt", "A step of a prompt, by op", prompt.itertuples(), OF_OPS, top=14),
+    )
+    shown = tuple(one.on_threads() for one in tables if one.rows)
+    return Section("steps", "A decode step, node by node", LEAD, plots, shown)
 
 
-def _by_op(ms: list[Measurement]) -> dict[str, list[Measurement]]:
-    """Nodes of one op, variant and format together, the longest first; the remainder last."""
-    parts: dict[str, list[Measurement]] = {}
-    for m in ms:
-        if m.test not in (WHOLE, REST):
-            name = " ".join(filter(None, (m.test, m.variant, m.format)))
-            parts.setdefault(name, []).append(m)
-    ordered = dict(sorted(parts.items(), key=lambda item: -sum(m.median for m in item[1])))
-    rest = [m for m in ms if m.test == REST]
-    return ordered | ({REST: rest} if rest else {})
+def of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
+    """The nodes of every profiled step of this phase; `step` are the seconds of the whole, or the
+    sum of its parts where it was not measured as one, and `of_step` a row's share of them."""
+    nodes = present(rows, bench="node", phase=phase)
+    keys = [nodes["model"], nodes["threads"]]
+    total = nodes["median"].groupby(keys).transform("sum")
+    whole = nodes["median"].where(nodes["test"] == WHOLE).groupby(keys).transform("first")
+    step = whole.fillna(total)
+    return nodes.assign(step=step, of_step=nodes["median"] / step)
 
 
-def _marks(shares: dict[str, float]) -> dict[str, dict[str, Mark]]:
+def by_op(nodes: pd.DataFrame) -> pd.DataFrame:
+    """Nodes of one op, variant and format together, the longest first; the remainder last. What
+    the limits of them all allow is NaN where one is not known."""
+    parts = nodes[nodes["test"] != WHOLE]
+    parts = parts.assign(limit_seconds=parts["limit_seconds"].where(parts["limit_seconds"] > 0))
+    sums = parts.groupby(["model", "threads", "name"], sort=False).agg(
+        seconds=("median", "sum"),
+        nodes=("test", "size"),
+        bytes=("bytes", "sum"),
+        operations=("operations", "sum"),
+        allowed=("limit_seconds", lambda s: s.sum(skipna=False)),
+        step=("step", "first"),
+        of_step=("of_step", "sum"),
+    )
+    found = sums.reset_index()
+    rest = found["name"] == REST
+    found.loc[rest, "nodes"] = 0
+    order = found.assign(rest=rest, place=found.groupby(["model", "threads"], sort=False).ngroup())
+    order = order.sort_values(
+        ["place", "rest", "seconds"], ascending=[True, True, False], kind="stable"
+    )
+    return found.loc[order.index]
+
+
+def _marks(ops: pd.DataFrame) -> dict[str, dict[str, Mark]]:
     """In percent; the shortest ops are one bar, so that the plot stays small."""
-    names = [name for name in shares if name != REST]
+    shares = {op.name: 100 * op.of_step for op in ops.itertuples()}
+    rest = shares.pop(REST, math.nan)
+    names = list(shares)
     shown = {name: shares[name] for name in names[: MOST - 1]}
     if few := [shares[name] for name in names[MOST - 1 :]]:
         shown["other ops"] = sum(few)
-    if REST in shares:
-        shown[REST] = shares[REST]
+    if math.isfinite(rest):
+        shown[REST] = rest
     return {
-        name: {REST if name == REST else "assay": Mark(100 * s, 100 * s, 100 * s)}
-        for name, s in shown.items()
+        name: {REST if name == REST else "assay": Mark(share, share, share)}
+        for name, share in shown.items()
     }
-
-
-def _sum(model: str, threads: int, name: str, ms: list[Measurement], whole: float) -> Row:
-    seconds = sum(m.median for m in ms)
-    if name == REST:
-        return (
-            text(model), count(threads), text(REST), NONE, time(seconds), percent(seconds / whole),
-            NONE, NONE, NONE,
-        )  # fmt: skip
-    limits = [m.limit_seconds for m in ms]
-    share = sum(limits) / seconds if all(limits) else math.nan
-    moved, done = sum(m.bytes for m in ms), sum(m.operations for m in ms)
-    return (
-        text(model), count(threads), text(name), count(len(ms)), time(seconds),
-        percent(seconds / whole), number(moved / seconds / 1e9) if moved else NONE,
-        number(done / seconds / 1e9) if done else NONE, percent(share),
-    )  # fmt: skip
-
-
-def _node(model: str, threads: int, m: Measurement, whole: float) -> Row:
-    kernel = " ".join(filter(None, (m.test, m.variant, m.format)))
-    return (
-        text(model), count(threads), text(m.shape), text(kernel), time(m.median),
-        percent(m.median / whole), number(gigabytes(m)) if m.bytes else NONE,
-        percent(m.reached, m.limit) if m.share else NONE,
-    )  # fmt: skip

@@ -1,8 +1,9 @@
 """What a report is made of. The page and the Markdown file are written from the same tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 TOP = 12  # rows of a long table that are open to view
 
@@ -22,6 +23,7 @@ class Cell:
 
 
 Row = tuple[Cell, ...]
+Column = Callable[[Any], Cell]  # of a row, such as a frame's
 NONE = Cell("—", tone="quiet")
 
 
@@ -58,6 +60,15 @@ class Table:
             not self.words and any(row[i].value is not None for row in self.rows) for i in columns
         )
 
+    def with_what_there_is(self) -> "Table":
+        """Without the columns that no row has anything in."""
+        kept = [i for i in range(len(self.columns)) if any(row[i] is not NONE for row in self.rows)]
+        return replace(
+            self,
+            columns=tuple(self.columns[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+        )
+
     def on_threads(self) -> "Table":
         """Where all ran on as many threads, the caption says so and not every row."""
         i = self.columns.index("Threads")
@@ -85,7 +96,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A chapter of the report; without plots and tables it says that nothing was measured."""
+    """A chapter of the report, which is left out where it has only its lead."""
 
     anchor: str
     title: str
@@ -115,6 +126,14 @@ class Report:
     warning: str
     figures: tuple[KeyFigure, ...]
     sections: tuple[Section, ...]
+
+
+def table(
+    anchor: str, caption: str, rows: Iterable[Any], columns: Mapping[str, Column], **options: Any
+) -> Table:
+    """A table of rows such as a frame's, each column made of a row."""
+    cells = tuple(tuple(make(row) for make in columns.values()) for row in rows)
+    return Table(anchor, caption, tuple(columns), cells, **options)
 
 
 def digits(value: float, count: int = 3) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.report.table import Row, Section, Table, count, digits, number, plural, text
+from bench.report.table import Section, count, digits, number, plural, table, text
 from kernels.tuning import Tuned, changes
 
 TITLE = "Tuning"
@@ -22,20 +22,17 @@ def section(tunings: Sequence[Tuned]) -> Section:
     if not tunings:
         return Section("tuning", TITLE, LEAD, notes=(HOW,))
     middle = float(np.median([one.gain for one in tunings]))
-    kernels = plural(len(tunings), "kernel")
-    caption = f"{kernels} at a node's sizes; the middle gain {digits(middle)}"
-    columns = ("Kernel", "Sizes", "Threads", "Chosen (before)", "Gain", "Measured")
-    rows = tuple(map(_row, sorted(tunings, key=lambda one: -one.gain)))
-    return Section("tuning", TITLE, LEAD, tables=(Table("tunings", caption, columns, rows),))
-
-
-def _row(one: Tuned) -> Row:
-    low, high = one.spread
-    return (
-        text(one.kernel),
-        text(one.shape),
-        count(one.threads),
-        text(changes(one)),
-        number(one.gain, note=f"{low:.3f} to {high:.3f}"),
-        text(one.when[:10]),
+    made = table(
+        "tunings",
+        f"{plural(len(tunings), 'kernel')} at a node's sizes; the middle gain {digits(middle)}",
+        sorted(tunings, key=lambda one: -one.gain),
+        {
+            "Kernel": lambda one: text(one.kernel),
+            "Sizes": lambda one: text(one.shape),
+            "Threads": lambda one: count(one.threads),
+            "Chosen (before)": lambda one: text(changes(one)),
+            "Gain": lambda one: number(one.gain, note="{:.3f} to {:.3f}".format(*one.spread)),
+            "Measured": lambda one: text(one.when[:10]),
+        },
     )
+    return Section("tuning", TITLE, LEAD, tables=(made,))

@@ -1,6 +1,7 @@
 """assay bench: prompt and generation speed of a model, as the field's tables have them."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,21 +56,21 @@ def bench(
     results: Annotated[Path | None, typer.Option(help="The folder of stored runs.")] = None,
     as_json: o.Json = False,
 ) -> None:
-    """Time a model: prompts (pp) and generation (tg) in tokens/s, with peers in turns.
+    """Time a model's prompts (pp) and generation (tg), peers in turns.
 
-    Tokens are random and nothing is sampled, as in llama-bench. What is measured is also kept as a
-    run (see `assay report`). Within a --ram-budget Assay runs alone: `python -m
-    bench.offload_speed` has peers under the same limit of memory.
+    Figures are tokens/s; tokens are random and nothing is sampled, as in llama-bench. What is
+    measured is also kept as a run (see `assay report`). Within a --ram-budget Assay runs alone:
+    `python -m bench.offload_speed` has peers under the same limit of memory.
     """
     from bench.conditions import conditions
     from bench.contenders.contender import Setup
     from bench.contenders.program import named
     from bench.engine_race import field_of
     from bench.results import Results, results_folder
-    from bench.timing import Rule
+    from bench.timing import Rule, race
     from engine.embedded import resolve
     from engine.shell.show import progress_bar, stderr, stdout
-    from kernels.cpu.cores import physical_cores
+    from kernels.cpu.runtime.cores import physical_cores
 
     if repeats < 1:
         raise typer.BadParameter(f"--repetitions is at least 1, got {repeats}")
@@ -98,6 +99,8 @@ def bench(
         counts = [count or physical_cores() for count in numbers(threads, "-t")]
         task = bar.add_task("opening the model", total=len(tests) * len(counts))
         for count in counts:
+            asked = o.Loading(count, batch=batch, kv_format=kv, sparse=sparse, union=union)
+            asked.options(threshold=sparse_threshold)  # wrong usage is said here
             setup = Setup(
                 count,
                 context=max(test.context for test in tests),
@@ -117,7 +120,7 @@ def bench(
                     def round_done(done: int, name: str = test.name) -> None:
                         bar.update(task, description=f"{name}, round {done}")
 
-                    found = field.run(test, rule, round_done)
+                    found = field.experiment(test).run(rule, partial(race, watch=round_done))
                     kept.add(*found)
                     rows += found
                     bar.update(task, advance=1)
@@ -134,7 +137,7 @@ def bench(
 def _demand_context(path: Path, tests: "Sequence[EngineTest]") -> None:
     """ValueError for a test that asks more of the model than it was made for."""
     from engine.config import ModelConfig
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
 
     with GGUFFile(path) as file:
         context = ModelConfig.from_metadata(file.metadata, 0).context
@@ -190,12 +193,11 @@ def to_json(row: "Measurement") -> dict[str, Any]:
 
 def table(rows: "Sequence[Measurement]") -> "Table":
     """One row a test and contender; how many times as fast Assay is as each peer."""
-    from rich.table import Table
-
     from bench.contenders.contender import OURS
     from bench.ratio import ratio
+    from engine.shell import show
 
-    found = Table("test", "threads", "by", "tokens/s", "sd", "median", "Assay is", pad_edge=False)
+    found = show.table("test", "threads", "by", "tokens/s", "sd", "median", "Assay is")
     for column in found.columns[1:2] + found.columns[3:6]:
         column.justify = "right"
     order = list(dict.fromkeys((row.test, row.threads) for row in rows))

@@ -40,7 +40,7 @@ def compare(
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
-    """Compare commits, variants or stored runs; exit 1 if B is slower.
+    """Compare commits, variants or runs; exit 1 if B is slower.
 
     Commits and variants run in turns, A twice, so that noise shows. A difference counts if its
     interval excludes 1, it is larger than the noise, and it is there again when measured anew.
@@ -49,7 +49,7 @@ def compare(
     from bench.results import ResultsError, find, is_stored, results_folder
     from bench.trees import side
     from engine.shell.show import stdout
-    from kernels.cpu.team import MOST_THREADS
+    from kernels.cpu.runtime.team import MOST_THREADS
 
     if not 0 <= threads <= MOST_THREADS:
         raise typer.BadParameter(f"--threads is 0 to {MOST_THREADS}, got {threads}")
@@ -94,7 +94,7 @@ def _cases(
     from reference.table import OPS
 
     if op is not None and op not in OPS:
-        raise ValueError(f"there is no op {op!r}: {', '.join(OPS)}")
+        raise typer.BadParameter(f"there is no op {op!r}: {', '.join(OPS)}")
     if bad := [cache for cache in caches if cache not in CACHES]:
         raise typer.BadParameter(f"--cache is {' or '.join(CACHES)}, got {bad[0]!r}")
     kernels = [
@@ -113,15 +113,11 @@ def _cases(
 
 
 def _measure(
-    a: "Side",
-    b: "Side",
-    cases: "list[tuple[BenchCase, str]]",
-    threads: int,
-    everything: bool,
+    a: "Side", b: "Side", cases: "list[tuple[BenchCase, str]]", threads: int, everything: bool
 ) -> "Comparison":
     from bench.compare import measured
     from engine.shell.show import progress_bar
-    from kernels.cpu.cores import physical_cores
+    from kernels.cpu.runtime.cores import physical_cores
 
     with progress_bar() as bar:
         task = bar.add_task("measuring in turns", total=None)
@@ -134,9 +130,9 @@ def _measure(
 
 def table(comparison: "Comparison") -> "Table":
     """For people: times, ratio with its interval, and what noise makes."""
-    from rich.table import Table
+    from engine.shell import show
 
-    found = Table("case", "A (us)", "B (us)", "B / A", "interval", "noise", "B is", pad_edge=False)
+    found = show.table("case", "A (us)", "B (us)", "B / A", "interval", "noise", "B is")
     for column in found.columns[1:6]:
         column.justify = "right"
     for row in comparison.rows:

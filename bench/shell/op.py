@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.telling import rate, teller
+from bench.shell.telling import rate, share, teller
 from engine.shell import options as o
+from engine.shell.command import as_usage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +29,8 @@ def op(
     shape: Annotated[str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048,out=5632.")] = "",
     variant: Annotated[str | None, typer.Option(help="One variant only.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All variants, not only what this machine would use.")
+        bool,
+        typer.Option("--all", help="All variants, packages' too, not only what serves here."),
     ] = False,
     values: Annotated[str, typer.Option(help="Kind of values: normal, spiky, …")] = "normal",
     seed: Annotated[int, typer.Option(help="Same seed, same inputs.")] = 0,
@@ -36,7 +38,7 @@ def op(
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
-    """Run one op alone: its error, its time, its share of the limit.
+    """Run one op alone: its error, time and share of the limit.
 
     The error is told against its bound, the time on hot and on cold caches, variants in turns, and
     the share is that of what memory and arithmetic of this machine allow at best.
@@ -44,26 +46,29 @@ def op(
     from bench.alone import alone, compile_all
     from bench.conditions import conditions
     from engine.shell.show import progress_bar, stderr, stdout
-    from kernels.cpu.cores import physical_cores
-    from kernels.cpu.team import Team
-    from kernels.table import variants
-    from reference.table import OPS
+    from kernels.cpu.runtime.cores import physical_cores
+    from kernels.cpu.runtime.team import Team
+    from kernels.table import ANY, variants
+    from reference.table import OPS, find_op
 
-    if name not in OPS:
-        raise ValueError(f"there is no op {name!r}: {', '.join(OPS)}")
-    spec = OPS[name]
+    with as_usage():
+        spec = find_op(name)
     if format and not spec.formats:
-        raise ValueError(f"{name} takes no format, got {format}")
+        raise typer.BadParameter(f"{name} takes no format, got {format}")
     if seed < 0:
-        raise ValueError(f"--seed must not be negative, got {seed}")
+        raise typer.BadParameter(f"--seed must not be negative, got {seed}")
     if secret < 0:
-        raise ValueError(f"--secret must not be negative, got {secret}")
+        raise typer.BadParameter(f"--secret must not be negative, got {secret}")
     chosen = format or (spec.formats[0] if spec.formats else None)
-    case = spec.case(parse_shape(shape), values, seed, chosen)
-    kernels = [k for k in variants(name, case.format) if variant in (None, k.variant)]
+    with as_usage():
+        case = spec.case(parse_shape(shape), values, seed, chosen)
+    wanted = variant or (ANY if every or name not in OPS else None)
+    found = variants(name, case.format, wanted)
+    kernels = [k for k in found if variant in (None, k.variant)]
     usable = [k for k in kernels if not k.missing() and k.takes(case.shape)]
     if not usable:
-        raise ValueError(f"no kernel of {name} serves here: {_why(kernels, variant)}")
+        kind = typer.BadParameter if variant and not kernels else ValueError
+        raise kind(f"no kernel of {name} serves here: {_why(kernels, variant)}")
     if not every:
         usable = serving(usable)
     busy = conditions().busy
@@ -140,8 +145,8 @@ def _figures(time: "Measurement") -> dict[str, Any]:
     return {
         "seconds": time.median if known else None,
         "samples": len(time.samples),
-        "gb_per_second": time.bytes / time.median / 1e9 if known else None,
-        "gflop_per_second": time.operations / time.median / 1e9 if known else None,
+        "gb_per_second": time.gb_per_second if known else None,
+        "gflop_per_second": time.gflop_per_second if known else None,
         "limit": time.limit or None,
         "share": time.share or None,
         "note": time.note,
@@ -180,13 +185,6 @@ def table(rows: "Sequence[Alone]", gap: int) -> "Table":
             found.add_row(*first, cache, microseconds, *rates, share(time))
             first = ["", "", ""]
     return found
-
-
-def share(time: "Measurement") -> str:
-    """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
-    if not time.share:
-        return ""
-    return f"{100 * time.reached:3.0f}%{'!' if time.impossible else ''} {time.limit}"
 
 
 def notes(rows: "Sequence[Alone]") -> list[str]:

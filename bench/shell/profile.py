@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.profile_streamed import profile_streamed
-from bench.shell.telling import rate, teller, title
+from bench.shell.telling import rate, share, teller, title
 from engine.shell import options as o
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.profile import Profile, Work
+    from bench.profile import Profile
     from bench.results import Measurement
     from engine.engine import Engine
-    from engine.observed import Counted
+    from engine.passes.count import Counted
 
 WIDE = 100  # columns from which there is room for more space between them
 SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
@@ -47,17 +47,19 @@ def profile(
     activation: o.Activation = None,
     as_json: o.Json = False,
 ) -> None:
-    """Print where the time of a step goes: a decode of one token, or a prompt.
+    """Print where the time of a step goes.
 
-    A sparse model's neurons are counted in a run of their own: how many are active, how many of
-    those that fire were predicted (recall), and how many of the predicted fire (precision). Tokens
-    are random: of a text that the model knows, its predictors know more.
+    It is a decode of one token, or a prompt. A sparse model's neurons are counted in a run of their
+    own: how many are active, how many of those that fire were predicted (recall), and how many of
+    the predicted fire (precision). Tokens are random: of a text that the model knows, its
+    predictors know more.
 
     With --ram-budget it is what a step reads from disk and waits for, block by block; with
     --activation, too, how many neurons are pinned.
     """
     from bench.conditions import conditions
     from bench.neurons import neurons
+    from engine.passes.count import count_neurons
     from engine.shell.show import loaded, stdout
 
     if prompt < 0:
@@ -77,7 +79,7 @@ def profile(
         budgeted = options | {"ram_budget": ram_budget, "activation": activation}
         profile_streamed(model, prompt or 1, before, budgeted, as_json)
         return
-    with loaded(model, count_neurons=True, **options) as engine:
+    with loaded(model, passes=(count_neurons,), **options) as engine:
         blocks = neurons(engine, prompt or 1, before)
         if not blocks:  # then nothing in it counts
             found, empty = timed(engine, prompt or 1, before)
@@ -90,13 +92,14 @@ def profile(
         print(json.dumps(as_dict(found) | nothing | counted | {"busy": busy}))
         return
     console = stdout()
-    console.print(title(found), highlight=False)
+    console.print(title(found.step, found.context), highlight=False)
     console.print()
     gap = 2 if console.width >= WIDE else 1
-    console.print(table(found, [(op.kernel, op.calls, op) for op in found.by_op()], gap))
+    ops = [(row.kernel_name, calls, row) for calls, row in found.by_op()]
+    console.print(table(found, ops, gap))
     if nodes:
         console.print()
-        console.print(table(found, [(node.node, 0, node) for node in found.nodes], gap))
+        console.print(table(found, [(node.shape, 0, node) for node in found.nodes], gap))
     if blocks:
         console.print()
         console.print(neurons_table(blocks, found.context, gap))
@@ -118,7 +121,7 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
         threads, watch = [engine.model.team.n_threads], teller(bar, "profiling: repeats")
         machine = limits(threads, teller(bar, "probing the machine"))
         found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
-        if any(node.share and node.share > 1 for node in found.nodes):  # it is faster than it was
+        if any(node.share > 1 for node in found.nodes):  # it is faster than it was
             machine = limits(threads, teller(bar, "probing the machine again"), again=True)
             found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
     return found, empty_steps(engine.model)
@@ -127,34 +130,35 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
 def as_dict(found: "Profile") -> dict[str, Any]:
     """The figures for programs; seconds throughout, shares as fractions."""
 
-    def figures(work: "Work") -> dict[str, Any]:
+    def figures(row: "Measurement") -> dict[str, Any]:
         return {
-            "op": work.op,
-            "kernel": work.kernel,
-            "seconds": work.seconds,
-            "share_of_step": work.seconds / found.step_seconds,
-            "bytes": work.bytes,
-            "operations": work.operations,
-            "gb_per_second": work.gb_per_second,
-            "gflop_per_second": work.gflop_per_second,
-            "limit": work.limit,
-            "share_of_limit": work.share,
-            "rejected": work.rejected,
+            "op": row.test,
+            "kernel": row.kernel_name,
+            "seconds": row.median,
+            "share_of_step": row.median / found.step.median,
+            "bytes": row.bytes,
+            "operations": row.operations,
+            "gb_per_second": row.gb_per_second,
+            "gflop_per_second": row.gflop_per_second,
+            "limit": row.limit,
+            "share_of_limit": row.share or None,
+            "rejected": bool(row.impossible),
         }
 
+    step = found.step
     return {
-        "model": found.model,
-        "settings": found.settings,
-        "tokens": found.tokens,
-        "depth": found.context - found.tokens,
-        "threads": found.threads,
-        "step_seconds": found.step_seconds,
-        "samples": found.samples,
+        "model": step.model,
+        "settings": step.settings,
+        "tokens": step.tokens,
+        "depth": found.context - step.tokens,
+        "threads": step.threads,
+        "step_seconds": step.median,
+        "samples": step.samples,
         "remainder_seconds": found.remainder,
         "interruptions_seconds": found.interruptions,
         "stamps_seconds": found.overhead_seconds,
-        "nodes": [{"node": node.node, **figures(node)} for node in found.nodes],
-        "ops": [{**figures(op), "calls": op.calls} for op in found.by_op()],
+        "nodes": [{"node": node.shape, **figures(node)} for node in found.nodes],
+        "ops": [{**figures(row), "calls": calls} for calls, row in found.by_op()],
     }
 
 
@@ -192,12 +196,12 @@ def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Ta
     return result
 
 
-def table(found: "Profile", rows: "Sequence[tuple[str, int, Work]]", gap: int) -> "Table":
+def table(found: "Profile", rows: "Sequence[tuple[str, int, Measurement]]", gap: int) -> "Table":
     """A row for each kernel with its calls, or for each node (calls 0); then what is in none of
     them, and the step."""
     from rich.table import Table
 
-    unit, factor = ("ms", 1e3) if found.step_seconds >= MILLISECONDS_FROM else ("us", 1e6)
+    unit, factor = ("ms", 1e3) if found.step.median >= MILLISECONDS_FROM else ("us", 1e6)
     counted = any(calls for _, calls, _ in rows)
     result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     result.add_column("kernel" if counted else "node", overflow="fold")
@@ -207,23 +211,16 @@ def table(found: "Profile", rows: "Sequence[tuple[str, int, Work]]", gap: int) -
 
     def row(name: str, calls: int, seconds: float, *rest: str) -> None:
         count = [str(calls or "")] if counted else []
-        part = 100 * seconds / found.step_seconds
+        part = 100 * seconds / found.step.median
         result.add_row(name, *count, f"{factor * seconds:.1f}", f"{part:.1f}", *rest)
 
-    for name, calls, work in rows:
-        rates = rate(work.gb_per_second), rate(work.gflop_per_second)
-        row(name.replace("/cpu/", "/"), calls, work.seconds, *rates, share(work))
+    for name, calls, part in rows:
+        rates = rate(part.gb_per_second), rate(part.gflop_per_second)
+        row(name.replace("/cpu/", "/"), calls, part.median, *rates, share(part))
     row("interruptions", 0, found.interruptions)
     row("in no node", 0, found.remainder - found.interruptions)
-    row("step", 0, found.step_seconds)
+    row("step", 0, found.step.median)
     return result
-
-
-def share(work: "Work") -> str:
-    """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
-    if work.reached is None:
-        return ""
-    return f"{100 * work.reached:3.0f}%{'!' if work.rejected else ''} {work.limit}"
 
 
 def of_nothing(empty: "Sequence[Measurement]") -> str:
@@ -247,7 +244,7 @@ def notes(found: "Profile", busy: str) -> list[str]:
         lines.append(f"threads share a core: meeting takes them {1e6 * barrier:.1f} us each time")
     if rejected := found.rejected():
         lines.append(
-            f"! {len(rejected)} nodes are faster than the machine can be, {rejected[0].node} the"
+            f"! {len(rejected)} nodes are faster than the machine can be, {rejected[0].shape} the"
             " first: an error of the op's cost, of the limit or of the clock; do not believe"
             " their rows"
         )

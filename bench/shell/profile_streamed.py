@@ -30,7 +30,7 @@ def profile_streamed(
         print(json.dumps(as_dict(found) | {"ram_budget": options["ram_budget"], "busy": busy}))
         return
     console = stdout()
-    console.print(title(found), highlight=False)
+    console.print(title(found.step, found.context), highlight=False)
     console.print()
     console.print(table(found))
     console.print()
@@ -40,7 +40,7 @@ def profile_streamed(
 
 def as_dict(found: "StreamedStep") -> dict[str, Any]:
     """The figures for programs, of a step on average: seconds, bytes, shares as fractions."""
-    reading, steps = found.reading, found.reading.steps
+    step, reading, steps = found.step, found.reading, found.reading.steps
 
     def figures(block: "Block") -> dict[str, Any]:
         return {
@@ -51,13 +51,13 @@ def as_dict(found: "StreamedStep") -> dict[str, Any]:
         }
 
     return {
-        "model": found.model,
-        "settings": found.settings,
-        "tokens": found.tokens,
-        "depth": found.context - found.tokens,
-        "threads": found.threads,
-        "step_seconds": found.seconds,
-        "samples": found.samples,
+        "model": step.model,
+        "settings": step.settings,
+        "tokens": step.tokens,
+        "depth": found.context - step.tokens,
+        "threads": step.threads,
+        "step_seconds": step.median,
+        "samples": step.samples,
         "bytes": reading.bytes / steps,
         "reading_seconds": reading.busy / steps,
         "gb_per_second": reading.rate / 1e9,
@@ -91,11 +91,11 @@ def table(found: "StreamedStep") -> "Table":
 
 def notes(found: "StreamedStep") -> list[str]:
     """What the blocks' rows do not say."""
-    reading, step = found.reading, found.seconds
+    reading, step = found.reading, found.step.median
     lines = [f"a step takes {1e3 * step:.2f} ms"]
     if not reading.bytes:
         return [*lines, "all weights are in memory"]
-    share = reading.busy / sum(found.samples)
+    share = reading.busy / sum(found.step.samples)
     lines.append(
         f"the disk gave {reading.rate / 1e9:.2f} GB/s while it was read, {min(1, share):.0%} of the"
         " time"

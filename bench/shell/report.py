@@ -1,13 +1,16 @@
 """assay report: a run as one page to look at, and as Markdown."""
 
 import errno
+import json
 import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from engine.shell import options as o
 
 
 def report(
@@ -23,8 +26,12 @@ def report(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown there, too.")
     ] = None,
+    as_json: o.Json = False,
 ) -> None:
-    """Write what a run measured as one HTML page: tables, plots, history, conformance."""
+    """Write what a run measured as one HTML page.
+
+    It has tables, plots, the history of runs and what is certified.
+    """
     if find_spec("matplotlib") is None:
         raise RuntimeError("assay report needs matplotlib: pip install 'assay[dev]'")
     from bench.report.certified import standings
@@ -59,13 +66,18 @@ def report(
             current(),
             lambda done, total: bar.update(task, total=total, completed=done),
         )
-    write(output, page(made))
+    written = [write(output, page(made))]
     if markdown:
-        write(markdown, as_markdown(made))
+        written.append(write(markdown, as_markdown(made)))
+    if as_json:
+        print(json.dumps({"run": chosen.run, "files": written}))
+        return
+    for row in written:
+        print(f"{row['file']}: {row['bytes'] / 1e3:,.0f} kB")
 
 
-def write(path: Path, text: str) -> None:
-    """All of it or nothing: written beside the file and renamed; says where it is."""
+def write(path: Path, text: str) -> dict[str, Any]:
+    """All of it or nothing: written beside the file and renamed; where it is, and its bytes."""
     try:
         descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
@@ -78,4 +90,4 @@ def write(path: Path, text: str) -> None:
             raise
     except OSError as error:  # of which the file aside is no concern
         raise OSError(error.errno, error.strerror, str(path)) from None
-    print(f"{path}: {len(text.encode()) / 1e3:,.0f} kB")
+    return {"file": str(path), "bytes": len(text.encode())}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from bench.offload.step import StreamedStep
-    from bench.profile import Profile
+    from bench.results import Measurement
 
 REDRAW_SECONDS = 0.25
 
@@ -28,17 +27,24 @@ def teller(bar: "Progress", description: str) -> Callable[..., None]:
     return tell
 
 
-def title(found: "Profile | StreamedStep") -> str:
-    """What was run, in a line."""
-    tokens = "1 token" if found.tokens == 1 else f"{found.tokens} tokens"
-    threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
+def title(step: "Measurement", context: int) -> str:
+    """Which step was run, in a line; its last token sees so many cells."""
+    from bench.report.table import plural
+
     return (
-        f"{found.model}: a step of {tokens} at depth {found.context - found.tokens},"
-        f" {threads}, median of {len(found.samples)}"
-        + (f"; {found.settings}" if found.settings else "")
+        f"{step.model}: a step of {plural(step.tokens, 'token')} at depth {context - step.tokens},"
+        f" {plural(step.threads, 'thread')}, median of {len(step.samples)}"
+        + (f"; {step.settings}" if step.settings else "")
     )
 
 
 def rate(value: float) -> str:
     """A rate with one digit; nothing for none."""
     return f"{value:.1f}" if value else ""
+
+
+def share(row: "Measurement") -> str:
+    """E.g. ` 85% memory read`; an exclamation mark for what cannot be."""
+    if not row.share:
+        return ""
+    return f"{100 * row.reached:3.0f}%{'!' if row.impossible else ''} {row.limit}"

@@ -1,9 +1,12 @@
-"""What is written: texts to begin from, and texts that a target is held to."""
+"""What is written: texts to begin from, texts that a target is held to, and a drafter that knows
+what comes next as well as it is told to."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import numpy as np
 from bench.quality import passages, stories
 from engine import Engine
 from engine.embedded import embedded_models
+from engine.speculation.drafter import Draft, Verified
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -43,3 +47,37 @@ class Held:
         left = np.full_like(logits, -np.inf)
         left[self._text[len(history)]] = 0.0
         return left
+
+
+class Replay:
+    """A drafter that foretells `text`, a prompt and what follows: each token is right with
+    probability `alpha`, whatever the others are, and takes `seconds()` of spinning.
+
+    Random numbers go on from text to text, so that each time other tokens are wrong.
+    """
+
+    def __init__(
+        self, text: Sequence[int], vocab: int, alpha: float, seconds: Callable[[], float]
+    ) -> None:
+        self._text, self._vocab, self._alpha, self._seconds = text, vocab, alpha, seconds
+        self._chance = Random(0)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Nothing: the text is known."""
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        started = time.perf_counter()
+        right = self._text[len(text) : len(text) + most]
+        draft = Draft.chain([self._told(token) for token in right])
+        until = started + len(draft) * self._seconds()
+        while time.perf_counter() < until:
+            pass
+        return draft
+
+    def _told(self, token: int) -> int:
+        if self._chance.random() < self._alpha:
+            return token
+        return (token + self._chance.randrange(1, self._vocab)) % self._vocab
+
+    def verified(self, step: Verified) -> None:
+        """Nothing: what was accepted is no matter."""

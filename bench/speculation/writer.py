@@ -34,7 +34,7 @@ class Written:
 def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length: int) -> Written:
     """Go on by at least so many tokens in whole steps. The prompt, and the token behind it, which
     costs no step, are not timed."""
-    pieces = engine.generate(prompt, params)
+    pieces = engine.stream(prompt, params)
     first = next(pieces).token
     assert first is not None
     tokens, steps = [first], 0

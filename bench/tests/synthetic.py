@@ -1,18 +1,22 @@
 """Runs that nobody measured: plausible figures of every kind that a report shows."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bench.conditions import Conditions
-from bench.limits import Bandwidth, Cache, Limits, Peak
-from bench.quality import BENCH, FLOOR, MIXED, PURE, Quality
+from bench.limits import Cache, Limits, Rate
+from bench.quality import BITS, ERROR, FLOOR, GAIN, MIXED, PURE, estimates, figure, row_of
+from bench.report import lookup
+from bench.report.table import Table
 from bench.results import Measurement, Results, Run
-from bench.sparsity import ALL, FIRING, PREDICTED, Sparse
+from bench.sparsity import ALL, FIRED, FIRING, PRECISION, PREDICTED, RECALL, SHARE
+from bench.sparsity import rows_of as sparsity_rows
 from bench.timing import Rule
 from engine.perplexity import Estimate
 from kernels.kernel import Kernel
@@ -22,27 +26,32 @@ from reference.formats import FORMATS as STORED
 from reference.table import OPS
 
 THREADS = 2
-LIMITS = Limits(
-    caches=(Cache("L1d", 48 << 10, 1), Cache("L2", 2 << 20, 1), Cache("L3", 32 << 20, 2)),
-    bandwidths=tuple(
-        Bandwidth("read", threads, size, threads * rate * 1e9, 0.02)
-        for threads in (1, 2)
-        for size, rate in ((32 << 10, 180), (2 << 20, 90), (16 << 20, 31), (256 << 20, 16.8))
-    ),
-    peaks=tuple(
-        Peak(kind, unit, threads, threads * rate * 1e9, 0.02)
-        for threads in (1, 2)
-        for kind, unit, rate in (("f32", "avx512", 118), ("int8", "avx512_vnni", 460))
-    ),
-    when="2026-11-21",
+
+
+def machine_of(
+    bandwidths: Mapping[int, float],
+    peaks: Mapping[tuple[str, str], float],
+    spread: float = 0.0,
+    caches: Sequence[Cache] = (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
+    threads: Sequence[int] = (1, 2),
+) -> Limits:
+    """One whose threads reach these rates each: bytes a second by the working set, operations a
+    second by arithmetic and unit."""
+    reads = [Rate("read", n, n * rate, spread, size) for n in threads
+             for size, rate in bandwidths.items()]  # fmt: skip
+    done = [Rate(kind, n, n * rate, spread, unit=unit) for n in threads
+            for (kind, unit), rate in peaks.items()]  # fmt: skip
+    return Limits(tuple(caches), (*reads, *done), "2026-11-21")
+
+
+ENDLESS = {(kind, "a unit"): 1e18 for kind in ("f32", "bf16", "int8")}
+LIMITS = machine_of(
+    {32 << 10: 180e9, 2 << 20: 90e9, 16 << 20: 31e9, 256 << 20: 16.8e9},
+    {("f32", "avx512"): 118e9, ("int8", "avx512_vnni"): 460e9},
+    0.02,
+    (Cache("L1d", 48 << 10, 1), Cache("L2", 2 << 20, 1), Cache("L3", 32 << 20, 2)),
 )
-THREADS = 2
-VAST = Limits(  # of a machine that nothing is too fast for
-    (Cache("L1d", 32 << 10, 1), Cache("L2", 1 << 20, 1)),
-    tuple(Bandwidth("read", THREADS, size, 1e15, 0.0) for size in (1 << 14, 1 << 24)),
-    tuple(Peak(kind, "a unit", THREADS, 1e18, 0.0) for kind in ("f32", "bf16", "int8")),
-    "2026-11-21",
-)
+VAST = machine_of({1 << 14: 5e14, 1 << 24: 5e14}, ENDLESS)  # which nothing is too fast for
 QUICK = Rule(least=5, error=1.0, cap_seconds=0.2)
 CONDITIONS = Conditions(
     commit="0123456789abcdef0123456789abcdef01234567",
@@ -278,18 +287,19 @@ def beside_the_races(maker: Maker, model: str) -> Iterator[Measurement]:
 
 def qualities() -> Iterator[Measurement]:
     """The floor, each format, and two mixes."""
-    yield Measurement(BENCH, FLOOR, samples=(1.3,), unit="perplexity")
+    yield figure(row_of("", "", THREADS), FLOOR, 1.3, "perplexity")
     rows = [(PURE, *row) for row in DIVERGENCES.items()]
     for kind, name, divergence in (*rows, (MIXED, "Q6_K", 1e-3), (MIXED, "Q2_K", 0.2)):
-        yield from Quality(
-            name,
-            kind,
-            bits=STORED[name].bits,
-            perplexity=Estimate(1.33 + divergence, 0.01),
-            difference=Estimate(divergence, 0.002),
-            divergence=Estimate(divergence, divergence / 10),
-            same_top=Estimate(1 - divergence / 2, 0.001),
-        ).measurements(THREADS)
+        row = row_of(name, kind, THREADS)
+        yield figure(row, BITS, STORED[name].bits, "bits")
+        yield from estimates(row, *far(divergence))
+        yield figure(row, GAIN + ERROR, 0.002, "perplexity")
+
+
+def far(divergence: float) -> tuple[Estimate, Estimate, Estimate]:
+    """Perplexity, divergence and same likeliest tokens of a model so far from another."""
+    same = Estimate(1 - min(divergence, 1) / 2, 0.001)
+    return Estimate(1.33 + divergence, 0.01), Estimate(divergence, divergence / 10), same
 
 
 def sparsities() -> Iterator[Measurement]:
@@ -298,18 +308,10 @@ def sparsities() -> Iterator[Measurement]:
         (ALL, 0.0, 1.0), (FIRING, 0.0, 0.1), (PREDICTED, 0.0, 0.5), (PREDICTED, 1.0, 0.2),
         (PREDICTED, 4.0, 0.05),
     ):  # fmt: skip
-        far = {ALL: 0.0, FIRING: 0.0}.get(kind, 1e-3 * 10**threshold)
-        yield from Sparse(
-            kind,
-            threshold,
-            share=share,
-            fired=0.1,
-            recall=min(1.0, share * 5),
-            precision=0.1 / max(share, 0.1),
-            perplexity=Estimate(1.33 + far, 0.01),
-            divergence=Estimate(far, far / 10),
-            same_top=Estimate(1 - min(far, 1) / 2, 0.001),
-        ).measurements(THREADS)
+        divergence = 1e-3 * 10**threshold if kind == PREDICTED else 0.0
+        shares = {SHARE: share, FIRED: 0.1, RECALL: min(1.0, share * 5)}
+        shares[PRECISION] = 0.1 / max(share, 0.1)
+        yield from sparsity_rows(kind, threshold, THREADS, shares, *far(divergence))
 
 
 def offloads(maker: Maker) -> Iterator[Measurement]:
@@ -325,11 +327,14 @@ def offloads(maker: Maker) -> Iterator[Measurement]:
     ):
         limit = {"bytes": n_bytes, "limit": "disk", "limit_seconds": n_bytes / 2.4e9}
         samples = maker.samples(seconds, 15)
-        yield Measurement(test=way, **race, settings=settings, samples=samples, tokens=1, **limit)
+        row = Measurement(test=way, **race, settings=settings, samples=samples, tokens=1, **limit)
+        yield row
+        yield replace(row, phase="bytes", unit="B", samples=(n_bytes,) * 15, limit_seconds=0.0)
     killed = "killed by the system: more than 1100 MB of memory"
     yield Measurement(test="llama.cpp", **race, contender="llama.cpp", note=killed)
-    samples = maker.samples(0.2)
-    yield Measurement(test="disk, in a row", **race, samples=samples, bytes=4.8e8)
+    disk = Measurement(test="disk, in a row", **race)
+    yield replace(disk, samples=maker.samples(0.2))
+    yield replace(disk, phase="bytes", unit="B", samples=(4.8e8,) * 7)
 
 
 def write_run(
@@ -353,19 +358,25 @@ def write_run(
 
 
 def limits(bytes_per_second: float = 1e13, cache: int = 1 << 20) -> Limits:
-    """A machine of two caches and a memory, each ten times slower than the one before."""
-    sets = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
-    return Limits(
-        caches=(Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)),
-        bandwidths=tuple(
-            Bandwidth("read", threads, size, bytes_per_second * part, 0.1)
-            for size, part in sets.items()
-            for threads in (1, 2)
-        ),
-        peaks=tuple(Peak(k, "none", n, 1e15, 0.1) for k in ("f32", "bf16", "int8") for n in (1, 2)),
-        when="2026-01-01T00:00:00+00:00",
-    )
+    """A machine of two caches and a memory, each ten times slower than the one before, whatever the
+    threads."""
+    rates = {1 << 10: 1.0, 1 << 18: 0.1, 1 << 30: 0.01}
+    caches = Cache("L1d", 1 << 14, 1), Cache("L2", cache, 1)
+    one = {size: bytes_per_second * part for size, part in rates.items()}
+    found = machine_of(one, ENDLESS, 0.1, caches, [1])
+    more = tuple(replace(rate, threads=2) for rate in found.rates)
+    return replace(found, rates=found.rates + more)
 
 
 def run_of(*rows: Measurement) -> Run:
     return Run("r", "2026-11-21T10:00:00+00:00", CONDITIONS, LIMITS.to_json(), rows)
+
+
+def rows_of(*rows: Measurement) -> pd.DataFrame:
+    """As the report's sections are given them."""
+    return lookup.rows_of([run_of(*rows)])
+
+
+def shown(table: Table) -> list[list[str]]:
+    """What stands in each row of a table."""
+    return [[cell.text for cell in row] for row in table.rows]

@@ -1,20 +1,18 @@
 """The speed card: figures that are what the rows say, judged by goals that can be missed."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bench import empty_step, engine_race
-from bench.contenders.contender import FAST, OURS, Absent, Check, Sample, Setup
+from bench.contenders.contender import FAST, OURS, Absent, Check, Setup
 from bench.contenders.racer import Racer
 from bench.empty_step import empty_steps
-from bench.engine_race import Field, field_of
+from bench.engine_race import field_of, gaps
 from bench.engine_tests import EngineTest
+from bench.experiment import Contender, Experiment, Sample
 from bench.figures import FULL, QUICK, READING, reading, streamed, streams
 from bench.memory import STATUS, held, peak
 from bench.node_cost import cost_of, stored_bytes
@@ -25,11 +23,11 @@ from bench.report.card import Figure, figures
 from bench.report.markdown import table_lines
 from bench.results import Measurement
 from bench.targets import TARGETS, Target, target
-from bench.tests.synthetic import Maker, limits, of_the_card, run_of
+from bench.tests.synthetic import Maker, limits, of_the_card, rows_of
 from bench.timing import Rule
 from engine import Engine
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 
 SMALL = "story-draft-q8_0"
 PAIR = (EngineTest("tg", generate=2), EngineTest("tg", generate=4))
@@ -47,13 +45,13 @@ RATIOS = {  # of the rows that `of_the_card` draws
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Measurement]:
+def rows():
     return list(of_the_card(Maker(3), "tinyllama-q4_0"))
 
 
-def test_figures_are_the_ratios_of_the_rows(rows: list[Measurement]) -> None:
+def test_figures_are_the_ratios_of_the_rows(rows):
     """Every figure is found under its name, is the rows' ratio and lies in its interval."""
-    found = {figure.name: figure.ratio for figure in figures(run_of(*rows))}
+    found = {f.name: f.ratio for f in figures(rows_of(*rows)) if f.ratio}
     assert found.keys() >= RATIOS.keys()
     for name, value in RATIOS.items():
         assert found[name].value == pytest.approx(value, rel=0.03), name
@@ -61,11 +59,11 @@ def test_figures_are_the_ratios_of_the_rows(rows: list[Measurement]) -> None:
         assert found[name].high - found[name].low < 0.2 * value
 
 
-def test_every_goal_has_a_figure() -> None:
+def test_every_goal_has_a_figure():
     """No goal is of a figure that no run can have, or of a test that the card does not take."""
     for goal in TARGETS:
         model = f"{goal.model}-{goal.format.lower() or 'q8_0'}"
-        run = run_of(*of_the_card(Maker(4), model))
+        run = rows_of(*of_the_card(Maker(4), model))
         judged = [figure.target for figure in figures(run)]
         assert goal in judged, goal
 
@@ -75,21 +73,21 @@ def test_every_goal_has_a_figure() -> None:
     [("tinyllama", "F16", 1.05), ("tinyllama", "Q4_0", 1.3), ("story", "Q8_0", 1.0),
      ("story-draft", "Q8_0", None), ("tinyllama", "Q6_K", None), ("llama-2-7b", "F16", None)],
 )  # fmt: skip
-def test_goals_are_of_a_model_and_a_format(model: str, format: str, goal: float | None) -> None:
+def test_goals_are_of_a_model_and_a_format(model, format, goal):
     """A goal is looked up by figure, model and format, and need not be there."""
     found = target("tg128 ÷ llama.cpp", model, format)
     assert (found and found.goal) == goal
 
 
-def test_goals_without_a_figure_are_told(rows: list[Measurement]) -> None:
+def test_goals_without_a_figure_are_told(rows):
     """A goal whose figure a run lacks is a row of the table; another format's goals are none."""
-    run = run_of(*(row for row in rows if row.bench != "memory"))
+    run = rows_of(*(row for row in rows if row.bench != "memory"))
     found = figures(run)
     missing = card.unmeasured(run, found)
     assert [(model, goal.figure) for model, goal in missing] == [
         ("tinyllama-q4_0", "peak memory ÷ (file + cache + 400 MB)")
     ]
-    (line,) = [row for row in table_lines(card.table(found, missing)) if "peak memory" in row]
+    (line,) = [row for row in table_lines(card.card(found, missing)) if "peak memory" in row]
     assert [cell.strip() for cell in line.split("|")[3:6]] == ["—", "≤ 1", "not measured"]
 
 
@@ -98,29 +96,29 @@ def test_goals_without_a_figure_are_told(rows: list[Measurement]) -> None:
     [(1.3, False, "pass"), (1.01, False, "pass, open"), (0.99, False, "miss by 1%, open"),
      (0.8, False, "miss by 20%"), (0.8, True, "pass"), (1.3, True, "miss by 30%")],
 )  # fmt: skip
-def test_verdicts(value: float, most: bool, verdict: str) -> None:
+def test_verdicts(value, most, verdict):
     """A figure passes at its goal; where its interval holds the goal, the verdict says so."""
     interval = Ratio(value, value - 0.05, value + 0.05)
     figure = Figure("m", "f", interval, Target("f", 1.0, most=most))
-    (line,) = table_lines(card.table([figure]))[2:]
+    (line,) = table_lines(card.card([figure]))[2:]
     assert line.endswith(f"| {verdict} |")
     assert ("≤ 1" if most else "≥ 1") in line
 
 
-def test_without_a_peer_there_is_no_comparison(rows: list[Measurement]) -> None:
+def test_without_a_peer_there_is_no_comparison(rows):
     """Figures against llama.cpp want its samples; those of our own do not."""
     mine = [
         row if row.contender != "llama.cpp" else replace(row, samples=(), note="not installed")
         for row in rows
     ]
-    names = [figure.name for figure in figures(run_of(*mine))]
+    names = [figure.name for figure in figures(rows_of(*mine))]
     assert not any("llama.cpp" in name for name in names)
     assert {"8 sequences ÷ 1", "pp512 on 2 threads ÷ 1"} <= set(names)
 
 
-def test_what_stands_behind_is_told(rows: list[Measurement]) -> None:
+def test_what_stands_behind_is_told(rows):
     """TOP/s, the shares of a prompt's step, memory and empty steps have their lines."""
-    lines = "\n".join(table_lines(card.behind(run_of(*rows))))
+    lines = "\n".join(table_lines(card.behind(rows_of(*rows))))
     for words in (
         "| Linear nodes of pp512 | 2.0",
         "linear nodes 70%, quantising 10%, attention 15%, the rest 5",
@@ -135,7 +133,7 @@ def test_what_stands_behind_is_told(rows: list[Measurement]) -> None:
 
 
 @pytest.mark.parametrize("taken", [FULL, QUICK])
-def test_the_setup_holds_every_race(taken: Any) -> None:
+def test_the_setup_holds_every_race(taken):
     """One set-up has room for all races, so that their processes are started once."""
     setup = taken.setup(2)
     for tests in taken.races.values():
@@ -145,12 +143,12 @@ def test_the_setup_holds_every_race(taken: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
+def engine():
     with Engine.load(SMALL, threads=2, context=96) as loaded:
         yield loaded
 
 
-def test_streams_are_of_the_weights(engine: Engine) -> None:
+def test_streams_are_of_the_weights(engine):
     """The bytes are those of the file's matrices that a token reads whole; the linear nodes take
     less than the step."""
     found = profile(engine, depth=9, rule=Rule(least=5, error=1.0, cap_seconds=0.2))
@@ -165,11 +163,11 @@ def test_streams_are_of_the_weights(engine: Engine) -> None:
     assert (step.samples, alone.samples) == tuple(map(tuple, turns.values()))
     assert step.rivals == alone.rivals != linear.rivals
     assert len(linear.samples) == len(found.nodes[0].samples)
-    assert linear.median < sum(node.seconds for node in found.nodes)
+    assert linear.median < sum(node.median for node in found.nodes)
     assert step.limit_seconds == pytest.approx(weights / 1e12)  # what the L2 of `limits` gives
 
 
-def test_reading_takes_every_weight(engine: Engine) -> None:
+def test_reading_takes_every_weight(engine):
     """What is read alone is all that a step streams: no less than the file's bytes, and no more
     than padding to whole groups of rows adds."""
     packed = sum(weight.nbytes for weight in streamed(engine.model))
@@ -183,7 +181,7 @@ def test_reading_takes_every_weight(engine: Engine) -> None:
     assert 0 < reading(engine.model)() < 1
 
 
-def test_an_empty_step_does_nothing(engine: Engine) -> None:
+def test_an_empty_step_does_nothing(engine):
     """Its logits are not written; it is timed on one thread and on all of the engine's."""
     model = engine.model
     model.step([1], [0], [(0,)], [0])
@@ -195,11 +193,11 @@ def test_an_empty_step_does_nothing(engine: Engine) -> None:
     assert found[0].shape == f"calls={len(model.plan.calls)},stages={len(model.plan.stages)}"
 
 
-def test_slow_empty_steps_are_few(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_empty_steps_are_few(engine, monkeypatch):
     """Where threads are slow to meet, a sample is of the steps that fit into its time."""
     runs = 0
 
-    def slow(*_: object) -> None:
+    def slow(*_):
         nonlocal runs
         runs += 1
         time.sleep(0.02)
@@ -211,7 +209,7 @@ def test_slow_empty_steps_are_few(engine: Engine, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="this system tells no process's peak")
-def test_memory_is_that_of_the_process() -> None:
+def test_memory_is_that_of_the_process():
     """The file and the cache are counted in bytes; the peak is of that process, not of this one,
     and stays when memory was given back."""
     here = peak()
@@ -225,7 +223,7 @@ def test_memory_is_that_of_the_process() -> None:
     assert 2e7 < some.peak < peak()
 
 
-def test_a_system_that_tells_no_peak(tmp_path: Path) -> None:
+def test_a_system_that_tells_no_peak(tmp_path):
     """The peak is read in bytes; where it is not told, one line says so."""
     status = tmp_path / "status"
     status.write_text("Name: x\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n")
@@ -235,10 +233,10 @@ def test_a_system_that_tells_no_peak(tmp_path: Path) -> None:
         peak(status)
 
 
-def test_two_tests_in_one_race(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_tests_in_one_race(monkeypatch):
     """Their rows share a race, and fast numerics that change no kernel are absent."""
 
-    def same(name: str, *about: Any) -> Racer:
+    def same(name, *about):
         racer = Racer(OURS, *about)
         racer.name = name
         return racer
@@ -247,26 +245,26 @@ def test_two_tests_in_one_race(monkeypatch: pytest.MonkeyPatch) -> None:
     with field_of(resolve(SMALL), Setup(1, context=32, batch=8), (OURS, FAST)) as field:
         assert [racer.name for racer in field.racers] == [OURS]
         assert field.absent == [Absent(FAST, "no kernel of this model has a fast form")]
-        samplers = field.samplers(*PAIR)
-        assert list(samplers) == ["assay tg2", "assay tg4"]
-        for sampler in samplers.values():
-            assert sampler() > 0
-        rows = field.measurements()
+        raced = field.experiment(*PAIR)
+        assert list(raced.samplers) == ["assay tg2", "assay tg4"]
+        rows = raced.run(Rule(least=1, most=1))
     assert [(row.test, row.tokens, len(row.samples)) for row in rows] == [
         ("tg2", 2, 1), ("tg4", 4, 1), ("tg2", 0, 0), ("tg4", 0, 0),
     ]  # fmt: skip
     assert len({row.rivals for row in rows}) == 1
 
 
-def test_gaps_are_of_the_same_tokens() -> None:
+def test_gaps_are_of_the_same_tokens():
     """Sample by sample the logits of fast numerics are compared with ours; of prompts alone."""
     prompt = EngineTest("pp", prompt=4)
 
-    def samples(*ends: float) -> list[Sample]:
-        return [Sample(1.0, check=Check(0, (end, 1.0, 3.0))) for end in ends]
+    def entry(test, name, *ends):
+        taken = [Sample(1.0, check=Check(0, (end, 1.0, 3.0))) for end in ends]
+        row = Measurement("engine", test.name, name)
+        return f"{name} {test.name}", Contender(row, taken=taken)
 
-    taken = {(OURS, prompt): samples(0, 0), (FAST, prompt): samples(0, 1)}
-    taken |= {(FAST, PAIR[0]): samples(2), (OURS, PAIR[0]): samples(0)}
-    (row,) = Field(Path("m.gguf"), Setup(1, 8), [], [], taken).gaps()
+    entries = [entry(prompt, OURS, 0, 0), entry(prompt, FAST, 0, 1)]
+    entries += [entry(PAIR[0], OURS, 0), entry(PAIR[0], FAST, 2)]
+    (row,) = gaps(Experiment(dict(entries)))
     assert (row.bench, row.test, row.contender, row.unit) == ("gap", "pp4", FAST, "NMSE")
     assert row.samples == (0.0, pytest.approx(1 / 3 / np.var([0, 1, 3])))

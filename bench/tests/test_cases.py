@@ -12,7 +12,7 @@ from data import shapes
 from data.shapes import ShapeError
 from engine.config import ModelConfig
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from kernels.table import KERNELS, find
 from reference.table import OPS
 
@@ -27,38 +27,30 @@ PARAMETERS = {  # of the models' cards, in thousand millions
 }
 
 
-def test_every_op_and_every_kernel_has_a_case():
-    """No op of the table is left out, no kernel, no number of tokens."""
+def test_every_op_kernel_and_model_has_cases():
+    """No op of the table is left out, no kernel, no number of tokens; each model has cases, its
+    rope its own. A kernel runs at a size once, under the names of all models that ask for it, and
+    sizes are just its op's axes, as it takes them."""
     found = cases(ALL)
-    assert {case.kernel.op for case in found} == set(OPS)
     assert {case.kernel.name for case in found} == {kernel.name for kernel in KERNELS}
-    for op in {case.kernel.op for case in found if "tokens" in case.shape}:
-        tokens = {c.shape["tokens"] for c in found if c.kernel.op == op and "sweep" not in c.models}
-        assert tokens == set(TOKENS)
-
-
-def test_every_model_is_measured():
-    """Each model of the file has cases, and its rope and gate are its own."""
-    found = cases(ALL)
+    assert len({str(case) for case in found}) == len(found)
+    tokens: dict[str, set[int]] = {op: set() for op in OPS}
+    for case in found:
+        if "tokens" in case.shape and "sweep" not in case.models:
+            tokens[case.kernel.op].add(case.shape["tokens"])
+        assert len(set(case.models)) == len(case.models)
+    assert all(counts in (set(), set(TOKENS)) for counts in tokens.values())
     for name, model in ALL.models.items():
         ops = {case.kernel.op for case in found if name in case.models}
-        assert model.rope in ops
-        assert {"linear", "attention", "rms_norm", "embedding"} <= ops
+        assert {"linear", "attention", "rms_norm", "embedding", model.rope} <= ops
         assert not {"rope_norm", "rope_neox"} - {model.rope} & ops
-
-
-def test_each_size_once():
-    """A kernel runs at a size once, under the names of all models that ask for it."""
-    found = cases(ALL)
-    assert len({str(case) for case in found}) == len(found)
-    gates = {"swiglu", "reglu"}  # in which the two differ
-    both = [
-        c
-        for c in found
-        if {"llama-2-7b", "relullama-7b"} & set(c.models) and c.kernel.op not in gates
-    ]
-    assert all({"llama-2-7b", "relullama-7b"} <= set(c.models) for c in both)
-    assert all(len(set(case.models)) == len(case.models) for case in found)
+    alike = {"llama-2-7b", "relullama-7b"}  # but for their gates
+    both = [c for c in found if alike & set(c.models) and c.kernel.op not in ("swiglu", "reglu")]
+    assert all(alike <= set(case.models) for case in both)
+    for case in {str(c.shape) + c.kernel.op: c for c in found}.values():
+        spec = case.kernel.spec
+        assert set(case.shape) == set(spec.axes), case
+        assert dict(spec.case(case.shape, "normal", 0, case.kernel.format).shape) == case.shape
 
 
 def test_tinyllama_by_hand():
@@ -75,18 +67,14 @@ def test_tinyllama_by_hand():
     assert wanted.items() <= attention.items()
     assert list(asked("kv_write", TINY, 1)) == [{"tokens": 1, "capacity": 512, "width": 256}]
     assert list(asked("swiglu", TINY, 512)) == [{"tokens": 512, "width": 5632}]
+    for tokens in TOKENS:  # a step of a prompt does not make all logits
+        outs = {shape["out"] for shape in asked("linear", TINY, tokens)}
+        assert (TINY.vocab in outs) == (tokens <= LOGITS)
     assert list(asked("draw", TINY, 1)) == [{"vocab": 32000}]
     assert list(asked("active_rows", TINY, 8)) == [{"tokens": 8, "neurons": 5632}]
     block = {"tokens": 1, "hidden": 2048, "neurons": 5632, "held": 5632}
     for op in ("sparse_linear", "sparse_axpy"):
         assert list(asked(op, TINY, 1)) == [block | {"active": n} for n in (563, 5632)]
-
-
-def test_only_the_last_tokens_want_logits():
-    """No product with the vocabulary at 512 tokens: a step of a prompt does not make it."""
-    for tokens in TOKENS:
-        outs = {shape["out"] for shape in asked("linear", TINY, tokens)}
-        assert (TINY.vocab in outs) == (tokens <= LOGITS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -108,14 +96,6 @@ def test_the_embedded_model_is_itself():
     for name in ("blocks", "hidden", "ffn", "heads", "kv_heads", "head_dim", "context"):
         assert getattr(story, name) == getattr(config, name), name
     assert story.vocab == vocab
-
-
-def test_sizes_are_legal():
-    """Every case has just its op's axes, at sizes that the op takes as they are."""
-    for case in {str(c.shape) + c.kernel.op: c for c in cases(ALL)}.values():
-        spec = case.kernel.spec
-        assert set(case.shape) == set(spec.axes), case
-        assert dict(spec.case(case.shape, "normal", 0, case.kernel.format).shape) == case.shape
 
 
 def test_chosen_models_and_tokens():
@@ -221,6 +201,7 @@ vocab = 100
 context = 64
 """
 BAD = {
+    "no text": ("\udcff", ""),
     "no toml": ("[models", "at end of document"),
     "another table": ("[poems]", "there is no 'poems': models, sweeps"),
     "models of number": ("models = 5", "models: want a table, got 5"),
@@ -264,21 +245,13 @@ def test_a_wrong_shape_file_is_told(tmp_path, name):
     """Whatever a shape file says that is not so: one line with file and place."""
     text, told = BAD[name]
     path = tmp_path / "mine.toml"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     with pytest.raises(ShapeError) as caught:
         cases(shapes.read(path))
     line = str(caught.value)
     assert line.startswith(f"{path}: ")
     assert told in line
     assert "\n" not in line
-
-
-def test_no_text_is_no_shape_file(tmp_path):
-    """A binary file is told by name."""
-    path = tmp_path / "mine.toml"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ShapeError, match=rf"\A{path}: "):
-        shapes.read(path)
 
 
 def test_a_shape_file_of_ones_own(tmp_path):

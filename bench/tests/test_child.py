@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,9 +17,10 @@ FOLDER = Path(__file__).parents[2]
 # A module that does as it is told; it prints wherever it can before and while it answers.
 MODULE = """
 import ctypes, os, signal, sys, time
-from bench.child import serve
 
-def answer(question):
+print("hello", flush=True)
+
+def answer(**question):
     if "print" in question:
         print(question["print"], flush=True)
         os.write(1, b"straight to the descriptor\\n")
@@ -33,24 +33,28 @@ def answer(question):
     if "exit" in question:
         os._exit(question["exit"])
     time.sleep(question.get("sleep", 0))
-    return {"echo": question, "arguments": sys.argv[1:], "env": os.environ.get("WORD")}
+    return {"echo": question, "env": os.environ.get("WORD")}
 
-if "chatter" in sys.argv:
-    print("hello", flush=True)
-serve(answer)
+class Told:
+    def __init__(self, *arguments):
+        self.arguments, self.asked = arguments, 0
+
+    def count(self, by):
+        self.asked += by
+        return [*self.arguments, self.asked]
 """
 
 
 @pytest.fixture(name="spawn")
-def _spawn(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+def _spawn(tmp_path):
     """Children of the module above, ended with the test."""
     (tmp_path / "told.py").write_text(MODULE)
     children: list[Child] = []
 
-    def spawn(*arguments: str, patience: float = 30, **env: str) -> Child:
+    def spawn(*arguments, name="answer", patience=30, **env):
         paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
         env = {"PYTHONPATH": paths, **env}
-        children.append(Child("told", *arguments, env=env, patience=patience))
+        children.append(Child(f"told:{name}", *arguments, env=env, patience=patience))
         return children[-1]
 
     yield spawn
@@ -59,88 +63,76 @@ def _spawn(tmp_path: Path) -> Iterator[Callable[..., Child]]:
         assert not psutil.pid_exists(child.pid)
 
 
-def test_it_answers_in_turn(spawn: Callable[..., Child]) -> None:
-    """Every question gets its own answer; arguments and environment arrive."""
-    child = spawn("a", "b c", WORD="ä")
+def test_it_answers_in_turn(spawn):
+    """Every question gets its own answer; what is named arrives; a class is made once."""
+    child = spawn(WORD="ä")
     for number in range(3):
         question = {"number": number, "text": "line\nbreak \u2028"}
-        answer = child.ask(question)
-        assert answer == {"echo": question, "arguments": ["a", "b c"], "env": "ä"}
+        assert child.ask(**question) == {"echo": question, "env": "ä"}
+    child = spawn("a", 2, name="Told")
+    assert [child.ask("count", by=3) for _ in range(2)] == [["a", 2, 3], ["a", 2, 6]]
 
 
-def test_prints_do_not_disturb_the_talk(spawn: Callable[..., Child]) -> None:
-    """What the child, or a process it starts, prints or reads is kept apart from the answers."""
+def test_prints_do_not_disturb_the_talk(spawn):
+    """What the child, or a process it starts, prints or reads is kept apart from the answers, be it
+    more than a pipe holds."""
     child = spawn()
-    for _ in range(2):
-        assert child.ask({"print": '{"error": "not an answer"}'})["env"] is None
+    for printed in ('{"error": "not an answer"}', "x" * 1_000_000):
+        assert child.ask(print=printed)["env"] is None
 
 
-def test_a_lot_of_stderr_does_not_block_it(spawn: Callable[..., Child]) -> None:
-    """A child may print more than a pipe holds."""
-    assert spawn().ask({"print": "x" * 1_000_000})["arguments"] == []
-
-
-def test_an_error_is_one_line_and_not_the_end(spawn: Callable[..., Child]) -> None:
+def test_an_error_is_one_line_and_not_the_end(spawn):
     """An exception reaches the parent as one plain line; the next question is answered."""
     child = spawn()
     with pytest.raises(ChildError, match=r"\Ano such thing\Z"):
-        child.ask({"raise": "ours"})
+        child.ask(**{"raise": "ours"})
     with pytest.raises(ChildError, match=r"\AKeyError: 'no\\n such thing'\Z"):
-        child.ask({"raise": "theirs"})
-    assert child.ask({})["echo"] == {}
+        child.ask(**{"raise": "theirs"})
+    assert child.ask()["echo"] == {}
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGILL", "SIGKILL"])
-def test_death_by_a_signal_is_named(spawn: Callable[..., Child], name: str) -> None:
+def test_death_by_a_signal_is_named(spawn, name):
     """A child that crashes is told by the signal's name, the question and its last words."""
     child = spawn()
-    with pytest.raises(ChildError, match=f"told, asked .*: it died of {name}: about to die"):
-        child.ask({"signal": getattr(signal, name)})
+    with pytest.raises(ChildError, match=f"told:answer, asked .*: it died of {name}: about to die"):
+        child.ask(signal=getattr(signal, name))
     with pytest.raises(ChildError, match="has ended before"):
-        child.ask({})
+        child.ask()
 
 
-def test_a_silent_exit_is_told(spawn: Callable[..., Child]) -> None:
-    """A child that just ends is told by its status."""
+def test_what_gives_no_answer_is_told(spawn):
+    """A child that just ends by its status, and a module that is not there: a line each."""
     with pytest.raises(ChildError, match="it ended with status 3"):
-        spawn().ask({"exit": 3})
-
-
-def test_no_such_module_is_told() -> None:
-    """A module that is not there is one line."""
+        spawn().ask(exit=3)
+    missing = r"No module named 'bench\.no_such_module'"
     with (
-        Child("bench.no_such_module") as child,
-        pytest.raises(ChildError, match=r"No module named bench\.no_such_module") as caught,
+        Child("bench.no_such_module:any") as child,
+        pytest.raises(ChildError, match=missing) as caught,
     ):
-        child.ask({})
+        child.ask()
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_not_an_answer_is_told(spawn: Callable[..., Child]) -> None:
-    """A module that prints before it serves is found out."""
-    with pytest.raises(ChildError, match="printed 'hello' instead of an answer"):
-        spawn("chatter").ask({})
-
-
-def test_a_hung_child_is_killed(spawn: Callable[..., Child]) -> None:
+def test_a_hung_child_is_killed(spawn):
     """Patience ends, and so does the child."""
     child = spawn(patience=0.5)
     with pytest.raises(ChildError, match=r"no answer within 0\.5 s"):
-        child.ask({"sleep": 60})
+        child.ask(sleep=60)
     assert not psutil.pid_exists(child.pid)
 
 
-def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
+def test_it_does_not_outlive_its_parent(tmp_path):
     """A child at work ends with a parent that was killed."""
     (tmp_path / "told.py").write_text(MODULE)
     program = (
         "import sys, threading\n"
         "from bench.child import Child\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        "child = Child('told')\n"
-        "child.ask({})\n"
+        "child = Child('told:answer')\n"
+        "child.ask()\n"
         "threading.Timer(0.1, lambda: print(child.pid, flush=True)).start()\n"
-        "child.ask({'sleep': 60})\n"
+        "child.ask(sleep=60)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=FOLDER, stdout=subprocess.PIPE, text=True
@@ -152,23 +144,21 @@ def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
     assert gone, "it still runs 5 s later"
 
 
-def test_other_sources_can_be_put_first(tmp_path: Path) -> None:
+def test_other_sources_can_be_put_first(tmp_path):
     """With a PYTHONPATH of one's own, the child takes modules from there, whatever is here."""
     room = tmp_path / "bench"
     room.mkdir()
     (room / "__init__.py").touch()
     (room / "child.py").write_text((FOLDER / "bench" / "child.py").read_text())
-    (room / "where.py").write_text(
-        "from bench import child\nchild.serve(lambda question: {'file': child.__file__})\n"
-    )
-    with Child("bench.where", env={"PYTHONPATH": str(tmp_path)}) as child:
-        assert child.ask({}) == {"file": str(room / "child.py")}
+    (room / "where.py").write_text("def file():\n    return __file__\n")
+    with Child("bench.where:file", env={"PYTHONPATH": str(tmp_path)}) as child:
+        assert child.ask() == str(room / "where.py")
 
 
-def test_a_waiting_child_uses_no_cpu(spawn: Callable[..., Child]) -> None:
+def test_a_waiting_child_uses_no_cpu(spawn):
     """Between questions a child sleeps."""
     child = spawn()
-    child.ask({})
+    child.ask()
     process = psutil.Process(child.pid)
     before = process.cpu_times()
     time.sleep(0.3)

@@ -2,9 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -15,10 +13,12 @@ from bench.contenders import contender
 from bench.contenders.contender import CONTENDERS, Absent, Array, Check, Entry, Setup, present
 from bench.contenders.racer import Racer, enter
 from bench.contenders.session import Session, token_ids
-from bench.contenders.start import drop, start
+from bench.contenders.start import PARTS, drop, start
 from bench.engine_race import field_of
 from bench.engine_tests import EngineTest
+from bench.profile import profile
 from bench.timing import Rule
+from engine import Engine
 from engine.embedded import resolve
 
 MODEL = resolve("story-f16")
@@ -32,6 +32,7 @@ DEEP_STEPS = EngineTest("tg", generate=4, depth=50)
 BATCHED = EngineTest("batched", prompt=13, generate=3, parallel=3)
 FIRST = EngineTest("first_token", prompt=10)
 LOAD = EngineTest("load")
+ONCE = Rule(least=1, most=1)
 EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
 
 
@@ -47,7 +48,7 @@ EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
         (FIRST, "first token (warm)", 10),
     ],
 )
-def test_names_and_tokens(test: EngineTest, name: str, tokens: int) -> None:
+def test_names_and_tokens(test, name, tokens):
     """Tests are called as in llama-bench, and count the tokens that one sample processes."""
     assert (test.name, test.tokens) == (name, tokens)
 
@@ -64,13 +65,13 @@ def test_names_and_tokens(test: EngineTest, name: str, tokens: int) -> None:
         ("pp", {"prompt": 1, "parallel": 2}, "pp cannot run 2 sequences"),
     ],
 )
-def test_nonsense_is_refused(kind: str, sizes: dict[str, int], message: str) -> None:
+def test_nonsense_is_refused(kind, sizes, message):
     """A test that means nothing is one line."""
     with pytest.raises(ValueError, match=message):
         EngineTest(kind, **sizes)
 
 
-def test_tokens_are_fresh_and_shared() -> None:
+def test_tokens_are_fresh_and_shared():
     """Every sample has tokens of its own, the same for every contender."""
     first, again, second = (token_ids(BATCHED, number, 100) for number in (1, 1, 2))
     assert first.shape == (3, 16)
@@ -81,41 +82,40 @@ def test_tokens_are_fresh_and_shared() -> None:
 
 
 @pytest.mark.parametrize("logits", [[1.0, np.nan, 2.0], [1.0, np.inf, 2.0], [3.0, 3.0, 3.0]])
-def test_work_not_done_is_found(logits: list[float]) -> None:
+def test_work_not_done_is_found(logits):
     """Logits that are not finite, or all the same, are no proof of work."""
     with pytest.raises(ArithmeticError, match="the last logits are"):
         Check.of(np.array(logits, np.float32))
 
 
 @pytest.fixture(name="session", scope="module")
-def _session() -> Iterator[Session]:
+def _session():
     session = Session("assay", MODEL, SETUP)
     yield session
     session.close()
 
 
 @pytest.mark.parametrize("test", EVERY, ids=lambda test: test.name)
-def test_assay_leaves_only_the_depth(session: Session, test: EngineTest) -> None:
+def test_assay_leaves_only_the_depth(session, test):
     """After a sample the cache holds the tokens before which the test began, and nothing else."""
     for number in (1, 2):
         sample = session.sample(test, number)
         assert sample.seconds > 0
         assert (sample.check is None) == (test.kind == "load")
-        cells = session._contender.engine.model.cells  # type: ignore[attr-defined]
+        cells = session._contender.engine.model.cells
         assert cells.capacity - cells.free == test.depth
         assert cells.lengths == [test.depth, 0, 0]
     if test is BATCHED:
-        assert sample.prompt_seconds > 0
-        assert sample.generate_seconds > 0
-        assert sample.prompt_seconds + sample.generate_seconds == pytest.approx(sample.seconds)
+        assert min(sample.parts.values()) > 0
+        assert sum(sample.parts.values()) == pytest.approx(sample.seconds)
 
 
 @pytest.mark.parametrize("test", [PROMPT, DEEP_PROMPT, STEPS, DEEP_STEPS], ids=lambda t: t.name)
-def test_logits_are_those_of_one_evaluation(session: Session, test: EngineTest) -> None:
+def test_logits_are_those_of_one_evaluation(session, test):
     """Whatever was run before, a sample ends on the logits of its tokens behind its depth."""
     sample = session.sample(test, 5)
     assert session.sample(test, 6).check != sample.check
-    model = session._contender.engine.model  # type: ignore[attr-defined]
+    model = session._contender.engine.model
     filling = np.random.default_rng(0).integers(0, model.config.vocab, SETUP.context, np.int32)
     tokens = [*filling[: test.depth], *token_ids(test, 5, model.config.vocab)[0]]
     model.cells.clear()
@@ -123,38 +123,38 @@ def test_logits_are_those_of_one_evaluation(session: Session, test: EngineTest) 
     model.cells.clear()
 
 
-def test_sequences_of_a_batch_are_independent(session: Session) -> None:
+def test_sequences_of_a_batch_are_independent(session):
     """The last sequence of a batched test ends on the logits that it has alone."""
     sample = session.sample(BATCHED, 3)
-    model = session._contender.engine.model  # type: ignore[attr-defined]
+    model = session._contender.engine.model
     model.cells.clear()
     tokens = token_ids(BATCHED, 3, model.config.vocab)[-1].tolist()
     assert Check.of(model.evaluate(tokens, 0)) == sample.check
     model.cells.clear()
 
 
-def test_a_cut_that_matters_is_found() -> None:
+def test_a_cut_that_matters_is_found():
     """An engine whose logits depend on how a prompt is cut is not timed."""
     session = Session("assay", MODEL, SETUP)
     honest = session._contender.evaluate
 
-    def sloppy(tokens: Array, start: int) -> Array:
+    def sloppy(tokens, start):
         slope: Array = np.arange(session._contender.vocab) * tokens.shape[1]
         return np.asarray(honest(tokens, start) + slope)
 
-    session._contender.evaluate = sloppy  # type: ignore[method-assign]
+    session._contender.evaluate = sloppy
     with pytest.raises(ArithmeticError, match=r"pp40: logits differ by .* cut after 13 tokens"):
         session.sample(PROMPT, 1)
     session.close()
 
 
 @pytest.fixture(name="assay", scope="module")
-def _assay() -> Iterator[Racer]:
+def _assay():
     with Racer("assay", MODEL, SETUP) as racer:
         yield racer
 
 
-def test_a_racer_gives_what_the_session_measures(assay: Racer, session: Session) -> None:
+def test_a_racer_gives_what_the_session_measures(assay, session):
     """From a process of its own come the same checks, for other tokens in every sample."""
     assert "assay" in assay.about
     checks = [assay.sample(BATCHED).check for _ in range(2)]
@@ -163,33 +163,33 @@ def test_a_racer_gives_what_the_session_measures(assay: Racer, session: Session)
     assert assay.sample(BATCHED, 1).check == checks[0]
 
 
-def test_bad_questions_are_one_line(assay: Racer) -> None:
+def test_bad_questions_are_one_line(assay):
     """A test beyond the setup is refused, and the racer runs on."""
     with pytest.raises(ChildError, match=r"\App200 wants a context of 200 and 1 sequences"):
         assay.sample(EngineTest("pp", prompt=200))
     assert assay.sample(PROMPT).seconds > 0
 
 
-def test_a_waiting_racer_uses_no_cpu(assay: Racer) -> None:
+def test_a_waiting_racer_uses_no_cpu(assay):
     """Once it has answered, a racer's threads rest."""
     assay.sample(PROMPT)
     _demand_rest(assay)
 
 
-def _demand_rest(racer: Racer) -> None:
+def _demand_rest(racer):
     before = psutil.Process(racer.pid).cpu_times()
     time.sleep(0.4)
     after = psutil.Process(racer.pid).cpu_times()
     assert after.user + after.system - before.user - before.system <= 0.02
 
 
-def test_our_own_engine_is_never_absent(tmp_path: Path) -> None:
+def test_our_own_engine_is_never_absent(tmp_path):
     """A file that is not there is an error, not an absence."""
     with pytest.raises(ChildError, match=r"nothing\.gguf"):
         enter("assay", tmp_path / "nothing.gguf", SETUP)
 
 
-def test_what_is_not_installed_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_absent(monkeypatch):
     """A peer whose package is missing is shown absent, with what to do."""
     entry = Entry("bench.contenders.nobody:Nobody", {"no_such_package": "no-such"}, {})
     monkeypatch.setitem(contender.CONTENDERS, "nobody", entry)
@@ -198,7 +198,7 @@ def test_what_is_not_installed_is_absent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert enter("nobody", MODEL, SETUP) == Absent("nobody", reason)
 
 
-def test_peers_are_absent_within_a_budget() -> None:
+def test_peers_are_absent_within_a_budget():
     """Which they would not keep: their figures beside ours would say nothing."""
     setup = replace(SETUP, ram_budget="600MiB")
     for name in ("llama.cpp", "transformers"):
@@ -206,7 +206,7 @@ def test_peers_are_absent_within_a_budget() -> None:
         assert enter(name, MODEL, setup) == Absent(name, reason)
 
 
-def test_a_peer_that_crashes_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_peer_that_crashes_is_absent(monkeypatch, tmp_path):
     """A peer that takes its process down is shown absent, with the signal."""
     (tmp_path / "llama_cpp.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"
@@ -218,7 +218,7 @@ def test_a_peer_that_crashes_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.fixture(name="peer", scope="module", params=PEERS)
-def _peer(request: pytest.FixtureRequest) -> Iterator[Racer]:
+def _peer(request):
     if reason := present(request.param):
         pytest.skip(reason)
     with Racer(request.param, MODEL, SETUP) as racer:
@@ -228,7 +228,7 @@ def _peer(request: pytest.FixtureRequest) -> Iterator[Racer]:
 NEAR = {"assay fast": 1e-2}  # three bits fewer than F16 has, squared, on tokens of no text
 
 
-def test_peers_do_the_same_work(peer: Racer, assay: Racer) -> None:
+def test_peers_do_the_same_work(peer, assay):
     """On the same tokens a peer's last logits are near ours, whatever either has run before."""
     for number, test in enumerate((*EVERY, *reversed(EVERY)), 100):
         theirs, ours = peer.sample(test, number), assay.sample(test, number)
@@ -240,13 +240,13 @@ def test_peers_do_the_same_work(peer: Racer, assay: Racer) -> None:
         assert theirs.check.nmse(ours.check) < NEAR.get(peer.name, 1e-3)
 
 
-def test_waiting_peers_use_no_cpu(peer: Racer) -> None:
+def test_waiting_peers_use_no_cpu(peer):
     """Once it has answered, a peer's threads rest."""
     peer.sample(STEPS)
     _demand_rest(peer)
 
 
-def test_peers_refuse_bad_files_in_one_line(peer: Racer, tmp_path: Path) -> None:
+def test_peers_refuse_bad_files_in_one_line(peer, tmp_path):
     """A file that a peer cannot open makes it absent."""
     path = tmp_path / "damaged.gguf"
     path.write_bytes(MODEL.read_bytes()[:5000])
@@ -266,7 +266,7 @@ print(json.dumps(rows * (said["-t"] == "2")))
 """
 
 
-def test_a_program_times_itself(tmp_path: Path) -> None:
+def test_a_program_times_itself(tmp_path):
     """Any program with llama-bench's options takes part in what it knows, by the time it tells."""
     path = tmp_path / "other-bench"
     path.write_text(LIKE_LLAMA_BENCH.format(python=sys.executable))
@@ -274,30 +274,28 @@ def test_a_program_times_itself(tmp_path: Path) -> None:
         enter(f"other={path}", MODEL, SETUP)
     path.chmod(0o755)
     with field_of(MODEL, SETUP, ("assay", f"other={path}")) as field:
-        rows = field.run(PROMPT, Rule(least=2, most=2))
+        rows = field.experiment(PROMPT).run(Rule(least=2, most=2))
         assert {row.contender: row.samples for row in rows}["other"] == (0.25, 0.25)
-        rows = field.run(BATCHED, Rule(least=1, most=1))
+        rows = field.experiment(BATCHED).run(ONCE)
         assert {row.contender for row in rows} == {"assay"}
-        rows = field.run(EngineTest("tg", generate=7), Rule(least=1, most=1))
+        rows = field.experiment(EngineTest("tg", generate=7)).run(ONCE)
         (note,) = {row.note for row in rows if row.contender == "other"}
         assert note == f"{path} ended with 1: it cannot run seven"
     absent = enter(f"other={path}", MODEL, replace(SETUP, threads=1))
     assert absent == Absent("other", f"{path} does not print llama-bench's JSON")
 
 
-def test_a_start_is_the_sum_of_its_parts() -> None:
+def test_a_start_is_the_sum_of_its_parts():
     """A fresh process reports where the time to its first token went."""
     drop(MODEL)
     told = start(MODEL, threads=2)
-    parts = (told.python, told.imports, told.certify, told.load, told.prompt)
-    assert min(parts) >= 0
-    assert told.imports > 0
-    assert told.load > 0
-    assert told.prompt > 0
-    assert sum(parts) == pytest.approx(told.seconds)
+    assert list(told.parts) == list(PARTS)
+    assert min(told.parts.values()) >= 0
+    assert min(told.parts[part] for part in ("imports", "load", "prompt")) > 0
+    assert sum(told.parts.values()) == pytest.approx(told.seconds)
 
 
-def test_llama_cpp_with_weights_left_in_the_file() -> None:
+def test_llama_cpp_with_weights_left_in_the_file():
     """Not repacked they give what they give otherwise, up to the kernels' rounding."""
     if reason := present("llama.cpp"):
         pytest.skip(reason)
@@ -312,3 +310,51 @@ def test_llama_cpp_with_weights_left_in_the_file() -> None:
         contender.close()
     repacked, mapped = found
     assert mapped.nmse(repacked) < 1e-3
+
+
+# Rows say what they ran with, so that two set-ups are never taken for one
+
+
+def row_of(model, setup):
+    with field_of(model, setup, ("assay",)) as field:
+        (found,) = field.experiment(EngineTest("tg", generate=1)).run(ONCE)
+    return found
+
+
+def test_only_what_is_unusual_is_told():
+    """Threads stand in a row of their own, and room for tokens changes no speed."""
+    assert Setup(2, context=64, sequences=4).settings == ""
+    told = Setup(2, context=64, batch=8, kv_format="Q8_0").settings
+    assert told == "batch=8,kv_format=Q8_0"
+    assert Setup(2, context=64, ram_budget="600MiB").settings == "ram_budget=600MiB"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sparse": "on", "threshold": 0.25}, "sparse=on,blocks=2/2,threshold=0.25"),
+        ({"sparse": "on", "threshold": -1.0, "union": True},
+         "sparse=on,blocks=2/2,threshold=-1,union"),
+        ({"threshold": 0.25}, "sparse=auto,blocks=0/2"),  # too small for skipping to pay
+        ({"sparse": "off"}, "sparse=off,blocks=0/2"),
+    ],
+)  # fmt: skip
+def test_a_profile_says_how_it_ran(sparse_model, options, told):
+    """Which blocks skipped neurons, and by which threshold; in the profile and all of its rows."""
+    with Engine.load(sparse_model, threads=1, context=32, **options) as engine:
+        found = profile(engine, depth=2, rule=ONCE)
+    assert {m.settings for m in found.measurements()} == {told}
+
+
+def test_a_race_says_how_it_ran(sparse_model):
+    """What the contender's own process found is in its rows, after what holds for everyone; rows of
+    other settings are not compared."""
+    setup = Setup(1, context=32, kv_format="F32", sparse="on", threshold=0.5)
+    sparse, dense = (
+        row_of(sparse_model, setup),
+        row_of(sparse_model, Setup(1, context=32, sparse="off")),
+    )
+    assert sparse.settings == "kv_format=F32,sparse=on,blocks=2/2,threshold=0.5"
+    assert dense.settings == "sparse=off,blocks=0/2"
+    assert sparse.key != dense.key
+    assert sparse.settings in sparse.title

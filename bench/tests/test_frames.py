@@ -25,16 +25,22 @@ def _folder(tmp_path):
 
 
 def test_one_row_a_sample(folder):
-    """Every sample has a row, in order; who is absent has one, without seconds, with its note."""
-    frame = frames.load(folder)
+    """Every sample has a row, in order, with run, commit, device and all that its measurement says;
+    who is absent has one, without seconds, with its note."""
+    frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
     assert len(frame) == 3 + 2 + 1
-    for row in ROWS[:2]:
-        rows = frame[(frame.test == row.test) & (frame.contender == "assay")]
-        assert tuple(rows.seconds) == row.samples
-        assert list(rows["sample"]) == list(range(len(row.samples)))
-    absent = frame[frame.contender == "llama.cpp"]
-    assert list(absent.note) == ["not installed"]
-    assert absent.seconds.isna().all()
+    about = [run.run, CONDITIONS.commit[:12], CONDITIONS.device]
+    assert [set(frame[name]) for name in ("run", "commit", "device")] == [{one} for one in about]
+    assert str(frame.when.dt.tz) == "UTC"
+    for row in ROWS:
+        found = frame[(frame.test == row.test) & (frame.contender == row.contender)]
+        for name in frames.KEYS[4:] + frames.FACTS:
+            assert set(found[name]) == {getattr(row, name)}, name
+        if row.samples:
+            assert tuple(found.seconds) == row.samples
+            assert list(found["sample"]) == list(range(len(row.samples)))
+        else:
+            assert found.seconds.isna().all()
 
 
 def test_memory_is_no_duration(tmp_path):
@@ -47,19 +53,6 @@ def test_memory_is_no_duration(tmp_path):
     (found,) = frames.summary(frame).itertuples()
     assert (found.median, found.unit, found.samples) == (4e6, "B", 2)
     assert np.isnan([found.tokens_per_second, found.gb_per_second]).all()
-
-
-def test_every_row_has_its_keys(folder):
-    """Run, commit, device and all that a measurement says stand in each of its rows."""
-    frame, run = frames.load(str(folder)), read_folder(folder)[0][0]
-    assert set(frame.run) == {run.run}
-    assert set(frame.commit) == {CONDITIONS.commit[:12]}
-    assert set(frame.device) == {CONDITIONS.device}
-    assert str(frame.when.dt.tz) == "UTC"
-    for row in ROWS:
-        found = frame[(frame.test == row.test) & (frame.contender == row.contender)]
-        for name in frames.KEYS[4:] + frames.FACTS:
-            assert set(found[name]) == {getattr(row, name)}, name
 
 
 def test_summary_agrees_with_the_measurements(tmp_path):
@@ -111,13 +104,10 @@ def test_unreadable_files_are_told(folder):
 
 
 def test_runs_do_not_mix(folder):
-    """The same measurement in two runs has a row for each."""
+    """The same measurement in two runs has a row for each; of no runs there is an empty frame with
+    all its columns, and an empty summary."""
     Results(folder, replace(CONDITIONS, commit=""), {}).add(*ROWS)
     assert len(frames.summary(frames.load(folder))) == 2 * len(ROWS)
-
-
-def test_no_runs_have_no_rows():
-    """Of nothing there is an empty frame with all its columns, and an empty summary."""
     frame = frames.of([])
     assert list(frame.columns) == [*frames.KEYS, *frames.FACTS, "sample", "value", "seconds"]
     assert not len(frames.summary(frame))

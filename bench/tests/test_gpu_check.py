@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from io import StringIO
 from itertools import groupby, islice
 from pathlib import Path
@@ -26,7 +27,6 @@ from bench.cuda.trial import cases, random_cases
 from bench.results import read
 from kernels.certificates import Certificate
 from kernels.cuda.fusions import EVERY_CUDA
-from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
 from reference.table import OPS
@@ -50,7 +50,7 @@ print("all there")
 """
 
 
-def without_gpu(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def without_gpu(*arguments, folder):
     environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
@@ -96,12 +96,12 @@ def test_a_bare_machine_can_import_all_of_it():
     assert done.stdout == "all there\n", done.stderr
 
 
-def checked(folder: Path, seconds: float = 60) -> Check:
+def checked(folder, seconds=60):
     gpu = SimpleNamespace(memory=lambda: (1, 1), identity="made up")
     return Check(gpu, folder, Log(StringIO(), time.monotonic()), seconds)
 
 
-def certificate(kernel: CudaKernel, failure: str = "") -> Certificate:
+def certificate(kernel, failure=""):
     return Certificate(kernel.name, "0" * 64, "quick", 3, 0.5, 0.0, 1.0, "2026-11-23", failure)
 
 
@@ -182,14 +182,9 @@ def test_what_breaks_off_is_a_failure_and_the_rest_goes_on(monkeypatch, tmp_path
 
 
 CHILD = """
-import os, sys, time
-from bench.child import serve
+import os, time
 
-def answer(question):
-    if "probe" in question:
-        return dict(device="made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
-    names = question.get("kernels", [f"job {question.get('job')}"])
-    asked = names[0]
+def told(asked):
     what = os.environ.get(asked.replace("/", "_").replace(" ", "_"))
     if what == "hangs":
         time.sleep(60)
@@ -197,29 +192,38 @@ def answer(question):
         os._exit(3)
     if what == "raises":
         raise RuntimeError("an illegal address")
-    if what == "one":
-        return {"complaints": {asked: "no such word"}}
-    note = " ".join([str(os.getpid()), *question.get("out", [])])
-    row = dict(bench="gpu", test=asked, samples=[1.0], note=note)
-    return {"complaints": {}, "rows": [row], "lost": what == "loses"}
+    return what
 
-serve(answer)
+def complaints(kernels, capability):
+    return {kernels[0]: "no such word"} if told(kernels[0]) == "one" else {}
+
+class Worker:
+    def probe(self):
+        return dict(device="made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
+
+    def measure(self, number, out, **_):
+        what = told(f"job {number}")
+        if what == "one":
+            return {}
+        note = " ".join([str(os.getpid()), *out])
+        row = dict(bench="gpu", test=f"job {number}", samples=[1.0], note=note)
+        return {"rows": [row], "lost": what == "loses"}
 """
 
 
 @pytest.fixture(name="child")
-def _child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of a child that does as the environment says of a question."""
+def _child(tmp_path, monkeypatch):
+    """A module for a child that does as the environment says of a question."""
     (tmp_path / "obedient.py").write_text(CHILD)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "obedient"
 
 
-def variable(name: str) -> str:
+def variable(name):
     return name.replace("/", "_").replace(" ", "_")
 
 
-def programs() -> list[list[str]]:
+def programs():
     """Names of some kernels, those of one source and definitions together."""
     ops = ("linear", "rms_norm", "softmax", "attention", "attention_round")
     some = sorted((k for k in EVERY_CUDA if k.op in ops), key=program)
@@ -235,7 +239,7 @@ def test_a_compiler_that_hangs_costs_only_what_it_compiles(child, monkeypatch):
     alone = next(names for names in together[1::2] if len(names) > 1)
     monkeypatch.setenv(variable(alone[0]), "one")
     soon = time.monotonic() + 300
-    found = compile_all(kernels, 90, workers=3, until=soon, patience=10, module=child)
+    found = compile_all(kernels, 90, workers=3, until=soon, patience=10, home=f"{child}:complaints")
     assert found.unreached == []
     assert found.complaints == {
         **dict.fromkeys(together[0], "no answer within 10 s"),
@@ -251,7 +255,8 @@ def test_what_is_not_compiled_in_time_did_not_fail(child, monkeypatch, seconds):
     kernels = [find_any(names[0]) for names in programs()]
     for kernel in kernels:
         monkeypatch.setenv(variable(kernel.name), "hangs")
-    found = compile_all(kernels, 90, workers=2, until=time.monotonic() + seconds, module=child)
+    home = f"{child}:complaints"
+    found = compile_all(kernels, 90, workers=2, until=time.monotonic() + seconds, home=home)
     assert found.complaints == {}
     assert sorted(found.unreached) == sorted(kernel.name for kernel in kernels)
 
@@ -261,7 +266,7 @@ def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch)
     monkeypatch.setattr(measuring, "LEAST", 10.0)
     for number, what in {1: "hangs", 2: "dies", 3: "raises"}.items():
         monkeypatch.setenv(f"job_{number}", what)
-    with Revived(child) as revived:
+    with Revived(f"{child}:Worker") as revived:
         jobs = measuring.Measuring(revived, {}, ["a/b"])
         ceilings = jobs.probe(30)
         assert ceilings.peak == 0
@@ -272,9 +277,7 @@ def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch)
         "it ended with status 3",
         "an illegal address",
     ]
-    assert [(r.test, r.shape) for r in rows[1:4]] == [
-        ("GEMV", j.case.sizes) for j in jobs.jobs[1:4]
-    ]
+    assert [replace(row, note="") for row in rows[1:4]] == [job.row for job in jobs.jobs[1:4]]
     first, *_, before, last = (row.note for row in rows)
     assert before == last != first
     assert last.endswith(" a/b"), "kernels that failed are left out"
@@ -283,7 +286,7 @@ def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch)
 def test_who_has_lost_the_gpu_measures_no_more(child, monkeypatch):
     """What it measured before counts: it names who failed."""
     monkeypatch.setenv("job_1", "loses")
-    with Revived(child) as revived:
+    with Revived(f"{child}:Worker") as revived:
         jobs = measuring.Measuring(revived, {}, [])
         ceilings = jobs.probe(30)
         rows = [row for number in range(3) for row in jobs.rows(number, ceilings, 30)]
@@ -294,7 +297,7 @@ def test_who_has_lost_the_gpu_measures_no_more(child, monkeypatch):
 
 def test_a_row_that_is_none_costs_only_itself(child, monkeypatch):
     monkeypatch.setenv("job_0", "one")
-    with Revived(child) as revived:
+    with Revived(f"{child}:Worker") as revived:
         jobs = measuring.Measuring(revived, {}, [])
         (row,) = jobs.rows(0, jobs.probe(30), 30)
     assert (row.test, row.samples, row.note) == ("GEMV", (), "'lost'")
@@ -302,7 +305,7 @@ def test_a_row_that_is_none_costs_only_itself(child, monkeypatch):
 
 def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):
     """And what is left when the time is up is said to be."""
-    monkeypatch.setattr(measuring, "MODULE", child)
+    monkeypatch.setattr(measuring, "HOME", f"{child}:Worker")
     monkeypatch.setenv("job_1", "raises")
     check = checked(tmp_path)
     check.broken.add("linear/cuda/broken/F16")
@@ -386,11 +389,7 @@ def test_the_sanitizer_watches_every_source():
     ("script", "seconds", "finding"),
     [
         ("exit 0", 30, Finding("nothing found")),
-        (
-            "echo '=== Invalid read'; exit 86",
-            30,
-            Finding("status 86: Invalid read", fault=True),
-        ),
+        ("echo '=== Invalid read'; exit 86", 30, Finding("status 86: Invalid read", fault=True)),
         ("echo broken >&2; exit 1", 30, Finding("status 1: broken", fault=True)),
         (
             "echo Device not supported; exit 1",

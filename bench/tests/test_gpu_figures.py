@@ -1,6 +1,7 @@
 """What bench.gpu_check measures and makes of it, without a GPU."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -8,15 +9,17 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import bench.cuda.measure
 from bench.conditions import conditions
 from bench.cuda import cases, step
 from bench.cuda.bound import Bound
 from bench.cuda.ceilings import Ceilings
-from bench.cuda.contest import Absent, Contender, Outcome, contest
+from bench.cuda.clock import contender
 from bench.cuda.goals import GOALS, Goal, of_limit, peers_lines
-from bench.cuda.jobs import OfOp, failed, jobs
-from bench.cuda.measure import ROUNDING, kernels_for, rows
-from bench.results import Results, of_kind, read
+from bench.cuda.jobs import jobs, of_op
+from bench.cuda.measure import ROUNDING, kernels_for, measure, row_of
+from bench.experiment import Experiment
+from bench.results import Measurement, Results, read
 from bench.timing import Rule
 from data.shapes import ModelShape
 from kernels.cuda.device import Buffer
@@ -36,7 +39,7 @@ class Recorder:
     name = identity = "recorder"
     capability, bounded, emulated, library = 90, True, True, "none"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.taken, self.launched = 0, []
 
     def memory(self):
@@ -69,7 +72,7 @@ class Recorder:
 class Turns:
     """A clock by which the n-th thing asked for took n seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked: list[str] = []
 
     def wake(self):
@@ -167,65 +170,57 @@ def test_what_did_not_pass_is_not_measured():
         list(broken.block(copies=1))
 
 
-def test_jobs_are_told_by_their_rows():
+def test_jobs_are_told_by_their_rows(monkeypatch):
     """The same whenever they are asked for; none makes its weights before it is run."""
+    monkeypatch.setattr(cases, "repeated", None)
     models = {"tinyllama-1.1b": Path("a.gguf")}
     first, again = jobs(models), jobs(models)
     assert [job.row for job in first] == [job.row for job in again]
     assert len({job.row for job in first}) == len(first)
-    assert not any("inputs" in vars(job.case) for job in first if isinstance(job, OfOp))
 
 
-def test_those_who_fail_at_once_are_absent():
-    clock = Turns()
+def raced(clock, **entries):
+    """Samples of each contender, and why it is absent."""
+    row = Measurement("gpu", "anything")
+    found = {n: contender(clock, replace(row, contender=n), e) for n, e in entries.items()}
+    return {row.contender: (row.samples, row.note) for row in Experiment(found).run(FEW)}
 
-    def fails(_: int) -> str:
+
+def test_those_who_fail_are_absent():
+    """Be it at once or later; the others are measured to the end."""
+    turns, clock = count(), Turns()
+
+    def fails(_):
         raise MemoryError("2 GiB wanted\nand so on")
 
-    a, d = (Contender(name, lambda _, name=name: name) for name in "ad")
-    entries = [a, Contender("b", fails), Absent("c", "not installed"), d]
-    found = contest(clock, entries, FEW)
-    assert clock.asked == ["a", "d", "d", "a", "a", "d"]
-    assert found.samples == {"a": (1, 4, 5), "d": (2, 3, 6)}
-    assert found.absent == (Absent("c", "not installed"), Absent("b", "2 GiB wanted"))
-
-
-def test_those_who_fail_later_are_absent_too():
-    """And the others are measured to the end."""
-    turns = count()
-
-    def fails(_: int) -> str:
+    def fails_later(_):
         if next(turns) > 1:
             raise RuntimeError("an illegal instruction")
         return "b"
 
-    found = contest(Turns(), [Contender("a", lambda _: "a"), Contender("b", fails)], FEW)
-    assert len(found.samples["a"]) == 3
-    assert list(found.samples) == ["a"]
-    assert found.absent == (Absent("b", "an illegal instruction"),)
+    assert raced(clock, a=lambda _: "a", b=fails, c="not installed", d=lambda _: "d") == {
+        "a": ((1, 4, 5), ""), "d": ((2, 3, 6), ""), "b": ((), "2 GiB wanted"),
+        "c": ((), "not installed"),
+    }  # fmt: skip
+    assert clock.asked == ["a", "d", "d", "a", "a", "d"]
+    found = raced(Turns(), a=lambda _: "a", b=fails_later)
+    assert len(found["a"][0]) == 3
+    assert found["b"] == ((), "an illegal instruction")
 
 
-def outcome(**samples: float) -> Outcome:
-    return Outcome({name.replace("_", " "): (s, s, s) for name, s in samples.items()}, ())
-
-
-def test_rows_say_who_and_how_near_to_the_limit(tmp_path):
+def test_rows_say_how_near_to_the_limit(tmp_path):
     """And can be read again."""
     case = cases.linear("GEMV", "Q4_0", 1, 64, 70)
     limit = case.cost.bytes / CEILINGS.bandwidth
-    raced = replace(
-        outcome(generic=2 * limit, cuBLAS=4 * limit), absent=(Absent("Triton", "no Triton"),)
-    )
-    ours, cublas, triton = rows(case, CEILINGS, raced, {"generic": ""})
-    assert (ours.contender, ours.variant, ours.checked) == ("assay", "generic", 1)
+    common = replace(row_of(case, CEILINGS), rivals="one race")
+    ours = replace(common, variant="generic", samples=(2 * limit,) * 3)
+    cublas = replace(common, contender="cuBLAS", samples=(4 * limit,) * 3)
+    triton = replace(common, contender="Triton", note="no Triton")
     assert ours.share == pytest.approx(0.5)
     assert ours.limit == "copy bandwidth"
     assert not replace(ours, samples=(limit / 1.1,) * 3).impossible  # reading goes beyond copying
     assert replace(ours, samples=(limit / 1.2,) * 3).impossible
-    assert (cublas.contender, cublas.variant) == ("cuBLAS", "")
-    assert (triton.samples, triton.note) == ((), "no Triton")
-    assert len({row.rivals for row in (ours, cublas, triton)}) == 1
-    (lost,) = failed(OfOp(case), "out of memory")
+    (lost,) = of_op(case).failed("out of memory")
     assert (lost.contender, lost.note) == ("assay", "out of memory")
     results = Results(tmp_path, conditions(), {"gpu": CEILINGS.to_json()})
     results.add(ours, cublas, triton, lost)
@@ -237,32 +232,35 @@ def test_rows_say_who_and_how_near_to_the_limit(tmp_path):
     ]
 
 
-def test_wrong_outputs_have_no_speed():
+def test_wrong_outputs_have_no_speed(monkeypatch):
+    """Nor do they with activations rounded anew; the reason is in their rows."""
     case = cases.linear("GEMV", "Q4_0", 1, 64, 70)
-    raced = outcome(**{"generic": 1.0, f"generic_{ROUNDING.replace(' ', '_')}": 1.0, "other": 1.0})
-    found = rows(case, CEILINGS, raced, {"generic": "out[0] is 3, expected 4", "other": ""})
-    wrong = of_kind(found, variant="generic")
-    assert [(row.samples, row.note, row.checked) for row in wrong] == [
+    monkeypatch.setattr(bench.cuda.measure, "check", lambda *_: "out[0] is 3, expected 4")
+    monkeypatch.setattr(bench.cuda.measure, "peers", lambda *_: {})
+    found = measure(Recorder(), Turns(), CEILINGS, case, ())
+    assert ROUNDING in {row.settings for row in found}
+    assert {(row.samples, row.note, row.checked) for row in found} == {
         ((), "out[0] is 3, expected 4", 0)
-    ] * 2
-    assert of_kind(found, variant="other")[0].samples
+    }
 
 
-def gemv(hidden: int, out: int, **times: float) -> list:
+def gemv(hidden, out, **times):
     """Rows of ours, each variant so many times as slow as the limit."""
-    case = cases.linear("GEMV", "Q8_0", 1, hidden, out)
-    limit = case.cost.bytes / CEILINGS.bandwidth
-    raced = outcome(**{name: limit * share for name, share in times.items()})
-    return rows(case, CEILINGS, raced, {name.split("_")[0]: "" for name in times})
+    common = row_of(cases.linear("GEMV", "Q8_0", 1, hidden, out), CEILINGS)
+    limit = common.bytes / CEILINGS.bandwidth
+    return [
+        replace(common, variant=name.partition("_")[0], samples=(limit * share,) * 3,
+                settings=ROUNDING if "_" in name else "")
+        for name, share in times.items()
+    ]  # fmt: skip
 
 
-def gemv_goal(wanted: float) -> Goal:
-    return Goal("GEMV", wanted, lambda r, c: of_limit(r, c, test="GEMV", format="Q8_0"))
+def gemv_goal(wanted):
+    return Goal("GEMV", wanted, partial(of_limit, "GEMV", "Q8_0"))
 
 
 def test_a_goal_is_of_all_sizes_together_by_the_fastest_variants():
-    rounding = f"generic_{ROUNDING.replace(' ', '_')}"
-    found = gemv(64, 64, generic=2, tall=1.25, **{rounding: 1})
+    found = gemv(64, 64, generic=2, tall=1.25, generic_rounding=1)
     assert gemv_goal(0.75).line(found, CEILINGS).startswith("GEMV: 80.0% (of the copy bandwidth:")
     both = found + gemv(64, 640, generic=4)
     sizes = np.array([gemv(64, out, generic=1)[0].bytes for out in (64, 640)])
@@ -275,7 +273,7 @@ def test_a_goal_is_of_all_sizes_together_by_the_fastest_variants():
 
 def test_a_goal_without_figures_says_why():
     assert gemv_goal(0.5).line([], CEILINGS) == "GEMV: unmeasured (not reached); goal >= 50.0%"
-    lost = failed(OfOp(cases.linear("GEMV", "Q8_0", 1, 64, 640)), "out of memory")
+    lost = of_op(cases.linear("GEMV", "Q8_0", 1, 64, 640)).failed("out of memory")
     line = gemv_goal(0.5).line([*gemv(64, 64, generic=1), *lost], CEILINGS)
     assert line == "GEMV: unmeasured (out of memory); goal >= 50.0%"
     for goal in GOALS:

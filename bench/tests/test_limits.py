@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import bench.limits
-from bench.limits import Bandwidth, Cache, Limits, Peak, _needed, limits, probe
+from bench.limits import Cache, Limits, Rate, _needed, limits, probe
+from bench.results import Limit
+from bench.tests.synthetic import machine_of
 from bench.trials import Arena, read_caches, working_sets
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.team import Team
 from reference.op import Cost
 
 KIB, MIB, GIGA = 1 << 10, 1 << 20, 1e9
@@ -24,43 +26,31 @@ ROOT = Path(__file__).resolve().parents[2]
 X86 = platform.machine() in ("x86_64", "AMD64")
 
 
-def made_up(*threads: int) -> Limits:
+def made_up(*threads):
     """Round figures; the curve has a dip at 1 MiB, as a busy moment would leave."""
-    curve = {32 * KIB: 200, MIB: 10, 32 * MIB: 50, 256 * MIB: 20}
-    reads = [
-        Bandwidth("read", n, size, n * rate * GIGA, 0.02)
-        for n in threads
-        for size, rate in curve.items()
-    ]
-    copies = [Bandwidth("copy", n, 32 * KIB, n * 250 * GIGA, 0.03) for n in threads]
-    peaks = [
-        Peak(kind, unit, n, n * rate * GIGA, 0.01)
-        for n in threads
-        for kind, unit, rate in (("f32", "avx2 fma", 100), ("int8", "avx512_vnni", 400))
-    ]
-    caches = (Cache("L1d", 32 * KIB, 1), Cache("L2", MIB, 1), Cache("L3", 32 * MIB, 8))
-    return Limits(caches, (*reads, *copies), tuple(peaks), "2026-01-31")
+    curve = {32 * KIB: 200 * GIGA, MIB: 10 * GIGA, 32 * MIB: 50 * GIGA, 256 * MIB: 20 * GIGA}
+    peaks = {("f32", "avx2 fma"): 100 * GIGA, ("int8", "avx512_vnni"): 400 * GIGA}
+    caches = Cache("L1d", 32 * KIB, 1), Cache("L2", MIB, 1), Cache("L3", 32 * MIB, 8)
+    found = machine_of(curve, peaks, 0.02, caches, threads)
+    copies = tuple(Rate("copy", n, n * 250 * GIGA, 0.03, 32 * KIB) for n in threads)
+    return replace(found, rates=(*copies, *found.rates))
 
 
-def test_the_slower_of_memory_and_arithmetic_binds():
-    """The limit is the larger of the time to move the bytes and the time to do the operations."""
-    machine = made_up(1)
-    moving = machine.limit(Cost(bytes=20e9, operations=1e9), "f32", 1)
-    counting = machine.limit(Cost(bytes=1e9, operations=800e9), "int8", 1)
-    assert (moving.name, moving.seconds, moving.spread) == ("memory read", 1.0, 0.02)
-    assert (counting.name, counting.seconds, counting.spread) == ("int8", 2.0, 0.01)
+COSTS = {
+    "memory binds": (Cost(bytes=20e9, operations=1e9), "f32", ("memory read", 1.0, 0.02)),
+    "arithmetic binds": (Cost(bytes=1e9, operations=800e9), "int8", ("int8", 2.0, 0.02)),
+    "bytes alone": (Cost(20e6, 0), "f32", ("memory read", 1e-3, 0.02)),
+    "operations alone": (Cost(0, 1e8), "f32", ("f32", 1e-3, 0.02)),
+}
 
 
-def test_a_cost_of_nothing_has_no_limit():
-    """What moves nothing and computes nothing is bound by nothing."""
+@pytest.mark.parametrize("case", COSTS)
+def test_the_slower_of_memory_and_arithmetic_binds(case):
+    """The limit is the larger of the time to move the bytes and the time to do the operations; what
+    does neither is bound by nothing."""
+    cost, arithmetic, (name, seconds, spread) = COSTS[case]
+    assert made_up(1).limit(cost, arithmetic, 1) == Limit(name, pytest.approx(seconds), spread)
     assert made_up(1).limit(Cost(0, 0), "f32", 1) is None
-
-
-def test_half_a_cost_is_bound_by_the_other_half():
-    """Bytes alone are bound by memory and operations alone by arithmetic."""
-    machine = made_up(1)
-    assert machine.limit(Cost(1e6, 0), "f32", 1).name == "memory read"
-    assert machine.limit(Cost(0, 1e6), "f32", 1).name == "f32"
 
 
 @pytest.mark.parametrize(
@@ -75,25 +65,17 @@ def test_the_limit_is_named_after_the_cache_that_holds_the_working_set(working_s
     assert made_up(1).limit(Cost(1e6, 0), "f32", 1, working_set).name == name
 
 
-def test_threads_bring_caches_of_their_own():
-    """Two threads have two L1 caches, and one L3 between them."""
-    assert made_up(2).level(2, 64 * KIB) == "L1d"
-    assert made_up(2).level(2, 64 * MIB) == "memory"
-
-
 def test_no_working_set_is_slower_than_a_larger_one():
-    """The curve never rises with the working set, whatever dips were measured."""
+    """The curve never rises with the working set, whatever dips were measured; between two probed
+    sizes the faster counts. Two threads have two L1 caches, and one L3 between them."""
     machine = made_up(1)
     sizes = [4 * KIB << i for i in range(20)]
-    rates = [machine.bandwidth(1, size).bytes_per_second for size in sizes]
+    rates = [machine.bandwidth(1, size).per_second for size in sizes]
     assert all(a >= b for a, b in itertools.pairwise(rates))
-    assert machine.bandwidth(1, MIB).bytes_per_second == 50e9
-    assert machine.bandwidth(1).bytes_per_second == rates[-1] == 20e9
-
-
-def test_between_two_sizes_the_faster_counts():
-    """A working set between two probed ones has the ceiling of the smaller."""
-    assert made_up(1).bandwidth(1, 255 * MIB).bytes_per_second == 50e9
+    assert machine.bandwidth(1, MIB).per_second == 50e9
+    assert machine.bandwidth(1, 255 * MIB).per_second == 50e9
+    assert machine.bandwidth(1).per_second == rates[-1] == 20e9
+    assert [made_up(2).level(2, size * KIB) for size in (64, 64 * 1024)] == ["L1d", "memory"]
 
 
 def test_what_was_not_probed_is_named():
@@ -123,13 +105,13 @@ def spoil(change):
     "data",
     [
         [], "limits", None,
-        spoil(lambda d: d.pop("peaks")),
+        spoil(lambda d: d.pop("rates")),
         spoil(lambda d: d["caches"][0].pop("level")),
         spoil(lambda d: d["caches"].append(7)),
-        spoil(lambda d: d["bandwidths"][0].update(bytes_per_second=0.0)),
-        spoil(lambda d: d["bandwidths"][0].update(threads="1")),
-        spoil(lambda d: d["peaks"][0].update(operations_per_second=float("nan"))),
-        spoil(lambda d: d["peaks"][0].update(spread=-0.5)),
+        spoil(lambda d: d["rates"][0].update(per_second=0.0)),
+        spoil(lambda d: d["rates"][0].update(threads="1")),
+        spoil(lambda d: d["rates"][-1].update(per_second=float("nan"))),
+        spoil(lambda d: d["rates"][-1].update(spread=-0.5)),
         spoil(lambda d: d.update(when="yesterday")),
     ],
 )  # fmt: skip
@@ -154,12 +136,16 @@ def probed(monkeypatch, tmp_path):
     return asked
 
 
-def test_the_machine_is_probed_once(probed):
-    """Limits that are kept are not measured again, and a new thread count is measured alone."""
+def test_the_machine_is_probed_once(probed, monkeypatch):
+    """Limits that are kept are not measured again, and a new thread count is measured alone; on
+    another CPU all is probed anew."""
     first = limits([1, 2])
     assert limits([2, 1]) == first
     assert {b.threads for b in limits([1, 3]).bandwidths} == {1, 3}
     assert probed == [[1, 2], [3]]
+    monkeypatch.setattr(bench.limits, "machine", lambda: "another")
+    limits([1])
+    assert probed[2:] == [[1]]
 
 
 def test_limits_for_a_few_calls_are_kept_by_themselves(probed):
@@ -183,9 +169,9 @@ def test_a_call_needs_the_working_set_below_it_and_the_largest():
 def test_of_several_probes_the_best_counts(probed, monkeypatch):
     """Probing again can only raise a ceiling, in this run and in later ones."""
     limits([1])
-    faster = replace(made_up(1).peaks[0], operations_per_second=1e15)
-    slower = [replace(b, bytes_per_second=1.0) for b in made_up(1).bandwidths]
-    later = replace(made_up(1), peaks=(faster,), bandwidths=tuple(slower))
+    faster = replace(made_up(1).peaks[0], per_second=1e15)
+    slower = [replace(b, per_second=1.0) for b in made_up(1).bandwidths]
+    later = replace(made_up(1), rates=(faster, *slower))
     monkeypatch.setattr(bench.limits, "probe", lambda *_, **__: later)
     for machine in (limits([1], again=True), limits([1])):
         assert machine.peak("f32", 1) == faster
@@ -221,16 +207,9 @@ def test_thread_counts_are_positive(threads):
             ask(threads)
 
 
-def test_limits_of_another_machine_do_not_hold(probed, monkeypatch):
-    """Another CPU is probed anew."""
-    limits([1])
-    monkeypatch.setattr(bench.limits, "machine", lambda: "another")
-    limits([1])
-    assert probed == [[1], [1]]
-
-
 def test_caches_are_read_as_linux_tells_them(tmp_path):
-    """Data and unified caches with their sizes and sharers; instructions and oddities left out."""
+    """Data and unified caches with their sizes and sharers; instructions and oddities left out.
+    Without those files there are sizes to go on with."""
     rows = [
         ("Data", "1", "48K", "0,64"), ("Instruction", "1", "32K", "0,64"),
         ("Unified", "2", "2M", "0"), ("Unified", "3", "unknown", "0"),
@@ -244,10 +223,6 @@ def test_caches_are_read_as_linux_tells_them(tmp_path):
     assert read_caches(tmp_path) == (
         Cache("L1d", 48 * KIB, 2), Cache("L2", 2 * MIB, 1), Cache("L3", 105 * MIB, 56)
     )  # fmt: skip
-
-
-def test_a_machine_that_hides_its_caches_is_probed_too(tmp_path):
-    """Without Linux's files there are sizes to go on with."""
     assert {cache.level for cache in read_caches(tmp_path / "none")} == {"L1d", "L2", "L3"}
 
 
@@ -277,7 +252,7 @@ def test_units_are_made_of_the_instructions_they_name(tmp_path):
     """Each unit's loop holds its instruction, on a CPU that has them all."""
     program = (
         "from bench.probe import PEAKS\n"
-        "from kernels.cpu.object_code import assembly\n"
+        "from kernels.cpu.runtime.object_code import assembly\n"
         "for name, word in (('amx', 'tdpbssd'), ('amx', 'ldtilecfg'), ('amx_bf16', 'tdpbf16ps'),"
         " ('avx512_bf16', 'vdpbf16ps'), ('avx512_vnni', 'vpdpbusd'),"
         " ('avx_vnni', 'vpdpbusd'), ('avx2', 'vpmaddubsw'), ('avx512', 'vpmaddubsw'),"
@@ -306,25 +281,20 @@ def here():
     return probe([1, 2], lambda *progress: told.append(progress), rounds=2), told
 
 
-def test_progress_ends_at_its_total(here):
-    """Progress never goes back, and is complete in the end."""
-    done, totals = zip(*here[1], strict=True)
+def test_what_the_probe_found_is_in_order(here):
+    """Progress never goes back, and is complete in the end; what multiplies float32 may multiply
+    bfloat16 and int8 as well, so those are no slower; nor is what fits L1 than what fits no cache,
+    which is faster than a slow disk."""
+    machine, told = here
+    done, totals = zip(*told, strict=True)
     assert list(done) == sorted(done)
     assert set(totals) == {done[-1]}
-
-
-def test_wider_arithmetic_serves_the_narrower(here):
-    """What multiplies float32 may multiply bfloat16 and int8 as well, so those are no slower."""
-    f32, bf16, int8 = (here[0].peak(k, 1).operations_per_second for k in ("f32", "bf16", "int8"))
-    assert f32 <= bf16 <= int8
-
-
-def test_a_cache_is_no_slower_than_memory(here):
-    """What fits L1 moves at least as fast as what fits no cache, and faster than a slow disk."""
-    machine, _ = here
     for threads in (1, 2):
+        kinds = [machine.peak(k, threads) for k in ("f32", "bf16", "int8")]
+        rates = [peak.per_second for peak in kinds]
+        assert rates == sorted(rates)
         near, far = machine.bandwidth(threads, 16 * KIB), machine.bandwidth(threads)
-        assert near.bytes_per_second >= far.bytes_per_second > GIGA
+        assert near.per_second >= far.per_second > GIGA
         assert far.working_set >= min(4 * machine.last_level(), 512 * MIB)
 
 
@@ -334,20 +304,12 @@ def test_two_threads_do_no_less_than_one(here):
     for _ in range(4):
         shares = []
         for kind in ("f32", "int8"):
-            one, two = (machine.peak(kind, n).operations_per_second for n in (1, 2))
+            one, two = (machine.peak(kind, n).per_second for n in (1, 2))
             shares.append(two / one)
         if min(shares) >= 0.8:
             break
         machine = probe([1, 2], rounds=2)
     assert min(shares) >= 0.8
-
-
-def test_int8_is_no_slower_than_f32(here):
-    """Products of int8 can be had as float32's, so their ceiling is no lower."""
-    machine, _ = here
-    for threads in (1, 2):
-        floats, integers = (machine.peak(k, threads) for k in ("f32", "int8"))
-        assert integers.operations_per_second >= floats.operations_per_second
 
 
 @pytest.mark.skipif(platform.system() == "Darwin", reason="Accelerate has units of its own")
@@ -360,4 +322,4 @@ def test_matmul_is_below_the_peak(here):
     for _ in range(40):  # together: CPU time is counted coarsely
         np.matmul(a, a, out=out)
     rate = 40 * 2 * 768**3 / (time.process_time() - before)
-    assert machine.peak("f32", 1).operations_per_second >= rate / 1.2
+    assert machine.peak("f32", 1).per_second >= rate / 1.2

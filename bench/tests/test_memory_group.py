@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +14,14 @@ TAKES = "import sys; input(); taken = bytearray({n}); print(len(taken)); input()
 
 
 @pytest.fixture(name="group")
-def _group() -> MemoryGroup:
+def _group():
     try:
         return MemoryGroup(64 * MIB)
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error}")
 
 
-def ask(group: MemoryGroup, n_bytes: int) -> subprocess.Popen[str]:
+def ask(group, n_bytes):
     """A process in the group that takes so many bytes."""
     process = subprocess.Popen(
         [sys.executable, "-c", TAKES.format(n=n_bytes)],
@@ -35,7 +34,7 @@ def ask(group: MemoryGroup, n_bytes: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_who_keeps_to_it_lives(group: MemoryGroup) -> None:
+def test_who_keeps_to_it_lives(group):
     with group:
         process = ask(group, 8 * MIB)
         assert process.stdout
@@ -44,7 +43,7 @@ def test_who_keeps_to_it_lives(group: MemoryGroup) -> None:
         assert (process.returncode, group.killed) == (0, 0)
 
 
-def test_who_takes_more_is_killed(group: MemoryGroup) -> None:
+def test_who_takes_more_is_killed(group):
     """Its death is counted, and the group goes with it; this process is not in it."""
     with group:
         process = ask(group, 128 * MIB)
@@ -57,7 +56,7 @@ def test_who_takes_more_is_killed(group: MemoryGroup) -> None:
     assert not folder.exists()
 
 
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, own: str) -> Path:
+def system(tmp_path, monkeypatch, mounts, own):
     """A machine with these mounts, at FOLDER, whose groups are only folders."""
     root = tmp_path / "cgroup"
     (tmp_path / "mounts").write_text(mounts.replace("FOLDER", str(root)))
@@ -67,7 +66,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, own: st
     return root
 
 
-def test_version_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_two(tmp_path, monkeypatch):
     """A group is made where memory is handed on, which is above the process's own."""
     mounts = "cgroup2 FOLDER cgroup2 rw 0 0\n"
     root = system(tmp_path, monkeypatch, mounts, "0::/user/session\n")
@@ -84,7 +83,7 @@ def test_version_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert group.killed == 1
 
 
-def test_version_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_one(tmp_path, monkeypatch):
     """A group is made within the process's own, or at the mount where a container hides that."""
     mounts = "cgroup FOLDER/cpu cgroup rw,cpu 0 0\ncgroup FOLDER/m cgroup rw,memory 0 0\n"
     root = system(tmp_path, monkeypatch, mounts, "4:memory:/mine\n3:cpu:/\n0::/\n")
@@ -104,9 +103,7 @@ def test_version_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("cgroup2 FOLDER cgroup2 rw 0 0\n", "hands on memory"),
     ],
 )
-def test_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, told: str
-) -> None:
+def test_where_there_is_none(tmp_path, monkeypatch, mounts, told):
     """One plain line."""
     system(tmp_path, monkeypatch, mounts, f"0::/{os.getpid()}\n")
     with pytest.raises(OSError, match=told):

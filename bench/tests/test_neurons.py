@@ -2,40 +2,38 @@
 step really reads."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 import bench.limits
 from bench.neurons import neurons, together
 from bench.node_cost import cost_of
 from bench.profile import ProfileError, profile, token_ids
 from bench.shell.profile import profile as command
+from bench.tests.programs import shell as shell_of
 from bench.tests.small_sparse import FFN, HIDDEN, SHARE
 from bench.tests.synthetic import QUICK, limits
 from engine import Engine
+from engine.passes.count import count_neurons, neuron_counts
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
-def test_sparse_nodes_cost_what_they_read(sparse_model: Path, tokens: int) -> None:
+def test_sparse_nodes_cost_what_they_read(sparse_model, tokens):
     """Rows of gate are those that were predicted, of up those whose gate is open, of down those
     that add something; a dense block's down passes over the others too."""
     with Engine.load(
-        sparse_model, threads=2, context=32, sparse="on", count_neurons=True
+        sparse_model, threads=2, context=32, sparse="on", passes=(count_neurons,)
     ) as engine:
-        found = {n.node: n for n in profile(engine, tokens, 3, rule=QUICK).nodes}
+        found = {n.shape: n for n in profile(engine, tokens, 3, rule=QUICK).nodes}
         ids = token_ids(engine, 3 + tokens)
         engine.model.evaluate(ids[:3], 0)
-        for counted in engine.model.counted.values():
+        for counted in neuron_counts(engine.model.memory).values():
             counted.clear()
         engine.model.evaluate(ids[3:], 3)
         steps = {s.node.label: s for s in engine.model.plan.steps}
         sizes = {"tokens": tokens, "outputs": 1}
-        for block, counted in engine.model.counted.items():
+        for block, counted in neuron_counts(engine.model.memory).items():
             for name, read in (
                 ("ffn_gate", np.count_nonzero(counted.predicted)),
                 ("ffn_up", np.count_nonzero(counted.hits)),
@@ -45,15 +43,15 @@ def test_sparse_nodes_cost_what_they_read(sparse_model: Path, tokens: int) -> No
                 assert 0 < read < FFN
                 assert found[f"{block}.{name}"].bytes == cost.bytes > 2 * HIDDEN * read
     with Engine.load(sparse_model, threads=2, context=32, sparse="off") as engine:
-        found = {n.node: n for n in profile(engine, 1, 3, rule=QUICK).nodes}
+        found = {n.shape: n for n in profile(engine, 1, 3, rule=QUICK).nodes}
     rows = found["blk.0.ffn_down_t"].bytes / (2 * HIDDEN)
     assert FFN / 4 < rows < FFN * 3 / 4  # of a random gate, half is open
 
 
-def test_neurons_of_a_profile(sparse_model: Path) -> None:
+def test_neurons_of_a_profile(sparse_model):
     """The tokens of the step and those before it; what was counted before is no part."""
     with Engine.load(
-        sparse_model, threads=1, context=32, sparse="on", count_neurons=True
+        sparse_model, threads=1, context=32, sparse="on", passes=(count_neurons,)
     ) as engine:
         engine.model.evaluate(range(30), 0)
         blocks = neurons(engine, 5, 20)
@@ -64,35 +62,31 @@ def test_neurons_of_a_profile(sparse_model: Path) -> None:
             assert block.predicted.tolist() == again[name].predicted.tolist()
             assert (block.hits <= np.minimum(block.predicted, block.fired)).all()
             assert SHARE / 2 < block.active_share(25) < SHARE * 2
-            assert not engine.model.counted[name].predicted.any()
+            assert not neuron_counts(engine.model.memory)[name].predicted.any()
         whole, halves = together(blocks.values()), [b.active_share(25) for b in blocks.values()]
         assert whole.active_share(25) == pytest.approx(sum(halves) / 2)
         assert engine.model.cells.free == engine.model.cells.capacity
         with pytest.raises(ProfileError):
             neurons(engine, 5, 30)
     with Engine.load(
-        sparse_model, threads=1, context=32, sparse="off", count_neurons=True
+        sparse_model, threads=1, context=32, sparse="off", passes=(count_neurons,)
     ) as engine:
         assert neurons(engine, 5, 20) == {}
 
 
 @pytest.fixture
-def shell(sparse_model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, str]]:
+def shell(sparse_model, monkeypatch):
     """Stdout and stderr of the command."""
-    app = typer.Typer()
-    app.command()(command)
     monkeypatch.setattr(bench.limits, "limits", lambda *_, **__: limits())
 
-    def run(*words: str) -> tuple[str, str]:
-        found = CliRunner().invoke(
-            app, [str(sparse_model), "-t", "1", "-d", "8", *words], catch_exceptions=False
-        )
+    def run(*words):
+        found = shell_of(command, str(sparse_model), "-t", "1", "-d", "8", *words)
         return found.stdout, found.stderr
 
     return run
 
 
-def test_json_has_the_neurons(shell: Callable[..., tuple[str, str]]) -> None:
+def test_json_has_the_neurons(shell):
     """Of every sparse block; null where nothing was predicted; none of a model that runs dense."""
     told = json.loads(shell("--json", "--sparse", "on")[0])
     assert told["settings"].startswith("sparse=on,blocks=2/2,threshold=")
@@ -108,7 +102,7 @@ def test_json_has_the_neurons(shell: Callable[..., tuple[str, str]]) -> None:
     assert json.loads(shell("--json", "--sparse", "off")[0])["neurons"] == []
 
 
-def test_the_table_of_neurons(shell: Callable[..., tuple[str, str]]) -> None:
+def test_the_table_of_neurons(shell):
     out, _ = shell("--sparse", "on")
     (line,) = [line for line in out.splitlines() if line.startswith("neurons, 9 random tokens")]
     assert line.split()[4:] == ["%", "active", "%", "recall", "%", "precision"]
@@ -119,9 +113,7 @@ def test_the_table_of_neurons(shell: Callable[..., tuple[str, str]]) -> None:
     assert "neurons" not in shell("--sparse", "off")[0]
 
 
-def test_threshold_by_the_environment(
-    shell: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threshold_by_the_environment(shell, monkeypatch):
     """PowerInfer's variable; an option goes before it. Notes are told once, however many loads."""
     monkeypatch.setattr("engine.sparsity.SKIPPING", 0)
     monkeypatch.setenv("LLAMA_SPARSE_PRED_THRESHOLD", "-inf")

@@ -10,11 +10,12 @@ import bench.alone
 import kernels.table
 from bench.alone import Asked
 from bench.cases import CACHES
-from bench.limits import Bandwidth, Cache, Limits, Peak
+from bench.limits import Cache
 from bench.op_run import Lab, OpRun
 from bench.shell.op import serving
+from bench.tests.synthetic import ENDLESS, machine_of
 from engine.shell import main
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.team import Team
 from kernels.kernel import Kernel
 from kernels.table import KERNELS, find, variants
 from reference.table import OPS
@@ -29,15 +30,10 @@ NORM = "rms_norm", "--shape", "tokens=3,hidden=256"
 FIRST = [next(k for k in KERNELS if k.op == op and not k.missing()) for op in OPS]
 
 
-def machine(bytes_per_second: float) -> Limits:
+def one_cache(bytes_per_second):
     """One cache and a memory, a tenth as fast; arithmetic that never binds."""
-    reads = [
-        Bandwidth("read", n, size, bytes_per_second * part, 0.1)
-        for n in (1, 2)
-        for size, part in ((1 << 14, 1.0), (1 << 26, 0.1))
-    ]
-    peaks = tuple(Peak(k, "none", n, 1e18, 0.1) for k in ("f32", "bf16", "int8") for n in (1, 2))
-    return Limits((Cache("L1d", 1 << 15, 1),), tuple(reads), peaks, "2026-01-01")
+    rates = {1 << 14: bytes_per_second, 1 << 26: bytes_per_second / 10}
+    return machine_of(rates, ENDLESS, 0.1, [Cache("L1d", 1 << 15, 1)], [1])
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def probes(monkeypatch):
 
     def limits(threads, progress=None, again=False, moved=()):
         asked.append(again)
-        return machine(1e13)
+        return one_cache(1e13)
 
     monkeypatch.setattr(bench.alone, "limits", limits)
     return asked
@@ -142,7 +138,7 @@ def test_faster_than_the_machine_is_rejected(assay, monkeypatch):
 
     def slow(threads, progress=None, again=False, moved=()):
         asked.append(again)
-        return machine(1e3)
+        return one_cache(1e3)
 
     monkeypatch.setattr(bench.alone, "limits", slow)
     row = rows_of(assay(*NORM, "--variant", "generic", "--json"))[0]
@@ -191,10 +187,10 @@ def test_what_takes_too_much_is_left_out_with_a_note(assay, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["levitate"], 1, "there is no op 'levitate'"),
-        (["silu", "--format", "Q4_0"], 1, "silu takes no format, got Q4_0"),
-        (["silu", "--seed", "-1"], 1, "--seed must not be negative, got -1"),
-        (["silu", "--variant", "fast"], 1, "no kernel of silu serves here: no variant 'fast'"),
+        (["levitate"], 2, "there is no op 'levitate'"),
+        (["silu", "--format", "Q4_0"], 2, "silu takes no format, got Q4_0"),
+        (["silu", "--seed", "-1"], 2, "--seed must not be negative, got -1"),
+        (["silu", "--variant", "fast"], 2, "no kernel of silu serves here: no variant 'fast'"),
         (["silu", "--shape", "tokens=x"], 2, "--shape wants axis=size"),
         (["silu", "--shape", "tokens=9999999999"], 2, "--shape: tokens=9999999999 is too large"),
     ],
@@ -211,7 +207,7 @@ def test_whatever_is_judged_can_be_timed(tried):
     """The cases of the trial run as timed ones, and their outputs are right while they do."""
     cases = [c for c in tried.spec.quick_cases(tried.format, 4) if tried.takes(c.shape)]
     with Team(1) as team:
-        lab = Lab(team, Limits((Cache("L1d", 1 << 15, 1),), (), (), ""))
+        lab = Lab(team, one_cache(1e13))
         for case in cases:
             for cache in CACHES:
                 run = OpRun(lab, Asked.to(tried, case), cache)

@@ -9,11 +9,13 @@ import pytest
 
 from bench.benchmarking import Recorder
 from bench.cases import BenchCase
+from bench.experiment import Experiment
 from bench.op_run import CHECK_EVERY, SETS, Lab, OpRun, TooMuchError, WrongOutputError
 from bench.results import read
 from bench.tests.synthetic import CONDITIONS, THREADS, VAST
+from bench.timing import Rule
 from bench.workload import Workload
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.team import Team
 from kernels.table import KERNELS, find
 
 SIZES = {
@@ -199,18 +201,17 @@ def test_a_row_says_what_was_run(lab):
     """A measurement has its kernel, size, threads, cost, limit, samples and checks."""
     bench = BenchCase(find("linear/cpu/generic/Q8_0"), SIZES["linear"], ("a", "b"))
     run = OpRun(lab, Workload.of(bench), "cold")
-    samples = [run() for _ in range(3)]
-    row = run.measurement(samples)
+    row = run.limited(*Experiment({"assay": run.contender()}).run(Rule(least=3, most=3)))
     assert (row.bench, row.test, row.variant, row.format) == ("op", "linear", "generic", "Q8_0")
     assert (row.shape, row.model) == ("tokens=4,hidden=64,out=96", "a, b")
     assert (row.threads, row.cache, row.checked) == (THREADS, "cold", 1)
-    assert row.samples == tuple(samples)
+    assert len(row.samples) == 3
     cost = bench.kernel.spec.cost(bench.shape, "Q8_0")
     assert (row.bytes, row.operations) == (cost.bytes, cost.operations)
     assert row.limit == "memory read"
     assert row.limit_seconds == pytest.approx(cost.bytes / 1e15)
     assert len(row.kernel) == 16
-    peer = run.measurement([1.0], "numpy", "race")
+    peer = run.row("numpy")
     assert (peer.contender, peer.variant, peer.kernel, peer.checked) == ("numpy", "", "", 0)
 
 
@@ -223,7 +224,7 @@ def test_the_impossible_fails_and_is_kept(lab, recorder):
     """Faster than the machine: the benchmark fails by name; the row is kept, with a note."""
     run = OpRun(lab, work("add/cpu/generic"), "hot")
     with pytest.raises(pytest.fail.Exception, match=r"add/cpu/generic .*% of the limit"):
-        recorder.add(run.measurement([1e-30] * 5), run.measurement([1.0] * 5))
+        recorder.add(*(run.limited(replace(run.row(), samples=(s,) * 5)) for s in (1e-30, 1.0)))
     first, second = read(recorder.results.path).measurements
     assert "its cost or the clock is wrong" in first.note
     assert first.samples == (1e-30,) * 5
@@ -235,7 +236,8 @@ def test_the_possible_passes(lab, recorder):
     """A row within the limit is kept without a word, and nothing is written before the first."""
     assert not list(recorder.folder.iterdir())
     run = OpRun(lab, work("add/cpu/generic"), "hot")
-    recorder.add(run.measurement([run() for _ in range(3)]))
+    rows = Experiment({"assay": run.contender()}).run(Rule(least=3, most=3))
+    recorder.add(*map(run.limited, rows))
     (row,) = read(recorder.results.path).measurements
     assert not row.note
     assert not recorder.rejected

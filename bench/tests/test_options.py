@@ -4,36 +4,27 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from bench.frames import load
 from bench.results import read_folder
+from bench.tests.programs import EVERY_PYTEST, PYTEST, ROOT, run, what_all_say
 
-ROOT = Path(__file__).parents[2]
 CHOSEN = ("bench/test_ops.py", "-k", "rms_norm and generic")
 STORY = ("--quick", "--models", "story")
 
 
-def run(folder, *words):
-    """pytest with these words, alone, results in a folder of the test's own."""
-    alone = {name: word for name, word in os.environ.items() if "XDIST" not in name}
-    env = {**alone, "ASSAY_RESULTS": str(folder)}
-    words = ("-p", "no:cacheprovider", *words)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *words],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+def measure(folder, *words, **env):
+    """pytest with these words, results in a folder of the test's own."""
+    return run(folder, *PYTEST, *words, **env)
 
 
 @pytest.fixture(name="measured", scope="module")
 def _measured(tmp_path_factory):
     """A run that measures: its folder, and what it said."""
     folder = tmp_path_factory.mktemp("measured")
-    done = run(folder, "--benchmark", *STORY, *CHOSEN, "bench/tests/test_ratio.py")
+    done = measure(folder, "--benchmark", *STORY, *CHOSEN, "bench/tests/test_ratio.py")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done
 
@@ -55,14 +46,14 @@ def test_measuring_writes_and_tells(measured):
         assert m.checked >= 1
         assert 0 < m.median < 0.01
         assert m.share > 0
-    assert found.limits["bandwidths"]
+    assert found.limits["rates"]
     assert found.conditions.versions["numba"]
     assert len(load(folder)) == sum(len(m.samples) for m in found.measurements)
 
 
 def test_without_the_flag_each_runs_once(tmp_path):
     """Without it every benchmark runs once, is checked, and nothing is written."""
-    done = run(tmp_path, *STORY, *CHOSEN, "-v", "--benchmark-json", str(tmp_path / "out.json"))
+    done = measure(tmp_path, *STORY, *CHOSEN, "-v", "--benchmark-json", str(tmp_path / "out.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == 4
     assert "Rounds" not in done.stdout
@@ -83,11 +74,9 @@ def test_a_wrong_kernel_fails_either_way(tmp_path):
         "            for c in true(*arguments) if c.kernel.op == 'relu']\n"
         "bench.cases.cases = planted\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "ASSAY_RESULTS": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "plant", *STORY, "bench/test_ops.py", "-k", "hot"],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    words = ("-p", "plant", *STORY, "bench/test_ops.py", "-k", "hot")
+    done = measure(tmp_path, *words, PYTHONPATH=paths)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WrongOutputError: relu/cpu/generic tokens=1,width=768: out" in done.stdout
 
@@ -120,25 +109,10 @@ def _told(tmp_path_factory):
     bad = folder / "bad.toml"
     bad.write_text("[models.m]\ncolour = 3\n")
     asked = {
-        name: [word.format(bad=bad) for word in words] for name, (words, _) in NONSENSE.items()
+        name: [*QUIETLY, *(word.format(bad=bad) for word in words)]
+        for name, (words, _) in NONSENSE.items()
     }
-    program = (
-        "import contextlib, io, json, sys, pytest\n"
-        "found = {}\n"
-        "for name, words in json.loads(sys.argv[1]).items():\n"
-        "    out, err = io.StringIO(), io.StringIO()\n"
-        "    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):\n"
-        "        code = pytest.main([*json.loads(sys.argv[2]), *words])\n"
-        "    found[name] = [code, out.getvalue()[-2000:], err.getvalue()[-2000:]]\n"
-        "print(json.dumps(found))\n"
-    )
-    env = {**os.environ, "ASSAY_RESULTS": str(folder / "results")}
-    done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(asked), json.dumps(QUIETLY)],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return what_all_say(folder / "results", EVERY_PYTEST, asked)
 
 
 @pytest.mark.parametrize("name", NONSENSE)
@@ -156,7 +130,7 @@ def test_a_stored_base_wants_measuring(measured, tmp_path):
     """Comparing with a stored run takes --benchmark; where that was much faster: exit 1."""
     shutil.copytree(measured[0], tmp_path, dirs_exist_ok=True)
     (before,), _ = read_folder(tmp_path)
-    done = run(tmp_path, "--compare", before.run, *STORY, *CHOSEN)
+    done = measure(tmp_path, "--compare", before.run, *STORY, *CHOSEN)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"{before.run} is a stored run: comparing with it takes --benchmark" in done.stderr
     # so much faster that a busy machine cannot hide it
@@ -166,7 +140,7 @@ def test_a_stored_base_wants_measuring(measured, tmp_path):
         if "samples" in row:
             row["samples"] = [seconds / 1000 for seconds in row["samples"]]
     before.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = run(tmp_path, "--benchmark", "--compare", "latest", *STORY, *CHOSEN)
+    done = measure(tmp_path, "--benchmark", "--compare", "latest", *STORY, *CHOSEN)
     assert done.returncode == 1, done.stdout
     assert f"A is {before.run}, B is " in done.stdout
     assert re.search("[1-4] slower, 0 faster", done.stdout)

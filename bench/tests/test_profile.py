@@ -4,48 +4,45 @@ the whole."""
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 import bench.limits
 from bench.clock import Stamped
-from bench.limits import Limit, Limits
 from bench.node_cost import cost_of
-from bench.profile import Profile, ProfileError, profile
+from bench.profile import ProfileError, profile
+from bench.results import Limit
 from bench.shell.profile import profile as command
+from bench.tests.programs import shell as shell_of
 from bench.tests.synthetic import QUICK, limits
 from engine import Engine, SamplingParams
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
-from kernels.cpu.share import arguments, pack_words, share
-from kernels.cpu.team import Team
+from engine.gguf.file import GGUFFile
+from kernels.cpu.runtime.share import arguments, pack_words, share
+from kernels.cpu.runtime.team import Team
 
 SMALL = "story-draft-q8_0"  # its linear nodes read quantised activations
 SPIN = "count: i64 -> out: f64[one]"
 
 
 @pytest.fixture(params=[1, 2], scope="module")
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request):
     with Engine.load(SMALL, threads=request.param, context=96) as loaded:
         yield loaded
 
 
 @pytest.fixture(scope="module")
-def found(engine: Engine) -> Profile:
+def found(engine):
     return profile(engine, depth=9, rule=QUICK, limits=limits())
 
 
-def stamped(engine: Engine) -> Stamped:
+def stamped(engine):
     return Stamped(engine.model.plan.entries)
 
 
 @pytest.mark.parametrize("tokens", [1, 7])
-def test_stamps_change_no_bit(engine: Engine, tokens: int) -> None:
+def test_stamps_change_no_bit(engine, tokens):
     """A step with stamps gives the very logits of the step without."""
     engine.reset()
     model = engine.model
@@ -57,7 +54,7 @@ def test_stamps_change_no_bit(engine: Engine, tokens: int) -> None:
     np.testing.assert_array_equal(logits, expected)
 
 
-def test_a_step_that_differs_is_no_profile(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_differs_is_no_profile(engine, monkeypatch):
     """Where the stamped step gives other logits, there is no profile."""
     monkeypatch.setattr(Stamped, "run", Stamped.bare)
     with pytest.raises(ProfileError, match="other logits"):
@@ -65,7 +62,7 @@ def test_a_step_that_differs_is_no_profile(engine: Engine, monkeypatch: pytest.M
 
 
 @share(SPIN)
-def spin(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def spin(block, thread, n_threads):
     """Work that takes as long as its count is large."""
     count, out = arguments(block, SPIN)
     value = 1.0
@@ -75,7 +72,7 @@ def spin(block, thread, n_threads):  # type: ignore[no-untyped-def]
         out[0] = value
 
 
-def test_stamps_are_of_the_clock() -> None:
+def test_stamps_are_of_the_clock():
     """Stamps are in order, and between what Python's monotonic clock says before and after."""
     block = pack_words(SPIN, {"count": 10, "out": np.zeros(1)})
     timed = Stamped([(spin, block)] * 3)
@@ -89,7 +86,7 @@ def test_stamps_are_of_the_clock() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_lap_is_of_its_own_entry(threads: int) -> None:
+def test_a_lap_is_of_its_own_entry(threads):
     """The one entry that is slow has the long lap, and no other has."""
     out = np.zeros(1)
     counts = [10, 200_000, 10]
@@ -100,32 +97,28 @@ def test_a_lap_is_of_its_own_entry(threads: int) -> None:
     assert laps[1] > 5 * max(laps[0], laps[2])
 
 
-def test_every_node_is_there_once(engine: Engine, found: Profile) -> None:
-    """The rows are the plan's nodes, in their order, and by op none is lost."""
-    assert [n.node for n in found.nodes] == [s.node.label for s in engine.model.plan.steps]
-    assert len({n.node for n in found.nodes}) == len(found.nodes)
-    assert sum(op.calls for op in found.by_op()) == len(found.nodes)
-
-
-def test_nodes_and_remainder_are_the_step(found: Profile) -> None:
-    """By node or by op, all rows and the remainder sum to the step's median."""
-    assert found.step_seconds == np.median(found.samples)
-    for rows in (found.nodes, found.by_op()):
-        total = sum(row.seconds for row in rows) + found.remainder
-        assert total == pytest.approx(found.step_seconds)
-    assert all(row.seconds > 0 for row in found.nodes)
-    assert found.interruptions < found.step_seconds
+def test_nodes_and_remainder_are_the_step(engine, found):
+    """The rows are the plan's nodes, each once and in their order; by node or by op, all and the
+    remainder sum to the step's median."""
+    assert [n.shape for n in found.nodes] == [s.node.label for s in engine.model.plan.steps]
+    assert len({n.shape for n in found.nodes}) == len(found.nodes)
+    assert sum(calls for calls, _ in found.by_op()) == len(found.nodes)
+    for rows in (found.nodes, [row for _, row in found.by_op()]):
+        total = sum(row.median for row in rows) + found.remainder
+        assert total == pytest.approx(found.step.median)
+    assert all(row.median > 0 for row in found.nodes)
+    assert found.interruptions < found.step.median
     assert found.overhead_seconds > 0
 
 
-def test_a_decode_reads_every_weight(found: Profile) -> None:
+def test_a_decode_reads_every_weight(found):
     """A decode's bytes are at least those of its weights, and not much more."""
     with GGUFFile(resolve(SMALL)) as file:
         weights = sum(t.nbytes for n in file.tensors if "embd" not in n for t in [file.tensor(n)])
     assert weights <= sum(node.bytes for node in found.nodes) < 1.5 * weights
 
 
-def test_a_prompt_meets_the_cells_of_its_tokens(engine: Engine) -> None:
+def test_a_prompt_meets_the_cells_of_its_tokens(engine):
     """A prompt's attention does what its tokens would do one by one, and reads each cell once."""
     (step, *_) = (s for s in engine.model.plan.steps if s.node.op == "attention")
     tokens, depth = 5, 3
@@ -136,76 +129,74 @@ def test_a_prompt_meets_the_cells_of_its_tokens(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("cache", "level"), [(1 << 20, "L2"), (1 << 16, "memory")])
-def test_weights_come_from_where_the_model_fits(engine: Engine, cache: int, level: str) -> None:
+def test_weights_come_from_where_the_model_fits(engine, cache, level):
     """Weights are measured by the cache that holds them all, activations by the nearest."""
     measured = profile(engine, depth=9, rule=QUICK, limits=limits(cache=cache))
-    names = {op: {n.limit for n in measured.nodes if n.op == op} for op in ("linear", "add")}
+    names = {op: {n.limit for n in measured.nodes if n.test == op} for op in ("linear", "add")}
     assert names == {"linear": {f"{level} read"}, "add": {"L1d read"}}
 
 
-def test_faster_than_the_machine_is_an_error(engine: Engine, found: Profile) -> None:
+def test_faster_than_the_machine_is_an_error(engine, found):
     """A share above 100% is kept as it is and rejected, below it is not."""
     assert not found.rejected()
     impossible = profile(engine, depth=9, rule=QUICK, limits=limits(1e3))
     assert impossible.rejected() == list(impossible.nodes)
-    assert all(op.rejected and op.share and op.share > 1 for op in impossible.by_op())
+    assert all(row.impossible and row.share > 1 for _, row in impossible.by_op())
 
 
-def test_no_page_says_that_more_than_all_was_reached(found: Profile) -> None:
+def test_no_page_says_that_more_than_all_was_reached(found):
     """What is above the limit by no more than a probe's spread is the limit."""
     node = found.nodes[0]
     for spread, reached in ((0.05, 1.0), (0.01, 1.03)):
-        bound = Limit("memory read", 1.03 * node.seconds, spread)
-        assert replace(node, bound=bound).reached == pytest.approx(reached)
-    assert replace(node, bound=Limit("memory read", node.seconds / 2, 0)).reached == 0.5
+        bound = Limit("memory read", 1.03 * node.median, spread)
+        assert bound.of(node).reached == pytest.approx(reached)
+    assert Limit("memory read", node.median / 2, 0).of(node).reached == 0.5
 
 
-def test_what_is_faster_than_the_machine_is_probed_again(shell: Callable[..., str]) -> None:
+def test_what_is_faster_than_the_machine_is_probed_again(shell):
     """Its memory may be twice as fast as an hour ago."""
     rows = json.loads(shell("--json", machine=limits(1e3), later=limits()))["nodes"]
     assert not any(row["rejected"] for row in rows)
 
 
-def test_without_limits_there_is_no_share(engine: Engine) -> None:
+def test_without_limits_there_is_no_share(engine):
     """Times stand alone where no limits were given."""
     alone = profile(engine, depth=0, rule=QUICK)
-    assert {(row.share, row.limit) for row in (*alone.nodes, *alone.by_op())} == {(None, "")}
+    assert {(row.share, row.limit) for row in alone.measurements()} == {(0.0, "")}
 
 
 @pytest.mark.parametrize(("tokens", "depth"), [(0, 0), (1, -1), (1, 96), (90, 7)])
-def test_bad_sizes_are_one_line(engine: Engine, tokens: int, depth: int) -> None:
+def test_bad_sizes_are_one_line(engine, tokens, depth):
     """A step that does not fit says so before anything runs."""
     with pytest.raises(ProfileError) as error:
         profile(engine, tokens, depth, QUICK)
     assert "\n" not in str(error.value)
 
 
-def test_the_cache_is_empty_afterwards(engine: Engine) -> None:
+def test_the_cache_is_empty_afterwards(engine):
     """An engine that was profiled generates what it did before."""
     greedy = SamplingParams(temperature=0, max_tokens=8)
-    before = [piece.token for piece in engine.generate("Once upon", greedy)]
+    before = [piece.token for piece in engine.stream("Once upon", greedy)]
     profile(engine, tokens=5, depth=2, rule=QUICK)
     assert engine.model.cells.free == engine.model.cells.capacity
-    assert [piece.token for piece in engine.generate("Once upon", greedy)] == before
+    assert [piece.token for piece in engine.stream("Once upon", greedy)] == before
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def shell(monkeypatch):
     """Runs the command with the limits of a test; what it prints."""
-    app = typer.Typer()
-    app.command()(command)
 
-    def run(*words: str, machine: Limits | None = None, later: Limits | None = None) -> str:
-        def probed(*_: object, again: bool = False) -> Limits:
+    def run(*words, machine=None, later=None):
+        def probed(*_, again=False):
             return (later if again else None) or machine or limits()
 
         monkeypatch.setattr(bench.limits, "limits", probed)
-        return CliRunner().invoke(app, [SMALL, "-t", "1", *words], catch_exceptions=False).stdout
+        return str(shell_of(command, SMALL, "-t", "1", *words).stdout)
 
     return run
 
 
-def test_json_has_every_figure(shell: Callable[..., str]) -> None:
+def test_json_has_every_figure(shell):
     """Programs get the step, its nodes, its ops and the remainder, and they agree."""
     told = json.loads(shell("--json", "-p", "4"))
     assert (told["tokens"], told["depth"], told["threads"]) == (4, 0, 1)
@@ -219,7 +210,7 @@ def test_json_has_every_figure(shell: Callable[..., str]) -> None:
     } <= told["nodes"][0].keys() & told["ops"][0].keys()  # fmt: skip
 
 
-def test_the_table_tells_what_is_wrong(shell: Callable[..., str]) -> None:
+def test_the_table_tells_what_is_wrong(shell):
     """A rejected row is marked, and a line below the table says why."""
     sound, wrong = shell(), shell("--nodes", machine=limits(1e3))
     assert "!" not in sound

@@ -3,20 +3,17 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from bench.offload.meter import Meter, block_of, place
 from bench.offload.runner import of_weights
-from bench.offload.step import StreamedStep, streamed_step
+from bench.offload.step import streamed_step
 from bench.profile import ProfileError
 from bench.shell.profile import profile as command
 from bench.shell.profile_streamed import as_dict, notes, table
+from bench.tests.programs import shell as shell_of
 from bench.tests.small_sparse import FFN
 from bench.timing import Rule
 from engine import Engine
@@ -29,7 +26,7 @@ ROOM = {"on": 1_300_000, "off": 700_000}  # bytes for weights: some of them have
 
 
 @pytest.fixture(name="weights_alone", scope="module")
-def _weights_alone() -> Iterator[None]:
+def _weights_alone():
     """Budgets are of weights alone, so that they do not hang on what this process uses."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "now", of_weights)
@@ -37,32 +34,30 @@ def _weights_alone() -> Iterator[None]:
 
 
 @pytest.fixture(name="engine", scope="module", params=["on", "off"])
-def _engine(
-    request: pytest.FixtureRequest, sparse_model: Path, weights_alone: None
-) -> Iterator[Engine]:
+def _engine(request, sparse_model, weights_alone):
     options = {"threads": 1, "context": 32, "batch": 8, "sparse": request.param}
     with Engine.load(sparse_model, ram_budget=ROOM[request.param], **options) as loaded:
         yield loaded
 
 
 @pytest.fixture(name="found", scope="module")
-def _found(engine: Engine) -> StreamedStep:
+def _found(engine):
     return streamed_step(engine, depth=3, rule=RULE)
 
 
-def test_every_weight_has_its_block(engine: Engine, found: StreamedStep) -> None:
+def test_every_weight_has_its_block(engine, found):
     """Streamed weights are read once a step, whatever block they are of, and none twice."""
-    assert found.reading.steps == len(found.samples) == STEPS
+    assert found.reading.steps == len(found.step.samples) == STEPS
     stream = engine.model.offload.stream
     assert found.reading.whole.weights == STEPS * stream.bytes > 0
     assert list(found.reading.blocks) == sorted(found.reading.blocks, key=place)
     for name, block in found.reading.blocks.items():
         mine = [w.nbytes for n, w in stream.weights.items() if block_of(n) == name]
         assert block.weights == STEPS * sum(mine)
-        assert 0 <= block.waited < sum(found.samples)
+        assert 0 <= block.waited < sum(found.step.samples)
 
 
-def test_neurons_are_found_or_read(engine: Engine, found: StreamedStep) -> None:
+def test_neurons_are_found_or_read(engine, found):
     """What predictors name is one or the other; those read are whole slots."""
     blocks = {n: b for n, b in found.reading.blocks.items() if b.hits + b.misses}
     neurons = engine.model.offload.neurons
@@ -79,7 +74,7 @@ def test_neurons_are_found_or_read(engine: Engine, found: StreamedStep) -> None:
     assert 0.1 < (found.reading.whole.hits + found.reading.whole.misses) / STEPS / 1024 < 0.5
 
 
-def test_bytes_are_the_readers_own(found: StreamedStep) -> None:
+def test_bytes_are_the_readers_own(found):
     """The blocks' bytes are what was read, but for what is read ahead and between neurons."""
     reading = found.reading
     assert reading.bytes > reading.whole.bytes - reading.whole.weights / STEPS
@@ -87,7 +82,7 @@ def test_bytes_are_the_readers_own(found: StreamedStep) -> None:
     assert reading.whole.waited == pytest.approx(sum(b.waited for b in reading.blocks.values()))
 
 
-def test_a_meter_counts_from_when_it_was_made(engine: Engine) -> None:
+def test_a_meter_counts_from_when_it_was_made(engine):
     """Of no steps it has nothing."""
     engine.reset()
     engine.model.evaluate([1, 2], 0)
@@ -102,7 +97,7 @@ def test_a_meter_counts_from_when_it_was_made(engine: Engine) -> None:
     engine.reset()
 
 
-def test_the_engine_is_as_it_was(engine: Engine, found: StreamedStep) -> None:
+def test_the_engine_is_as_it_was(engine, found):
     """The cache is empty, and logits are those of the model still."""
     cells = engine.model.cells
     assert cells.free == cells.capacity
@@ -112,7 +107,7 @@ def test_the_engine_is_as_it_was(engine: Engine, found: StreamedStep) -> None:
     engine.reset()
 
 
-def test_a_model_without_budget_is_refused(sparse_model: Path) -> None:
+def test_a_model_without_budget_is_refused(sparse_model):
     with (
         Engine.load(sparse_model, threads=1, context=32, sparse="off") as engine,
         pytest.raises(ProfileError, match="no ram_budget"),
@@ -125,35 +120,31 @@ def test_a_model_without_budget_is_refused(sparse_model: Path) -> None:
     [
         ("blk.11.ffn_up.weight@pack[F16]", "blk.11"),
         ("blk.0.ffn_down_t.weight", "blk.0"),
-        ("output.weight@kernels.cpu.packing.pack", "output"),
+        ("output.weight@kernels.cpu.formats.packing.pack", "output"),
     ],
 )
-def test_blocks_of_weights(weight: str, block: str) -> None:
+def test_blocks_of_weights(weight, block):
     assert block_of(weight) == block
 
 
-def test_blocks_are_in_order() -> None:
+def test_blocks_are_in_order():
     assert sorted(["output", "blk.10", "blk.9"], key=place) == ["blk.9", "blk.10", "output"]
 
 
 @pytest.fixture(name="shell")
-def _shell(
-    sparse_model: Path, weights_alone: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str]]:
+def _shell(sparse_model, weights_alone, monkeypatch):
     """Runs the command on the small model; its exit code and what it prints."""
-    app = typer.Typer()
-    app.command()(command)
     monkeypatch.setattr("bench.offload.step.RULE", RULE)
     words = [str(sparse_model), "-t", "1", "-d", "3", "-c", "32"]
 
-    def run(*more: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, [*words, *more])
+    def run(*more):
+        done = shell_of(command, *words, *more)
         return done.exit_code, done.output
 
     return run
 
 
-def test_the_table(shell: Callable[..., tuple[int, str]]) -> None:
+def test_the_table(shell):
     code, out = shell("--ram-budget", str(ROOM["on"]), "--sparse", "on")
     assert code == 0
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
@@ -163,7 +154,7 @@ def test_the_table(shell: Callable[..., tuple[int, str]]) -> None:
     assert "sparse=on,blocks=2/2" in " ".join(out.split())
 
 
-def test_json(shell: Callable[..., tuple[int, str]]) -> None:
+def test_json(shell):
     code, out = shell("--ram-budget", str(ROOM["off"]), "--sparse", "off", "--json")
     told = json.loads(out[out.index("{") :])
     assert code == 0
@@ -174,9 +165,7 @@ def test_json(shell: Callable[..., tuple[int, str]]) -> None:
     assert told["waited_seconds"] < np.mean(told["samples"])
 
 
-def test_pinned_neurons_are_told(
-    shell: Callable[..., tuple[int, str]], sparse_model: Path, tmp_path: Path
-) -> None:
+def test_pinned_neurons_are_told(shell, sparse_model, tmp_path):
     """How many of each block and of all, in the table and for programs."""
     counts = np.where(np.arange(FFN) % 8, 1, 900)
     statistics = tmp_path / "counts.npz"
@@ -195,19 +184,19 @@ def test_pinned_neurons_are_told(
     assert f"of which the {told['all']} most active are pinned" in " ".join(out.split())
 
 
-def test_statistics_want_a_budget(shell: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_statistics_want_a_budget(shell, tmp_path):
     code, out = shell("--activation", str(tmp_path / "counts.npz"))
     assert code == 2
     assert "--ram-budget" in out
 
 
-def test_nodes_have_no_times_of_their_own(shell: Callable[..., tuple[int, str]]) -> None:
+def test_nodes_have_no_times_of_their_own(shell):
     code, out = shell("--ram-budget", "1GB", "--nodes")
     assert code == 2
     assert "exclude each other" in out
 
 
-def test_all_in_memory_says_so(sparse_model: Path, weights_alone: None) -> None:
+def test_all_in_memory_says_so(sparse_model, weights_alone):
     """A budget for everything: nothing is read, and there is nothing to divide by."""
     options = {"threads": 1, "context": 32, "batch": 8, "sparse": "off"}
     with Engine.load(sparse_model, ram_budget=10**8, **options) as engine:

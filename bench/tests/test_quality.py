@@ -1,27 +1,19 @@
-"""What formats leave of a model: its floor, its bits, and how the report tells of it."""
+"""What formats and skipped neurons leave of a model: floor, bits, and what the report tells."""
 
 import json
 import math
 
 import pytest
 
-from bench.quality import (
-    HELD_OUT,
-    LLAMA_3,
-    QUICK,
-    bits,
-    floor,
-    mixed,
-    pure,
-    stories,
-)
+from bench.quality import HELD_OUT, LLAMA_3, QUICK, bits, floor, mixed, pure, stories
+from bench.report import sparsity
 from bench.report.quality import family, quality, section, surprises
-from bench.tests.synthetic import DIVERGENCES, qualities, run_of
+from bench.tests.synthetic import DIVERGENCES, qualities, rows_of, shown, sparsities
 from engine.embedded import resolve
 from engine.quantise.mixes import MIXES
 
 
-def test_every_format_has_its_place() -> None:
+def test_every_format_has_its_place():
     """What can be quantised is measured, and where it stands in the order is known."""
     bases = {mix.base for mix in MIXES.values()}
     assert bases == set(pure())
@@ -32,21 +24,21 @@ def test_every_format_has_its_place() -> None:
     assert all(family(name) for name in pure() if name not in ("F32", "F16", "BF16"))
 
 
-def test_the_floor_is_the_grammar_s() -> None:
+def test_the_floor_is_the_grammar_s():
     """Of all held-out stories it is the perplexity on record."""
     facts = json.loads((HELD_OUT.parent / "facts.json").read_text())["held_out"]
     assert floor(stories(), 1).samples == (pytest.approx(facts["floor_perplexity"]),)
 
 
-def test_bits_are_those_of_the_file() -> None:
+def test_bits_are_those_of_the_file():
     """F16 with norms in F32 takes a little more than 16 bits, Q8_0 a little more than 8.5."""
     assert 16 < bits(resolve("story-f16")) < 16.1
     assert 8.5 < bits(resolve("story-q8_0")) < 8.6
 
 
-def test_the_report_tells_of_every_format() -> None:
+def test_the_report_tells_of_every_format():
     """In the order expected, each with the difference from F16, surprises said."""
-    found = section(run_of(*qualities()))
+    found = section(rows_of(*qualities()))
     table, mixes = found.tables
     assert table.caption.endswith("1.3000")
     assert [row[0].text for row in table.rows] == list(DIVERGENCES)
@@ -65,18 +57,35 @@ def test_the_report_tells_of_every_format() -> None:
     assert len(found.plots) == 1
 
 
-def test_a_surprise_is_more_than_chance() -> None:
+def test_a_surprise_is_more_than_chance():
     """A format is before another only if its divergence is less by twice the error."""
-    found = quality(run_of(*qualities())).pure
+    _, found, _ = quality(rows_of(*qualities()))
     assert surprises("Q5_0", found) == ["Q5_1"]
-    near = {name: dict(figures) for name, figures in found.items()}
-    near["Q5_0"]["KL divergence, standard error"] = 2e-3
-    assert surprises("Q5_0", near) == []
+    found.loc["Q5_0", "KL divergence, standard error"] = 2e-3
+    assert surprises("Q5_0", found) == []
 
 
-def test_a_run_without_it_says_so() -> None:
+def test_the_report_tells_of_every_threshold():
+    """In the order measured: all neurons, those that fire, then the predictors."""
+    found = sparsity.section(rows_of(*sparsities()))
+    (table,) = found.tables
+    assert table.caption == "10.0% of the neurons fire"
+    rows = shown(table)
+    assert rows[0] == [
+        "all neurons", "—", "100.0%", "—", "—", "1.3300 ± 0.0100", "—", "100.00%",
+    ]  # fmt: skip
+    assert rows[1][:3] == ["those that fire", "—", "10.0%"]
+    assert rows[3] == [
+        "those predicted", "1", "20.0%", "100.0%", "50.0%", "1.3400 ± 0.0100", "0.010 ± 0.001",
+        "99.50%",
+    ]  # fmt: skip
+    assert [row[1].value for row in table.rows[2:]] == [0, 1, 4]
+    assert len(found.plots) == 1
+
+
+def test_a_run_without_it_says_so():
     """No table, no plot, no floor made up."""
-    found = section(run_of())
-    assert not found.tables
-    assert not found.plots
-    assert math.isnan(quality(run_of()).floor)
+    for found in (section(rows_of()), sparsity.section(rows_of())):
+        assert not found.tables
+        assert not found.plots
+    assert math.isnan(quality(rows_of())[0])

@@ -1,24 +1,24 @@
 """The report: what stands in it, and how it looks in a real browser."""
 
+import json
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from bench import frames
-from bench.report import history, ops, peers, planted, table, tuned
-from bench.report.certified import Standing, Standings, passed, standings
-from bench.report.lookup import Rated, family, possible
+from bench.report import drawing, history, ops, peers, planted, table, tuned
+from bench.report.certified import Standing, passed, standings
+from bench.report.lookup import Rated, family, rows_of
 from bench.report.markdown import markdown
 from bench.report.page import page
 from bench.report.report import report
 from bench.results import Measurement, Results, find, read_folder
+from bench.shell.report import report as command
 from bench.tests import synthetic
 from bench.tests.browser import chromium, complaints, show
+from bench.tests.programs import shell
 from kernels.certificates import Certificate, Key, Store
 from kernels.cuda import current
 from kernels.cuda.device import EMULATED, DeviceError
@@ -46,58 +46,11 @@ TUNINGS = tuple(
 )
 CONTRAST = 4.5  # WCAG 2.2, AA, of text
 
-NUMBERS = """
-  const rows = {};
-  for (const row of document.querySelector(arguments[0]).tBodies[0].rows)
-    rows[[...row.cells].slice(0, arguments[1]).map((c) => c.textContent).join(" | ")] =
-      [...row.cells].map((c) => c.dataset.value === undefined ? null : Number(c.dataset.value));
-  return rows;
-"""
-OVERLAPS = """
-  const found = [];
-  const inside = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
-    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
-  const words = (e) => e.textContent.trim().slice(0, 30);
-  const check = (elements, where) => {
-    const boxes = elements.map((e) => [e, e.getBoundingClientRect()])
-      .filter(([, box]) => box.width > 0 && box.height > 0);
-    boxes.forEach(([a, first], i) => boxes.slice(i + 1).forEach(([b, second]) => {
-      if (inside(first, second)) found.push(`${where}: ${words(a)} / ${words(b)}`);
-    }));
-  };
-  const parents = "body, header, main, section, figure, ul, dl, dl div, thead, tbody, tr, li";
-  for (const parent of document.querySelectorAll(parents))
-    check([...parent.children], parent.tagName);
-  for (const svg of document.querySelectorAll("svg")) {
-    check([...svg.querySelectorAll("text")], svg.closest("figure").id);
-    const frame = svg.getBoundingClientRect();
-    if (!frame.width) continue;
-    for (const text of svg.querySelectorAll("text")) {
-      const box = text.getBoundingClientRect();
-      if (box.left < frame.left - 2 || box.right > frame.right + 2 || box.bottom > frame.bottom + 2)
-        found.push(`${svg.closest("figure").id}: ${text.textContent} is cut off`);
-    }
-  }
-  return found;
-"""
-COLOURS = """
-  const worded = "h1, h2 a, p, dt, dd, li, th, td, caption, a, summary, text";
-  return [...document.querySelectorAll(worded)]
-    .filter((e) => e.getBoundingClientRect().width > 0 && e.textContent.trim())
-    .map((e) => {
-      let behind = e;
-      const ground = () => getComputedStyle(behind).backgroundColor;
-      while (ground() === "rgba(0, 0, 0, 0)" && behind.parentElement)
-        behind = behind.parentElement;
-      const style = getComputedStyle(e);
-      return [e.tagName === "text" ? style.fill : style.color,
-        ground(), e.tagName + " " + e.className];
-    });
-"""
+SCRIPT = (Path(__file__).parent / "page.js").read_text()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Three runs on one machine, each faster than the one before."""
     made = tmp_path_factory.mktemp("results")
     for i, commit in enumerate(("a" * 40, "b" * 40, "c" * 40)):
@@ -107,16 +60,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def known() -> Standings:
+def known():
     """All kernels certified but one that failed and one untried; those for a GPU by emulation, but
     one that a GPU has tried and one that nobody has."""
 
-    def standing(name: str) -> Standing:
+    def standing(name):
         failure = "token 3 is 7 times its bound away" if name == FAILED else ""
         found = Certificate(name, "", "deep", 240, 0.42, 1e-12, 1.0, "2026-11-20", failure)
         return Standing((), None if name == UNTRIED else found)
 
-    def of_cuda(name: str) -> Standing:
+    def of_cuda(name):
         level, missing = ("quick", ()) if name == ON_GPU else (EMULATED, ("a GPU",))
         found = Certificate(name, "", level, 24, 0.21, 1e-12, 1.0, "2026-11-20")
         return Standing(missing, None if name == UNTRIED_CUDA else found)
@@ -127,45 +80,44 @@ def known() -> Standings:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path, known: Standings) -> table.Report:
+def made(folder, known):
     runs, _ = read_folder(folder)
     return report(runs[-1], runs, known, BUGS, TUNINGS)
 
 
 @pytest.fixture(scope="module")
-def html(made: table.Report) -> str:
+def html(made):
     return page(made)
 
 
 @pytest.fixture(scope="module")
-def shown(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shown(html, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(html)
     return path
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def driver(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("profile")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def latest(folder: Path) -> Any:
+def latest(folder):
     """What the frames say of the last run."""
     return frames.summary(frames.of([find("latest", folder)]))
 
 
-def numbers(driver: Any, selector: str, names: int) -> Mapping[str, list[float]]:
-    """A table's exact figures by its first cells."""
-    found: Mapping[str, list[float]] = driver.execute_script(NUMBERS, selector, names)
-    return found
+def ask(driver, call):
+    """What a function of page.js gives."""
+    return driver.execute_script(f"{SCRIPT}\nreturn {call};")
 
 
-def test_tables_hold_the_frames_speeds(driver: Any, shown: Path, latest: Any) -> None:
+def test_tables_hold_the_frames_speeds(driver, shown, latest):
     """Every speed of the engine on the page is the frame's, for everyone who took part."""
     show(driver, shown, SIZES["desk"])
-    page_has = numbers(driver, "#table-peers", 2)
+    page_has = ask(driver, "numbers('#table-peers', 2)")
     rated = latest[(latest.bench == "engine") & latest.test.str.fullmatch(r"(pp|tg)\d+( @ d\d+)?")]
     ours = rated[rated.contender == "assay"]
     assert len(page_has) == len(ours) == 16
@@ -175,13 +127,13 @@ def test_tables_hold_the_frames_speeds(driver: Any, shown: Path, latest: Any) ->
             assert page_has[name][column] == pytest.approx(row.tokens_per_second, rel=1e-12), name
 
 
-def test_tables_hold_the_frames_kernels(driver: Any, shown: Path, latest: Any) -> None:
+def test_tables_hold_the_frames_kernels(driver, shown, latest):
     """Time, GB/s, GFLOP/s and share of every kernel on the page are the frame's."""
     show(driver, shown, SIZES["desk"])
     page_has = {
         name: row
         for selector in ("#all-ops-decode", "#all-ops-prompt", "#all-ops-others")
-        for name, row in numbers(driver, selector, 3).items()
+        for name, row in ask(driver, f"numbers('{selector}', 3)").items()
     }
     mine = latest[(latest.bench == "op") & (latest.contender == "assay") & (latest.phase == "run")]
     possible = mine[mine.note == ""]
@@ -198,34 +150,43 @@ def test_tables_hold_the_frames_kernels(driver: Any, shown: Path, latest: Any) -
         assert found == pytest.approx(rates, rel=1e-12), (kernel, shape)
 
 
-def test_console_stays_silent(driver: Any, shown: Path) -> None:
+def test_console_stays_silent(driver, shown):
     """The page loads, and its tables sort, without an error in the console."""
     show(driver, shown, SIZES["desk"])
-    values = """
-      const table = document.querySelector("#all-ops-decode");
-      table.closest("details").open = true;
-      const button = table.tHead.rows[0].cells[3].querySelector("button");
-      for (let i = 0; i < arguments[0]; i++) button.click();
-      return [...table.tBodies[0].rows].map((row) => Number(row.cells[3].dataset.value));
-    """
-    rising = driver.execute_script(values, 1)
-    falling = driver.execute_script(values, 1)
+    rising, falling = (ask(driver, "sorted('#all-ops-decode', 3)") for _ in range(2))
     assert rising == sorted(rising)
     assert falling == rising[::-1]
     assert rising != falling
     assert complaints(driver) == []
 
 
+def test_tables_are_searched(driver, shown):
+    """Rows that have all the words stay, in long tables, too; without words all are back."""
+    show(driver, shown, SIZES["desk"])
+    found = ask(driver, "searched('#all-ops-decode', 'AVX512 q8_0')")
+    assert set(found) == {"linear avx512_vnni Q8_0"}
+    every = ask(driver, "searched('#table-peers', '')")
+    assert len(ask(driver, "searched('#table-peers', 'story tg')")) < len(every)
+    assert complaints(driver) == []
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_overlaps(driver: Any, shown: Path, size: str) -> None:
+def test_first_columns_stay(driver, shown, size):
+    """On a phone what a row is of stays in view while the rest scrolls."""
+    show(driver, shown, SIZES[size])
+    assert ask(driver, "firstColumn('#table-peers')") == ("sticky" if size == "phone" else "static")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_overlaps(driver, shown, size):
     """No block lies over another and no text of a plot over another or beyond its edge."""
     show(driver, shown, SIZES[size])
     assert driver.execute_script("return document.querySelectorAll('svg text').length") > 100
-    assert "\n".join(driver.execute_script(OVERLAPS)) == ""
+    assert "\n".join(ask(driver, "overlaps()")) == ""
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_page_never_scrolls_sideways(driver: Any, shown: Path, size: str) -> None:
+def test_page_never_scrolls_sideways(driver, shown, size):
     """Wide tables scroll within themselves, opened or not; the page does not."""
     show(driver, shown, SIZES[size])
     driver.execute_script("document.querySelectorAll('details').forEach((d) => d.open = true)")
@@ -237,36 +198,36 @@ def test_page_never_scrolls_sideways(driver: Any, shown: Path, size: str) -> Non
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_text_stands_out(driver: Any, shown: Path, scheme: str) -> None:
+def test_text_stands_out(driver, shown, scheme):
     """Light or dark, every text, those of plots too, has the contrast that WCAG asks for."""
     show(driver, shown, SIZES["desk"], scheme)
-    found = driver.execute_script(COLOURS)
+    found = ask(driver, "colours()")
     backgrounds = {luminance(behind) for _, behind, _ in found}
     assert all(light > 0.8 if scheme == "light" else light < 0.05 for light in backgrounds)
     faint = {what for ink, behind, what in found if contrast(ink, behind) < CONTRAST}
     assert faint == set()
 
 
-def luminance(colour: str) -> float:
+def luminance(colour):
     """Relative luminance of rgb(…), by WCAG."""
     channels = [int(word) / 255 for word in re.findall(r"[\d.]+", colour)[:3]]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(a: str, b: str) -> float:
+def contrast(a, b):
     dark, light = sorted((luminance(a), luminance(b)))
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_page_needs_no_network(html: str) -> None:
+def test_page_needs_no_network(html):
     """Nothing in the page is fetched from anywhere."""
     loads = re.findall(r"""(?:src|href|url\(|@import)\s*=?\s*["']?([^"')\s>]+)""", html)
     assert {load for load in loads if not load.startswith(("#", "data:"))} == set()
     assert re.findall(r"https?://", html) == []
 
 
-def test_page_stays_small(folder: Path, known: Standings) -> None:
+def test_page_stays_small(folder, known):
     """2,000 measurements make a page of less than two megabytes."""
     run = find("latest", folder)
     many = [m for m in run.measurements if m.bench == "op"]
@@ -276,7 +237,7 @@ def test_page_stays_small(folder: Path, known: Standings) -> None:
     assert len(page(report(large, [large], known)).encode()) < 2e6
 
 
-def test_names_are_not_markup(folder: Path, known: Standings) -> None:
+def test_names_are_not_markup(folder, known):
     """A model's name cannot put an element into the page, its plots, or a column into Markdown."""
     run = find("latest", folder)
     evil = "<img src=x onerror=alert(1)>|$x_1$"
@@ -289,7 +250,7 @@ def test_names_are_not_markup(folder: Path, known: Standings) -> None:
     assert "\\<img src=x onerror=alert(1)>\\|$x_1$" in markdown(written)
 
 
-def test_an_absent_peer_is_shown(made: table.Report, html: str) -> None:
+def test_an_absent_peer_is_shown(made, html):
     """Who is absent stands in the table as absent, with the reason below it."""
     section = next(s for s in made.sections if s.anchor == "peers")
     i = section.tables[0].columns.index("transformers")
@@ -298,7 +259,7 @@ def test_an_absent_peer_is_shown(made: table.Report, html: str) -> None:
     assert synthetic.ABSENT in html
 
 
-def test_the_impossible_is_rejected(made: table.Report) -> None:
+def test_the_impossible_is_rejected(made):
     """What exceeds the machine's limit is listed with the reason and shown nowhere else."""
     found = {t.anchor: t for s in made.sections for t in s.tables}
     (row,) = found["rejected"].rows
@@ -307,7 +268,7 @@ def test_the_impossible_is_rejected(made: table.Report) -> None:
     assert max(share for share in shares if share is not None) <= 1.02
 
 
-def test_a_busy_machine_is_told(folder: Path, known: Standings) -> None:
+def test_a_busy_machine_is_told(folder, known):
     """Figures of a busy machine, or of uncommitted code, come with a warning at the top."""
     run = find("latest", folder)
     busy = replace(run, conditions=replace(run.conditions, load=3.1, dirty=True), measurements=())
@@ -318,33 +279,36 @@ def test_a_busy_machine_is_told(folder: Path, known: Standings) -> None:
     assert written.warning in markdown(written)
 
 
-def test_nothing_measured_is_said(folder: Path, known: Standings) -> None:
-    """A run without measurements and limits still makes a page, which says what is not there."""
+def test_only_what_there_is_has_a_section(folder, known):
+    """A run without measurements and limits still makes a page, of what is known of the machine."""
     run = find("latest", folder)
     empty = replace(run, measurements=(), limits={})
-    assert page(report(empty, [empty], known)).count("Nothing of this is in these results") == 15
+    written = report(empty, [empty], known)
+    anchors = [section.anchor for section in written.sections]
+    assert anchors == ["tuning", "conformance", "planted", "conditions"]
+    assert page(written).count("<section") == 4
 
 
-def test_no_limits_no_ceilings(folder: Path) -> None:
+def test_no_limits_no_ceilings(folder):
     """Without probed limits kernels are drawn all the same, and the page says what is missing."""
     run = find("latest", folder)
     for limits in ({}, {"caches": 1}):
-        section = ops.roofline_section(possible(replace(run, limits=limits)))
+        section = ops.roofline_section(rows_of([run]), limits)
         assert len(section.plots) == 2
         assert "No ceilings are drawn" in section.notes[0]
 
 
-def test_history_needs_two_runs(made: table.Report, folder: Path) -> None:
+def test_history_needs_two_runs(made, folder):
     """A series has a point for every run on this CPU that measured the same thing."""
     section = next(s for s in made.sections if s.anchor == "history")
     assert {row[2].value for row in section.tables[0].rows} == {3}
     assert section.tables[0].rows[0][5].value == pytest.approx(0.25, abs=0.05)
     runs, _ = read_folder(folder)
     other = replace(runs[0], conditions=replace(runs[0].conditions, device="Another CPU"))
-    assert not history.section(runs[-1], [other, runs[-1]]).plots
+    assert not history.section(runs[-1], rows_of(runs[-1:]), [other, runs[-1]]).plots
 
 
-def cells_of(matrix: table.Table) -> dict[tuple[str, str, str], table.Cell]:
+def cells_of(matrix):
     """By op, format and variant."""
     return {
         (row[0].text, row[1].text, name): cell
@@ -353,7 +317,7 @@ def cells_of(matrix: table.Table) -> dict[tuple[str, str, str], table.Cell]:
     }
 
 
-def test_the_matrix_tells_every_standing(made: table.Report) -> None:
+def test_the_matrix_tells_every_standing(made):
     """Certified, failed, untried and unwritten kernels are told apart; failures with the reason."""
     section = next(s for s in made.sections if s.anchor == "conformance")
     cells = cells_of(section.tables[0])
@@ -364,7 +328,7 @@ def test_the_matrix_tells_every_standing(made: table.Report) -> None:
     assert section.notes[0].startswith(FAILED)
 
 
-def test_planted_bugs_are_told_with_what_stopped_them() -> None:
+def test_planted_bugs_are_told_with_what_stopped_them():
     """A bug in several formats is one row, and one that survived stands out; no bugs, no table."""
     (found,) = planted.section(BUGS).tables
     assert found.caption == "2 of 3 planted bugs were stopped"
@@ -375,7 +339,7 @@ def test_planted_bugs_are_told_with_what_stopped_them() -> None:
     assert not planted.section([]).tables
 
 
-def test_what_tuning_gained_is_told() -> None:
+def test_what_tuning_gained_is_told():
     """The largest gain comes first, with what was chosen and what a kernel began with."""
     (found,) = tuned.section(TUNINGS).tables
     assert found.caption == "2 kernels at a node's sizes; the middle gain 1.09"
@@ -387,7 +351,7 @@ def test_what_tuning_gained_is_told() -> None:
     assert not tuned.section([]).tables
 
 
-def test_bugs_are_those_of_the_present_judge(tmp_path: Path, monkeypatch: Any) -> None:
+def test_bugs_are_those_of_the_present_judge(tmp_path, monkeypatch):
     """What another judge stopped says nothing of this one."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     assert load_planted() == []
@@ -398,7 +362,7 @@ def test_bugs_are_those_of_the_present_judge(tmp_path: Path, monkeypatch: Any) -
     assert load_planted() == []
 
 
-def test_what_was_only_emulated_is_told(made: table.Report, html: str, known: Standings) -> None:
+def test_what_was_only_emulated_is_told(made, html, known):
     """Page and text say how many CUDA kernels no GPU has tried; they do not count as certified."""
     section = next(s for s in made.sections if s.anchor == "conformance")
     cells = cells_of(section.tables[1])
@@ -415,9 +379,7 @@ def test_what_was_only_emulated_is_told(made: table.Report, html: str, known: St
     assert "never enough to run on a GPU" in section.lead
 
 
-def test_a_gpu_is_never_certified_by_the_emulator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_is_never_certified_by_the_emulator(tmp_path, monkeypatch):
     """With a GPU or without, what the emulator says of a kernel stands as just that, until the GPU
     has tried it."""
 
@@ -425,7 +387,7 @@ def test_a_gpu_is_never_certified_by_the_emulator(
         identity, capability = "NVIDIA H200/sm_90/driver-12090", 90
         library = "cuBLAS 12.9.3"
 
-    def none() -> Any:
+    def none():
         raise DeviceError("there is no NVIDIA driver")
 
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
@@ -433,7 +395,7 @@ def test_a_gpu_is_never_certified_by_the_emulator(
     monkeypatch.setattr(current, "_instead", [])
     kernel = next(k for k in CUDA_KERNELS if k.name == ON_GPU)
 
-    def keep(level: str, device: str) -> Certificate:
+    def keep(level, device):
         key = Key.of(kernel, device).digest
         made = Certificate(kernel.name, key, level, 24, 0.2, 1e-12, 1.0, "2026-11-20")
         Store().add([made])
@@ -441,7 +403,7 @@ def test_a_gpu_is_never_certified_by_the_emulator(
 
     emulated = keep(EMULATED, EMULATED)
     assert standings()[ON_GPU] == Standing(("a GPU",), emulated)
-    with current.taking_the_place(Gpu()):  # type: ignore[arg-type]
+    with current.taking_the_place(Gpu()):
         assert standings()[ON_GPU] == Standing((), emulated)
         assert not standings()[ON_GPU].certified
         quick = keep("quick", Gpu.identity)
@@ -450,7 +412,7 @@ def test_a_gpu_is_never_certified_by_the_emulator(
     assert standings()[ON_GPU] == Standing(("a GPU",), emulated)
 
 
-def test_markdown_begins_with_the_headline(made: table.Report) -> None:
+def test_markdown_begins_with_the_headline(made):
     """The first table has model, test, both speeds, their ratio and the memory's share."""
     lines = [line for line in markdown(made).splitlines() if line.startswith("|")]
     assert lines[0] == "| Model | Test | Assay | llama.cpp | Ratio | Memory bandwidth |"
@@ -459,7 +421,7 @@ def test_markdown_begins_with_the_headline(made: table.Report) -> None:
     assert re.fullmatch(r"\|[^|]+\|[^|]+\| [\d.]+ \| [\d.]+ \| 1\.\d+ \[1.*\] \| \d+% \|", row)
 
 
-def test_a_ratio_across_races_is_marked(tmp_path: Path) -> None:
+def test_a_ratio_across_races_is_marked(tmp_path):
     """A ratio of measurements that took no turns is shown, and marked."""
     results = Results(tmp_path, synthetic.CONDITIONS)
     about = {"bench": "engine", "test": "tg128", "model": "m-q4_0", "threads": 2, "tokens": 128}
@@ -467,7 +429,7 @@ def test_a_ratio_across_races_is_marked(tmp_path: Path) -> None:
         Measurement(**about, samples=(1.0, 1.1, 1.2), rivals="a"),
         Measurement(**about, contender="llama.cpp", samples=(2.0, 2.1, 2.2), rivals="b"),
     )
-    (row,) = peers.headline(find("latest", tmp_path)).rows
+    (row,) = peers.headline(rows_of([find("latest", tmp_path)])).rows
     assert row[4].text.endswith("†")
     assert row[4].value == pytest.approx(2.1 / 1.1)
 
@@ -481,16 +443,22 @@ def test_a_ratio_across_races_is_marked(tmp_path: Path) -> None:
         ("plain", ("plain", "")),
     ],
 )
-def test_formats_are_read_off_names(name: str, wanted: tuple[str, str]) -> None:
+def test_formats_are_read_off_names(name, wanted):
     """A model's family is its name without the format at its end."""
     assert family(name) == wanted
 
 
-def test_tests_are_read_off_names() -> None:
+def test_every_variant_has_a_look_of_its_own():
+    """No two variants share colour and marker."""
+    variants = {kernel.variant for kernel in KERNELS}
+    assert variants <= drawing.NAMES.keys()
+    assert len({drawing.look(variant) for variant in variants}) == len(variants)
+
+
+def test_tests_are_read_off_names():
     """pp and tg tests are known by llama-bench's names; all others are not of that kind."""
-    assert Rated.of(Measurement("engine", "tg32 @ d1024")) == Rated("tg", 32, 1024)
-    assert Rated.of(Measurement("engine", "pp128+tg32 x4")) is None
-    assert Rated.of(Measurement("op", "pp512")) is None
+    assert Rated.of("tg32 @ d1024") == Rated("tg", 32, 1024)
+    assert Rated.of("pp128+tg32 x4") is None
 
 
 @pytest.mark.parametrize(
@@ -498,27 +466,17 @@ def test_tests_are_read_off_names() -> None:
     [(0.0, "0"), (12.34, "12.3"), (9.996, "10.0"), (1234.5, "1,230"), (0.00123, "0.00123"),
      (1e-9, "1.00e-09"), (float("nan"), "—"), (99.95, "100"), (-5.678, "-5.68")],
 )  # fmt: skip
-def test_three_digits(value: float, wanted: str) -> None:
+def test_three_digits(value, wanted):
     """A figure is told in three digits, whatever its size."""
     assert table.digits(value) == wanted
 
 
-def shell(*words: str) -> Any:
-    import typer
-
-    from bench.shell.report import report as command
-
-    app = typer.Typer()
-    app.command()(command)
-    return CliRunner().invoke(app, list(words))
-
-
-def test_the_command_writes_both_files(folder: Path, tmp_path: Path) -> None:
+def test_the_command_writes_both_files(folder, tmp_path):
     """`assay report` writes page and Markdown, says where, and names files it cannot read."""
     (folder / "broken.jsonl").write_text("nothing\n")
     html, md = tmp_path / "r.html", tmp_path / "r.md"
     try:
-        done = shell("--results", str(folder), "-o", str(html), "--markdown", str(md))
+        done = shell(command, "--results", str(folder), "-o", str(html), "--markdown", str(md))
     finally:
         (folder / "broken.jsonl").unlink()
     assert done.exit_code == 0, done.output
@@ -528,17 +486,20 @@ def test_the_command_writes_both_files(folder: Path, tmp_path: Path) -> None:
     assert html.read_text().startswith("<!DOCTYPE html>")
     assert md.read_text().startswith("# Assay")
     assert sorted(tmp_path.iterdir()) == [html, md]
+    done = shell(command, "--results", str(folder), "-o", str(html), "--json")
+    size = html.stat().st_size
+    assert json.loads(done.output)["files"] == [{"file": str(html), "bytes": size}]
 
 
-def test_bad_input_is_one_plain_line(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_one_plain_line(folder, tmp_path, monkeypatch):
     """No results, no such run, nowhere to write and no matplotlib are errors that say so."""
-    assert "no results in it" in str(shell("--results", str(tmp_path)).exception)
-    assert "no such run" in str(shell("elsewhere", "--results", str(folder)).exception)
+    assert "no results in it" in str(shell(command, "--results", str(tmp_path)).exception)
+    assert "no such run" in str(shell(command, "elsewhere", "--results", str(folder)).exception)
     nowhere = tmp_path / "none" / "r.html"
-    error = shell("--results", str(folder), "-o", str(nowhere)).exception
+    error = shell(command, "--results", str(folder), "-o", str(nowhere)).exception
     assert isinstance(error, OSError)
     assert error.filename == str(nowhere)
     monkeypatch.setattr("bench.shell.report.find_spec", lambda _: None)
-    assert "needs matplotlib: pip install" in str(shell("--results", str(folder)).exception)
+    assert "needs matplotlib: pip install" in str(
+        shell(command, "--results", str(folder)).exception
+    )

@@ -144,38 +144,28 @@ def test_a_strange_line_is_named(written, mess):
 
 
 DATE = "2026-11-21T10:00:00+00:00"
-ABOUT = {
-    "kind": "run",
-    "run": "x",
-    "when": DATE,
-    "limits": {},
-    "conditions": CONDITIONS.to_json(),
-}
+KNOWN = CONDITIONS.to_json()
+ABOUT = {"kind": "run", "run": "x", "when": DATE, "limits": {}, "conditions": KNOWN}
 HEADERS = {
     "a measurement first": FULL.to_json(),
     "conditions of nothing": ABOUT | {"conditions": {}},
     "no date": ABOUT | {"when": "some day"},
     "no time zone": ABOUT | {"when": DATE[:-6]},
-    "a load of text": ABOUT | {"conditions": CONDITIONS.to_json() | {"load": "much"}},
+    "a load of text": ABOUT | {"conditions": KNOWN | {"load": "much"}},
     "no limits": ABOUT | {"limits": None},
+}
+FILES = {name: (json.dumps(header).encode(), "line 1 is no result: .+")
+         for name, header in HEADERS.items()}  # fmt: skip
+FILES |= {
+    "an empty file": (b"", "no results in it"),
+    "a program": (b"\x7fELF\xff\xfe\x00", "byte 4 is not valid UTF-8"),
 }
 
 
-@pytest.mark.parametrize("header", HEADERS)
-def test_a_strange_beginning_is_named(tmp_path, header):
-    """A file whose first line tells of no run is told as such."""
-    path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps(HEADERS[header]) + "\n")
-    with pytest.raises(ResultsError, match=rf"\A{path}: line 1 is no result: .+\Z"):
-        read(path)
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [(b"", "no results in it"), (b"\x7fELF\xff\xfe\x00", "byte 4 is not valid UTF-8")],
-)
-def test_what_is_no_text_is_told(tmp_path, data, told):
-    """An empty file and a binary one are one line each."""
+@pytest.mark.parametrize("name", FILES)
+def test_a_strange_file_is_named(tmp_path, name):
+    """One whose first line tells of no run, an empty one and a binary one: a line each."""
+    data, told = FILES[name]
     path = tmp_path / "x.jsonl"
     path.write_bytes(data)
     with pytest.raises(ResultsError, match=rf"\A{path}: {told}\Z"):

@@ -3,12 +3,12 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -16,23 +16,15 @@ import pytest
 
 from bench.contenders.contender import CONTENDERS, present
 from bench.results import Measurement, Results, read_folder
+from bench.tests.programs import ASSAY, EVERY_ASSAY, environment, run, what_all_say
 from bench.tests.synthetic import CONDITIONS
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = "from engine.shell import main; main()"
 PATIENCE = 30
 SHORT = ("bench", "story", "-p", "8,0", "-n", "4", "-r", "3", "--seconds", "0.1")
 
 
-def environment(folder):
-    return {**os.environ, "ASSAY_RESULTS": str(folder), "PYTHONPATH": str(ROOT)}
-
-
 def assay(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
-        env=environment(folder), capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    return run(folder, *ASSAY, *words)
 
 
 # assay bench
@@ -44,9 +36,9 @@ def _benched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benched")
     done = assay(folder, *SHORT, "--npl", "1,2", "-d", "0,16", "--peers", "none", "--json")
     assert done.returncode == 0, done.stderr
-    (run,), complaints = read_folder(folder)
+    (kept,), complaints = read_folder(folder)
     assert not complaints
-    return json.loads(done.stdout), run
+    return json.loads(done.stdout), kept
 
 
 def test_bench_gives_every_test(benched):
@@ -69,13 +61,13 @@ def test_bench_rates_are_of_its_samples(benched):
 
 def test_bench_keeps_what_it_measured(benched):
     """The run that is kept holds the same samples in seconds, the tokens and the threads."""
-    rows, run = benched
-    assert [m.test for m in run.measurements] == [row["test"] for row in rows]
-    for row, m in zip(rows, run.measurements, strict=True):
+    rows, kept = benched
+    assert [m.test for m in kept.measurements] == [row["test"] for row in rows]
+    for row, m in zip(rows, kept.measurements, strict=True):
         assert row["samples"] == pytest.approx([m.tokens / s for s in m.samples])
         assert (m.bench, m.contender, m.threads) == ("engine", "assay", row["threads"])
         assert (m.model, m.settings, row["settings"]) == ("story-f16.gguf", "", "")
-    by_test = {m.test: m for m in run.measurements}
+    by_test = {m.test: m for m in kept.measurements}
     whole, parts = (
         by_test["pp8+tg4 x2"],
         [by_test[f"pp8+tg4 x2 {p}"] for p in ("prompt", "generation")],
@@ -107,12 +99,12 @@ def test_bench_within_a_budget(tmp_path):
     others = [row for row in rows if row["contender"] != "assay"]
     assert {row["contender"] for row in others} == {"llama.cpp", "transformers"}
     assert all(not row["samples"] and "ram_budget" in row["note"] for row in others)
-    (run,), _ = read_folder(tmp_path)
-    assert {m.settings for m in run.measurements if m.samples} == {"ram_budget=900MiB"}
+    (kept,), _ = read_folder(tmp_path)
+    assert {m.settings for m in kept.measurements if m.samples} == {"ram_budget=900MiB"}
     done = assay(tmp_path / "none", *SHORT, "--ram-budget", "1MiB")
     assert done.returncode == 1
     *_, line = done.stderr.splitlines()
-    assert line.startswith("assay: a ram_budget of 1 MiB is too small for this model")
+    assert line.startswith("assay: a --ram-budget of 1 MiB is too small for this model")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "none").exists()
 
@@ -161,21 +153,26 @@ NONSENSE = {
     "a folder for a model": ("bench {folder} --peers none", 1, "this is not a file"),
     "a file for a folder": ("bench story -p 4 -n 0 --peers none --results {bad}", 1, "File exists"),
     "no place": ("bench story -p 4 -n 0 --peers none --results /proc/x/y", 1, "No such file"),
-    "many threads": ("bench story -p 4 -n 0 --peers none -t 9999", 1, "threads must be 0 to 256"),
-    "a batch of none": ("bench story -p 4 -n 0 --peers none -b 0", 1, "batch must be at least 1"),
-    "a strange cache": ("bench story -p 4 -n 0 --peers none --kv Q9", 1, "want F32, F16"),
+    "many threads": ("bench story -p 4 -n 0 --peers none -t 9999", 2, "-t must be 0 to 256"),
+    "a batch of none": ("bench story -p 4 -n 0 --peers none -b 0", 2, "-b must be at least 1"),
+    "a strange cache": ("bench story -p 4 -n 0 --peers none --kv Q9", 2, "want F32, F16"),
+    "a strange mode": (
+        "bench story -p 4 -n 0 --peers none --sparse maybe",
+        2,
+        "--sparse is 'maybe'",
+    ),
     "no time": ("bench story --seconds nan", 2, "--seconds is 0 or more, got nan"),
     "a strange base": ("compare nonsense", 1, "nonsense: no stored run, commit or variant"),
     "an empty base": ("compare ''", 1, "no stored run, commit or variant"),
     "a path for a base": ("compare {folder}/none.jsonl", 1, "no stored run, commit or variant"),
     "a run that is none": ("compare {bad} {bad}", 1, "bad: line 1 is no result"),
     "two of two kinds": ("compare {bad} scalar", 1, "compare two of a kind"),
-    "a strange op": ("compare scalar generic --op knit", 1, "there is no op 'knit': embedding"),
+    "a strange op": ("compare scalar generic --op knit", 2, "there is no op 'knit': embedding"),
     "a strange format": ("compare scalar generic --format Q9", 1, "no such kernel runs here"),
     "a strange shape": ("compare scalar generic --models gpt", 1, "no model is called 'gpt'"),
     "a strange cache level": ("compare scalar generic --cache warm", 2, "--cache is cold or hot"),
     "no tokens": ("compare scalar generic --tokens 0", 2, "--tokens wants numbers of at least 1"),
-    "threads below none": ("compare scalar generic --threads -1", 2, "--threads is 0 to 256"),
+    "threads below none": ("compare scalar generic --threads -2", 2, "--threads is 0 to 256"),
 }
 
 
@@ -185,30 +182,10 @@ def _told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nonsense")
     (folder / "bad").write_text("no JSON\n")
     known = {"bad": folder / "bad", "folder": folder}
-    asked = {name: line.format(**known) for name, (line, _, _) in NONSENSE.items()}
-    program = (
-        "import contextlib, io, json, shlex, sys\n"
-        "from engine.shell import main\n"
-        "found = {}\n"
-        "for name, line in json.loads(sys.argv[1]).items():\n"
-        "    out, err, sys.argv[1:] = io.StringIO(), io.StringIO(), shlex.split(line)\n"
-        "    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):\n"
-        "        try:\n"
-        "            main()\n"
-        "            code = 0\n"
-        "        except SystemExit as ending:\n"
-        "            code = ending.code\n"
-        "    found[name] = [code, out.getvalue(), err.getvalue()]\n"
-        "print(json.dumps(found))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(asked)],
-        env=environment(folder / "results"), capture_output=True, text=True, timeout=600,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    asked = {n: shlex.split(line.format(**known)) for n, (line, _, _) in NONSENSE.items()}
+    found = what_all_say(folder / "results", EVERY_ASSAY, asked)
     assert not list((folder / "results").glob("*")), "a run that measured nothing was kept"
-    return json.loads(done.stdout)
+    return found
 
 
 @pytest.mark.parametrize("name", NONSENSE)
@@ -220,7 +197,8 @@ def test_nonsense_is_one_line(told, name):
     assert not out
     said = [text for text in err.splitlines() if not text.startswith("note: a busy machine")]
     assert line in said[-1]
-    assert len(said) == 1 if wanted == 1 else said[-1].startswith("Error: ")
+    assert len(said) == 1
+    assert ("--help tells more" in said[0]) == (wanted == 2)
 
 
 # Ctrl-C
@@ -236,7 +214,7 @@ def test_nonsense_is_one_line(told, name):
 def test_an_interrupt_ends_all(tmp_path, command, children, whom):
     """Ctrl-C in the middle: one plain line, exit 1, and no process is left."""
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *command.split()],
+        [sys.executable, *ASSAY, *command.split()],
         env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     ) as process:  # fmt: skip

@@ -38,36 +38,24 @@ def test_error_falls_with_the_root_of_the_samples():
     assert 3.2 < few / many < 4.8
 
 
-@pytest.mark.parametrize("samples", [(), (1.0,), (1.0, 1.0)])
-def test_few_samples_say_nothing(samples):
-    """Of fewer than three samples the error is unknown, not zero."""
-    assert relative_error(samples) == math.inf
-
-
-def test_error_knows_no_unit():
-    """Seconds or microseconds: the error is relative; equal samples have none, zeros included."""
+def test_what_the_error_is_of():
+    """Of fewer than three samples it is unknown, not zero; it is relative, so that the unit is no
+    matter; equal samples have none, zeros included; one stray sample of many changes little."""
+    assert {relative_error(few) for few in ((), (1.0,), (1.0, 1.0))} == {math.inf}
     samples = np.random.default_rng(1).lognormal(0, 0.3, 31)
     assert relative_error(samples) == pytest.approx(relative_error(samples * 1e-6))
     assert relative_error([2.0] * 5) == relative_error([0.0] * 5) == 0
+    rising = [1 + 0.001 * i for i in range(21)]
+    assert relative_error([*rising[:-1], 1000.0]) == relative_error(rising)
 
 
-def test_one_stray_sample_does_not_count():
-    """An interrupt in one sample of many changes neither the median nor its error by much."""
-    samples = [1 + 0.001 * i for i in range(21)]
-    assert relative_error([*samples[:-1], 1000.0]) == relative_error(samples)
-
-
-def test_never_before_least():
-    """So many samples are taken whatever they cost and however alike they are."""
-    rule = Rule(least=5, error=0.01, cap_seconds=1)
+def test_when_it_is_enough():
+    """Never before `least`, whatever they cost and however alike they are; what scatters goes on
+    until it has settled, time is up or there are enough."""
+    rule = Rule(least=5, error=0.01, cap_seconds=1, most=31)
     assert not rule.enough([1.0] * 4, elapsed=1e9)
     assert rule.enough([1.0] * 5, elapsed=0)
-
-
-def test_stops_at_error_at_cap_and_at_most():
-    """What scatters goes on until it has settled, time is up or there are enough."""
     wild = list(np.random.default_rng(2).lognormal(0, 1, 30))
-    rule = Rule(least=5, error=0.01, cap_seconds=1, most=31)
     assert not rule.enough(wild, elapsed=0.99)
     assert rule.enough(wild, elapsed=1.0)
     assert rule.enough([*wild, 1.0], elapsed=0)

@@ -5,6 +5,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from conformance.bugs.laws import matrix
@@ -19,10 +20,10 @@ def main() -> None:
     parser.add_argument("--null", action="store_true", help="with those that do not compute")
     parser.add_argument("--workers", type=int, default=2, help="at once (default 2)")
     parser.add_argument("--json", action="store_true", help="print a JSON line for each")
-    parser.add_argument("--laws", action="store_true", help="which bugs break each law")
+    parser.add_argument("--laws", action="store_true", help="which bugs break each law of an op")
     options = parser.parse_args()
     if options.laws:
-        sys.exit(_laws())
+        sys.exit(_laws(options.words))
 
     bugs = [
         bug
@@ -47,10 +48,11 @@ def main() -> None:
     sys.exit(1 if stages["survived"] else 0)
 
 
-def _laws() -> int:
-    """The matrix as it comes; 1 if a law is broken by no bug."""
+def _laws(words: Sequence[str]) -> int:
+    """The matrix as it comes, of ops whose names hold one of these words; 1 if a law is broken by
+    no bug."""
     idle = 0
-    for row in matrix():
+    for row in matrix(words):
         idle += not row.bugs
         print(f"{row.op:24} {row.law:40} {', '.join(map(str, row.bugs)) or 'NO BUG'}", flush=True)
     return 1 if idle else 0

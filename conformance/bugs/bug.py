@@ -4,23 +4,26 @@ import hashlib
 import importlib
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import kernels.cpu
 from conformance.bugs.shares import C_FOLDER, CShare, PythonShare, Work, storing
 from kernels.call import AnyKernel
-from kernels.cpu.share import Share
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.launch import FOLDER as CUDA_FOLDER
 from kernels.cuda.launch import Launch
 from kernels.kernel import Kernel
 from kernels.table import find, variants
+from reference.formats import FORMATS
 from reference.op import Shape
 
-NUMBA_FOLDER = Path(sys.modules[Share.__module__].__file__ or "").parent
+NUMBA_FOLDER = Path(kernels.cpu.__path__[0])
 
 Language = Literal["c", "numba", "cuda", "python"]
 # construction: a look at the compiled code; cases: the op's own; shape: those of a model's node
@@ -121,37 +124,22 @@ def _imported(source: str, folder: Path) -> ModuleType:
     return importlib.import_module(name)
 
 
-def in_c(op: str, *edits: Any, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:
-    """Edits of the op's kernel in C: (name, old, new), then who sees it if not its cases."""
-    return tuple(
-        Bug(op, "c", name, Edit(f"{op}.c", old, new), kind, *seen)
-        for kind in formats
-        for name, old, new, *seen in edits
-    )
+def edits(path: Path) -> Iterator[Bug]:
+    """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
+    becomes the bug's, with the old text, the new, and who sees it if not the op's cases."""
+    for kernel, sources in tomllib.loads(path.read_text()).items():
+        op, language, *rest = kernel.split("/")
+        *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
+        for (file, rows), kind in product(sources.items(), formats.split(",")):
+            for name, (old, new, *seen) in rows.items():
+                yield Bug(
+                    op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
+                    variant=variant[0] if variant else "generic",
+                )  # fmt: skip
 
 
-def in_numba(
-    op: str, file: str, *edits: Any, format: str | None = None, variant: str = "generic"
-) -> tuple[Bug, ...]:
-    """The same, of a file of kernels/cpu."""
-    return tuple(
-        Bug(op, "numba", name, Edit(file, old, new), format, *seen, variant=variant)
-        for name, old, new, *seen in edits
-    )
-
-
-def in_cuda(
-    op: str,
-    file: str,
-    edits: Iterable[tuple[str, str, str]],
-    format: str | None = None,
-    variant: str = "generic",
-) -> tuple[Bug, ...]:
-    """The same, of a file of kernels/cuda."""
-    return tuple(
-        Bug(op, "cuda", name, Edit(file, old, new), format, variant=variant)
-        for name, old, new in edits
-    )
+def _who(seen: Seen | Shape = "cases") -> tuple[Seen, tuple[Shape, ...]]:
+    return (seen, ()) if isinstance(seen, str) else ("shape", (seen,))
 
 
 def in_python(
@@ -159,19 +147,24 @@ def in_python(
     *functions: Callable[..., Any],
     formats: Iterable[str | None] = (None,),
     activations: str = "float32",
+    **formulas: Callable[..., Any],
 ) -> tuple[Bug, ...]:
-    """Functions with the reference's parameters, by whose names the bugs are called."""
+    """Functions with the reference's parameters: by their names, and by the keywords', the bugs
+    are called."""
+    named = formulas | {f.__name__: f for f in functions}
     return tuple(
-        Bug(op, "python", _called(f), storing(f), kind, activations=activations)
+        Bug(op, "python", _called(name), storing(f), kind, activations=activations)
         for kind in formats
-        for f in functions
+        for name, f in named.items()
     )
 
 
 def sharing(op: str, *works: Work, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:
     """Functions that do one thread's share."""
-    return tuple(Bug(op, "python", _called(w), w, kind) for kind in formats for w in works)
+    return tuple(
+        Bug(op, "python", _called(work.__name__), work, kind) for kind in formats for work in works
+    )
 
 
-def _called(function: Callable[..., Any]) -> str:
-    return function.__name__.replace("_", "-")
+def _called(name: str) -> str:
+    return name.replace("_", "-")

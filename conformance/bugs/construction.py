@@ -1,8 +1,8 @@
-"""kernels/cpu/construction.py's rules, for what a C compiler makes: its assembly is read."""
+"""The rules of kernels/cpu/runtime/construction.py, for the assembly that a C compiler makes."""
 
 import re
 
-from kernels.cpu.construction import CALLS
+from kernels.cpu.runtime.construction import CALLS
 
 _INSTRUCTIONS = re.compile(
     r"^\s+(v?ldmxcsr|fldcw|fldenv|frstor|f?xrstor\w*|rdtscp?|rdpmc|rdrand|rdseed|rdpid|cpuid|xgetbv"

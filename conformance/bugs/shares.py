@@ -12,8 +12,8 @@ import numpy as np
 
 from conformance.bugs.construction import complaint_about
 from conformance.support.child import run
-from kernels.cpu.object_code import Code
-from kernels.cpu.share import PROTOTYPE, Words, all_arguments
+from kernels.cpu.runtime.object_code import Code
+from kernels.cpu.runtime.share import PROTOTYPE, Words, all_arguments
 from reference.op import DTYPES, Argument, Arguments, Array
 from reference.table import OPS
 

@@ -8,8 +8,6 @@ import numpy as np
 from reference.op import Array
 
 Inputs = dict[str, Any]
-
-
 Outputs = Mapping[str, Array]
 
 
@@ -33,19 +31,3 @@ def slots_of_the_list(inputs: Inputs) -> Inputs:
 
 def active_of(inputs: Inputs) -> Array:
     return np.asarray(inputs["rows"][: inputs["count"][0]])
-
-
-OF_COUNTS_AND_SLOTS = (  # edits of a kernel in C
-    (
-        "at-most-256-active",
-        "count = b->count[0];",
-        "count = b->count[0] > 256 ? 256 : b->count[0];",
-    ),
-    (
-        "at-most-4096-active",
-        "count = b->count[0];",
-        "count = b->count[0] > 4096 ? 4096 : b->count[0];",
-    ),
-    ("slot-of-a-byte", "b->slots[neuron]", "(uint8_t)b->slots[neuron]"),
-    ("slot-of-12-bits", "b->slots[neuron]", "(b->slots[neuron] & 4095)"),
-)

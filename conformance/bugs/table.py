@@ -1,84 +1,19 @@
-"""Every planted bug, one row each in the file of its op."""
+"""Every planted bug: edits of right kernels and formulas that are wrong, in the file of their op,
+and what any op can have."""
 
-from conformance.bugs import (
-    activations,
-    add_squares,
-    arithmetic,
-    attention,
-    draw,
-    dry,
-    embedding,
-    float8,
-    fused,
-    gated_activations,
-    general,
-    greedy,
-    integers,
-    kv_write,
-    layer_norm,
-    linear,
-    linear_float8,
-    linear_w8a8,
-    log_probabilities,
-    log_sum_exp,
-    min_p,
-    mirostat,
-    neuron_masks,
-    penalties,
-    quantise_activations,
-    rms_norm,
-    rope,
-    softmax,
-    sparse_axpy,
-    sparse_linear,
-    temperature,
-    top_k,
-    top_p,
-    typical,
-    verification,
-    weight_formats,
-    xtc,
-)
-from conformance.bugs.bug import Bug
+from importlib import import_module
+from pathlib import Path
+
+from conformance.bugs import general
+from conformance.bugs.bug import Bug, edits
 from conformance.bugs.null import NULL
 
+FOLDER = Path(__file__).parent
+FORMULAS = [path.stem for path in sorted((FOLDER / "formulas").glob("[!_]*.py"))]
+EDITED = [bug for path in sorted((FOLDER / "edits").glob("*.toml")) for bug in edits(path)]
 PLANTED: tuple[Bug, ...] = (
-    *activations.BUGS,
-    *add_squares.BUGS,
-    *arithmetic.BUGS,
-    *attention.BUGS,
-    *draw.BUGS,
-    *dry.BUGS,
-    *embedding.BUGS,
-    *float8.BUGS,
-    *fused.BUGS,
-    *gated_activations.BUGS,
+    *(bug for op in FORMULAS for bug in import_module(f"conformance.bugs.formulas.{op}").BUGS),
+    *EDITED,
     *general.BUGS,
-    *greedy.BUGS,
-    *integers.BUGS,
-    *kv_write.BUGS,
-    *layer_norm.BUGS,
-    *linear.BUGS,
-    *linear_float8.BUGS,
-    *linear_w8a8.BUGS,
-    *log_probabilities.BUGS,
-    *log_sum_exp.BUGS,
-    *min_p.BUGS,
-    *mirostat.BUGS,
-    *neuron_masks.BUGS,
-    *penalties.BUGS,
-    *quantise_activations.BUGS,
-    *rms_norm.BUGS,
-    *rope.BUGS,
-    *softmax.BUGS,
-    *sparse_axpy.BUGS,
-    *sparse_linear.BUGS,
-    *temperature.BUGS,
-    *top_k.BUGS,
-    *top_p.BUGS,
-    *typical.BUGS,
-    *verification.BUGS,
-    *weight_formats.BUGS,
-    *xtc.BUGS,
 )
 EVERY = (*PLANTED, *NULL)

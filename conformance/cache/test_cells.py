@@ -4,17 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.cells import Cells, ContextFullError
+from engine.cache.cells import Cells, ContextFullError
 
-SEQUENCES = 4
+SEQUENCES, WINDOW = 4, 5
 sequence = st.integers(0, SEQUENCES - 1)
 position = st.integers(0, 12)
 
@@ -22,9 +16,9 @@ position = st.integers(0, 12)
 class AgainstDicts(RuleBasedStateMachine):
     """Any order of operations leaves `Cells` saying what one dict a sequence says."""
 
-    @initialize(capacity=st.integers(1, 17))
+    @initialize(capacity=st.integers(0, 17))
     def start(self, capacity: int) -> None:
-        self.cells = Cells(capacity, SEQUENCES)
+        self.cells = Cells(capacity, SEQUENCES, WINDOW)
         self.plain: list[dict[int, int]] = [{} for _ in range(SEQUENCES)]
 
     def used(self) -> set[int]:
@@ -121,40 +115,17 @@ class AgainstDicts(RuleBasedStateMachine):
             for span, p in zip(spans.tolist(), positions, strict=True):
                 assert span == [owner, 0, sum(q <= p for q in positions)]
 
+    @invariant()
+    def a_window_reaches_so_many_positions(self) -> None:
+        """Those that are missing count, too."""
+        for owner, held in enumerate(self.plain):
+            positions = sorted(held)
+            spans = self.cells.spans(positions, [(owner,)] * len(positions))
+            cut = self.cells.windowed(spans, positions)
+            assert (cut[:, [0, 2]] == spans[:, [0, 2]]).all()
+            for begin, p in zip(cut[:, 1].tolist(), positions, strict=True):
+                assert begin == sum(q <= p - WINDOW for q in positions)
+
 
 TestCells = AgainstDicts.TestCase
 TestCells.settings = settings(stateful_step_count=30)
-
-
-def test_full_place_changes_nothing() -> None:
-    """Tokens for which there is no room leave the cells as they were."""
-    cells = Cells(4, 2)
-    cells.place([0, 1, 2], [(0, 1)] * 3)
-    before = cells.lists.copy(), cells.positions.copy(), list(cells.lengths), cells.free
-    with pytest.raises(ContextFullError, match="2 tokens want cells, 1 of 4 are free"):
-        cells.place([3, 4], [(0,)] * 2)
-    after = cells.lists, cells.positions, cells.lengths, cells.free
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-@pytest.mark.parametrize("capacity", [0, 1])
-def test_smallest_caches(capacity: int) -> None:
-    """A cache of no cells holds nothing, and one of one cell one token."""
-    cells = Cells(capacity, 1)
-    assert cells.place([], []).size == 0
-    if capacity:
-        assert cells.place([7], [(0,)]).tolist() == [0]
-    with pytest.raises(ContextFullError):
-        cells.place([8], [(0,)])
-
-
-def test_many_places_and_removals_are_quick() -> None:
-    """Speculative decoding places and drops a few tokens of a long sequence again and again."""
-    cells = Cells(4096, 1)
-    cells.place(range(4000), [(0,)] * 4000)
-    for _ in range(500):
-        cells.place(range(4000, 4008), [(0,)] * 8)
-        cells.remove(0, begin=4002)
-        cells.remove(0, begin=4000)
-    assert cells.next_position(0) == 4000
-    assert cells.free == 96

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from conformance.support.full_disk import full_after
 from conformance.support.small_models import Small
 from engine import Engine, SamplingParams
 from engine.aside import OutputError
-from engine.session import SessionError, restore, save
+from engine.cache.session import SessionError, restore, save
 from engine.shell.program import app
 from reference.op import Array
 
@@ -39,28 +38,28 @@ DAMAGED = ("this is no session file", "the session is truncated or damaged")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return SMALL.write(tmp_path_factory.mktemp("session") / "small.gguf")
 
 
 @pytest.fixture
-def engine(model: Path) -> Iterator[Engine]:
+def engine(model):
     with Engine.load(model, **OPTIONS) as loaded:
         yield loaded
 
 
 @pytest.fixture
-def other(model: Path) -> Iterator[Engine]:
+def other(model):
     """Another engine, of another size, whose cells are in disorder."""
     with Engine.load(model, **{**OPTIONS, "threads": 2, "context": 50, "batch": 4}) as loaded:
-        list(loaded.generate(range(3, 30), SamplingParams(n=2, max_tokens=5, seed=1)))
+        list(loaded.stream(range(3, 30), SamplingParams(n=2, max_tokens=5, seed=1)))
         yield loaded
 
 
 @pytest.fixture
-def saved(engine: Engine, tmp_path: Path) -> Path:
+def saved(engine, tmp_path):
     """A session of a few tokens."""
-    list(engine.generate(PROMPT, SamplingParams(max_tokens=4, temperature=0)))
+    list(engine.stream(PROMPT, SamplingParams(max_tokens=4, temperature=0)))
     path = tmp_path / "talk.session"
     save(engine, path)
     return path
@@ -77,7 +76,7 @@ def drawn(
         return logits
 
     asked = SamplingParams(max_tokens=count, ignore_eos=True, logits_processors=[note], **params)
-    tokens = [piece.token for piece in engine.generate(prompt, asked, resume=resume)]
+    tokens = [piece.token for piece in engine.stream(prompt, asked, resume=resume)]
     return list(zip(tokens, seen, strict=True))
 
 
@@ -94,9 +93,7 @@ def refusal(engine: Engine, path: Path) -> str:
 
 
 @pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
-def test_goes_on_as_if_never_stopped(
-    engine: Engine, other: Engine, tmp_path: Path, params: dict[str, Any]
-) -> None:
+def test_goes_on_as_if_never_stopped(engine, other, tmp_path, params):
     """Saved after some tokens and restored elsewhere, a generation draws the same tokens from the
     same bits, and evaluates nothing twice."""
     path = tmp_path / "talk.session"
@@ -112,44 +109,44 @@ def test_goes_on_as_if_never_stopped(
         assert drawn(engine, PROMPT, 15, **params) == begun + going_on
 
 
-def test_saved_in_the_midst(engine: Engine, other: Engine, tmp_path: Path) -> None:
+def test_saved_in_the_midst(engine, other, tmp_path):
     """A generation that was left at any token is saved with all tokens that it gave."""
     params = SamplingParams(temperature=0, max_tokens=12)
-    whole = [piece.token for piece in engine.generate(PROMPT, params)]
+    whole = [piece.token for piece in engine.stream(PROMPT, params)]
     for count in (1, 2, 7):
         engine.reset()
-        running = engine.generate(PROMPT, params)
+        running = engine.stream(PROMPT, params)
         given = [next(running).token for _ in range(count)]
-        running.close()  # type: ignore[attr-defined]
+        running.close()
         save(engine, tmp_path / "talk.session")
         tokens = restore(other, tmp_path / "talk.session")
         assert tokens == PROMPT + given
-        rest = other.generate(tokens, replace(params, max_tokens=12 - count), resume=True)
+        rest = other.stream(tokens, replace(params, max_tokens=12 - count), resume=True)
         assert given + [piece.token for piece in rest] == whole
 
 
-def test_nothing_to_save(engine: Engine, other: Engine, tmp_path: Path) -> None:
+def test_nothing_to_save(engine, other, tmp_path):
     """An engine that holds nothing gives a session of nothing."""
     save(engine, tmp_path / "empty.session")
     assert restore(other, tmp_path / "empty.session") == []
     assert drawn(other, PROMPT, 4, temperature=0.0) == drawn(engine, PROMPT, 4, temperature=0.0)
 
 
-def test_saved_again_is_the_same_file(other: Engine, saved: Path, tmp_path: Path) -> None:
+def test_saved_again_is_the_same_file(other, saved, tmp_path):
     """Restoring and saving gives the file back, byte for byte."""
     restore(other, saved)
     save(other, tmp_path / "again.session")
     assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
 
 
-def test_cells_of_a_failed_step_are_not_saved(engine: Engine, saved: Path, tmp_path: Path) -> None:
+def test_cells_of_a_failed_step_are_not_saved(engine, saved, tmp_path):
     """Cells beyond the tokens held, as a step leaves that was cut off, are no part of the file."""
     engine.model.cells.place([len(engine.text.held)], [(0,)])
     save(engine, tmp_path / "again.session")
     assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
 
 
-def test_other_models_are_refused(saved: Path, model: Path, tmp_path: Path) -> None:
+def test_other_models_are_refused(saved, model, tmp_path):
     """A session goes on with the model that made it, wherever its file lies, and with no other."""
     copy = shutil.copy(model, tmp_path / "copy.gguf")
     with Engine.load(copy, **OPTIONS) as same:
@@ -159,7 +156,7 @@ def test_other_models_are_refused(saved: Path, model: Path, tmp_path: Path) -> N
             assert refusal(engine, saved) == "this session is of another model"
 
 
-def test_other_caches_are_refused(saved: Path, model: Path) -> None:
+def test_other_caches_are_refused(saved, model):
     """Another cache format, or a context too small, is refused with both values."""
     with Engine.load(model, **OPTIONS, kv_format="F32") as engine:
         assert refusal(engine, saved) == "its cache is in F16, the engine's in F32"
@@ -167,14 +164,14 @@ def test_other_caches_are_refused(saved: Path, model: Path) -> None:
         assert refusal(engine, saved) == "it holds 10 tokens, the context 9"
 
 
-def test_truncated_sessions_are_refused(engine: Engine, saved: Path) -> None:
+def test_truncated_sessions_are_refused(engine, saved):
     """No file that lacks bytes at its end is gone on from."""
     for size in reversed(range(saved.stat().st_size)):
         os.truncate(saved, size)
         assert refusal(engine, saved) in DAMAGED
 
 
-def test_damaged_sessions_are_refused(engine: Engine, saved: Path) -> None:
+def test_damaged_sessions_are_refused(engine, saved):
     """No file with a flipped bit, or with bytes added, is gone on from."""
     whole = saved.read_bytes()
     with saved.open("r+b", buffering=0) as file:
@@ -191,12 +188,10 @@ def fail_fsync(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_full_disk_leaves_the_old_file(
-    engine: Engine, saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_the_old_file(engine, saved, monkeypatch):
     """A session that cannot be written leaves the one before it, and nothing beside it."""
     before = saved.read_bytes()
-    list(engine.generate(PROMPT[:3], SamplingParams(max_tokens=9)))
+    list(engine.stream(PROMPT[:3], SamplingParams(max_tokens=9)))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail_fsync)
         with pytest.raises(OutputError, match="no space left"):
@@ -211,15 +206,15 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from engine import Engine, SamplingParams
-from engine.session import save
+from engine.cache.session import save
 Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 with Engine.load(sys.argv[1], threads=1) as engine:
-    list(engine.generate([3, 4, 5], SamplingParams(max_tokens=2)))
+    list(engine.stream([3, 4, 5], SamplingParams(max_tokens=2)))
     save(engine, sys.argv[2])
 """
 
 
-def test_killed_before_the_rename(engine: Engine, model: Path, saved: Path) -> None:
+def test_killed_before_the_rename(engine, model, saved):
     """A process killed after writing, before the rename, leaves the old session whole."""
     before = saved.read_bytes()
     done = python(KILLED, model, saved)
@@ -228,7 +223,7 @@ def test_killed_before_the_rename(engine: Engine, model: Path, saved: Path) -> N
     assert restore(engine, saved)
 
 
-def test_session_of_the_program(model: Path, tmp_path: Path) -> None:
+def test_session_of_the_program(model, tmp_path):
     """`assay run --session` twice gives the tokens of one run twice as long."""
 
     def run(*options: str) -> list[int]:

@@ -8,6 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from conformance.support import torch_archive
 from conformance.support.full_disk import full_after
 from engine.aside import OutputError
 from engine.convert import FAMILIES, CheckpointError, conversion, convert
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.shell.program import app
 from reference.formats import FORMATS
 from reference.op import Array
@@ -57,17 +58,17 @@ def metadata(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return write_folder(SMALL, tmp_path / "model")
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     return tmp_path / "model.gguf"
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_weights_arrive_bit_for_bit(tmp_path: Path, out: Path, dtype: str) -> None:
+def test_weights_arrive_bit_for_bit(tmp_path, out, dtype):
     """In the format that they come in, matrices keep their bits; vectors become F32."""
     convert(write_folder(SMALL, tmp_path / "model", dtype), out, dtype)
     found, layout = tensors(out), FORMATS[dtype]
@@ -82,7 +83,7 @@ def test_weights_arrive_bit_for_bit(tmp_path: Path, out: Path, dtype: str) -> No
     assert len(found) == len(SMALL.weights())
 
 
-def test_queries_and_keys_are_turned_head_by_head(folder: Path, out: Path) -> None:
+def test_queries_and_keys_are_turned_head_by_head(folder, out):
     """Row 2i of a head was row i, row 2i + 1 was row i + head_dim / 2."""
     convert(folder, out, "F32")
     stored = tensors(out)["blk.0.attn_q.weight"][1].view(np.float32)
@@ -95,7 +96,7 @@ def test_queries_and_keys_are_turned_head_by_head(folder: Path, out: Path) -> No
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_shards_give_the_same_file(folder: Path, tmp_path: Path, out: Path, index: bool) -> None:
+def test_shards_give_the_same_file(folder, tmp_path, out, index):
     """Several files, with an index or counted, are one model; so are rows a few at a time."""
     convert(folder, out, "Q8_0", "name")
     parts = write_folder(SMALL, tmp_path / "parts", shards=3, index=index)
@@ -105,7 +106,7 @@ def test_shards_give_the_same_file(folder: Path, tmp_path: Path, out: Path, inde
     assert out.read_bytes() == (tmp_path / "parts.gguf").read_bytes()
 
 
-def test_blocks_are_those_of_the_gguf_package(tmp_path: Path, out: Path) -> None:
+def test_blocks_are_those_of_the_gguf_package(tmp_path, out):
     """Q8_0 is quantised as llama.cpp's own package does."""
     checkpoint = CHECKPOINTS["blocks"]
     done = convert(write_folder(checkpoint, tmp_path / "model"), out, "Q8_0")
@@ -116,7 +117,7 @@ def test_blocks_are_those_of_the_gguf_package(tmp_path: Path, out: Path) -> None
     assert np.array_equal(stored, wanted)
 
 
-def test_rows_of_no_whole_blocks_fall_back(folder: Path, out: Path) -> None:
+def test_rows_of_no_whole_blocks_fall_back(folder, out):
     """Rows of 48 cannot be Q8_0: they are F16, and it is said of which tensors."""
     done = convert(folder, out, "Q8_0")
     kinds = {kind for kind, stored in tensors(out).values() if stored.ndim == 2}
@@ -125,7 +126,7 @@ def test_rows_of_no_whole_blocks_fall_back(folder: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_tied_embeddings_have_no_output(tmp_path: Path, out: Path, kept: bool) -> None:
+def test_tied_embeddings_have_no_output(tmp_path, out, kept):
     """Whether or not the checkpoint holds the embedding twice."""
     checkpoint = CHECKPOINTS["tied"]
     folder = write_folder(checkpoint, tmp_path / "model")
@@ -138,7 +139,7 @@ def test_tied_embeddings_have_no_output(tmp_path: Path, out: Path, kept: bool) -
     assert "output.weight" not in tensors(out)
 
 
-def test_constants_are_as_llama_cpp_writes_them(folder: Path, out: Path) -> None:
+def test_constants_are_as_llama_cpp_writes_them(folder, out):
     """Keys of the model's sizes, and of the file itself."""
     convert(folder, out, "BF16", "Small")
     found = metadata(out)
@@ -155,7 +156,7 @@ def test_constants_are_as_llama_cpp_writes_them(folder: Path, out: Path) -> None
     assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
 
 
-def test_a_model_has_its_folders_name(folder: Path, tmp_path: Path, out: Path) -> None:
+def test_a_model_has_its_folders_name(folder, tmp_path, out):
     """In Hugging Face's cache that is a hash, and the model's name stands above."""
     convert(folder, out)
     assert metadata(out)["general.name"] == "model"
@@ -165,9 +166,7 @@ def test_a_model_has_its_folders_name(folder: Path, tmp_path: Path, out: Path) -
 
 
 @pytest.mark.parametrize("scaling", [LLAMA3, YARN, {"type": "linear", "factor": 2.0}, None])
-def test_both_spellings_of_rope_give_the_same_file(
-    tmp_path: Path, out: Path, scaling: dict[str, Any] | None
-) -> None:
+def test_both_spellings_of_rope_give_the_same_file(tmp_path, out, scaling):
     """rope_theta and rope_scaling of transformers 4, rope_parameters of 5."""
     old = replace(SMALL, rope_theta=5e5, rope_scaling=scaling)
     convert(write_folder(old, tmp_path / "model"), out, "F32")
@@ -211,37 +210,131 @@ def as_integers(folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"dtype": "F32"', b'"dtype": "I32"'))
 
 
+CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown architecture": (
+        {"architectures": ["BertModel"]}, "'BertModel' is not known; known .*, Qwen2ForCausalLM"
+    ),
+    "no architecture": ({"architectures": None}, "architectures must name one"),
+    "a window": (
+        {"architectures": ["MistralForCausalLM"], "sliding_window": -1},
+        "sliding_window must be a count of at least 1",
+    ),
+    "windows in layers": (
+        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True},
+        "use_sliding_window: windows of some",
+    ),
+    "a size that the family has not": (
+        {"architectures": ["Qwen3ForCausalLM"], "head_dim": None}, "head_dim is missing"
+    ),
+    "other layers without rope": (
+        {"architectures": ["SmolLM3ForCausalLM"], "rope_theta": 1e6, "no_rope_layers": [1, 0]},
+        "no_rope_layers: this family has no rope in every 4th alone",
+    ),
+    "a theta that the family has not": (
+        {"architectures": ["SmolLM3ForCausalLM"], "rope_theta": None}, "rope_theta is missing"
+    ),
+    "long rope in another family": ({"rope_scaling": {"type": "longrope"}}, "this family has not"),
+    "norms of queries and keys": (
+        {"architectures": ["Cohere2ForCausalLM"], "rope_theta": 1e4, "use_qk_norm": True},
+        "use_qk_norm is true; this family has no norms",
+    ),
+    "groups of experts": (
+        {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "group_limited_greedy"},
+        "topk_method is 'group_limited_greedy'; this family chooses among all",
+    ),
+    "another eps of latent vectors": (
+        {"architectures": ["DeepseekV2ForCausalLM"], "rms_norm_eps": 1e-5},
+        "rms_norm_eps: norms of latent vectors have 1e-06",
+    ),
+    "weights of sum 1": (
+        {"architectures": ["DeepseekV2ForCausalLM"], "norm_topk_prob": True},
+        "norm_topk_prob is true; this family computes without it",
+    ),
+    "two magnitudes": (
+        {
+            "architectures": ["DeepseekV2ForCausalLM"], "rms_norm_eps": 1e-6,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0},
+        },
+        "mscale and mscale_all_dim: this family wants them alike",
+    ),
+    "a scale of zero": (
+        {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0}, "a scale is 0"
+    ),
+    "attention to what follows": (
+        {"architectures": ["GemmaForCausalLM"], "use_bidirectional_attention": True,
+         "hidden_act": "gelu"},
+        "use_bidirectional_attention is true",
+    ),
+    "a strange kind of layer": (
+        {"architectures": ["Gemma2ForCausalLM"], "layer_types": ["full_attention", "mamba"]},
+        "layer_types: want 2 of full_attention, sliding_attention, got .*mamba",
+    ),
+    "a cap that nobody heeds": (
+        {"architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping is set, which transformers ignores",
+    ),
+    "windows that are stretched": (
+        {"architectures": ["Gemma3ForCausalLM"],
+         "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        "rope_type is 'linear': want default in layers with a window",
+    ),
+    "kinds that are none": (
+        {"architectures": ["Gemma2ForCausalLM"], "layer_types": [{}, []]}, "layer_types: want 2 of"
+    ),
+    "layers without end": (
+        {"architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 2**31 - 1},
+        "num_hidden_layers is 2147483647: at most",
+    ),
+    "gates clamped elsewhere": (
+        {"architectures": ["GptOssForCausalLM"], "head_dim": 8, "rope_theta": 1e4,
+         "rms_norm_eps": 1e-5, "attention_bias": True, "swiglu_limit": 8.0},
+        "swiglu_limit is 8; this family has 7",
+    ),
+    "no biases": (
+        {"architectures": ["GptOssForCausalLM"], "head_dim": 8, "rope_theta": 1e4,
+         "rms_norm_eps": 1e-5, "attention_bias": False},
+        "attention_bias is false; this family has biases",
+    ),
+    "the exact GELU": (
+        {"architectures": ["Gemma2ForCausalLM"], "hidden_activation": "gelu"},
+        "hidden_activation is 'gelu'; this family runs gelu_pytorch_tanh",
+    ),
+    "biases of projections": (
+        {"architectures": ["MambaForCausalLM"], "use_bias": True}, "use_bias is true"
+    ),
+    "a convolution without a bias": (
+        {"architectures": ["MambaForCausalLM"], "use_conv_bias": False}, "use_conv_bias is false"
+    ),
+    "biases of convolutions": (
+        {"architectures": ["Lfm2ForCausalLM"], "conv_bias": True}, "conv_bias is true"
+    ),
+    "layers of another kind": (
+        {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "mamba"]},
+        "layer_types: want 2 of full_attention, conv, got .*mamba",
+    ),
+    "steps with limits": (
+        {"architectures": ["Mamba2ForCausalLM"], "time_step_limit": [0.01, 0.1]},
+        "time_step_limit is .*this family's steps have no limits",
+    ),
+    "queries scaled by nothing": (
+        {"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 0},
+        "query_pre_attn_scalar must be positive, got 0",
+    ),
+    "another activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, r"already \(gptq\)"),
+    "a size missing": ({"hidden_size": None}, "hidden_size is missing"),
+    "a size in words": ({"hidden_size": "48"}, "hidden_size must be a count"),
+    "an unknown rope": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "is 'dynamic'"),
+    "rope of a part": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "odd sizes": ({"num_key_value_heads": 3}, "no multiple of head_count_kv 3"),
+}  # fmt: skip
 Spoil = Callable[[Path], object]
 FAULTS: dict[str, tuple[Spoil, str]] = {
     "no folder": (lambda f: f.rename(f.with_name("gone")), "model: this is not a folder"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: cannot be read: no such"),
     "config no JSON": (lambda f: cut(f / "config.json", 20), "config.json: this is not JSON"),
     "config a list": (lambda f: write_json(f / "config.json", []), "want a JSON object, got list"),
-    "an unknown architecture": (
-        lambda f: rewrite(f, architectures=["BertModel"]),
-        "'BertModel' is not known; known are LlamaForCausalLM, .*Qwen2ForCausalLM",
-    ),
-    "no architecture": (lambda f: rewrite(f, architectures=None), "architectures must name one"),
-    "a window": (
-        lambda f: rewrite(f, architectures=["MistralForCausalLM"], sliding_window=64),
-        "sliding_window is 64, .*: set it to null and max_position_embeddings to 64",
-    ),
-    "windows in layers": (
-        lambda f: rewrite(f, architectures=["Qwen2ForCausalLM"], use_sliding_window=True),
-        "use_sliding_window: this engine",
-    ),
-    "another activation": (lambda f: rewrite(f, hidden_act="gelu"), "hidden_act is 'gelu'"),
-    "quantised": (
-        lambda f: rewrite(f, quantization_config={"quant_method": "gptq"}), r"already \(gptq\)"
-    ),
-    "a size missing": (lambda f: rewrite(f, hidden_size=None), "hidden_size is missing"),
-    "a size in words": (lambda f: rewrite(f, hidden_size="48"), "hidden_size must be a count"),
-    "an unknown rope": (
-        lambda f: rewrite(f, rope_scaling={"type": "dynamic", "factor": 2.0}),
-        "rope_type is 'dynamic'",
-    ),
-    "rope of a part": (lambda f: rewrite(f, partial_rotary_factor=0.5), "partial_rotary_factor"),
-    "odd sizes": (lambda f: rewrite(f, num_key_value_heads=3), "no multiple of head_count_kv 3"),
+    **{name: (partial(rewrite, **fields), line) for name, (fields, line) in CONFIGS.items()},
     "a missing shard": (lambda f: shards_but_one(f, True), "00002-of-00003.* shard is missing"),
     "a shard not counted": (lambda f: shards_but_one(f, False), "00002-of-00003.* is missing"),
     "a strange shard": (
@@ -309,7 +402,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_folders_give_one_line(folder: Path, out: Path, spoil: Spoil, line: str) -> None:
+def test_bad_folders_give_one_line(folder, out, spoil, line):
     """Which names the file and the fault; an older file stays, and nothing else is there."""
     out.write_bytes(b"older")
     spoil(folder)
@@ -321,7 +414,7 @@ def test_bad_folders_give_one_line(folder: Path, out: Path, spoil: Spoil, line: 
     assert sorted(path.name for path in out.parent.iterdir()) == before
 
 
-def test_pickles_give_the_same_file(folder: Path, tmp_path: Path, out: Path) -> None:
+def test_pickles_give_the_same_file(folder, tmp_path, out):
     """PyTorch's own files, without PyTorch; what is no table of tensors is refused."""
     convert(folder, out, "F32")
     pickle = folder / "pytorch_model.bin"
@@ -342,7 +435,7 @@ def test_pickles_give_the_same_file(folder: Path, tmp_path: Path, out: Path) -> 
         convert(folder, out, watch=lambda *_: os.truncate(pickle, 2000))
 
 
-def test_a_folder_that_changes_is_refused(folder: Path, out: Path) -> None:
+def test_a_folder_that_changes_is_refused(folder, out):
     """A shard that is written to while it is read."""
     weights = folder / "model.safetensors"
     with pytest.raises(CheckpointError, match="changed while it was read"):
@@ -352,7 +445,7 @@ def test_a_folder_that_changes_is_refused(folder: Path, out: Path) -> None:
     assert not out.exists()
 
 
-def test_what_cannot_be_written_is_not(folder: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_not(folder, tmp_path):
     """A folder, a missing one, a file of the model; nothing is left of it."""
     weights = folder / "model.safetensors"
     before = weights.read_bytes()
@@ -366,14 +459,14 @@ def test_what_cannot_be_written_is_not(folder: Path, tmp_path: Path) -> None:
     assert weights.read_bytes() == before
 
 
-def test_a_full_disk_leaves_nothing(folder: Path, out: Path) -> None:
+def test_a_full_disk_leaves_nothing(folder, out):
     """No room for more than 4096 bytes."""
     with full_after(4096), pytest.raises(OutputError, match="cannot be written: file too large"):
         convert(folder, out)
     assert sorted(path.name for path in out.parent.iterdir()) == ["model"]
 
 
-def test_the_command_says_what_it_wrote(folder: Path, out: Path) -> None:
+def test_the_command_says_what_it_wrote(folder, out):
     """To people and to programs."""
     run = CliRunner().invoke
     told = run(app, ["convert", str(folder), str(out), "--outtype", "q8_0", "--json"])
@@ -385,7 +478,7 @@ def test_the_command_says_what_it_wrote(folder: Path, out: Path) -> None:
     assert run(app, ["convert", str(folder), str(out), "--outtype", "q9"]).exit_code == 2
 
 
-def test_every_family_is_listed() -> None:
+def test_every_family_is_listed():
     """`--print-supported-models` needs nothing else."""
     told = CliRunner().invoke(app, ["convert", "--print-supported-models"])
     assert told.exit_code == 0

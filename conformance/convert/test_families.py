@@ -1,28 +1,38 @@
-"""Checkpoints of Falcon and OPT: rows that move, constants, and what is refused."""
+"""Checkpoints of the families: rows that move, constants, and what is refused."""
 
-from pathlib import Path
+from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.llama.peers.checkpoint import CHECKPOINTS
+from conformance.llama.peers.folder import write_folder, write_weights
 from conformance.support.family_checkpoints import (
     FALCON,
+    GPT2,
     GROUPS,
     HEADS,
     HIDDEN,
+    NEOX,
     OPT,
     SIZE,
     falcon,
+    gpt2,
+    neox,
     opt,
     written,
 )
 from engine.convert import CheckpointError, convert
-from engine.gguf_file import GGUFFile
+from engine.convert.fields import Fields
+from engine.convert.rope_scaling import long_divisors
+from engine.convert.table import family_of
+from engine.gguf.file import GGUFFile
 
 
-def test_groups_become_queries_keys_and_values(tmp_path: Path) -> None:
+def test_groups_become_queries_keys_and_values(tmp_path):
     """A group is its queries, one key and one value; GGUF wants all queries, all keys, all values.
     The norm of attention is the second, where the 7B has but the first."""
     out = tmp_path / "model.gguf"
@@ -42,7 +52,35 @@ def test_groups_become_queries_keys_and_values(tmp_path: Path) -> None:
     assert "hidden_activation" not in keys
 
 
-def test_opt_is_written_as_powerinfer_writes_it(tmp_path: Path) -> None:
+def test_heads_become_queries_keys_and_values(tmp_path):
+    """GPT-NeoX has a head's query, key and value together, in weights and biases; a part of each
+    head turns, by a base of another name."""
+    out = tmp_path / "model.gguf"
+    convert(written(tmp_path / "model", NEOX, neox()), out, "F32")
+    wanted = np.arange(3 * HIDDEN).reshape(HEADS, 3, SIZE).swapaxes(0, 1).ravel()
+    with GGUFFile(out) as file:
+        stored = file.tensor("blk.0.attn_qkv.weight").view(np.float32)
+        assert_array_equal(stored[:, 0], wanted)
+        assert_array_equal(file.tensor("blk.0.attn_qkv.bias").view(np.float32), wanted)
+        keys = {k.removeprefix("gptneox."): v for k, v in file.metadata.items()}
+    assert (keys["rope.dimension_count"], keys["rope.freq_base"]) == (2, 5000)
+    assert keys["use_parallel_residual"] is True
+
+
+def test_gpt2s_matrices_turn(tmp_path):
+    """Its checkpoint has inputs as rows; GGUF's rows are outputs."""
+    out, weights = tmp_path / "model.gguf", gpt2()
+    convert(written(tmp_path / "model", GPT2, weights), out, "F32")
+    with GGUFFile(out) as file:
+        for ours, theirs in (("attn_qkv", "attn.c_attn"), ("ffn_up", "mlp.c_fc"),
+                             ("ffn_down", "mlp.c_proj")):  # fmt: skip
+            stored = file.tensor(f"blk.0.{ours}.weight").view(np.float32)
+            assert_array_equal(stored, weights[f"h.0.{theirs}.weight"].T)
+        keys = {k.removeprefix("gpt2."): v for k, v in file.metadata.items()}
+    assert (keys["context_length"], keys["feed_forward_length"]) == (30, 40)
+
+
+def test_opt_is_written_as_powerinfer_writes_it(tmp_path):
     """Names, the table of positions with two rows more, and a context that counts them."""
     out = tmp_path / "model.gguf"
     convert(written(tmp_path / "model", OPT, opt()), out, "F16")
@@ -56,7 +94,69 @@ def test_opt_is_written_as_powerinfer_writes_it(tmp_path: Path) -> None:
     assert block == {f"blk.0.{part}.{kind}" for part in parts for kind in ("weight", "bias")}
 
 
-def test_a_base_models_names_are_known(tmp_path: Path) -> None:
+def test_qwens_rows_stay(tmp_path):
+    """Rope turns halves of a head in both, so no row moves; norms of heads have their places."""
+    checkpoint, out = CHECKPOINTS["grouped_query"], tmp_path / "model.gguf"
+    folder = write_folder(checkpoint, tmp_path / "model", architecture="Qwen3ForCausalLM")
+    layers, weights = "model.layers.{}.self_attn.{}", checkpoint.weights()
+    for i, n in product(range(2), "qk"):
+        weights[layers.format(i, f"{n}_norm.weight")] = np.full(12, 2 * i + (n == "k"), np.float32)
+    write_weights(folder, weights)
+    convert(folder, out, "F32")
+    with GGUFFile(out) as file:
+        assert file.metadata["general.architecture"] == "qwen3"
+        for i, n in product(range(2), "qk"):
+            for ours, theirs in ((f"{n}", f"{n}_proj"), (f"{n}_norm", f"{n}_norm")):
+                stored = file.tensor(f"blk.{i}.attn_{ours}.weight").view(np.float32)
+                assert_array_equal(stored, weights[layers.format(i, f"{theirs}.weight")])
+
+
+@pytest.mark.parametrize("factors", [None, [1.0], [1.0, 0.0], [1.0, "2"]])
+def test_long_ropes_divisors(factors):
+    """There are as many as rope has frequencies."""
+    rope = {"type": "su", "short_factor": [1.0, 2.0], "long_factor": factors}
+    with pytest.raises(CheckpointError, match="long_factor must be 2 positive numbers"):
+        long_divisors(Fields({"rope_scaling": rope}, "config.json"), 4)
+
+
+def test_gemmas_norms_are_one_more(tmp_path):
+    """The checkpoint's norms lack the 1 that GGUF's have; no row moves, and gelu is its tanh."""
+    checkpoint, out = CHECKPOINTS["grouped_query"], tmp_path / "model.gguf"
+    fields = {"architecture": "GemmaForCausalLM", "hidden_act": "gelu"}
+    folder = write_folder(checkpoint, tmp_path / "model", **fields)
+    assert not convert(folder, out, "F32").notes
+    weights = checkpoint.weights()
+    with GGUFFile(out) as file:
+        assert "gemma.hidden_activation" not in file.metadata
+        for name, theirs, more in (
+            ("blk.0.attn_norm", "model.layers.0.input_layernorm", 1),
+            ("output_norm", "model.norm", 1),
+            ("blk.1.attn_q", "model.layers.1.self_attn.q_proj", 0),
+        ):
+            stored = file.tensor(f"{name}.weight").view(np.float32)
+            assert_array_equal(stored, weights[f"{theirs}.weight"] + np.float32(more))
+
+
+def test_gemmas_two_ropes_are_read_either_way():
+    """Up to version 4 of transformers bases are fields, from 5 on objects by kind of layer."""
+    stretched = {"rope_type": "linear", "factor": 8.0}
+    fields = asdict(CHECKPOINTS["grouped_query"]) | {"architectures": ["Gemma3ForCausalLM"]}
+    del fields["rope_theta"], fields["rope_scaling"]
+    four = {"rope_theta": 5e5, "rope_local_base_freq": 500.0, "rope_scaling": stretched}
+    five = {"full_attention": stretched | {"rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}  # fmt: skip
+    told = [fields | four, fields | {"rope_parameters": five}, fields]
+    ropes = []
+    for config in [Fields(one, "config.json") for one in told]:
+        keys = family_of(config).keys(config)
+        ropes.append({k: value for k, (_, value) in keys.items() if ".rope." in k})
+    assert ropes[0] == ropes[1]
+    assert ropes[0]["gemma3.rope.scaling.factor"] == 8
+    for rope, bases in ((ropes[0], (5e5, 500.0)), (ropes[2], (1e6, 10000.0))):
+        assert (rope["gemma3.rope.freq_base"], rope["gemma3.rope.freq_base_swa"]) == bases
+
+
+def test_a_base_models_names_are_known(tmp_path):
     """Saved without its output a model's names lack what they begin with: the same file."""
     weights = opt()
     convert(written(tmp_path / "model", OPT, weights), tmp_path / "a.gguf", name="one")
@@ -65,6 +165,13 @@ def test_a_base_models_names_are_known(tmp_path: Path) -> None:
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
+STABLELM = {**NEOX, "architectures": ["StableLmForCausalLM"], "hidden_act": "silu"}
+STARCODER2 = {**NEOX, "architectures": ["Starcoder2ForCausalLM"], "num_key_value_heads": 2,
+              "rotary_pct": 1.0}  # fmt: skip
+BLOOM = {"architectures": ["BloomForCausalLM"], "vocab_size": 9, "n_embed": HIDDEN, "n_layer": 1,
+         "n_head": HEADS}  # fmt: skip
+MPT = {"architectures": ["MPTForCausalLM"], "vocab_size": 9, "d_model": HIDDEN, "n_layers": 1,
+       "n_heads": HEADS}  # fmt: skip
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "ALiBi": (FALCON | {"alibi": True}, "alibi is true; this family runs rotary positions"),
     "biases": (FALCON | {"bias": True}, "bias is true; this family's projections have none"),
@@ -89,11 +196,40 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         OPT | {"max_position_embeddings": 29},
         r"embed_positions.weight is \[32, 24\], not \[31, 24\]",
     ),
+    "an odd part": (NEOX | {"rotary_pct": 0.25}, "rope.dimension_count is even and at most 4"),
+    "no part": (NEOX | {"rotary_pct": 0.0}, "partial_rotary_factor must be above 0"),
+    "SwiGLU": (NEOX | {"hidden_act": "silu"}, "hidden_act is 'silu'; this family runs gelu, "),
+    "norms of heads": (NEOX | {"qk_layernorm": True}, "qk_layernorm is true; this family"),
+    "no biases of StarCoder": (STARCODER2 | {"use_bias": False}, "use_bias is false"),
+    "a part of StarCoder": (STARCODER2 | {"rotary_pct": 0.5}, "rotary_factor: this family turns"),
+    "sizes of one model": (STARCODER2 | {"num_key_value_heads": None}, "heads is missing"),
+    "scales of blocks": (
+        GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is true, which"
+    ),
+    "no scale": (GPT2 | {"scale_attn_weights": False}, "scale_attn_weights is false, which"),
+    "residuals of norms": (
+        BLOOM | {"apply_residual_connection_post_layernorm": True}, "post_layernorm is true; this"
+    ),
+    "clipped": (MPT | {"attn_config": {"clip_qkv": 8}}, "attn_config: clip_qkv is 8; this family"),
+    "norms of MPT": (MPT | {"attn_config": {"qk_ln": True}}, "qk_ln is True; this family has"),
+    "no ALiBi": (MPT | {"attn_config": {"alibi": False}}, "alibi is false; this family runs"),
+    "one head of keys": (
+        MPT | {"attn_config": {"attn_type": "multiquery_attention"}}, "'multiquery_attention'; this"
+    ),
+    "logits' scale": (MPT | {"logit_scale": "inv_sqrt_d_model"}, "logit_scale is 'inv_sqrt_d_"),
 }  # fmt: skip
 
 
+def test_starcoders_window_is_told():
+    """No window is no key."""
+    for window, told in ((64, [64]), (None, [])):
+        config = Fields(STARCODER2 | {"sliding_window": window}, "config.json")
+        keys = family_of(config).keys(config)
+        assert [value for key, (_, value) in keys.items() if "window" in key] == told
+
+
 @pytest.mark.parametrize(("config", "line"), FAULTS.values(), ids=FAULTS)
-def test_what_is_refused(tmp_path: Path, config: dict[str, Any], line: str) -> None:
+def test_what_is_refused(tmp_path, config, line):
     """One line that names the file and what it says; nothing is written."""
     weights = falcon() if config["architectures"] == FALCON["architectures"] else opt()
     folder, out = written(tmp_path / "model", config, weights), tmp_path / "model.gguf"

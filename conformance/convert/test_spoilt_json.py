@@ -12,7 +12,7 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS, SPECIAL
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.support.tokenizer_files import NFC, TEMPLATE, small
 from engine.convert import convert
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 
 OTHERS = (None, True, -1, 2**40, "x", [], [1], ["a"], {}, {"type": "x"})
 GONE = object()
@@ -85,7 +85,7 @@ def complaint(folder: Path, out: Path) -> str | None:
 
 @pytest.mark.parametrize("byte_level", [True, False])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", *SHARED])
-def test_any_json_gives_a_model_or_one_line(tmp_path: Path, name: str, byte_level: bool) -> None:
+def test_any_json_gives_a_model_or_one_line(tmp_path, name, byte_level):
     """A file that can be opened, or a line that names a file of the folder, and nothing else."""
     folder, out = folder_of(tmp_path / "model", byte_level), tmp_path / "model.gguf"
     assert complaint(folder, out) is None

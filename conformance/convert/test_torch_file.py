@@ -17,7 +17,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.support import torch_archive
 from conformance.support.refusals import refusal
-from engine.torch_file import TorchFileError, TorchTensor, load
+from engine.torch_file import StoredTensor, TorchFileError, load
 from reference.formats import FORMATS
 from reference.op import Array
 
@@ -26,7 +26,7 @@ MATRIX = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def expected(array: Array) -> Array:
-    """As `TorchTensor.whole` has it: words of 16 bits are bfloat16."""
+    """As `StoredTensor.whole` has it: words of 16 bits are bfloat16."""
     if array.dtype == np.uint16:
         stored = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return FORMATS["BF16"].dequantise(stored).reshape(array.shape)
@@ -36,9 +36,7 @@ def expected(array: Array) -> Array:
 @given(
     st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.booleans(), st.integers(0)
 )
-def test_tensors_arrive(
-    tmp_path_factory: pytest.TempPathFactory, dtype: str, dims: list[int], turned: bool, seed: int
-) -> None:
+def test_tensors_arrive(tmp_path_factory, dtype, dims, turned, seed):
     """Of any type and shape, whole and by rows, also where rows are columns in memory."""
     path = tmp_path_factory.getbasetemp() / "tensor.pt"
     values = np.random.default_rng(seed).integers(0, 1000, dims).astype(dtype)
@@ -54,7 +52,7 @@ def test_tensors_arrive(
         assert_array_equal(tensor.rows(first, last), want[first:last])
 
 
-def test_tables_and_what_is_beside_tensors(tmp_path: Path) -> None:
+def test_tables_and_what_is_beside_tensors(tmp_path):
     """Tables within tables, lists, texts and numbers are what they were."""
     path = tmp_path / "state.pt"
     state = OrderedDict(a=MATRIX, b={"c": [1, 2.5, "d", None, True, MATRIX[0]]})
@@ -64,11 +62,11 @@ def test_tables_and_what_is_beside_tensors(tmp_path: Path) -> None:
     assert_array_equal(found["a"].whole(), MATRIX)
     *others, row = found["b"]["c"]
     assert others == [1, 2.5, "d", None, True]
-    assert isinstance(row, TorchTensor)
+    assert isinstance(row, StoredTensor)
     assert_array_equal(row.whole(), MATRIX[0])
 
 
-def test_pytorchs_own_files(tmp_path: Path) -> None:
+def test_pytorchs_own_files(tmp_path):
     """Modules' tables, parameters, parts of tensors, and types; and it reads what stands in for it
     here."""
     torch = pytest.importorskip("torch")
@@ -111,7 +109,7 @@ class Rogue:
         return Path.touch, (self.place,)
 
 
-def test_nothing_is_run(tmp_path: Path) -> None:
+def test_nothing_is_run(tmp_path):
     torch_archive.save({"a": MATRIX, "b": Rogue(tmp_path / "run")}, tmp_path / "rogue.pt")
     with pytest.raises(TorchFileError, match=r"it holds .*, which is neither tensor nor table"):
         load(tmp_path / "rogue.pt")
@@ -176,7 +174,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_refused(tmp_path: Path, spoil: Callable[[Path], object], line: str) -> None:
+def test_refused(tmp_path, spoil, line):
     """One line that names the file."""
     path = tmp_path / "bad.pt"
     spoil(path)
@@ -184,9 +182,7 @@ def test_refused(tmp_path: Path, spoil: Callable[[Path], object], line: str) -> 
 
 
 @given(st.data())
-def test_damage_is_one_line_or_harmless(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_damage_is_one_line_or_harmless(tmp_path_factory, data):
     """Bytes that change and ends that are missing: either it is said, or tensors are whole."""
     path = tmp_path_factory.getbasetemp() / "damaged.pt"
     torch_archive.save({"a": MATRIX, "b": MATRIX.astype(np.float16)}, path)
@@ -199,11 +195,11 @@ def test_damage_is_one_line_or_harmless(
             assert tensor.whole().shape == tensor.dims
 
 
-def test_cut_short_while_it_is_read(tmp_path: Path) -> None:
+def test_cut_short_while_it_is_read(tmp_path):
     path = tmp_path / "state.pt"
     torch_archive.save(MATRIX, path)
     tensor = load(path)
-    path.write_bytes(path.read_bytes()[: tensor.storage.begin + 40])
+    path.write_bytes(path.read_bytes()[: tensor.begin + 40])
     assert_array_equal(tensor.rows(0, 2), MATRIX[:2])
     with pytest.raises(TorchFileError, match="it was cut short while it was read"):
         tensor.rows(1, 3)

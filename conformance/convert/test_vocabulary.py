@@ -31,7 +31,7 @@ from engine.convert.checkpoint import Checkpoint
 from engine.convert.json_files import CheckpointError
 from engine.convert.vocabulary import TEXTS, vocabulary
 from engine.tokenizer import Tokenizer, TokenType
-from engine.tokenizer.bpe import PRE_TOKENIZERS
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS
 
 QWEN2 = PRE_TOKENIZERS["qwen2"].patterns[0]
 FALCON = {
@@ -47,7 +47,7 @@ FALCON = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A folder of no tokenizer yet."""
     write_json(tmp_path / "config.json", {})
     write_safetensors(tmp_path / "model.safetensors", {"x": ("F32", np.zeros(1, np.float32))})
@@ -85,7 +85,7 @@ REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", [*REAL, "llama-spm"])
-def test_real_vocabularies_give_the_models_own_ids(folder: Path, name: str) -> None:
+def test_real_vocabularies_give_the_models_own_ids(folder, name):
     """A tokenizer.json made of a real vocabulary gives the ids that its model's tokenizer gives."""
     source = real_metadata(name)
     if name in REAL:
@@ -107,7 +107,26 @@ def test_real_vocabularies_give_the_models_own_ids(folder: Path, name: str) -> N
         assert found[f"tokenizer.ggml.{key}"] == source[f"tokenizer.ggml.{key}"]
 
 
-def test_sentencepiece_models_keep_their_ids(folder: Path) -> None:
+def test_gemmas_texts_are_split_nowhere(folder):
+    """Its spaces are turned into ▁, with none put first, before it would split at them."""
+    texts = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "▁a", "a▁"]
+    space = {"pattern": {"String": " "}}
+    write_json(folder / "tokenizer.json", {
+        **tokenizer_json(texts, ["<unk>"], [("▁", "a"), ("a", "▁")]),
+        "normalizer": {"type": "Replace", "content": "▁", **space},
+        "pre_tokenizer": {"type": "Split", "behavior": "MergedWithPrevious", "invert": False,
+                          **space},
+    })  # fmt: skip
+    found, notes = converted(folder, len(texts))
+    tokenizer = Tokenizer.from_metadata(found)
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    assert (notes, found["tokenizer.ggml.add_space_prefix"]) == ([], False)
+    for text in ("a b", " a a", "b  a", "aba a ", "\n ä", ""):
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, add_special=False) == ids, text
+
+
+def test_sentencepiece_models_keep_their_ids(folder):
     """Scores, types and ids are those of tokenizer.model, whatever tokenizer.json is beside it."""
     trained = sentencepiece_model()
     (folder / "tokenizer.model").write_bytes(trained)
@@ -126,7 +145,7 @@ def test_sentencepiece_models_keep_their_ids(folder: Path) -> None:
     assert found["tokenizer.ggml.remove_extra_whitespaces"] is False
 
 
-def test_sentencepiece_models_of_other_kinds_are_refused(folder: Path) -> None:
+def test_sentencepiece_models_of_other_kinds_are_refused(folder):
     """Only BPE has a place here."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -138,7 +157,7 @@ def test_sentencepiece_models_of_other_kinds_are_refused(folder: Path) -> None:
         converted(folder, 40)
 
 
-def test_special_tokens_are_found_where_transformers_finds_them(folder: Path) -> None:
+def test_special_tokens_are_found_where_transformers_finds_them(folder):
     """Names in tokenizer_config.json, ids in config.json, and more ends in generation_config."""
     write_json(folder / "tokenizer.json", small() | {"post_processor": TEMPLATE})
     write_json(folder / "config.json", {"bos_token_id": 0, "eos_token_id": 259, "pad_token_id": 7})
@@ -161,7 +180,7 @@ def test_special_tokens_are_found_where_transformers_finds_them(folder: Path) ->
     assert found["tokenizer.ggml.add_bos_token"] is False
 
 
-def test_added_tokens_come_from_every_file(folder: Path) -> None:
+def test_added_tokens_come_from_every_file(folder):
     """Those that look special are control tokens; ids in between are unused, those behind cut."""
     write_json(folder / "tokenizer.json", small())
     write_json(folder / "added_tokens.json", {"<tool>": 261})
@@ -176,7 +195,7 @@ def test_added_tokens_come_from_every_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("jinja", [True, False])
-def test_chat_templates_arrive(folder: Path, jinja: bool) -> None:
+def test_chat_templates_arrive(folder, jinja):
     """Of tokenizer_config.json, one or several by name, or of files of their own."""
     write_json(folder / "tokenizer.json", small())
     named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
@@ -190,7 +209,7 @@ def test_chat_templates_arrive(folder: Path, jinja: bool) -> None:
     assert jinja or converted(folder, 260)[0]["tokenizer.chat_template"] == "four"
 
 
-def test_falcon_cuts_at_punctuation_and_at_three_digits(folder: Path) -> None:
+def test_falcon_cuts_at_punctuation_and_at_three_digits(folder):
     """Its steps have a name in GGUF. A backtick is punctuation, as in the library, and of four
     digits three stand together, whatever merges there are."""
     merges = [("!", "`"), ("1", "2"), ("12", "3"), ("3", "4")]
@@ -209,7 +228,21 @@ def test_falcon_cuts_at_punctuation_and_at_three_digits(folder: Path) -> None:
     assert ids == library.encode("!`1234").ids == [texts.index(t) for t in ("!`", "123", "4")]
 
 
-def test_older_files_are_the_same_vocabulary(folder: Path) -> None:
+def test_bloom_cuts_at_marks(folder):
+    """A word is what lies between spaces and marks, with the space before it; what lies between
+    words is one piece."""
+    pattern = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
+    file = small() | {"pre_tokenizer": split(pattern)}
+    file["model"]["ignore_merges"] = False
+    write_json(folder / "tokenizer.json", file)
+    found, notes = converted(folder, 260)
+    assert (found["tokenizer.ggml.pre"], notes) == ("bloom", [])
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    words = [word for word, _ in library.pre_tokenizer.pre_tokenize_str("a's b1, (c|d)..e")]
+    assert words == ["a's", "\u0120b1", ",\u0120(", "c", "|", "d", ")..", "e"]
+
+
+def test_older_files_are_the_same_vocabulary(folder):
     """vocab.json, merges.txt and special_tokens_map.json give what tokenizer.json gives."""
     file = small()
     file["model"] |= {"ignore_merges": False}
@@ -231,7 +264,7 @@ def test_older_files_are_the_same_vocabulary(folder: Path) -> None:
         converted(folder, 260)
 
 
-def test_what_has_no_key_is_noted(folder: Path) -> None:
+def test_what_has_no_key_is_noted(folder):
     """Composition of characters is not kept; a text that is cut otherwise is shown."""
     write_json(folder / "tokenizer.json", small() | {"normalizer": NFC})
     _, notes = converted(folder, 260)
@@ -268,7 +301,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changed", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_tokenizers_give_one_line(folder: Path, changed: dict[str, Any], line: str) -> None:
+def test_bad_tokenizers_give_one_line(folder, changed, line):
     """Which names the file."""
     file = small()
     if "model" in changed and "vocab" in changed["model"]:

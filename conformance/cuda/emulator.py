@@ -121,10 +121,15 @@ def _linked(name: str, *objects: Path) -> Path:
     return _kept(f"{name}.so", words, lambda path: _run(name, *link, "-o", path, *objects))
 
 
+def host_library() -> Path:
+    """The emulator itself, which is loaded first, its symbols for all."""
+    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2", "-march=native"), {})
+    return _linked("host", host)
+
+
 @cache
 def _runtime() -> ctypes.CDLL:
-    host = _compiled("host", (HERE / "host.cpp").read_text(), ("-O2", "-march=native"), {})
-    runtime = ctypes.CDLL(str(_linked("host", host)), ctypes.RTLD_GLOBAL)
+    runtime = ctypes.CDLL(str(host_library()), ctypes.RTLD_GLOBAL)
     runtime.run_grid.restype = ctypes.c_bool
     return runtime
 
@@ -132,6 +137,12 @@ def _runtime() -> ctypes.CDLL:
 @cache
 def _loaded(launch: Launch) -> ctypes.CDLL:
     """The kernel, callable with an array of the addresses of its parameters."""
+    _runtime()
+    return ctypes.CDLL(str(library(launch, launch.parameters)))
+
+
+def library(launch: Launch, parameters: Sequence[str]) -> Path:
+    """The kernel compiled for the emulator, its parameters of these types."""
     all_functions = f"""#include "{launch.source}"
 extern "C" {{
 __attribute__((weak, visibility("hidden"))) extern char __start_kernel_shared, __stop_kernel_shared;
@@ -141,19 +152,18 @@ void shared_memory(char** begin, char** end) {{
 }}
 }}
 """
-    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(launch.parameters))
+    given = ", ".join(f"*({kind}*)p[{i}]" for i, kind in enumerate(parameters))
     this_one = f"""#include <cstdint>
 extern "C" {{
-void {launch.function}({", ".join(launch.parameters)});
+void {launch.function}({", ".join(parameters)});
 void invoke(void** p) {{ {launch.function}({given}); }}
 }}
 """
-    _runtime()
     stem = Path(launch.source).stem
     options = (*KERNEL, *launch.defines)
     kernels = _compiled(stem, all_functions, options, launch.files, _header())
     entry = _compiled(launch.function, this_one, ("-O1",), {})
-    return ctypes.CDLL(str(_linked(launch.function, kernels, entry)))
+    return _linked(launch.function, kernels, entry)
 
 
 def _limits(grid: Grid, declared: int) -> dict[str, bool]:

@@ -77,7 +77,7 @@ for name, ((file, old, new), _) in changes.items():
 
 
 @pytest.fixture(scope="module")
-def outdated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def outdated(tmp_path_factory):
     """For every change, made in a copy of the rooms: the kernels whose key it changes."""
     copy = Copy(tmp_path_factory.mktemp("rooms"))
     names = [*NAMES, *FUSED]
@@ -90,9 +90,7 @@ def outdated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_number_outdates_what_it_can_change(
-    outdated: dict[str, list[str]], change: str
-) -> None:
+def test_a_changed_number_outdates_what_it_can_change(outdated, change):
     """Of grids and their shared memory, of scratch, of the sizes that are taken; and what asks a
     library."""
     expected = CHANGES[change][1]

@@ -5,8 +5,6 @@ import signal
 import struct
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,9 +48,7 @@ def most_threads(launch: Launch, kernel: CudaKernel) -> int:
 
 
 @pytest.mark.parametrize(("launch", "capability", "kernel"), LAUNCHES.values(), ids=LAUNCHES.keys())
-def test_compiles_and_spills_nothing(
-    launch: Launch, capability: int, kernel: CudaKernel, record_property
-) -> None:
+def test_compiles_and_spills_nothing(launch, capability, kernel, record_property):
     compiled = nvrtc.compiled(launch, capability)
     record_property("cuda", (launch.name, capability, compiled.registers, compiled.shared))
     assert len(compiled.cubin) == size_of_elf(compiled.cubin)
@@ -62,7 +58,7 @@ def test_compiles_and_spills_nothing(
     assert compiled.shared <= MOST_SHARED
 
 
-def test_kept_machine_code_is_whole_and_ours(tmp_path: Path, monkeypatch: Any) -> None:
+def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
     """What was cut short, or could have been written by others, is compiled anew."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     launch, capability, _ = next(iter(LAUNCHES.values()))
@@ -74,7 +70,7 @@ def test_kept_machine_code_is_whole_and_ours(tmp_path: Path, monkeypatch: Any) -
         assert (path.read_bytes(), path.stat().st_mode & 0o77) == (whole, 0)
 
 
-def test_compiling_leaves_interrupts_alone() -> None:
+def test_compiling_leaves_interrupts_alone():
     """Ctrl-C still ends what waits."""
     waits, wakes = os.pipe()
     timers = [

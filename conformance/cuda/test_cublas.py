@@ -152,7 +152,7 @@ def drawn(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Arr
     tokens=st.integers(1, 40), hidden=st.integers(1, 40), rows=st.integers(1, 40),
     seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_rows_times_rows(tokens: int, hidden: int, rows: int, seed: int) -> None:
+def test_rows_times_rows(tokens, hidden, rows, seed):
     """Of any sizes the result is x W^T where it belongs, and nothing beside it is written."""
     rng, library = np.random.default_rng(seed), Library()
     x, x_memory = drawn(rng, tokens, hidden)
@@ -189,7 +189,7 @@ NAMES = tuple(inspect.signature(Library().gemmEx).parameters)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_other_arguments_give_another_result(name: str) -> None:
+def test_other_arguments_give_another_result(name):
     """The library is strict enough to tell: each of these mistakes shows."""
     rng, library = np.random.default_rng(0), Library()
     x, x_memory = drawn(rng, 11, 5)
@@ -205,13 +205,13 @@ def test_other_arguments_give_another_result(name: str) -> None:
         x_memory.ctypes.data + 2 * GUARD, weight_memory.ctypes.data + 2 * GUARD, out.ctypes.data,
         11, 5, 7,
     )  # fmt: skip
-    library.gemmEx = wrong  # type: ignore[method-assign]
+    library.gemmEx = wrong
     with machine(library) as gpu:
         gpu.multiply(factors)
     assert not np.allclose(out[:77].reshape(11, 7), x @ weight.T)
 
 
-def test_one_handle_is_made_and_before_anything_is_recorded() -> None:
+def test_one_handle_is_made_and_before_anything_is_recorded():
     """By what prepares a kernel; asking for the version or a product makes no other."""
     library = Library()
     with machine(library) as gpu:
@@ -223,7 +223,7 @@ def test_one_handle_is_made_and_before_anything_is_recorded() -> None:
     assert library.made == 1
 
 
-def test_what_cublas_says_is_one_line() -> None:
+def test_what_cublas_says_is_one_line():
     library = Library()
     library.failing = "CUBLAS_STATUS_NOT_SUPPORTED"
     with machine(library) as gpu, pytest.raises(DeviceError) as caught:
@@ -233,7 +233,7 @@ def test_what_cublas_says_is_one_line() -> None:
     )
 
 
-def test_without_cublas() -> None:
+def test_without_cublas():
     """The GPU says that it has no library, and why if it is asked to multiply."""
     with machine(None) as gpu:
         assert gpu.library == ""
@@ -241,21 +241,21 @@ def test_without_cublas() -> None:
             gpu.multiply(Factors(0, 0, 0, 9, 5, 7))
 
 
-def test_a_handle_that_cannot_be_made() -> None:
+def test_a_handle_that_cannot_be_made():
     """Such as one for which there is no memory left."""
     library = Library()
 
     def create() -> int:
         raise library.CUBLASError("CUBLAS_STATUS_ALLOC_FAILED")
 
-    library.create = create  # type: ignore[method-assign]
+    library.create = create
     with machine(library) as gpu:
         assert gpu.library == ""
         with pytest.raises(DeviceError, match=r"^no cuBLAS: CUBLAS_STATUS_ALLOC_FAILED$"):
             gpu.prepare(linear.BF16_STAGES[-1])
 
 
-def test_the_binding_has_these_constants() -> None:
+def test_the_binding_has_these_constants():
     """Those of the types are CuPy's own, which it has without the library."""
     runtime = cupy.cuda.runtime
     assert {runtime.CUDA_R_32F: np.float32, runtime.CUDA_R_16BF: np.uint16} == TYPES

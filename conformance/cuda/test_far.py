@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.bugs.bug import Bug, in_cuda
+from conformance.bugs.bug import edits
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.support.here import inputs_of, run
 from kernels.cuda.call import between, device_sizes, stages
@@ -152,35 +152,17 @@ IDS = [f"{name}-{'-'.join(map(str, shape.values()))}" for name, shape in CASES]
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize(("name", "shape"), CASES, ids=IDS)
-def test_rows_may_lie_far_away(name: str, shape: dict[str, int], tmp_path: Path) -> None:
+def test_rows_may_lie_far_away(name, shape, tmp_path):
     inputs = usual(BY_NAME[name], shape)
     assert_array_equal(far_away(BY_NAME[name], inputs, tmp_path), run(BY_NAME[name], **inputs))
 
 
-NARROW = (
-    *in_cuda("linear", "codes.cuh", (
-        ("planes-in-unsigned", "aligned(size_t bytes)", "aligned(unsigned bytes)"),
-    ), "Q8_0"),
-    *in_cuda("linear", "linear_float.cuh", (
-        ("row-in-int", "static_cast<size_t>(min(row + r, rows - 1))", "min(row + r, rows - 1)"),
-    ), "F16"),
-    *in_cuda("kv_write", "kv_write.cuh", (
-        ("bytes-in-int", "const size_t row_bytes", "const int row_bytes"),
-    ), "F16"),
-    *in_cuda("sparse_linear", "rows.cuh", (
-        ("offset-in-unsigned", "static_cast<size_t>(slots[neuron])",
-         "static_cast<unsigned>(slots[neuron])"),
-    ), "F16"),
-    *in_cuda("attention", "cache.cuh", (
-        ("bytes-in-int", "from + cells[c] * row_bytes",
-         "from + cells[c] * static_cast<int>(row_bytes)"),
-    ), "F16"),
-)  # fmt: skip
+NARROW = [*edits(Path(__file__).with_name("narrow.toml"))]
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("bug", NARROW, ids=str)
-def test_narrow_arithmetic_is_found(bug: Bug, tmp_path: Path) -> None:
+def test_narrow_arithmetic_is_found(bug, tmp_path):
     """A kernel that counts bytes or elements in 32 bits does not get there: it overflows, or reads
     something else."""
     (tmp_path / "edited").mkdir()
@@ -196,7 +178,7 @@ LINEAR = [kernel for kernel in CUDA_KERNELS if kernel.op == "linear"]
 
 
 @pytest.mark.parametrize("kernel", LINEAR, ids=[kernel.name for kernel in LINEAR])
-def test_sizes_of_large_weights_are_counts(kernel: CudaKernel) -> None:
+def test_sizes_of_large_weights_are_counts(kernel):
     """Of weights above 2 GiB no size that a launch names is one of bytes."""
     row_bytes = FORMATS[kernel.format or ""].row_bytes(LARGEST["hidden"])
     weight = (LARGEST["out"], row_bytes)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.support.formula import prompt
 from conformance.support.on_gpu import on_gpu, rows
-from conformance.support.small_models import Small, Weight
+from conformance.support.small_models import Small, tampered
 from engine.gpu import division
 from engine.gpu.groups import DeviceStep, grouped
 from engine.graph import Node, Value
@@ -28,19 +27,19 @@ from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
 from kernels.cuda.launch import Grid, Launch
 from kernels.judge import judge
 from kernels.trial import demanded
-from reference.op import Array, Case
+from reference.op import Case
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 EACH = pytest.mark.parametrize("kernel", FUSED, ids=[kernel.name for kernel in FUSED])
 BY_NAME = {kernel.name: kernel for kernel in FUSED}
 
 
-def test_names_are_different() -> None:
+def test_names_are_different():
     assert len(BY_NAME) == len(FUSED)
 
 
 @EACH
-def test_quick_cases(kernel: Fused, record_property: Any) -> None:
+def test_quick_cases(kernel, record_property):
     found = demanded(kernel)
     record_property("certificate", (kernel.name, found.cases))
     assert found.cases >= 8
@@ -59,14 +58,14 @@ def any_case(draw: st.DrawFn, kernel: Fused) -> Case:
 @EACH
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_any_sizes(kernel: Fused, data: st.DataObject) -> None:
+def test_any_sizes(kernel, data):
     case = data.draw(any_case(kernel).filter(lambda case: kernel.takes(case.shape)))
     verdict = judge(kernel, case)
     assert verdict.passed, verdict.failure
 
 
 @EACH
-def test_all_that_members_write_is_written(kernel: Fused) -> None:
+def test_all_that_members_write_is_written(kernel):
     """Whoever reads a value that lies between finds it."""
     written = {output.name for output in kernel.spec.outputs}
     outputs = (m.called(output.name) for m in kernel.members for output in m.kernel.spec.outputs)
@@ -110,18 +109,13 @@ def rounding(x: str) -> DeviceStep:
     ],
     ids=lambda given: "+".join(given) if given and isinstance(given[0], str) else None,
 )
-def test_steps_in_a_row(steps: Sequence[DeviceStep], groups: Sequence[str]) -> None:
+def test_steps_in_a_row(steps, groups):
     found = grouped(steps, FUSED)
     assert [step for group in found for step in group.steps] == list(steps)
     assert [group.fused.op if group.fused else "" for group in found] == groups
 
 
-def test_without_fused_kernels_each_step_stands_alone() -> None:
-    steps = [add("a", "b", "c"), norm("c", "d")]
-    assert [len(group.steps) for group in grouped(steps, ())] == [1, 1]
-
-
-def test_one_that_failed_is_not_used(tmp_path: Path) -> None:
+def test_one_that_failed_is_not_used(tmp_path):
     """The others are, notes say why; in strict mode that is an error."""
     wrong, right = BY_NAME["add_norm/cuda/generic"], BY_NAME["norm_round/cuda/generic"]
     store = Store(tmp_path / "certificates.jsonl")
@@ -133,7 +127,6 @@ def test_one_that_failed_is_not_used(tmp_path: Path) -> None:
     assert chooser.passing([wrong, right]) == [right]
     assert chooser.notes == ["add_norm/cuda/generic failed its trial and is not used: wrong"]
     kept = store.get(right)
-    assert kept is not None
     assert (kept.level, kept.passed) == (EMULATED, True)
     with pytest.raises(UncertifiedError, match="add_norm/cuda/generic failed its trial"):
         Chooser(store, strict=True).passing([wrong])
@@ -171,7 +164,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_launches_of_a_step_of_one_token(kind: str, tmp_path: Path) -> None:
+def test_launches_of_a_step_of_one_token(kind, tmp_path):
     """Ten a block, where 18 kernels stand in a row, or 22."""
     small, expected = STEPS[kind]
     device = Launches()
@@ -183,21 +176,13 @@ def test_launches_of_a_step_of_one_token(kind: str, tmp_path: Path) -> None:
     assert device.counted == ALIKE | expected
 
 
-class Uneven(Small):
-    """The first block's values are in another format, so that only later ones have three matrices
-    to join."""
-
-    def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        weights, norms = Small.tensors(self)
-        finer, _ = Small.tensors(replace(OF_BLOCKS, finer="Q8_0"))
-        return weights | {"blk.0.attn_v.weight": finer["blk.0.attn_v.weight"]}, norms
-
-
-UNEVEN = Uneven(format="Q4_0", blocks=2, head_dim=32)
+# The first block's values are in another format: only later ones have three matrices to join.
+VALUES = "blk.0.attn_v.weight"
+UNEVEN = tampered(OF_BLOCKS, {VALUES: replace(OF_BLOCKS, finer="Q8_0").tensors()[0][VALUES]})
 
 
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS, UNEVEN], ids=["F16", "Q4_0", "uneven"])
-def test_a_step_has_the_longest_fused_kernels(small: Small, tmp_path: Path) -> None:
+def test_a_step_has_the_longest_fused_kernels(small, tmp_path):
     """Whichever of them it has use for first."""
     with on_gpu(small.write(tmp_path / "small.gguf")) as model:
         for part in model.ready.division.layout.parts:
@@ -205,7 +190,7 @@ def test_a_step_has_the_longest_fused_kernels(small: Small, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])
-def test_logits_are_those_of_single_kernels(small: Small, tmp_path: Path) -> None:
+def test_logits_are_those_of_single_kernels(small, tmp_path):
     """Bit for bit, with few tokens and with many."""
     path, text = small.write(tmp_path / "small.gguf"), prompt(small)
     with on_gpu(path) as model:

@@ -31,7 +31,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
 
 
 @given(graphs())
-def test_every_value_is_there_when_it_is_read(drawn: tuple[list[Node], list[bool], Value]) -> None:
+def test_every_value_is_there_when_it_is_read(drawn):
     """Each side has what it made, and of the other's what was given and taken, in time."""
     nodes, sides, result = drawn
     parts = divided(nodes, sides, result)
@@ -43,25 +43,23 @@ def test_every_value_is_there_when_it_is_read(drawn: tuple[list[Node], list[bool
         assert taken <= given_over[not part.on_gpu]
         has[part.on_gpu] |= taken
         for node in part.nodes:
-            read = {node.arguments[name].name for name in "xy"}  # type: ignore[union-attr]
+            read = {node.arguments[name].name for name in "xy"}
             assert read <= has[part.on_gpu]
-            has[part.on_gpu].add(node.arguments["out"].name)  # type: ignore[union-attr]
-        made = {node.arguments["out"].name for node in part.nodes}  # type: ignore[union-attr]
+            has[part.on_gpu].add(node.arguments["out"].name)
+        made = {node.arguments["out"].name for node in part.nodes}
         given_over[part.on_gpu] |= {value.name for value in part.gives}
         assert {value.name for value in part.gives} <= made
     assert result.name in given_over[True] | given_over[False]
 
 
 @given(graphs())
-def test_what_the_cpu_does_not_wait_for_is_a_part_of_its_own(
-    drawn: tuple[list[Node], list[bool], Value],
-) -> None:
+def test_what_the_cpu_does_not_wait_for_is_a_part_of_its_own(drawn):
     """A part of the GPU that the CPU's next one reads of ends with what it reads."""
     parts = divided(*drawn)
     for own, after in pairwise(parts):
         if own.on_gpu and not after.on_gpu:
             taken = {value.name for value in after.takes}
-            made = [node.arguments["out"].name for node in own.nodes]  # type: ignore[union-attr]
+            made = [node.arguments["out"].name for node in own.nodes]
             assert made[-1] in taken or not taken & set(made)
 
 
@@ -75,14 +73,14 @@ NODES = [Node("add", {}, None, label) for label in LABELS]
     ("layers", "expected"),
     [(0, []), (1, LABELS[6:9]), (2, LABELS[4:9]), (3, LABELS[2:9]), (4, LABELS), (99, LABELS)],
 )
-def test_layers_are_counted_as_llama_cpp_does(layers: int, expected: list[str]) -> None:
+def test_layers_are_counted_as_llama_cpp_does(layers, expected):
     """The last N blocks, what picks rows of the last one with it; all else with one more."""
     there = meant(NODES, BLOCKS, layers)
     assert [node.label for node, on in zip(NODES, there, strict=True) if on] == expected
     assert layers_of(NODES, BLOCKS) == [-1, -1, 0, 0, 1, 1, 2, 2, 2, 3, 3]
 
 
-def test_a_block_without_kernels_stays() -> None:
+def test_a_block_without_kernels_stays():
     """A node that the GPU cannot run keeps its block with the CPU, and a note says which op."""
     nodes = [replace(n, op="silu", format="Q2_K") if n.label == "blk.1.ffn" else n for n in NODES]
     there, notes = placed(nodes, BLOCKS, BLOCKS + 1, lambda node: node.op != "silu")
@@ -112,7 +110,7 @@ SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),
 
 
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 8))
-def test_the_device_has_the_inputs_of_a_step(seed: int, steps: int) -> None:
+def test_the_device_has_the_inputs_of_a_step(seed, steps):
     """Lists as far as a step's tokens see them, cells' positions and all that is new."""
     rng, device = np.random.default_rng(seed), Counting()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
@@ -130,7 +128,7 @@ def test_the_device_has_the_inputs_of_a_step(seed: int, steps: int) -> None:
             assert_array_equal(there[seen], array[seen])
 
 
-def test_only_what_changed_goes_over() -> None:
+def test_only_what_changed_goes_over():
     """A token more costs a step's small inputs, its place in a list and its cell's position."""
     device = Counting()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})

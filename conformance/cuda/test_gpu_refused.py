@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.support.program import Assay, fault
+from conformance.support.program import fault
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
@@ -19,6 +19,7 @@ from engine.gpu.memory import SPARE
 from engine.graph import Value
 from engine.model import Model
 from engine.options import Options
+from engine.passes.observe import observe
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cuda import current, gpu
@@ -36,7 +37,7 @@ needs_compiler = pytest.mark.skipif(not compiler(), reason="no C++ compiler for 
 
 
 @pytest.fixture(name="path", scope="module")
-def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _path(tmp_path_factory):
     return SMALL.write(tmp_path_factory.mktemp("room") / "small.gguf")
 
 
@@ -50,7 +51,7 @@ def division_of(model: Model) -> Division:
 
 @needs_compiler
 @pytest.mark.parametrize("layers", [-1, 2])
-def test_live_values_never_overlap(layers: int, path: Path) -> None:
+def test_live_values_never_overlap(layers, path):
     """Two values share bytes of the arena only if one is dead before the other is born."""
     model = loaded(path, gpu_layers=layers)
     layout = division_of(model).layout
@@ -77,7 +78,7 @@ def test_live_values_never_overlap(layers: int, path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("layers", [-1, 1, 3])
-def test_memory_is_as_it_was_counted(layers: int, path: Path) -> None:
+def test_memory_is_as_it_was_counted(layers, path):
     """What a model takes is what was said to be wanted, less the room for kernels and what
     rounding up to whole pieces adds; closed, it has given all back."""
     device = Emulator()
@@ -105,7 +106,7 @@ class Untouched(Emulator):
 
 
 @needs_compiler
-def test_too_little_memory_is_said_before_any_is_taken(path: Path) -> None:
+def test_too_little_memory_is_said_before_any_is_taken(path):
     """With the amounts and the gpu_layers that fit, which then do; and nothing was put there."""
     with taking_the_place(Emulator()):
         model = loaded(path)
@@ -146,7 +147,18 @@ class Lost(Emulator):
 
 
 @needs_compiler
-def test_a_device_that_is_lost(path: Path) -> None:
+def test_hidden_states_of_a_device(path):
+    """They are not kept there, as one line says before a step is run."""
+    with taking_the_place(Emulator()):
+        model = loaded(path)
+        with pytest.raises(ModelError, match="hidden states are the CPU's: load without a GPU"):
+            model.hidden([5], [0], [(0,)], [0])
+        assert not model.cells.lengths[0]
+        model.close()
+
+
+@needs_compiler
+def test_a_device_that_is_lost(path):
     """The step ends with one error, its tokens are not held, and the CPU goes on."""
     loaded(path).close()  # certified
     device = Lost(1000)
@@ -163,7 +175,7 @@ def test_a_device_that_is_lost(path: Path) -> None:
     model.close()
 
 
-def test_no_device_is_one_line(inside: Assay, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_one_line(inside, path, monkeypatch):
     """Without a driver, or with one that is too old, a line says so and the CPU still works."""
     cupy = pytest.importorskip("cupy")
     monkeypatch.setattr(current, "_instead", [])
@@ -193,9 +205,7 @@ TOLD = "NVRM version: NVIDIA UNIX {}Kernel Module {} {}  Release Build\nGCC vers
         (None, ""),
     ],
 )
-def test_the_driver_of_a_certificate(
-    told: str | None, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
     """Its own version, where the system tells it: releases for one CUDA differ."""
     file = tmp_path / "version"
     if told is not None:
@@ -211,20 +221,19 @@ def test_the_driver_of_a_certificate(
         ({"gpu_layers": -2}, "gpu_layers must be at least -1, got -2"),
         ({"device": "cpu", "gpu_layers": 3}, "gpu_layers is 3, but the device is the CPU"),
         ({"ram_budget": "1GiB"}, "device cuda and ram_budget exclude each other"),
-        ({"observe": True}, "device cuda and observe exclude each other"),
-        ({"count_neurons": True}, "device cuda and count_neurons exclude each other"),
+        ({"passes": (observe,)}, "device cuda and passes exclude each other"),
         ({"vram_budget": 1, "gpu_layers": 2}, "vram_budget and gpu_layers exclude each other"),
         ({"vram_budget": 1, "keep_packed": True}, "vram_budget and keep_packed exclude"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], message: str) -> None:
+def test_wrong_options(options, message):
     """What cannot be, or cannot be together, is named."""
     with pytest.raises(ModelError, match=message):
         Options(**{"device": "cuda", **options})
 
 
 @needs_compiler
-def test_a_budget_too_small_for_attention(tmp_path: Path) -> None:
+def test_a_budget_too_small_for_attention(tmp_path):
     """Neurons go to a GPU after attention, predictors and the cache, so these have to fit."""
     path = SMALL_MODELS["F32"].write(tmp_path / "sparse.gguf")
     with pytest.raises(ModelError, match=r"a vram_budget of 1e-05 GiB is too small for attention"):
@@ -235,10 +244,10 @@ def test_a_budget_too_small_for_attention(tmp_path: Path) -> None:
 
 
 @pytest.fixture(name="store")
-def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def _store(tmp_path, monkeypatch):
     """Of certificates, empty."""
     store = Store(tmp_path / "certificates.jsonl")
-    monkeypatch.setattr("engine.model.Store", lambda: store)
+    monkeypatch.setattr("engine.load.Store", lambda: store)
     return store
 
 
@@ -252,7 +261,7 @@ RMS_NORM, ADD = (next(k for k in CUDA_KERNELS if k.op == op) for op in ("rms_nor
 
 
 @needs_compiler
-def test_what_the_emulator_proves_is_its_own(store: Store) -> None:
+def test_what_the_emulator_proves_is_its_own(store):
     """It is tried in this process, kept at level emulated, and not found on another device."""
     chooser, need = Chooser(store), Need("add")
     assert chooser.choose_on(Emulator(), [need]) == {
@@ -262,7 +271,6 @@ def test_what_the_emulator_proves_is_its_own(store: Store) -> None:
         ),
     }
     kept = store.get(ADD)
-    assert kept is not None
     assert (kept.level, kept.passed) == ("emulated", True)
 
     class Other(Emulator):
@@ -273,7 +281,7 @@ def test_what_the_emulator_proves_is_its_own(store: Store) -> None:
 
 
 @needs_compiler
-def test_a_kernel_that_failed_is_not_used(store: Store, path: Path) -> None:
+def test_a_kernel_that_failed_is_not_used(store, path):
     """Blocks that need it stay on the CPU, and notes say why; in strict mode loading stops."""
     store.add(certificate(k, "wrong" if k is RMS_NORM else "") for k in CUDA_KERNELS)
     model = loaded(path)
@@ -290,7 +298,7 @@ def test_a_kernel_that_failed_is_not_used(store: Store, path: Path) -> None:
         loaded(path, strict=True)
 
 
-def test_a_gpu_too_old_for_a_kernel() -> None:
+def test_a_gpu_too_old_for_a_kernel():
     """Kernels that want more than it is capable of are none of its candidates."""
 
     class Old(Emulator):

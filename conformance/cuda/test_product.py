@@ -91,7 +91,7 @@ WRONG: dict[str, Sums] = {
 
 @needs_compiler
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_product_is_rejected(name: str, record_property) -> None:
+def test_a_wrong_product_is_rejected(name, record_property):
     with np.errstate(all="ignore"):
         *_, last = verdicts(Otherwise(WRONG[name]))
     record_property("planted", (f"linear/cuda/bf16/{name}", not last.passed))
@@ -103,7 +103,7 @@ def test_a_wrong_product_is_rejected(name: str, record_property) -> None:
     ("name", "when"),
     [("never", lambda _: False), ("of-more-than-nine", lambda shape: shape["tokens"] > 9)],
 )
-def test_a_product_left_out_is_rejected(name: str, when, record_property) -> None:
+def test_a_product_left_out_is_rejected(name, when, record_property):
     stages = (*KERNEL.stages[:-1], Product(linear.PRODUCT, when))
     *_, last = verdicts(Emulator(), replace(KERNEL, stages=stages))
     record_property("planted", (f"linear/cuda/bf16/{name}", not last.passed))
@@ -144,7 +144,7 @@ def tensor_cores(together: int, *, backwards: bool = False, parts: int = 1) -> S
     tensor_cores(4), tensor_cores(8), tensor_cores(16), tensor_cores(1), tensor_cores(4096),
     tensor_cores(8, backwards=True), tensor_cores(8, parts=3), tensor_cores(1, parts=7),
 ], ids=["4", "8", "16", "one", "all", "backwards", "three-parts", "seven-parts"])  # fmt: skip
-def test_whatever_tensor_cores_do_is_right(sums: Sums, record_property) -> None:
+def test_whatever_tensor_cores_do_is_right(sums, record_property):
     """They cut where others round, many at once and in an order that nobody tells: the bound allows
     for it."""
     found = verdicts(Otherwise(sums))
@@ -183,7 +183,7 @@ def result(device: Emulator, out: Buffer) -> Array:
         ({"out": -4}, "a product's out of 308 bytes is not within a buffer"),
     ],
 )
-def test_what_lies_outside_of_buffers_is_found(change: dict[str, int], words: str) -> None:
+def test_what_lies_outside_of_buffers_is_found(change, words):
     """Before anything is read or written: sizes that are too large, addresses that are off."""
     device = Emulator()
     factors, out = matrices(device, 11, 3, 7)
@@ -193,7 +193,7 @@ def test_what_lies_outside_of_buffers_is_found(change: dict[str, int], words: st
     assert np.isnan(result(device, out)).all()
 
 
-def test_what_begins_between_elements_or_over_others_is_found() -> None:
+def test_what_begins_between_elements_or_over_others_is_found():
     device = Emulator()
     memory = device.empty(1000)
     good = Factors(memory.address, memory.address + 200, memory.address + 400, 9, 3, 5)
@@ -207,7 +207,7 @@ def test_what_begins_between_elements_or_over_others_is_found() -> None:
             device.multiply(replace(good, out=address))
 
 
-def test_no_product_is_recorded() -> None:
+def test_no_product_is_recorded():
     """As on a GPU, where CuPy has nobody call cuBLAS while a stream is captured."""
     device = Emulator()
     factors, out = matrices(device, 9, 5, 6)
@@ -229,13 +229,13 @@ def test_no_product_is_recorded() -> None:
         "x: u16[tokens hidden], weight: u16[out hidden] -> out: u16[tokens out]",
     ],
 )
-def test_a_signature_says_what_is_multiplied(signature: str) -> None:
+def test_a_signature_says_what_is_multiplied(signature):
     """Other layouts and types are not ours to ask for."""
     with pytest.raises(AssertionError, match="x: "):
         Product(signature, linear.many)
 
 
-def test_sizes_and_addresses_come_by_their_names() -> None:
+def test_sizes_and_addresses_come_by_their_names():
     product = Product("a: u16[n k], b: u16[m k] -> c: f32[n m]", linear.many)
     addresses = {"a": 1, "b": 2, "c": 3, "d": 4}
     assert product.factors(addresses, {"n": 5, "k": 6, "m": 7}) == Factors(1, 2, 3, 5, 6, 7)
@@ -250,9 +250,7 @@ def test_sizes_and_addresses_come_by_their_names() -> None:
     format=st.sampled_from(["F32", "F16"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_weights_are_rounded_as_the_reference_does(
-    rows: int, hidden: int, format: str, seed: int
-) -> None:
+def test_weights_are_rounded_as_the_reference_does(rows, hidden, format, seed):
     """However they are cut into pieces; bytes are counted as they become."""
     rows = min(rows, 3 * 2**16 // hidden)
     x = np.random.default_rng(seed).standard_normal((rows, hidden), np.float32)
@@ -274,7 +272,7 @@ class Without(Emulator):
     library = ""
 
 
-def test_another_library_is_another_certificate() -> None:
+def test_another_library_is_another_certificate():
     """Of a kernel that multiplies by it, and of no other."""
     plain = next(k for k in CUDA_KERNELS if (k.op, k.format) == ("linear", "Q4_0"))
     keys = []
@@ -285,7 +283,7 @@ def test_another_library_is_another_certificate() -> None:
     assert keys[0][1] == keys[1][1]
 
 
-def test_without_a_library_others_serve() -> None:
+def test_without_a_library_others_serve():
     """And nobody asks for one unless it would serve: that takes memory of a GPU."""
     need = Need("linear", "F16", (("hidden", 64), ("out", 64)))
     assert need.candidates_on(Other(), numerics="fast")[0].variant == "bf16"

@@ -1,35 +1,37 @@
-"""Falcon and OPT against transformers and llama.cpp, asked live; skipped where they are missing."""
+"""The families against transformers and llama.cpp, asked live; skipped where they are missing."""
 
-from collections.abc import Callable
+import json
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, Gap, engine_logits
+from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, nmse
 from conformance.llama.peers.folder import words, write_json
-from conformance.support.small_families import SmallFalcon
+from conformance.support.family_configs import CONFIGS
+from conformance.support.small_families import (
+    SUBJECTS,
+    SmallDeepSeek,
+    SmallFalcon,
+    SmallGPT2,
+    SmallGptOss,
+    SmallMixture,
+    SmallNeoX,
+)
+from engine import Engine
 from engine.convert import convert
+from engine.gguf.file import GGUFFile
+from reference.formats import FORMATS
 
-SIZES = {"vocab_size": 67, "num_hidden_layers": 2, "num_attention_heads": 4}
-FALCON = {**SIZES, "model_type": "falcon", "hidden_size": 48, "max_position_embeddings": 256}
-GROUPS = {**FALCON, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2,
-          "new_decoder_architecture": True}  # fmt: skip
-OPT = {**SIZES, "model_type": "opt", "hidden_size": 48, "ffn_dim": 100,
-       "max_position_embeddings": 60}  # fmt: skip
-CONFIGS: dict[str, dict[str, Any]] = {
-    "Falcon 7B": FALCON,
-    "Falcon 40B": GROUPS,
-    "Falcon 11B": {**GROUPS, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": False},
-    "Falcon, every head its own keys": {**FALCON, "multi_query": False, "ffn_hidden_size": 100},
-    "Falcon, ReLU, another theta": {
-        **FALCON, "activation": "relu", "rope_parameters": {"rope_theta": 5e5}
-    },
-    "OPT": OPT,
-    "OPT, untied, GELU": {**OPT, "tie_word_embeddings": False, "activation_function": "gelu"},
-}  # fmt: skip
-USUAL = [name for name in CONFIGS if "ReLU" not in name and "GELU" not in name]
+UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
+           "tanh": "its activation is gelu_pytorch_tanh",
+           "weights of sum 1": "its norm_topk_prob is true",
+           "weights as they are": "its norm_topk_prob is false",
+           "between pairs": "its YaRN is not truncated",
+           "R+, norms of heads": "its queries and keys have norms",
+           "a short window": "attention reaches 9 tokens back",
+          "a query scale": "its query_pre_attn_scalar is its own"}  # fmt: skip
 # llama.cpp takes GELU's tanh form from a table in F16: the table's step is 2^-11 of a value.
 TABLE = 2.0**-22
 
@@ -39,7 +41,7 @@ def tokens(count: int = 40) -> list[int]:
 
 
 @pytest.fixture(name="saved", scope="module")
-def _saved() -> Callable[[str, Path], Path]:
+def _saved():
     for package in ("torch", "transformers"):
         reason = f"{package} is not installed: make test-transformers or make test-peers"
         pytest.importorskip(package, reason=reason)
@@ -54,30 +56,134 @@ def _saved() -> Callable[[str, Path], Path]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_folders_are_read_alike(
-    saved: Callable[[str, Path], Path], name: str, tmp_path: Path
-) -> None:
+def test_folders_are_read_alike(saved, name, tmp_path):
     """What transformers saves and computes is what `assay convert` reads and the engine gives."""
     from conformance.llama.peers import hugging_face
 
     folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
     notes = convert(folder, path, "F32").notes
-    assert [note.split(":")[0] for note in notes] == (
-        [] if name in USUAL else [f"its activation is {'relu' if 'ReLU' in name else 'gelu'}"]
-    )
-    gap = Gap.between(
-        engine_logits(path, tokens()), hugging_face.logits_of_folder(folder, tokens())
-    )
-    assert gap.within(EXACT), gap
+    assert [note.split(":")[0] for note in notes] == [
+        words for mark, words in UNUSUAL.items() if mark in name
+    ]
+    theirs = hugging_face.logits_of_folder(folder, tokens())
+    logits = engine_logits(path, tokens())
+    demand_near(logits, theirs, EXACT / 10)
+    hidden = hugging_face.hidden_of_folder(folder, tokens())
+    with Engine.load(path, threads=2, kv_format="F32") as engine:
+        assert nmse(engine.embed(tokens(), "none", normalize=False), hidden) <= EXACT / 10
+        assert nmse(engine.embed(tokens(), normalize=False), hidden.mean(axis=0)) <= EXACT / 10
+        ours = engine.score(tokens()[:29], tokens()[29:])
+        greedy = [*tokens()[:29], int(theirs[28].argmax())]
+        assert engine.score(greedy[:-1], greedy[-1:]).is_greedy
+    total, is_greedy = hugging_face.score(theirs, tokens(), 29)
+    # a log-probability moves by twice as much as the logits at most
+    furthest = 2 * len(ours.logprobs) * float(np.abs(logits - theirs).max()) + 1e-9
+    assert abs(ours.cumulative_logprob - total) <= furthest
+    assert ours.is_greedy == is_greedy
 
 
-@pytest.mark.parametrize("two_norms", [False, True])
-def test_llama_cpp_agrees(two_norms: bool, tmp_path: Path) -> None:
+def test_mxfp4_stays_what_it_is(saved, tmp_path):
+    """Blocks and scales of a checkpoint of gpt-oss give the numbers that transformers takes them
+    for, and the file has them in MXFP4, whatever the rest is in."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    from conformance.llama.peers import hugging_face
+
+    folder, path = tmp_path / "model", tmp_path / "model.gguf"
+    sizes = {"hidden_size": 64, "intermediate_size": 96}
+    hugging_face.save_random({**CONFIGS["gpt-oss"], **sizes}, folder)
+    write_json(folder / "tokenizer.json", words(67))
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"quantization_config": {"quant_method": "mxfp4"}})
+    tensors, wanted = load_file(folder / "model.safetensors"), {}
+    draw = torch.Generator().manual_seed(1)
+    for name in [n for n in tensors if n.endswith(("gate_up_proj", "down_proj"))]:
+        experts, elements, rows = tensors.pop(name).shape
+        dims = experts, rows, elements // 32
+        blocks = torch.randint(0, 256, (*dims, 16), generator=draw, dtype=torch.uint8)
+        scales = torch.randint(118, 126, dims, generator=draw, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        values = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+        wanted[name] = values.transpose(1, 2).numpy()
+    save_file(tensors, folder / "model.safetensors")
+    convert(folder, path, "F32")
+    with GGUFFile(path) as file:
+        for i, role in product(range(3), ("gate", "up", "down")):
+            name = f"blk.{i}.ffn_{role}_exps.weight"
+            part = slice(role == "up", None, 2) if role != "down" else slice(None)
+            whole = "down_proj" if role == "down" else "gate_up_proj"
+            theirs = wanted[f"model.layers.{i}.mlp.experts.{whole}"][:, part]
+            assert file.tensors[name].type_name == "MXFP4"
+            ours = FORMATS["MXFP4"].dequantise(file.tensor(name))
+            assert np.array_equal(ours.reshape(theirs.shape), theirs)
+    assert np.isfinite(engine_logits(path, tokens())).all()
+
+
+ON_FOLDERS = ("gpt-oss", "OLMo 3", "OLMo 3, other windows", "Command R7B",
+              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_FOLDERS)
+def test_llama_cpp_agrees_on_folders(saved, name, tmp_path):
+    """llama.cpp opens what `assay convert` made of a folder of transformers'."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    folder, path = saved(name, tmp_path / "model"), tmp_path / "model.gguf"
+    convert(folder, path, "F32")
+    theirs = llama_cpp_python.logits(path, tokens())
+    demand_near(engine_logits(path, tokens()), theirs, EXACT)
+
+
+AGREED = (
+    SmallFalcon(kv_heads=1),
+    SmallFalcon(two_norms=True, kv_heads=2),
+    SmallNeoX(),
+    SmallNeoX(parallel=False),
+    SmallNeoX(architecture="phi2", fused=True),
+    SmallNeoX(architecture="starcoder2", parallel=False, kv_heads=2),
+    SmallNeoX(architecture="stablelm"),
+    SmallNeoX(architecture="stablelm", kv_heads=2, head_norms=True),
+    SmallDeepSeek(scale=2.5),
+    SmallDeepSeek(q_rank=0, blocks=27, nope=16, turned=16, kv_rank=48),  # 27: it is the Lite
+    SmallGPT2(),
+    SmallGPT2(architecture="bloom"),
+    SmallGPT2(architecture="mpt", steep=3.0, biases=True),
+    *(SUBJECTS[name] for name in ("Gemma, wide heads", "Gemma 2", "Gemma 3")),
+)
+MIXTURES = (
+    SmallMixture(architecture="llama", width=96),
+    SmallMixture(architecture="llama", width=96, experts=8, used=2, head_dim=24),
+    *(SUBJECTS[name] for name in ("Qwen 2, experts", "Qwen 3, experts")),
+    SmallMixture(experts=12, used=4, groups=4, kept=2),
+    SmallMixture(architecture="olmoe", experts=9, used=2, kv_heads=4, width=96),
+    SmallMixture(architecture="granitemoe", tied=True, width=96),
+    SmallGptOss(width=28),
+    SmallGptOss(window=64, blocks=2, experts=8, used=4, seed=1),
+    SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
+)
+
+
+@pytest.mark.parametrize("small", MIXTURES, ids=lambda small: small.architecture)
+def test_llama_cpp_agrees_on_mixtures(small, tmp_path):
+    """llama.cpp opens the same file and gives tokens to the same experts."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    path = small.write(tmp_path / "small.gguf")
+    demand_near(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()), EXACT)
+
+
+@pytest.mark.parametrize("small", AGREED, ids=lambda small: small.architecture)
+def test_llama_cpp_agrees(small, tmp_path):
     """llama.cpp opens the same file; its GELU is the tanh form, which the key tells the engine."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
     from conformance.llama.peers import llama_cpp_python
 
-    small = SmallFalcon(two_norms=two_norms, kv_heads=1 + two_norms)
-    path = small.write(tmp_path / "small.gguf", hidden_activation="gelu_pytorch_tanh")
-    gap = Gap.between(engine_logits(path, tokens()), llama_cpp_python.logits(path, tokens()))
-    assert gap.within(TABLE), gap
+    gated = small.architecture in ("stablelm", "deepseek2")
+    tanh = {} if gated else {"hidden_activation": "gelu_pytorch_tanh"}
+    path = small.write(tmp_path / "small.gguf", **tanh)
+    theirs = llama_cpp_python.logits(path, tokens())
+    demand_near(engine_logits(path, tokens()), theirs, EXACT if gated else TABLE)

@@ -1,14 +1,13 @@
 """Falcon and OPT as PowerInfer keeps them: ReLU, down transposed, predictors in each block."""
 
 from dataclasses import replace
-from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, Gap
-from conformance.support.small_families import SmallFalcon, SmallOPT, Subject, exact, prompt, sparse
+from conformance.llama.peers.compare import EXACT, demand_near
+from conformance.support.small_families import SmallFalcon, SmallOPT, exact, prompt, sparse
+from conformance.support.small_models import tampered
 from conformance.support.steps import loaded, logits
 from reference.activations import relu
 
@@ -17,30 +16,25 @@ each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
 
 
 @each_subject
-def test_all_neurons_are_the_dense_model(small: Subject, tmp_path: Path) -> None:
+def test_all_neurons_are_the_dense_model(small, tmp_path):
     """With every neuron active the bits are those of the dense run, and the formula's with ReLU."""
     path, tokens = sparse(small, tmp_path / "small.gguf"), prompt(small)
     every = logits(path, tokens, sparse="on", threshold=-1e30)
     assert np.array_equal(every, logits(path, tokens, sparse="off"))
-    gap = Gap.between(every, exact(small, tokens, activation=relu).astype(np.float32))
-    assert gap.within(EXACT), gap
+    demand_near(every, exact(small, tokens, activation=relu), EXACT)
 
 
 @each_subject
-def test_no_neuron_leaves_the_bias(small: Subject, tmp_path: Path) -> None:
+def test_no_neuron_leaves_the_bias(small, tmp_path):
     """With none active a feed-forward network adds its last bias, where it has one."""
     path, tokens = sparse(small, tmp_path / "small.gguf"), prompt(small)
-    weights, norms = small.tensors()
-    for name, weight in weights.items():
-        if "ffn_down" in name:
-            weights[name] = replace(weight, data=np.zeros_like(weight.data))
-    with patch.object(type(small), "tensors", lambda _: (weights, norms)):
-        truth = exact(small, tokens, activation=relu).astype(np.float32)
-    gap = Gap.between(logits(path, tokens, sparse="on", threshold=1e30), truth)
-    assert gap.within(EXACT), gap
+    downs = {name: weight for name, weight in small.tensors()[0].items() if "ffn_down" in name}
+    zeros = {name: replace(w, data=np.zeros_like(w.data)) for name, w in downs.items()}
+    truth = exact(tampered(small, zeros), tokens, activation=relu).astype(np.float32)
+    demand_near(logits(path, tokens, sparse="on", threshold=1e30), truth, EXACT)
 
 
-def test_falcons_predictor_reads_the_blocks_input(tmp_path: Path) -> None:
+def test_falcons_predictor_reads_the_blocks_input(tmp_path):
     """As in PowerInfer: of the first block that is the token's embedding, not the norm of it."""
     with loaded(sparse(SUBJECTS["Falcon"], tmp_path / "small.gguf"), sparse="on") as model:
         (fc1,) = [s.node for s in model.plan.steps if s.node.label == "blk.0.fc1"]

@@ -6,7 +6,6 @@ import random
 import struct
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support.small_models import written
-from engine.gguf_file import GGUFError, GGUFFile, TensorInfo, ValueType
+from engine.gguf.file import GGUFError, GGUFFile, TensorInfo, ValueType
 
 VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
 MUTANTS = int(os.environ.get("ASSAY_FUZZ", "2000"))
@@ -83,7 +82,7 @@ def build(
 
 
 @pytest.fixture(name="write")
-def _write(tmp_path: Path) -> Callable[[bytes], Path]:
+def _write(tmp_path):
     def write(data: bytes) -> Path:
         path = tmp_path / "model.gguf"
         path.unlink(
@@ -143,7 +142,7 @@ def assert_same_as_package(file: GGUFFile) -> None:
         assert view.tobytes() == theirs.data.tobytes()
 
 
-def test_says_what_the_gguf_package_says(tmp_path: Path) -> None:
+def test_says_what_the_gguf_package_says(tmp_path):
     """Every value type and tensor reads as it does with the package that defines the format."""
     path = tmp_path / "model.gguf"
     write_with_package(path)
@@ -154,7 +153,7 @@ def test_says_what_the_gguf_package_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-spm", "phi-3"])
-def test_says_what_the_gguf_package_says_of_real_files(name: str) -> None:
+def test_says_what_the_gguf_package_says_of_real_files(name):
     """A real vocabulary reads as it does with the `gguf` package."""
     path = VOCABS / f"ggml-vocab-{name}.gguf"
     if not path.exists():
@@ -165,9 +164,7 @@ def test_says_what_the_gguf_package_says_of_real_files(name: str) -> None:
 
 @pytest.mark.parametrize("magic", ["GGUF", "PWRI"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_both_versions_and_magics_are_read(
-    write: Callable[[bytes], Path], version: int, magic: str
-) -> None:
+def test_both_versions_and_magics_are_read(write, version, magic):
     """Versions 2 and 3, dense and sparse, have one layout, and the file says which it is."""
     keys = (key("a", Type.UINT8, b"\7"),)
     content = build(keys, (tensor(),), bytes(range(32)), magic.encode(), version)
@@ -178,9 +175,7 @@ def test_both_versions_and_magics_are_read(
 
 
 @given(st.binary(max_size=30))
-def test_bytes_that_are_no_text_survive(
-    tmp_path_factory: pytest.TempPathFactory, raw: bytes
-) -> None:
+def test_bytes_that_are_no_text_survive(tmp_path_factory, raw):
     """A token of any bytes comes back as exactly these bytes."""
     path = tmp_path_factory.getbasetemp() / "token.gguf"
     path.write_bytes(build((key("tokens", Type.ARRAY, array(Type.STRING, 2, text(raw) * 2)),)))
@@ -188,7 +183,7 @@ def test_bytes_that_are_no_text_survive(
         assert [t.encode("utf-8", "surrogateescape") for t in file.metadata["tokens"]] == [raw, raw]
 
 
-def test_empty_tensors_and_arrays_are_read(write: Callable[[bytes], Path]) -> None:
+def test_empty_tensors_and_arrays_are_read(write):
     """Nothing at all is a legal amount of elements, rows and file contents."""
     keys = tuple(key(f"a{kind}", Type.ARRAY, array(kind, 0)) for kind in VALUES)
     tensors = (tensor(ne=(32, 0), kind=TensorType.Q4_0), tensor("v", (0, 3)))
@@ -199,7 +194,7 @@ def test_empty_tensors_and_arrays_are_read(write: Callable[[bytes], Path]) -> No
         assert (file.metadata, file.tensors) == ({}, {})
 
 
-def test_tensors_are_read_only_views(write: Callable[[bytes], Path]) -> None:
+def test_tensors_are_read_only_views(write):
     """A tensor cannot be written to, and what it shows is the file and not a copy of it."""
     path = write(build(tensors=(tensor(),)))
     file = GGUFFile(path)
@@ -212,7 +207,7 @@ def test_tensors_are_read_only_views(write: Callable[[bytes], Path]) -> None:
     assert view[0] == 42
 
 
-def test_closing_releases_the_file(write: Callable[[bytes], Path]) -> None:
+def test_closing_releases_the_file(write):
     """After close no tensor is handed out, and those that were stay readable until dropped."""
     path = write(build(tensors=(tensor(),), data=bytes([5] * 32)))
     with GGUFFile(path) as file:
@@ -364,7 +359,7 @@ FAULTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_is_refused_in_one_line(write: Callable[[bytes], Path], fault: str) -> None:
+def test_every_fault_is_refused_in_one_line(write, fault):
     """A bad file is refused in one plain line naming the file, the place and the fault."""
     content, words = FAULTS[fault]
     path = write(content)
@@ -375,7 +370,7 @@ def test_every_fault_is_refused_in_one_line(write: Callable[[bytes], Path], faul
         assert word in line
 
 
-def test_every_truncation_is_refused(tmp_path: Path, write: Callable[[bytes], Path]) -> None:
+def test_every_truncation_is_refused(tmp_path, write):
     """A file cut at any byte before the end of its last tensor is refused, in one line."""
     write_with_package(tmp_path / "whole.gguf")
     whole = (tmp_path / "whole.gguf").read_bytes()
@@ -386,7 +381,7 @@ def test_every_truncation_is_refused(tmp_path: Path, write: Callable[[bytes], Pa
     GGUFFile(write(whole[:end])).close()
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     """A missing file, a folder and a pipe are refused in one line, without waiting for anyone."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -396,7 +391,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert refusal(pipe) == f"{pipe}: this is not a file"
 
 
-def test_unreadable_file_is_refused(write: Callable[[bytes], Path]) -> None:
+def test_unreadable_file_is_refused(write):
     """A file without permission to read is refused in one line."""
     path = write(GOOD)
     path.chmod(0)
@@ -405,7 +400,7 @@ def test_unreadable_file_is_refused(write: Callable[[bytes], Path]) -> None:
     assert refusal(path) == f"{path}: cannot be read: permission denied"
 
 
-def test_names_cannot_break_the_line(tmp_path: Path) -> None:
+def test_names_cannot_break_the_line(tmp_path):
     """Line breaks and endless names, in a path or in a file, stay within one short line."""
     path = tmp_path / "two\nlines.gguf"
     path.write_bytes(build((key("k\n" + "x" * 9999, Type.BOOL, b"\7"),)))
@@ -488,14 +483,14 @@ def touch(path: Path) -> str | None:
 
 
 @pytest.fixture(name="traced")
-def _traced() -> Iterator[None]:
+def _traced():
     tracemalloc.start()
     yield
     tracemalloc.stop()
 
 
 @pytest.mark.usefixtures("traced")
-def test_spoilt_files_do_no_harm(write: Callable[[bytes], Path]) -> None:
+def test_spoilt_files_do_no_harm(write):
     """A spoilt file is refused in one line or read, soon, and in memory in line with its size."""
     seeds = seeds_of_mutants()
     read = 0

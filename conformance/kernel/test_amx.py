@@ -16,8 +16,9 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.amx import by_tiles, operands
 from conformance.support.elsewhere import python_for
-from kernels.cpu import amx
-from kernels.cpu.amx import (
+from conformance.support.special_numbers import flush, same_numbers
+from kernels.cpu.isa import amx
+from kernels.cpu.isa.amx import (
     AMX,
     EMULATED,
     FULL,
@@ -35,13 +36,9 @@ from kernels.cpu.amx import (
 )
 from reference.op import Array
 
+pytestmark = [] if request() else pytest.mark.exhaustive
 SIZES = [(1, 1, 1), (2, 3, 5), (5, 16, 1), (16, 1, 7), (7, 15, 16), (16, 16, 16)]
 X86 = llvm.get_process_triple().startswith("x86_64")
-
-
-def flush(x: Array) -> Array:
-    """Subnormal numbers as zeros of their sign."""
-    return np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x)
 
 
 def bf16_product(a: Array, b: Array, c: Array) -> Array:
@@ -55,17 +52,10 @@ def bf16_product(a: Array, b: Array, c: Array) -> Array:
         return flush(flush(c) + flush(chains[0] + chains[1]))
 
 
-def same_numbers(got: Array, want: Array) -> None:
-    """Equal bits, except that any NaN is as good as another."""
-    number = ~np.isnan(want)
-    assert_array_equal(np.isnan(got), ~number)
-    assert_array_equal(got[number].view(np.uint32), want[number].view(np.uint32))
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("kind", "operation"), [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8)])
-def test_emulated_products_of_bytes_are_exact(kind: str, operation: Any, size: Any, seed: int):
+def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
     """Modulo 2^32, for random and for the largest products, and nothing beside c is written."""
     a, b, c = operands(kind, *size, seed)
     want = (c + a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
@@ -74,7 +64,7 @@ def test_emulated_products_of_bytes_are_exact(kind: str, operation: Any, size: A
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_emulated_products_of_bfloat16_round_as_the_manual_says(size: Any, seed: int):
+def test_emulated_products_of_bfloat16_round_as_the_manual_says(size, seed):
     """Bit for bit, among infinities, NaN and subnormal numbers too (from seed 1 on)."""
     a, b, c = operands("bf16", *size, seed)
     same_numbers(by_tiles(EMULATED, tile_dot_bf16, a, b, c), bf16_product(a, b, c))
@@ -93,7 +83,7 @@ LEAST = 2.0**-126  # the smallest normal number
         pytest.param([1.5 * LEAST, 0, 0, 0], -LEAST, 0, id="the result"),
     ],
 )
-def test_every_step_of_a_bfloat16_product_flushes(products: list[float], c: float, want: float):
+def test_every_step_of_a_bfloat16_product_flushes(products, c, want):
     """A subnormal number met on the way counts as zero, wherever that is."""
     half = np.float32(2.0**-63)
     a, b = np.float32([products]) * (1 / half), np.full((4, 1), half)
@@ -176,7 +166,7 @@ def multiply_all(config, early, late, out):
         pytest.param(tile_config((16, 64), (16, 64)), False, False, id="no third tile"),
     ],
 )
-def test_where_the_hardware_would_fault_nothing_is_stored(config: Array, early: bool, late: bool):
+def test_where_the_hardware_would_fault_nothing_is_stored(config, early, late):
     """So an emulated kernel that would crash leaves its output as it was, and is seen."""
     out = np.full((16, 16), 77, np.int32)
     multiply_all(FULL, False, False, out)
@@ -218,7 +208,7 @@ def test_wrong_shapes_are_refused():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has to be asked")
-def test_permission_is_what_linux_says(monkeypatch: pytest.MonkeyPatch):
+def test_permission_is_what_linux_says(monkeypatch):
     """Asked where the CPU is said to have tiles, it agrees with the flags it lists."""
     flags = Path("/proc/cpuinfo").read_text()
     monkeypatch.setattr(amx, "cpu_features", lambda: frozenset({"amx-tile"}))
@@ -236,9 +226,7 @@ def test_permission_is_what_linux_says(monkeypatch: pytest.MonkeyPatch):
         ("aarch64", amx.FEATURES, False),
     ],
 )
-def test_permission_is_for_tiles(
-    machine: str, features: frozenset[str], asks: bool, granted: bool, monkeypatch: Any
-):
+def test_permission_is_for_tiles(machine, features, asks, granted, monkeypatch):
     """Linux is asked for them where a CPU has any, whatever they multiply, and nowhere else."""
     calls: list[list[int]] = []
 
@@ -260,7 +248,7 @@ def test_permission_is_for_tiles(
     [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8), ("bf16", tile_dot_bf16)],
     ids=["i8", "u8", "bf16"],
 )
-def test_the_hardware_does_what_the_emulation_does(kind: str, operation: Any):
+def test_the_hardware_does_what_the_emulation_does(kind, operation):
     """Bit for bit, but for a NaN's payload."""
     for size, seed in itertools.product(SIZES, range(4)):
         a, b, c = operands(kind, *size, seed)
@@ -273,7 +261,7 @@ def test_the_hardware_does_what_the_emulation_does(kind: str, operation: Any):
 
 ASSEMBLY = """
 from conformance.support.amx import product
-from kernels.cpu.amx import AMX, tile_dot_bf16, tile_dot_i8, tile_dot_u8_i8
+from kernels.cpu.isa.amx import AMX, tile_dot_bf16, tile_dot_i8, tile_dot_u8_i8
 for operation in (tile_dot_i8, tile_dot_u8_i8, tile_dot_bf16):
     kernel = product(AMX, operation)
     kernel.compile("void(u1[::1], i1[:,::1], i8, i1[:,::1], i8, i4[:,::1], i8)")

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from conformance.support.rooms import Copy
-from kernels.cpu.closures import identity
+from kernels.cpu.runtime.closures import identity
 
 COMPILE = "import sys; from kernels.table import find\nfind(sys.argv[1]).share.compile()"
 TRY = """

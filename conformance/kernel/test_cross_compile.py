@@ -10,6 +10,7 @@ import pytest
 
 from conformance.support.elsewhere import assembly, called, python_for
 
+pytestmark = pytest.mark.exhaustive
 AARCH64 = "aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod,+fullfp16,+lse"
 X86_64 = "x86_64-unknown-linux-gnu", "x86-64"
 KERNELS = [
@@ -40,7 +41,7 @@ JITCodeLibrary._finalize_specific = lambda library: None
 JITCodeLibrary.get_pointer_to_function = lambda library, name: 0
 JITCPUCodegen.set_env = lambda *_: None
 
-from kernels.cpu.object_code import optimised
+from kernels.cpu.runtime.object_code import optimised
 from kernels.table import find
 found = {
     name: [str(optimised(share.function)) for share in find(name).shares] for name in sys.argv[2:]
@@ -50,7 +51,7 @@ json.dump(found, sys.stdout)
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def code(tmp_path_factory):
     """The shares of these kernels, as optimised LLVM IR for aarch64."""
     triple, cpu, features = AARCH64
     cache = tmp_path_factory.mktemp("cache")
@@ -59,7 +60,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_for_every_cpu_compile_for_aarch64(code: dict[str, list[str]], name: str):
+def test_kernels_for_every_cpu_compile_for_aarch64(code, name):
     """None calls an instruction of x86 or a conversion routine; linear multiplies in NEON.
 
     A compiler's own routines begin with two underscores, e.g. __extendhfsf2 for float16; libm's
@@ -92,41 +93,3 @@ def test_a_missing_conversion_would_be_seen():
     assert "__extendhftf2" in called(assembly(widening("fp128"), *AARCH64))
     assert not called(assembly(widening("float"), *AARCH64))
     assert "\tfcvtl\tv" in assembly(widening("float"), *AARCH64)
-
-
-DOT = """
-declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
-define i32 @dot(<16 x i8> %a, <16 x i8> %b) {
-  %x = sext <16 x i8> %a to <16 x i32>
-  %y = sext <16 x i8> %b to <16 x i32>
-  %products = mul <16 x i32> %x, %y
-  %sum = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %products)
-  ret i32 %sum
-}
-"""
-DOT4 = """
-declare <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)
-define <4 x i32> @dot4(<4 x i32> %sums, <16 x i8> %a, <16 x i8> %b) {
-  %r = call <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32> %sums, <16 x i8> %a,
-                                                          <16 x i8> %b)
-  ret <4 x i32> %r
-}
-"""
-
-
-def instructions(text: str) -> list[str]:
-    lines = [line.split()[0] for line in text.splitlines() if line.startswith("\t")]
-    return [word for word in lines if not word.startswith(".")]
-
-
-def test_what_becomes_sdot():
-    """A dot of whole vectors, in portable IR, and the intrinsic of four bytes a lane.
-
-    Four bytes a lane in portable IR do not (seen with LLVM 22): shuffles of every fourth byte
-    become a long chain of moves. `llvm.vector.partial.reduce.add` does, but which products meet in
-    a lane is not defined: without i8mm, unsigned by signed bytes meet otherwise. So a variant for
-    aarch64 with a row a lane needs the intrinsic, as x86 has its own.
-    """
-    assert "sdot" in instructions(assembly(DOT, *AARCH64))
-    assert instructions(assembly(DOT4, *AARCH64))[0] == "sdot"
-    assert "sdot" not in instructions(assembly(DOT, AARCH64[0], "generic"))

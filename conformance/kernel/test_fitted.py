@@ -25,7 +25,7 @@ def decoded(name: str, x: Array, columns: Array) -> Array:
     return FORMATS[name].dequantise(FORMATS[name].quantise_weighted(x, columns))
 
 
-def test_errors_are_kept_of_these_formats_and_sets() -> None:
+def test_errors_are_kept_of_these_formats_and_sets():
     assert set(THEIRS) == set(FITTED), goldens.MAKE
     for name, kept in THEIRS.items():
         assert set(kept["weighed"]) == set(SETS), goldens.MAKE
@@ -33,7 +33,7 @@ def test_errors_are_kept_of_these_formats_and_sets() -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_errors_are_no_larger_than_those_of_llama_cpp(name: str) -> None:
+def test_errors_are_no_larger_than_those_of_llama_cpp(name):
     """By the squares of elements, which a fit that knows no better takes for what matters."""
     for key, x in SETS.items():
         ours = error(name, FORMATS[name].quantise(x), x, x.astype(np.float64) ** 2)
@@ -41,7 +41,7 @@ def test_errors_are_no_larger_than_those_of_llama_cpp(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name: str) -> None:
+def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name):
     """By the importance of columns that both were given."""
     for key, x in SETS.items():
         data = FORMATS[name].quantise_weighted(x, importance(x))
@@ -51,7 +51,7 @@ def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name: str) -> None
 
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.parametrize("key", SETS)
-def test_importance_pays(name: str, key: str) -> None:
+def test_importance_pays(name, key):
     """Under the weights that importance gives, the error is less than without, in sum."""
     x = SETS[key]
     columns = importance(x)
@@ -63,7 +63,7 @@ def test_importance_pays(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_importance_has_no_unit(name: str) -> None:
+def test_importance_has_no_unit(name):
     """A power of two times all importance changes no byte."""
     for x in SETS.values():
         few, columns = x[:8], importance(x)
@@ -74,7 +74,7 @@ def test_importance_has_no_unit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_what_matters_nothing_moves_nothing(name: str) -> None:
+def test_what_matters_nothing_moves_nothing(name):
     """A column of no importance counts by its size alone, and where it widens the range: within
     that, turned about, it leaves every other element where it was."""
     rng = np.random.default_rng(3)
@@ -91,7 +91,7 @@ def test_what_matters_nothing_moves_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_no_importance_at_all(name: str) -> None:
+def test_no_importance_at_all(name):
     """Where no column of a part matters, its elements are still numbers."""
     for x in SETS.values():
         columns = importance(x)

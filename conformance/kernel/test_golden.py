@@ -50,21 +50,21 @@ def test_kernels_give_the_golden_vectors(kernel):
 
 
 def test_the_index_knows_every_file_by_its_hash():
-    """Tables, files and hashes agree, and together they stay below a megabyte."""
+    """Tables, files and hashes agree, and together they stay below a megabyte and a half."""
     index = golden.index()
     files = {path.stem: path for path in golden.FOLDER.glob("*.npz")}
     assert set(index) == set(files) == set(OPS), "run: python -m data.golden.make"
     for op, path in files.items():
         assert golden.sha256(path) == index[op]["sha256"], f"{path.name} is not what was made"
         assert len(index[op]["cases"]) == len(list(golden.cases(op)))
-    assert sum(path.stat().st_size for path in files.values()) < 2**20
+    assert sum(path.stat().st_size for path in files.values()) < 3 * 2**19
 
 
 def test_making_them_again_gives_the_same_bytes(tmp_path):
     """Two runs of the one command write identical files."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        make.main(tmp_path / folder)
+        make.main(folder=tmp_path / folder)
     for first in sorted((tmp_path / "a").iterdir()):
         assert first.read_bytes() == (tmp_path / "b" / first.name).read_bytes()
 

@@ -134,7 +134,7 @@ def test_costs_grow_with_the_work(op):
 
 def test_replay_commands_name_the_whole_case():
     """The printed command holds variant, format, every size, values and seed."""
-    kernel = Kernel("linear", "scalar", None, "Q4_0")  # type: ignore[arg-type]
+    kernel = Kernel("linear", "scalar", None, "Q4_0")
     case = OPS["linear"].case({"tokens": 2, "hidden": 64, "out": 5}, "spiky", 7, "Q4_0")
     assert replay(kernel.name, case) == (
         "assay op linear --variant scalar --format Q4_0 --shape tokens=2,hidden=64,out=5"

@@ -1,7 +1,6 @@
 """Formulas on vectors of floats: every operator, lane by lane, against NumPy."""
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ from numba import njit
 from numpy.testing import assert_array_equal
 
 from conformance.support.special_numbers import SPECIAL, Array, numbers, same_numbers
-from kernels.cpu.lanes import alike, both, fabs, rint, root, where, within
-from kernels.cpu.simd import f32x16, load, store
+from kernels.cpu.isa.lanes import alike, both, fabs, rint, root, where, within
+from kernels.cpu.isa.simd import f32x16, load, store
 
 HALVES = np.arange(-40, 40, dtype=np.float32) / 2
 EDGES = np.float32([2**22 + 0.5, 2**23 - 0.5, 2**23 + 1, 2**31, -(2**31), 0.49999997, -0.5])
@@ -53,7 +52,7 @@ COMPARISONS = [operator.lt, operator.gt, operator.eq]
 
 
 @pytest.mark.parametrize("symbol", ARITHMETIC)
-def test_operators(symbol: Callable[..., Any]) -> None:
+def test_operators(symbol):
     """Of two vectors, and of a vector and a number on either side: one rounding each."""
     a, b = pairs(1)
     right, left = (njit(lambda v: symbol(v, SCALAR)), njit(lambda v: symbol(SCALAR, v)))
@@ -63,7 +62,7 @@ def test_operators(symbol: Callable[..., Any]) -> None:
         same_numbers(swept(left, a), symbol(SCALAR, a))
 
 
-def test_nothing_is_contracted() -> None:
+def test_nothing_is_contracted():
     """a * b + c rounds twice, where one rounding would tell."""
     a, b = (np.random.default_rng(s).random(1600, np.float32) for s in (1, 2))
     found = swept(njit(lambda v, w: v * w + v), a, b)
@@ -73,7 +72,7 @@ def test_nothing_is_contracted() -> None:
 
 
 @pytest.mark.parametrize("symbol", COMPARISONS)
-def test_comparisons_choose(symbol: Callable[..., Any]) -> None:
+def test_comparisons_choose(symbol):
     """`where` takes the first where it holds, and the second elsewhere: beside NaN, too."""
     a, b = pairs(3)
 
@@ -87,7 +86,7 @@ def test_comparisons_choose(symbol: Callable[..., Any]) -> None:
     same_numbers(swept(njit(choose_by_number), a), np.where(symbol(a, SCALAR), SCALAR, a))
 
 
-def test_both_conditions() -> None:
+def test_both_conditions():
     a, b = pairs(5)
     zero, one = np.float32(0), np.float32(1)
 
@@ -100,7 +99,7 @@ def test_both_conditions() -> None:
 @pytest.mark.parametrize(
     ("operation", "meaning"), [(rint, np.rint), (fabs, np.abs), (root, np.sqrt)]
 )
-def test_functions(operation: Any, meaning: Callable[..., Array]) -> None:
+def test_functions(operation, meaning):
     """rint takes the even one of two as near; the root is rounded once."""
     values = np.concatenate([numbers(7), SPECIAL, HALVES, EDGES])
     values = np.resize(values, -(-len(values) // 16) * 16).astype(np.float32)
@@ -108,7 +107,7 @@ def test_functions(operation: Any, meaning: Callable[..., Array]) -> None:
         same_numbers(swept(njit(lambda v: operation(v)), values), meaning(values))
 
 
-def test_within() -> None:
+def test_within():
     """The nearest of a range, its ends among it; a NaN becomes the lower end."""
     a, _ = pairs(9)
     low, high = np.float32(-2), np.float32(7)

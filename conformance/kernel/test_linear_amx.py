@@ -3,7 +3,6 @@
 import itertools
 import re
 from dataclasses import replace
-from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,7 +14,7 @@ from conformance.support.elsewhere import called, python_for
 from conformance.support.here import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu import attention_amx, linear_amx, linear_amx_bf16
-from kernels.cpu.share import pack_words
+from kernels.cpu.runtime.share import pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
 from kernels.kernel import Kernel
@@ -27,6 +26,7 @@ from reference.formats import FORMATS
 # One of each kind of layout, since each takes long to compile; all of them in deep runs, and few
 # where the CPU has tiles and the same kernels are tried on those.
 TILES_HERE = not find("linear/cpu/amx/Q8_0").missing()
+pytestmark = [] if TILES_HERE else pytest.mark.exhaustive
 LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
 INT8 = [
     replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
@@ -52,7 +52,7 @@ each_kernel = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("kernel", [*INT8, *BF16, *ATTENTION], ids=lambda k: k.name)
-def test_no_case_is_beyond_the_bound(kernel: Kernel):
+def test_no_case_is_beyond_the_bound(kernel):
     """All that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
     op = kernel.spec
     costs = [(case, op.cost(case.shape, case.format)) for case in op.quick_cases(kernel.format)]
@@ -75,7 +75,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.format)
-def test_bits_are_those_of_vectors(kernel: Kernel, shape: Any):
+def test_bits_are_those_of_vectors(kernel, shape):
     """With the best variant of vectors that this machine has."""
     alike = ("linear", kernel.format, "int8")
     vectors = next(
@@ -88,7 +88,7 @@ def test_bits_are_those_of_vectors(kernel: Kernel, shape: Any):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @each_kernel
-def test_a_batch_is_its_tokens_one_by_one(kernel: Kernel, shape: Any):
+def test_a_batch_is_its_tokens_one_by_one(kernel, shape):
     """Wherever the panel is cut, each token gets the same bits."""
     inputs = inputs_of(kernel, **shape)
     together = run(kernel, **inputs)
@@ -99,7 +99,7 @@ def test_a_batch_is_its_tokens_one_by_one(kernel: Kernel, shape: Any):
 
 
 @pytest.mark.parametrize("kernel", ATTENTION, ids=lambda k: k.format)
-def test_attention_on_tiles_keeps_its_laws(kernel: Kernel):
+def test_attention_on_tiles_keeps_its_laws(kernel):
     """A token's and a head's bits are the same in any company, wherever cells lie."""
     for law in laws_of(kernel):
         verdict = held(kernel, law, kernel.spec.case({"head_dim": 64}, format=kernel.format))
@@ -107,7 +107,7 @@ def test_attention_on_tiles_keeps_its_laws(kernel: Kernel):
 
 
 @pytest.mark.parametrize("what", [np.inf, -np.inf, np.nan])
-def test_values_that_are_not_finite_reach_who_sees_them(what: float):
+def test_values_that_are_not_finite_reach_who_sees_them(what):
     """Of a prompt the tokens from a cell's on give what is not finite; to the others a weight of
     zero hides it."""
     (kernel,) = (k for k in ATTENTION if k.format == "F16")
@@ -122,7 +122,7 @@ def test_values_that_are_not_finite_reach_who_sees_them(what: float):
 
 @pytest.mark.parametrize("hidden", [1, 31, 32, 33, 65])
 @pytest.mark.parametrize("kernel", FLOATS, ids=lambda k: k.format)
-def test_elements_beyond_hidden_are_nothing(kernel: Kernel, hidden: int):
+def test_elements_beyond_hidden_are_nothing(kernel, hidden):
     """A row that ends inside a tile is as good as one with zeros up to its end."""
     layout, inputs = FORMATS[kernel.format], inputs_of(kernel, tokens=5, hidden=hidden, out=17)
     wide = -hidden % 32
@@ -132,7 +132,7 @@ def test_elements_beyond_hidden_are_nothing(kernel: Kernel, hidden: int):
 
 
 @each_kernel
-def test_nothing_beyond_the_packed_weight_is_read(kernel: Kernel):
+def test_nothing_beyond_the_packed_weight_is_read(kernel):
     """Its last byte may be the last there is."""
     for tokens, out in itertools.product((1, ALONE + 1), (1, 16, 17)):
         inputs = inputs_of(kernel, tokens=tokens, hidden=96, out=out)  # a multiple of its block
@@ -150,20 +150,20 @@ def test_nothing_beyond_the_packed_weight_is_read(kernel: Kernel):
         assert np.isfinite(values["out"]).all()
 
 
-def test_a_process_without_permission_lacks_amx(monkeypatch: pytest.MonkeyPatch):
+def test_a_process_without_permission_lacks_amx(monkeypatch):
     """A kernel may run where its features are, and where the system lets tiles be used."""
     kernel = Kernel("linear", "amx", linear_amx.SHARES["Q8_0"], "Q8_0", requires=AMX_INT8)
     monkeypatch.setattr("kernels.kernel.cpu_features", lambda: AMX_INT8 - {"amx-tile"})
     assert kernel.missing() == ["amx-tile"]
     monkeypatch.setattr("kernels.kernel.cpu_features", lambda: AMX_INT8 | AMX_BF16)
     for granted, missing in ((True, []), (False, ["the system's permission to use amx-tile"])):
-        monkeypatch.setattr("kernels.cpu.amx.request", lambda granted=granted: granted)
+        monkeypatch.setattr("kernels.cpu.isa.amx.request", lambda granted=granted: granted)
         assert kernel.missing() == missing
 
 
 ASSEMBLY = """
 from kernels.cpu import linear_amx, linear_amx_bf16
-from kernels.cpu.object_code import assembly
+from kernels.cpu.runtime.object_code import assembly
 for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32", "Q4_0"))):
     print(assembly(share.function))
 """
@@ -198,7 +198,7 @@ def innermost(text: str, word: str) -> list[list[str]]:
 
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
-def test_inner_loops_are_tiles(tmp_path: Any):
+def test_inner_loops_are_tiles(tmp_path):
     """For a CPU with AMX, whatever this one has.
 
     Four blocks of bytes take three vector instructions for each of sixteen tokens, and fewer moves

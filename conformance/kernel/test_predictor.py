@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
 
 from conformance.support.here import HERE, run
 from kernels.call import AnyKernel
@@ -71,35 +70,3 @@ def test_three_kernels_are_the_predictor(formats, target, seed, tokens, neurons)
     inputs = some(formats, seed, tokens, neurons)
     logits, limit = by_kernels(target, inputs)
     assert (np.abs(logits - predictor(**inputs)) <= limit).all()
-
-
-@every_pair
-def test_only_close_decisions_may_differ(formats, target):
-    """Neurons whose logit is farther from the threshold than rounding can tell are decided as the
-    formula decides them, and there are such."""
-    inputs = some(formats, 7, 9, 300)
-    logits, limit = by_kernels(target, inputs)
-    exact = predictor(**inputs)
-    threshold = float(np.median(exact))
-    mask = run(serving("threshold_mask", target), logits=logits, threshold=threshold)
-    far = np.abs(exact - threshold) > limit
-    assert far.any()
-    assert_array_equal(mask[far], exact[far] >= threshold)
-
-
-@every_pair
-def test_nothing_in_gives_nothing_out(formats, target):
-    """There are no biases: zeros give logits of zero, which a threshold of zero leaves active."""
-    inputs = some(formats, 3, 2, 33)
-    logits, _ = by_kernels(target, {**inputs, "p": np.zeros_like(inputs["p"])})
-    assert_array_equal(logits, 0)
-    assert run(serving("threshold_mask", target), logits=logits, threshold=0.0).all()
-
-
-@every_pair
-def test_hidden_units_below_zero_say_nothing(formats, target):
-    """Rows of fc2 meet relu's output: where fc1 gives nothing above zero, all logits are zero."""
-    inputs = some(formats, 3, 2, 33)
-    ones, signs = np.ones((2, 96), np.float32), np.full((64, 96), -1.0, np.float32)
-    silent = {**inputs, "p": ones, "fc1": FORMATS[formats[0]].quantise(signs)}
-    assert_array_equal(by_kernels(target, silent)[0], 0)

@@ -116,3 +116,8 @@ def test_alibi_slopes_of_the_paper():
 def test_alibi_slopes_of_one_head():
     """A single head has the slope 2^-8."""
     assert_array_equal(alibi_slopes(1), np.array([2.0**-8]))
+
+
+def test_alibi_slopes_of_another_bias():
+    """MPT may name the exponent of the least slope."""
+    assert_allclose(alibi_slopes(6, 4.0), 2.0 ** -np.array([1, 2, 3, 4, 0.5, 1.5]), rtol=1e-15)

@@ -1,8 +1,5 @@
 """The vectors that kernels are written in: each intrinsic against NumPy."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from llvmlite import ir
@@ -11,8 +8,8 @@ from numba.extending import intrinsic
 from numpy.testing import assert_array_equal
 
 from conformance.support.special_numbers import Array, numbers, same_numbers
-from kernels.cpu import simd
-from kernels.cpu.simd import (
+from kernels.cpu.isa import simd
+from kernels.cpu.isa.simd import (
     Vector,
     bf16x16,
     bf16x32,
@@ -37,7 +34,17 @@ from kernels.cpu.simd import (
     sum_lanes,
     zero,
 )
-from kernels.cpu.simd_exp import exp
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_shuffle import (
+    first_lanes,
+    fma_rows,
+    gather_quarters,
+    load_rows,
+    stack,
+    store_rows,
+    transpose_quarters,
+)
+from kernels.cpu.isa.tiles import zeros
 from kernels.provenance import cpu_features
 from reference.formats.floats import encode_bf16
 
@@ -70,7 +77,7 @@ def converted(source: Vector, target: Vector, values: Array, dtype: type) -> Arr
     ],
     ids=["add", "sub", "mul", "div", "maximum"],
 )
-def test_binary_operations_are_ieee_float32(operation: Any, meaning: Callable[..., Array]):
+def test_binary_operations_are_ieee_float32(operation, meaning):
     """Each lane is what NumPy's float32 gives; maximum of a NaN is its second argument."""
 
     @njit
@@ -105,15 +112,11 @@ def test_fma_rounds_once_where_the_machine_can():
         assert_array_equal(out, once)
 
 
-@pytest.mark.parametrize(
-    ("source", "view"),
-    [(f16x32, np.float16), (f16x16, np.float16)],
-    ids=["f16x32", "f16x16"],
-)
-def test_every_float16_widens_exactly(source, view):
+@pytest.mark.parametrize(("source", "target"), [(f16x32, f32x32), (f16x16, f32x16)], ids=str)
+def test_every_float16_widens_exactly(source, target):
     """All 65536 patterns become the float32 of the same value."""
-    out = converted(source, f32x16 if source.lanes == 16 else f32x32, ALL_16_BITS, np.float32)
-    same_numbers(out, ALL_16_BITS.view(view).astype(np.float32))
+    out = converted(source, target, ALL_16_BITS, np.float32)
+    same_numbers(out, ALL_16_BITS.view(np.float16).astype(np.float32))
 
 
 def test_every_float16_widens_exactly_by_integer_arithmetic():
@@ -307,3 +310,76 @@ def test_unknown_conversions_are_refused():
     assert ir.VectorType(ir.FloatType(), 16) == f32x16.ir
     with pytest.raises(Exception, match="no conversion from i8x32"):
         converted(i8x32, f16x32, np.zeros(32, np.int8), np.uint16)
+
+
+# Vectors by the dozen
+
+
+@pytest.mark.parametrize(
+    ("operation", "axes"), [(transpose_quarters, (2, 1, 0)), (gather_quarters, (1, 0, 2))]
+)
+def test_four_vectors_become_others_by_quarters(operation, axes):
+    """Transposed, vector i has columns i, 4 + i, 8 + i and 12 + i of four rows; gathered, quarter i
+    of each; NaN and all."""
+
+    @njit
+    def moved(matrix, out):
+        a, b, c, d = load_rows(zeros(f32x16, 4), matrix, 0, 16)
+        store_rows(out, 0, 16, operation(a, b, c, d))
+
+    matrix, out = np.arange(64, dtype=np.float32), np.empty(64, np.float32)
+    matrix[27] = np.nan
+    moved(matrix, out)
+    assert_array_equal(out.reshape(4, 4, 4), matrix.reshape(4, 4, 4).transpose(axes))
+
+
+@njit
+def outer(a, b, stride, out):
+    sums = load_rows(zeros(f32x16, 3), out, 2, 40)
+    store_rows(out, 2, 40, fma_rows(sums, load(f32x16, a, 1), b, 1, stride))
+
+
+@pytest.mark.parametrize("stride", [1, 7])
+def test_rows_are_loaded_added_to_and_stored(stride):
+    """load_rows, fma_rows and store_rows touch just their rows, at any stride."""
+    rng = np.random.default_rng(stride)
+    a, b = rng.integers(-9, 9, 17).astype(np.float32), rng.integers(-9, 9, 16).astype(np.float32)
+    before = rng.integers(-9, 9, (3, 40)).astype(np.float32)
+    out = before.copy()
+    outer(a, b, stride, out.reshape(-1))
+    before[:, 2:18] += np.outer(b[1 : 2 + 2 * stride : stride], a[1:])
+    assert_array_equal(out, before)
+
+
+@njit
+def sums_by_way_of_the_stack(x):
+    small, large = stack(np.int32, 3), stack(np.float32, 1000)
+    for i in range(3):
+        small[i] = i
+    for i in range(1000):
+        large[i] = x[i]
+    total = np.float32(0)
+    for i in range(1000):
+        total += large[999 - i]
+    addresses = small.ctypes.data % 64 + large.ctypes.data % 64
+    return total, small[0] + 10 * small[1] + 100 * small[2], addresses, len(large)
+
+
+def test_the_stack_holds_arrays():
+    """They keep what is written, do not overlap, and begin on a cache line."""
+    x = np.arange(1000, dtype=np.float32)
+    assert sums_by_way_of_the_stack(x) == (x.sum(), 210, 0, 1000)
+
+
+@njit
+def first_of(a, b, count, out):
+    store(out, 0, first_lanes(load(f32x16, a, 0), count, load(f32x16, b, 0)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 99])
+def test_first_lanes_are_kept(count):
+    """Lanes below the count come from one vector, the rest from the other, NaN too."""
+    a, b = np.arange(16, dtype=np.float32), np.full(16, np.nan, np.float32)
+    out = np.empty(16, np.float32)
+    first_of(a, b, count, out)
+    assert_array_equal(out, np.where(np.arange(16) < count, a, b))

@@ -9,14 +9,9 @@ from numba import njit
 from numpy.testing import assert_array_equal
 
 from conformance.support.elsewhere import python_for
-from kernels.cpu.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
-from kernels.cpu.simd_x86 import (
-    dot2,
-    dot4,
-    dot4_of_signed,
-    dot4_of_small,
-    to_unsigned,
-)
+from conformance.support.special_numbers import flush, same_numbers
+from kernels.cpu.isa.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
+from kernels.cpu.isa.simd_x86 import dot2, dot4, dot4_of_signed, dot4_of_small, to_unsigned
 from kernels.provenance import cpu_features
 from reference.formats.floats import decode_bf16, encode_bf16
 
@@ -73,7 +68,7 @@ def bytes_between(low: int, high: int, count: int, dtype: type) -> Array:
         pytest.param(dot4_of_small, 8, 128, id="small", marks=needs({"avx2"})),
     ],
 )
-def test_dots_of_four_bytes_are_exact(operation: Any, lanes: int, largest: int):
+def test_dots_of_four_bytes_are_exact(operation, lanes, largest):
     """For every byte the operation allows, the ends of its range most of all; sums wrap around."""
     unsigned = bytes_between(0, largest, 4 * 4096, np.uint8)
     signed = bytes_between(-128, 127, 4 * 4096, np.int8)
@@ -84,8 +79,8 @@ def test_dots_of_four_bytes_are_exact(operation: Any, lanes: int, largest: int):
 
 DOT4 = """
 from numba import njit
-from kernels.cpu.simd import i8x32, i32x8, load, store
-from kernels.cpu.simd_x86 import dot4
+from kernels.cpu.isa.simd import i8x32, i32x8, load, store
+from kernels.cpu.isa.simd_x86 import dot4
 
 @njit("void(i4[::1], u1[::1], i1[::1])")
 def add(sums, unsigned, signed):
@@ -103,7 +98,7 @@ def test_dot4_needs_no_avx512():
 
 @needs({"avx2"})
 @pytest.mark.parametrize(("signed", "pair"), [(-128, -32768), (127, 32767)])
-def test_small_dots_saturate_beyond_their_precondition(signed: int, pair: int):
+def test_small_dots_saturate_beyond_their_precondition(signed, pair):
     """Why unsigned bytes must be small: a pair of larger ones stops at the ends of int16."""
     x = np.full(32, signed, np.int8)
     for unsigned, exact in ((128, True), (131, False)):
@@ -134,11 +129,6 @@ def test_bytes_become_unsigned():
     assert_array_equal(out, np.arange(256))
 
 
-def flush(x: Array) -> Array:
-    """Subnormal numbers as zeros of their sign."""
-    return np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x)
-
-
 def bf16_numbers(seed: int, count: int, exponents: int) -> Array:
     """bfloat16 of about 2^-exponents to 2^exponents, and one in 16 any pattern there is."""
     rng = np.random.default_rng(seed)
@@ -151,7 +141,7 @@ def bf16_numbers(seed: int, count: int, exponents: int) -> Array:
 
 @needs({"avx512bf16"})
 @pytest.mark.parametrize("exponents", [1, 10, 60, 126])
-def test_dots_of_two_bfloat16_round_odd_before_even(exponents: int):
+def test_dots_of_two_bfloat16_round_odd_before_even(exponents):
     """Two fused multiply-adds in a row, subnormal numbers as zero, in and out.
 
     A product is exact in float64 and its sum with a float32 rounds to float32 as if at once.
@@ -172,6 +162,4 @@ def test_dots_of_two_bfloat16_round_odd_before_even(exponents: int):
             want = flush((x * y + want).astype(np.float32))
     out = np.empty_like(sums)
     sweep(sums, a, b, out)
-    number = ~np.isnan(want)
-    assert_array_equal(np.isnan(out), ~number)
-    assert_array_equal(out[number].view(np.uint32), want[number].view(np.uint32))
+    same_numbers(out, want)

@@ -1,8 +1,5 @@
 """The engine over a model that spells."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from conformance.support.spelling import Spelling
@@ -10,17 +7,17 @@ from engine import Engine
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory):
     return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("generate") / "small.gguf")
 
 
 @pytest.fixture(scope="module")
-def shared(path: Path) -> Iterator[Engine]:
+def shared(path):
     with Engine.load(path, threads=2, context=64) as engine:
         yield engine
 
 
 @pytest.fixture
-def engine(shared: Engine) -> Engine:
+def engine(shared):
     shared.reset()
     return shared

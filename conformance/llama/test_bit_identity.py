@@ -4,12 +4,9 @@ Every weight format with both float formats of the cache, and head sizes that fl
 as well as those that fall to the scalar kernel; quantised caches with float and quantised weights.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, product
-from pathlib import Path
+from itertools import product
 
-import numpy as np
 import pytest
 
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
@@ -29,7 +26,6 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_wanted_rows,
 )
 from conformance.support.small_models import Small
-from conformance.support.steps import loaded
 
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 MIXES = {  # formats of one file, the second for what Q4_K_M has in Q6_K
@@ -49,9 +45,7 @@ ATTENTION = {16: "generic", 24: "scalar", 32: "generic"}
     ids=[f"{f} {MIXES.get(f, '')}, cache {kv}, heads of {d}" for f, kv, d in SUBJECTS],
     scope="module",
 )
-def subject(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Subject]:
+def subject(request, tmp_path_factory):
     weights, kv_format, head_dim = request.param
     small = Small(format=weights, head_dim=head_dim, seed=3)
     if weights in MIXES:
@@ -62,16 +56,3 @@ def subject(
     assert chosen == {ATTENTION[head_dim]}
     yield found
     found.model.close()
-
-
-@pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
-@pytest.mark.parametrize("tokens", [1, 5])
-def test_one_matrix_of_each_kind_in_one_model(format: str, tokens: int, tmp_path: Path) -> None:
-    """Weights of a quantised model with biases and tied embedding: chunks of any size agree."""
-    small = Small(format=format, biases=True, tied=True, kv_heads=4, seed=5)
-    with loaded(small.write(tmp_path / "small.gguf"), threads=2, context=32) as model:
-        text = np.random.default_rng(1).integers(0, small.vocab, 20).tolist()
-        whole = run(model, text)
-        model.cells.clear()
-        parts = [run(model, text[i : i + tokens], i) for i in range(0, 20, tokens)]
-        assert list(chain(*parts)) == whole

@@ -1,7 +1,5 @@
 """A completion: when it ends, and what is shown of it."""
 
-from pathlib import Path
-
 import pytest
 
 from conformance.support.small_models import Small
@@ -23,7 +21,7 @@ from engine.chat import ChatError
 # When it ends
 
 
-def test_end_of_text(engine: Engine) -> None:
+def test_end_of_text(engine):
     """EOS ends a completion unseen; ignore_eos never draws it; min_tokens puts it off."""
     likely = {"logit_bias": {EOS: 1000.0}, "max_tokens": 6}
     (piece,) = generate(engine, **likely)
@@ -36,7 +34,7 @@ def test_end_of_text(engine: Engine) -> None:
     assert [p.finish_reason for p in late] == [None] * 4 + ["stop"]
 
 
-def test_stop_tokens(engine: Engine) -> None:
+def test_stop_tokens(engine):
     """A stop token ends a completion, once it has min_tokens, and is shown if stop strings are."""
     ids = letters("abc")
     for include, shown in ((False, "ab"), (True, "abc")):
@@ -60,9 +58,7 @@ def test_stop_tokens(engine: Engine) -> None:
         ("h", False, "", "stop"),
     ],
 )
-def test_stop_strings(
-    engine: Engine, stop: str | list[str], include: bool, shown: str, reason: str
-) -> None:
+def test_stop_strings(engine, stop, include, shown, reason):
     """A stop string ends the text before it (or after), across tokens, and never shows in part."""
     ids = letters("hello stop world")
     pieces = say(engine, ids, stop=stop, include_stop_str_in_output=include)
@@ -75,7 +71,7 @@ def test_stop_strings(
 ROOM = 64  # cells of the engine
 
 
-def test_context_full(engine: Engine) -> None:
+def test_context_full(engine):
     """When the cells are used up a completion ends with "length", having used them all; its last
     token, too, has one piece."""
     prompt = engine.encode(TEXT)
@@ -87,7 +83,7 @@ def test_context_full(engine: Engine) -> None:
     assert (last.finish_reason, last.logprob < 0) == ("length", True)
 
 
-def test_context_full_of_several(engine: Engine) -> None:
+def test_context_full_of_several(engine):
     """Completions share the cells: all end with the round of tokens behind which there are too few,
     but for those that had ended."""
     prompt = engine.encode(TEXT)
@@ -106,9 +102,7 @@ HELD = {
 
 
 @pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
-def test_what_was_held_back_at_a_full_context(
-    engine: Engine, data: bytes, params: dict[str, str], shown: str, held: str
-) -> None:
+def test_what_was_held_back_at_a_full_context(engine, data, params, shown, held):
     """It is said once, with the last token."""
     prompt = letters("a" * (ROOM + 1 - len(data)))
     said = saying(spelled(data))
@@ -119,14 +113,12 @@ def test_what_was_held_back_at_a_full_context(
 
 
 @pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
-def test_what_was_held_back_at_a_cancel(
-    engine: Engine, data: bytes, params: dict[str, str], shown: str, held: str
-) -> None:
+def test_what_was_held_back_at_a_cancel(engine, data, params, shown, held):
     """It is said once, by a piece that has no token: that of each token was said."""
     pieces = []
     said = saying(spelled(data))
     asked = SamplingParams(temperature=0, logits_processors=said, max_tokens=None, **params)
-    for piece in engine.generate(TEXT, asked):
+    for piece in engine.stream(TEXT, asked):
         pieces.append(piece)
         if len(pieces) == len(data):
             engine.cancel()
@@ -138,7 +130,7 @@ def test_what_was_held_back_at_a_cancel(
 # What is shown
 
 
-def test_no_half_characters(engine: Engine) -> None:
+def test_no_half_characters(engine):
     """Text comes in whole characters, however their bytes fall into tokens."""
     data = "é€😀 ü".encode()
     pieces = say(engine, spelled(data))
@@ -147,25 +139,25 @@ def test_no_half_characters(engine: Engine) -> None:
     assert [p.text for p in pieces[:5]] == ["", "é", "", "", "€"]
 
 
-def test_broken_characters_are_marked(engine: Engine) -> None:
+def test_broken_characters_are_marked(engine):
     """Bytes that never become a character show as U+FFFD, at the end if that is when it shows."""
     assert text(say(engine, spelled("😀".encode()[:3]))) == "\ufffd"
     assert text(say(engine, [*spelled(b"\xe2\x82"), *letters("a")])) == "\ufffda"
 
 
-def test_without_text(engine: Engine) -> None:
+def test_without_text(engine):
     """detokenize off makes tokens only."""
     pieces = generate(engine, detokenize=False)
     assert text(pieces) == ""
     assert tokens(pieces) == tokens(generate(engine))
 
 
-def test_chat(engine: Engine, tmp_path: Path) -> None:
+def test_chat(engine, tmp_path):
     """A chat is the generation from the model's own template; without one it is refused."""
     messages = [{"role": "user", "content": "hi"}]
     params = SamplingParams(temperature=0)
     prompt = engine.tokenizer.encode("user: hi\nassistant:", add_special=True)
-    assert list(engine.chat(messages, params)) == list(engine.generate(prompt, params))
+    assert list(engine.stream_chat(messages, params)) == list(engine.stream(prompt, params))
     refused = pytest.raises(ChatError, match=r"no chat template \(tokenizer.chat_template\)")
     with Engine.load(Small().write(tmp_path / "plain.gguf"), threads=1) as plain, refused:
-        plain.chat(messages)
+        plain.stream_chat(messages)

@@ -25,6 +25,7 @@ from conformance.support.spelling import (
 )  # fmt: skip
 from engine import Engine, SamplingParams
 from engine.config import ModelError
+from engine.errors import ClosedError
 from engine.tokenizer.vocab import TokenizerError
 from reference.op import Array
 
@@ -39,7 +40,7 @@ REPEATABLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("params", REPEATABLE.values(), ids=REPEATABLE.keys())
-def test_same_parameters_same_tokens(engine: Engine, path: Path, params: dict[str, Any]) -> None:
+def test_same_parameters_same_tokens(engine, path, params):
     """Greedy or seeded, a generation repeats: warm, from an empty cache, on other threads."""
     first = generate(engine, **params)
     assert generate(engine, **params) == first
@@ -50,7 +51,7 @@ def test_same_parameters_same_tokens(engine: Engine, path: Path, params: dict[st
     assert len(first) == 16
 
 
-def test_prompts_that_share_a_beginning(engine: Engine) -> None:
+def test_prompts_that_share_a_beginning(engine):
     """What the cache holds of another prompt changes no token and no log-probability."""
     prompts = ["the cat sat", "the cat ran", "the cat", "a cat", "the cat sat on the mat"]
     warm = [generate(engine, prompt) for prompt in prompts]
@@ -59,13 +60,7 @@ def test_prompts_that_share_a_beginning(engine: Engine) -> None:
         assert generate(engine, prompt) == pieces
 
 
-def test_seeds_differ(engine: Engine) -> None:
-    """Another seed draws other tokens, and so does no seed at all."""
-    drawn = [tokens(generate(engine, temperature=1.5, seed=seed)) for seed in (1, 2, None, None)]
-    assert len({tuple(ids) for ids in drawn}) == 4
-
-
-def test_completions_are_separate_runs(engine: Engine) -> None:
+def test_completions_are_separate_runs(engine):
     """n completions of one prompt are those of n runs with seeds seed, seed + 1, …"""
     params = {"temperature": 1.2, "seed": 5, "max_tokens": 9, "logprobs": 2}
     together = generate(engine, n=4, **params)
@@ -80,7 +75,7 @@ def test_completions_are_separate_runs(engine: Engine) -> None:
         assert [p.finish_reason for p in mine] == [p.finish_reason for p in alone]
 
 
-def test_logprobs_are_those_of_the_logits(engine: Engine) -> None:
+def test_logprobs_are_those_of_the_logits(engine):
     """logprob is the log-softmax of the model's own logits, whatever sampling did to them."""
     prompt = engine.encode(TEXT)
     pieces = generate(engine, prompt, logprobs=5, temperature=1.5, top_k=7, seed=3, max_tokens=8)
@@ -94,7 +89,7 @@ def test_logprobs_are_those_of_the_logits(engine: Engine) -> None:
         np.testing.assert_allclose(found, expected[best], atol=error, rtol=0)
 
 
-def test_prompt_logprobs_are_those_of_the_logits(engine: Engine) -> None:
+def test_prompt_logprobs_are_those_of_the_logits(engine):
     """The first piece alone has each prompt token's log-probability after those before it."""
     prompt = engine.encode(TEXT * 4)
     pieces = generate(engine, prompt, prompt_logprobs=0)
@@ -110,28 +105,7 @@ def test_prompt_logprobs_are_those_of_the_logits(engine: Engine) -> None:
     assert tokens(pieces) == tokens(generate(engine, prompt))
 
 
-def test_allowed_and_biased_tokens(engine: Engine) -> None:
-    """allowed_token_ids admits no other token, a large bias forces one, -inf forbids one."""
-    allowed = letters("xyz")
-    assert set(tokens(generate(engine, allowed_token_ids=allowed))) <= set(allowed)
-    assert set(tokens(generate(engine, logit_bias={99: 1000.0}))) == {99}
-    favourite = tokens(generate(engine))[0]
-    assert favourite not in tokens(generate(engine, logit_bias={favourite: -np.inf}))
-
-
-def test_bad_words(engine: Engine) -> None:
-    """A bad word's last token is banned where the others stand before it, and only there."""
-    first, second, third = tokens(generate(engine))[:3]
-    assert first not in tokens(generate(engine, bad_words=[[first]]))
-    found = tokens(generate(engine, bad_words=[[first, second, third]]))
-    assert found[:2] == [first, second]
-    assert found[2] != third
-    params = {"allowed_token_ids": letters("abc"), "seed": 1, "temperature": 1.0, "max_tokens": 40}
-    assert "ab" in text(generate(engine, **params))
-    assert "ab" not in text(generate(engine, **params, bad_words=["ab"]))
-
-
-def test_processors_see_history_and_decide(engine: Engine) -> None:
+def test_processors_see_history_and_decide(engine):
     """A processor is given all tokens so far and the raw logits, and its result is sampled."""
     prompt = engine.encode(TEXT)
     seen: list[tuple[list[int], bytes]] = []
@@ -148,7 +122,7 @@ def test_processors_see_history_and_decide(engine: Engine) -> None:
     assert tokens(pieces) == [int(row.argmin()) for row in rows[:5]]
 
 
-def test_truncated_prompt(engine: Engine) -> None:
+def test_truncated_prompt(engine):
     """Only the last truncate_prompt_tokens tokens of a prompt are read."""
     prompt = engine.encode(TEXT)
     truncated = generate(engine, prompt * 9, truncate_prompt_tokens=len(prompt))
@@ -159,7 +133,7 @@ def test_truncated_prompt(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 3])
-def test_context_shift_is_a_fresh_start(engine: Engine, path: Path, keep: int) -> None:
+def test_context_shift_is_a_fresh_start(engine, path, keep):
     """After a shift the logits are, bit for bit, those of an engine that read only what is kept."""
     seen: list[bytes] = []
 
@@ -171,7 +145,7 @@ def test_context_shift_is_a_fresh_start(engine: Engine, path: Path, keep: int) -
     params = SamplingParams(max_tokens=50, seed=2, logits_processors=[note])
     prompt = [BOS, *letters(TEXT)]
     with Engine.load(path, context=24, threads=1) as small:
-        pieces = small.generate(prompt, params, context_shift=True, keep=keep)
+        pieces = small.stream(prompt, params, context_shift=True, keep=keep)
         held = [list(small.text.held) for _ in pieces]
     assert sum(len(after) < len(before) for before, after in pairwise(held)) >= 2
     for before, after in pairwise(held):
@@ -184,12 +158,12 @@ def test_context_shift_is_a_fresh_start(engine: Engine, path: Path, keep: int) -
     assert len(seen) == 50
 
 
-def test_cancelled_from_another_thread(engine: Engine) -> None:
+def test_cancelled_from_another_thread(engine):
     """cancel() ends every completion after its present token; the next generation runs."""
     for n in (1, 3):
         pieces = []
         params = SamplingParams(max_tokens=None, ignore_eos=True, n=n, seed=1)
-        for piece in engine.generate(TEXT, params):
+        for piece in engine.stream(TEXT, params):
             pieces.append(piece)
             if len(pieces) == 3 * n:
                 canceller = threading.Thread(target=engine.cancel)
@@ -199,14 +173,14 @@ def test_cancelled_from_another_thread(engine: Engine) -> None:
     assert len(generate(engine)) == 16
 
 
-def test_abandoned_generation(engine: Engine) -> None:
+def test_abandoned_generation(engine):
     """A generation that is closed early, or fails, leaves an engine that works as before."""
     expected = generate(engine)
     for n in (1, 3):
-        running = engine.generate(TEXT, SamplingParams(n=n, seed=1))
+        running = engine.stream(TEXT, SamplingParams(n=n, seed=1))
         for _ in range(4):
             next(running)
-        running.close()  # type: ignore[attr-defined]
+        running.close()
         assert generate(engine) == expected
 
     def broken(_: list[int], logits: Array) -> Array:
@@ -233,17 +207,17 @@ def test_abandoned_generation(engine: Engine) -> None:
         ([5], {"stop_token_ids": [286]}, {}, "stop_token_ids holds 286"),
     ],
 )
-def test_wrong_requests(engine: Engine, prompt: list[int], params: dict[str, Any],
-                        options: dict[str, Any], message: str) -> None:  # fmt: skip
+def test_wrong_requests(engine, prompt, params,
+                        options, message):  # fmt: skip
     """What cannot be done is said in one line, and nothing is changed by asking."""
     expected = generate(engine)
     with pytest.raises(ValueError, match=message) as caught:
-        list(engine.generate(prompt, SamplingParams(**params), **options))
+        list(engine.stream(prompt, SamplingParams(**params), **options))
     assert "\n" not in str(caught.value)
     assert generate(engine) == expected
 
 
-def test_timings(engine: Engine) -> None:
+def test_timings(engine):
     """Every token is counted once, where it was spent; a prompt held in the cache costs its last
     token only."""
     prompt = engine.encode(TEXT)
@@ -255,16 +229,16 @@ def test_timings(engine: Engine) -> None:
         assert spans.load.seconds > 0
 
 
-def test_two_engines(engine: Engine, path: Path) -> None:
+def test_two_engines(engine, path):
     """Engines side by side, token by token, do not notice each other."""
     params = SamplingParams(seed=1)
-    alone = list(engine.generate(TEXT, params))
+    alone = list(engine.stream(TEXT, params))
     with Engine.load(path, threads=3) as other:
-        pairs = zip(engine.generate(TEXT, params), other.generate(TEXT, params), strict=True)
+        pairs = zip(engine.stream(TEXT, params), other.stream(TEXT, params), strict=True)
         assert list(pairs) == [(piece, piece) for piece in alone]
 
 
-def test_closed_engine_frees_everything(tmp_path: Path) -> None:
+def test_closed_engine_frees_everything(tmp_path):
     """After a with block there are no threads, no memory and no mapped file, and use is refused."""
     path = Spelling().write(tmp_path / "closed.gguf")
     before = threading.active_count()
@@ -280,11 +254,11 @@ def test_closed_engine_frees_everything(tmp_path: Path) -> None:
     assert threading.active_count() == before
     assert not any(ref() is not None for ref in alive)
     assert str(path) not in Path("/proc/self/maps").read_text()
-    with pytest.raises(ModelError, match="closed"):
+    with pytest.raises(ClosedError, match="closed"):
         generate(engine)
 
 
-def test_failed_load_frees_everything(tmp_path: Path) -> None:
+def test_failed_load_frees_everything(tmp_path):
     """A file that fails after its weights were packed leaves no thread and no mapped file."""
     before = threading.active_count()
 
@@ -292,10 +266,7 @@ def test_failed_load_frees_everything(tmp_path: Path) -> None:
         def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
             writer.add_tokenizer_model("unheard-of")
 
-    failing = {
-        NoTokenizer: TokenizerError,
-        Spelling: ModelError,
-    }
+    failing = {NoTokenizer: TokenizerError, Spelling: ModelError}
     for kind, error in failing.items():
         path = kind(vocab=70 if kind is NoTokenizer else 280).write(tmp_path / "failing.gguf")
         with pytest.raises(error):

@@ -1,11 +1,7 @@
 """The engine against llama.cpp, asked live; without it these tests are skipped."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +13,19 @@ from conformance.llama.peers.compare import (
     ONE_SCALE_FOR_256,
     PROMISE,
     Gap,
+    demand_near,
     engine_logits,
     limit,
 )
 from conformance.llama.peers.export import decoded, export
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
-from conformance.llama.peers.stories import NEAR, PROMPTS, STORY, TOLD, costs, tell
+from conformance.llama.peers.stories import PROMPTS, tell
 from conformance.support.tokenizer_files import sentencepiece_model, small
 from engine import Engine
 from engine.convert import convert
 from engine.embedded import embedded_models
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 from reference.formats import FORMATS
 
@@ -45,7 +42,7 @@ TEXTS = (
 
 
 @pytest.fixture(name="llama_cpp", scope="module")
-def _llama_cpp() -> ModuleType:
+def _llama_cpp():
     reason = "llama-cpp-python is not installed: make test-peers"
     pytest.importorskip("llama_cpp", reason=reason)
     from conformance.llama.peers import llama_cpp_python
@@ -54,19 +51,20 @@ def _llama_cpp() -> ModuleType:
 
 
 @pytest.mark.parametrize(("name", "format"), QUESTIONS)
-def test_logits_agree(llama_cpp: ModuleType, tmp_path: Path, name: str, format: str) -> None:
+def test_logits_agree(llama_cpp, tmp_path, name, format):
     """On a random LLaMA of any kind, in any format, both give the same file the same logits."""
     checkpoint = CHECKPOINTS[name]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf", format)
-    gap = Gap.between(engine_logits(path, tokens), llama_cpp.logits(path, tokens))
-    assert gap.within(limit(checkpoint, llama_cpp.PEER, format)), gap
+    demand_near(
+        engine_logits(path, tokens),
+        llama_cpp.logits(path, tokens),
+        limit(checkpoint, llama_cpp.PEER, format),
+    )
 
 
 @pytest.mark.parametrize("format", READ)
-def test_formats_that_are_only_read_mean_the_same(
-    llama_cpp: ModuleType, tmp_path: Path, format: str
-) -> None:
+def test_formats_that_are_only_read_mean_the_same(llama_cpp, tmp_path, format):
     """With llama.cpp on the decoded weights the engine agrees up to its int8 activations, and
     better than llama.cpp does that reads the format."""
     checkpoint = CHECKPOINTS["blocks"]
@@ -80,18 +78,17 @@ def test_formats_that_are_only_read_mean_the_same(
     assert ours.nmse <= theirs.nmse
 
 
-def test_logits_agree_with_an_f16_cache(llama_cpp: ModuleType, tmp_path: Path) -> None:
+def test_logits_agree_with_an_f16_cache(llama_cpp, tmp_path):
     """With keys and values kept in F16 on both sides, logits agree as well."""
     checkpoint = CHECKPOINTS["grouped_query"]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf")
     ours, theirs = engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
-    gap = Gap.between(ours, theirs)
-    assert gap.within(CACHE_F16), gap
+    demand_near(ours, theirs, CACHE_F16)
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
-def test_converted_folders_are_read_alike(llama_cpp: ModuleType, tmp_path: Path, kind: str) -> None:
+def test_converted_folders_are_read_alike(llama_cpp, tmp_path, kind):
     """Of a converted folder both make the same tokens of a text, and of those the same logits."""
     size = 430 if kind == "pieces" else 260
     checkpoint = replace(CHECKPOINTS["rope_llama3"], vocab_size=size)
@@ -110,14 +107,13 @@ def test_converted_folders_are_read_alike(llama_cpp: ModuleType, tmp_path: Path,
             ids = engine.encode(text)
             assert ids == llama.tokenize(text.encode(), add_bos=True, special=True), text
         ours = engine.logits(ids)
-    gap = Gap.between(ours, llama_cpp.logits(path, ids))
-    assert gap.within(limit(checkpoint, llama_cpp.PEER, "BF16")), gap
+    demand_near(ours, llama_cpp.logits(path, ids), limit(checkpoint, llama_cpp.PEER, "BF16"))
 
 
 @pytest.mark.parametrize(
     "type_", ["Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL", "Q2_K", "Q3_K_M", "TQ2_0", "MXFP4"]
 )
-def test_what_we_quantised_is_read_alike(llama_cpp: ModuleType, tmp_path: Path, type_: str) -> None:
+def test_what_we_quantised_is_read_alike(llama_cpp, tmp_path, type_):
     """llama.cpp opens a file that `quantise` made and gives what the reference gives, activations
     rounded as it does; the engine's finer rounding is no further from what is exact.
 
@@ -136,7 +132,7 @@ def test_what_we_quantised_is_read_alike(llama_cpp: ModuleType, tmp_path: Path, 
 
 
 @pytest.fixture(name="both", scope="module", params=["story-f16", "story-q8_0"])
-def _both(llama_cpp: ModuleType, request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Any]]:
+def _both(llama_cpp, request):
     """An embedded model, opened by both, with caches in F16."""
     path = embedded_models().get(request.param)
     if path is None:
@@ -145,38 +141,18 @@ def _both(llama_cpp: ModuleType, request: pytest.FixtureRequest) -> Iterator[tup
         yield engine, llama
 
 
-@pytest.mark.parametrize("both", [STORY], indirect=True)
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_greedy_text_is_the_same(
-    llama_cpp: ModuleType, both: tuple[Engine, Any], prompt: str
-) -> None:
-    """The embedded model tells the same story token for token, for 200 tokens."""
-    engine, llama = both
-    tokens, told, _ = llama_cpp.greedy(llama, prompt, TOLD)
-    assert engine.encode(prompt) == tokens
-    assert tell(engine, prompt) == told
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_logits_of_trained_models_agree(both: tuple[Engine, Any], prompt: str) -> None:
+def test_logits_of_trained_models_agree(both, prompt):
     """Along a story, an embedded model's logits are the same to the promised 1e-4."""
     engine, llama = both
     tokens = engine.encode(prompt) + tell(engine, prompt)
     llama.reset()
     llama.eval(tokens)
-    gap = Gap.between(engine.logits(tokens), llama.scores[: len(tokens)])
-    assert gap.within(PROMISE), gap
-
-
-@pytest.mark.parametrize("both", [STORY], indirect=True)
-def test_a_text_costs_the_same(llama_cpp: ModuleType, both: tuple[Engine, Any]) -> None:
-    """By the perplexity tool's method both give the held-out stories the same perplexity."""
-    engine, llama = both
-    assert costs(engine) == pytest.approx(llama_cpp.costs(llama), abs=NEAR)
+    demand_near(engine.logits(tokens), llama.scores[: len(tokens)], PROMISE)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_tokens_are_the_same(both: tuple[Engine, Any], text: str) -> None:
+def test_tokens_are_the_same(both, text):
     """Any text becomes the same tokens, special ones parsed."""
     engine, llama = both
     assert engine.encode(text) == llama.tokenize(text.encode(), add_bos=True, special=True)

@@ -17,14 +17,14 @@ from conformance.support.program import assay
 from conformance.support.small_models import Small
 from conformance.support.spelling import Spelling
 from engine import packed_weights
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.models import llama
 from engine.options import Options, Progress
 from engine.packed_weights import Kept, Packed, Places, pack
 from kernels.cache import cache_folder
-from kernels.cpu.packing import PACKINGS, Packing
-from kernels.cpu.team import Team
+from kernels.cpu.formats.packing import PACKINGS
+from kernels.cpu.runtime.team import Team
 from kernels.table import KERNELS
 from reference.formats import FORMATS
 from reference.op import Array
@@ -80,10 +80,10 @@ print(json.dumps([model.evaluate([1, 5, 9, 2, 33], 0).tobytes().hex(), notes]))
 class Zeros(Small):
     """The same tensors with nothing in them, which takes no time to make."""
 
-    transposed_down, sparsity = False, None
+    transposed_down, sparsity, fused_qkv, experts = False, None, False, None
 
     def tensors(self) -> tuple[dict[str, Weight], dict[str, Array]]:
-        dims = llama.expected_tensors(self)  # type: ignore[arg-type]
+        dims = llama.expected_tensors(self)
         row_bytes = FORMATS[self.format].row_bytes
         matrices = {
             name: Weight(np.zeros((d[0], row_bytes(d[1])), np.uint8), self.format)
@@ -101,7 +101,7 @@ LARGE = {
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
 @pytest.mark.parametrize("large", LARGE.values(), ids=LARGE.keys())
-def test_no_weight_is_in_memory_twice(large: Small, tmp_path: Path) -> None:
+def test_no_weight_is_in_memory_twice(large, tmp_path):
     """The file, the cache and 400 MB, half of which Python and Numba take, are enough."""
     path = large.write(tmp_path / "large.gguf")
     try:
@@ -123,9 +123,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(("format", "packing"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_pieces_make_the_same_weight(
-    format: str, packing: Packing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_make_the_same_weight(format, packing, tmp_path, monkeypatch):
     small = Small(vocab=101, format=format, hidden=256, heads=16, ffn=256)
     path = small.write(tmp_path / "small.gguf")
     with GGUFFile(path) as file, Team(2) as team:
@@ -149,7 +147,7 @@ def test_pieces_make_the_same_weight(
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def original(tmp_path_factory):
     """A small model, whose kernels are certified from now on."""
     path = Small(format="Q8_0").write(tmp_path_factory.mktemp("loading") / "small.gguf")
     Model(path, Options(threads=1)).close()
@@ -157,7 +155,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def path(original: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(original, tmp_path, monkeypatch):
     """The model, and a cache folder of the test's own, with the certificates of the usual one."""
     usual, own = cache_folder().absolute(), tmp_path / "cache"
     own.mkdir()
@@ -170,7 +168,7 @@ def path(original: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.fixture
-def folder(path: Path) -> Path:
+def folder(path):
     return path.parent / "cache" / "packed"
 
 
@@ -191,12 +189,12 @@ class Loaded:
         model.close()
 
 
-def test_nothing_is_kept_unless_asked(path: Path, folder: Path) -> None:
+def test_nothing_is_kept_unless_asked(path, folder):
     assert Loaded(path).packed
     assert not folder.exists()
 
 
-def test_second_load_maps(path: Path, folder: Path) -> None:
+def test_second_load_maps(path, folder):
     plain, first, second = Loaded(path), *(Loaded(path, keep_packed=True) for _ in range(2))
     assert (first.packed, second.packed) == (True, False)
     assert plain.logits == first.logits == second.logits
@@ -227,9 +225,7 @@ SPOILERS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("spoiler", SPOILERS.values(), ids=SPOILERS.keys())
-def test_damaged_file_is_replaced(
-    spoiler: Callable[[Path], None], path: Path, folder: Path
-) -> None:
+def test_damaged_file_is_replaced(spoiler, path, folder):
     good = Loaded(path, keep_packed=True)
     (kept,) = folder.iterdir()
     data = kept.read_bytes()
@@ -242,7 +238,7 @@ def test_damaged_file_is_replaced(
     assert not Loaded(path, keep_packed=True).packed
 
 
-def test_changed_model_is_packed_anew(path: Path, folder: Path) -> None:
+def test_changed_model_is_packed_anew(path, folder):
     """Even one of the same size, in the same place, that claims to be as old."""
     old = Loaded(path, keep_packed=True)
     dates = path.stat()
@@ -258,7 +254,7 @@ def test_changed_model_is_packed_anew(path: Path, folder: Path) -> None:
     assert not Loaded(path, keep_packed=True).packed
 
 
-def test_two_models_are_kept_apart(path: Path, folder: Path) -> None:
+def test_two_models_are_kept_apart(path, folder):
     other = Small(format="Q8_0", seed=1).write(path.with_name("other.gguf"))
     logits = [Loaded(p, keep_packed=True).logits for p in (path, other)]
     again = [Loaded(p, keep_packed=True) for p in (path, other)]
@@ -267,7 +263,7 @@ def test_two_models_are_kept_apart(path: Path, folder: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
 
-def test_other_layouts_are_not_taken(path: Path) -> None:
+def test_other_layouts_are_not_taken(path):
     """Not even one that packs the same tensor into as many bytes."""
     with GGUFFile(path) as file, Team(1) as team:
         kinds = [{"packed": Packed("output.weight", PACKINGS[name])} for name in ("Q8_0", "F16")]
@@ -278,7 +274,7 @@ def test_other_layouts_are_not_taken(path: Path) -> None:
             assert [kept.load() is None for kept in keeps] == found
 
 
-def test_processes_at_once_do_not_clash(path: Path, folder: Path) -> None:
+def test_processes_at_once_do_not_clash(path, folder):
     logits = Loaded(path).logits.hex()
     with ExitStack() as stack:
         command = sys.executable, "-c", LOGITS, path
@@ -292,14 +288,14 @@ def test_processes_at_once_do_not_clash(path: Path, folder: Path) -> None:
     assert kept.logits.hex() == logits
 
 
-def test_folder_that_cannot_be_written_is_a_note(path: Path, folder: Path) -> None:
+def test_folder_that_cannot_be_written_is_a_note(path, folder):
     folder.write_text("not a folder")
     load = Loaded(path, keep_packed=True)
     assert load.logits == Loaded(path).logits
     assert load.notes == [f"packed weights cannot be kept in {folder}: File exists"]
 
 
-def test_full_disk_is_a_note(path: Path, folder: Path) -> None:
+def test_full_disk_is_a_note(path, folder):
     """Files may have 64 KB, less than the weights: what was written of them is removed."""
     logits, notes = json.loads(told(LOGITS, path, 2**16))
     assert logits == Loaded(path).logits.hex()
@@ -307,7 +303,7 @@ def test_full_disk_is_a_note(path: Path, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_killed_load_left_is_removed(path: Path, folder: Path) -> None:
+def test_what_a_killed_load_left_is_removed(path, folder):
     folder.mkdir()
     for name, age in (("old.part", 7200), ("new.part", 60)):
         (folder / name).write_bytes(b"half a weight")
@@ -317,7 +313,7 @@ def test_what_a_killed_load_left_is_removed(path: Path, folder: Path) -> None:
     assert not (folder / "old.part").exists()
 
 
-def test_program_keeps_them_too(path: Path, folder: Path) -> None:
+def test_program_keeps_them_too(path, folder):
     Spelling(format="Q8_0").write(path)
     code, *_ = assay("run", path, "-p", "a", "-n", 1, "-t", 1, "--keep-packed")
     assert code == 0

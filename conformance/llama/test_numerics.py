@@ -5,7 +5,7 @@ import pytest
 
 from conformance.support.here import HERE
 from engine import Engine
-from engine.config import ModelError
+from engine.executable import ByTokens
 from kernels.kernel import PROMPT
 
 FAST = [kernel for kernel in HERE if kernel.numerics == "fast"]
@@ -36,7 +36,7 @@ def test_exact_numerics_take_no_fast_kernel():
     for name in ("story-f16", "story-q8_0"):
         with Engine.load(name) as exact:
             assert not kernels_of(exact) & set(FAST)
-            assert exact.model.prompts is None
+            assert not isinstance(exact.model.ready, ByTokens)
 
 
 def numerics_of(engine, tokens):
@@ -70,11 +70,5 @@ def test_only_prompts_run_blocks_in_bfloat16():
 @pytest.mark.skipif(not OF_BLOCKS, reason="this CPU has no fast form of weights in blocks")
 def test_batches_smaller_than_a_prompt_need_no_second_plan():
     with Engine.load("story-q8_0", numerics="fast", batch=PROMPT - 1) as engine:
-        assert engine.model.prompts is None
+        assert not isinstance(engine.model.ready, ByTokens)
         assert np.isfinite(engine.logits(engine.encode(TEXT) * 3)).all()
-
-
-def test_unknown_numerics_are_refused():
-    """A word that is neither names both."""
-    with pytest.raises(ModelError, match="numerics is 'quick': want exact or fast"):
-        Engine.load("story", numerics="quick")

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.llama.peers import goldens
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoint
-from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
+from conformance.llama.peers.compare import EXACT, Gap, demand_near, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
 from conformance.llama.peers.stories import CONTEXT, NEAR, costs, tell
@@ -32,32 +32,33 @@ STORIES = [
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_goldens_are_about_these_checkpoints(name: str) -> None:
+def test_goldens_are_about_these_checkpoints(name):
     """Every checkpoint has a golden file, whole, and its weights come out the same here."""
     entry = INDEX["checkpoints"][name]
     described = json.loads(json.dumps(goldens.describe(CHECKPOINTS[name])))
     assert entry == {**described, "sha256": sha256(goldens.FOLDER / f"{name}.npz")}, AGAIN
 
 
-def test_every_golden_file_is_in_the_index() -> None:
+def test_every_golden_file_is_in_the_index():
     """Nothing is left over from checkpoints that are gone."""
     files = {path.stem for path in goldens.FOLDER.glob("*.npz")}
     assert files == set(CHECKPOINTS) == set(INDEX["checkpoints"]), AGAIN
 
 
 @pytest.mark.parametrize(("name", "peer", "format"), ANSWERS)
-def test_logits_agree(tmp_path: Path, name: str, peer: str, format: str) -> None:
+def test_logits_agree(tmp_path, name, peer, format):
     """The engine's logits are the peer's, within what roundings of the peer's own may do."""
     checkpoint = CHECKPOINTS[name]
-    gap = Gap.between(answer(tmp_path, checkpoint, format), goldens.load(name)[peer, format])
-    assert gap.within(limit(checkpoint, peer, format)), gap
+    demand_near(
+        answer(tmp_path, checkpoint, format),
+        goldens.load(name)[peer, format],
+        limit(checkpoint, peer, format),
+    )
 
 
 @pytest.mark.parametrize("format", QUANTISED)
 @pytest.mark.parametrize("name", ["blocks", "deep_blocks"])
-def test_quantised_activations_cost_what_they_cost_llama_cpp(
-    tmp_path: Path, name: str, format: str
-) -> None:
+def test_quantised_activations_cost_what_they_cost_llama_cpp(tmp_path, name, format):
     """From the exact product of quantised weights the engine is no further than llama.cpp is."""
     answers = goldens.load(name)
     exact = answers["transformers", format]
@@ -67,7 +68,7 @@ def test_quantised_activations_cost_what_they_cost_llama_cpp(
 
 
 @pytest.mark.parametrize("format", QUANTISED)
-def test_llama_cpp_differs_by_the_scales_of_activations(tmp_path: Path, format: str) -> None:
+def test_llama_cpp_differs_by_the_scales_of_activations(tmp_path, format):
     """The reference, its activations' scales rounded to F16, is llama.cpp: the gap is explained.
 
     It is so for most tokens; in some a tie is rounded the other way, hence the median.
@@ -92,12 +93,12 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "fields"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_in_the_config_are_seen(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
+def test_mistakes_in_the_config_are_seen(tmp_path, name, fields):
     """A constant of the model misread is seen: the limits are no looser than they must be."""
     assert_seen(answer(tmp_path, replace(CHECKPOINTS[name], **fields), "F32"), name)
 
 
-def test_mistakes_in_the_order_of_rows_are_seen(tmp_path: Path) -> None:
+def test_mistakes_in_the_order_of_rows_are_seen(tmp_path):
     """Queries and keys left in Hugging Face's order are seen."""
     with patch.object(conversion, "neighbours", lambda rows, _: rows):
         mistaken = answer(tmp_path, CHECKPOINTS["grouped_query"], "F32")
@@ -106,7 +107,7 @@ def test_mistakes_in_the_order_of_rows_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
 @pytest.mark.parametrize(("name", "digest", "story"), STORIES)
-def test_greedy_text_is_the_same(name: str, digest: str, story: dict[str, Any]) -> None:
+def test_greedy_text_is_the_same(name, digest, story):
     """An embedded model tells what llama.cpp told with it, token for token."""
     path = embedded_models()[name]
     assert sha256(path) == digest, f"{name} is not the model that the goldens tell of: {AGAIN}"
@@ -117,7 +118,7 @@ def test_greedy_text_is_the_same(name: str, digest: str, story: dict[str, Any]) 
 
 @pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
 @pytest.mark.parametrize("name", INDEX["told"])
-def test_a_text_costs_the_same(name: str) -> None:
+def test_a_text_costs_the_same(name):
     """The held-out stories cost an embedded model what they cost llama.cpp, chunk for chunk."""
     with Engine.load(name, threads=2, context=CONTEXT) as engine:
         assert costs(engine) == pytest.approx(INDEX["told"][name]["costs"], abs=NEAR)

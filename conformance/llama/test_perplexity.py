@@ -3,7 +3,6 @@
 import json
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import numpy as np
 import pytest
 
 from conformance.support.formula import log_softmax
-from conformance.support.program import Assay, fault
+from conformance.support.program import fault
 from data.golden import FOLDER
 from engine import Engine
 from engine.aside import OutputError
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.perplexity import (
     Coded,
     Estimate,
@@ -39,13 +38,13 @@ ROUNDING = 1e-5  # of nats in float32, where they are some tens
 
 
 @pytest.fixture(name="story", scope="module")
-def _story() -> Iterator[Engine]:
+def _story():
     with Engine.load("story", threads=2, context=CONTEXT, outputs=CONTEXT) as engine:
         yield engine
 
 
 @pytest.fixture(name="text", scope="module")
-def _text(story: Engine) -> Text:
+def _text(story):
     tokens = story.tokenizer.encode(HELD_OUT.read_text())
     return cut(tokens, CONTEXT, story.tokenizer.bos_of_texts, CHUNKS)
 
@@ -85,7 +84,7 @@ def direct(engine: Engine, text: Text) -> tuple[list[float], float]:
 # The method
 
 
-def test_perplexity_is_that_of_the_engine_s_logits(story: Engine, text: Text) -> None:
+def test_perplexity_is_that_of_the_engine_s_logits(story, text):
     """Each token of a chunk's second half costs what the logits before it say, in float64."""
     expected, error = direct(story, text)
     found = tally(story, text)
@@ -96,13 +95,13 @@ def test_perplexity_is_that_of_the_engine_s_logits(story: Engine, text: Text) ->
     assert found.running[-1] == pytest.approx(value, rel=1e-12)
 
 
-def test_steps_of_any_size_give_the_same_bits(story: Engine, text: Text) -> None:
+def test_steps_of_any_size_give_the_same_bits(story, text):
     """However few tokens a step takes and gives logits for, no bit of the scores changes."""
     with Engine.load("story", threads=1, context=CONTEXT, batch=23, outputs=5) as narrow:
         assert tally(narrow, text).nll.tobytes() == tally(story, text).nll.tobytes()
 
 
-def test_a_text_is_cut_as_llama_cpp_cuts_it() -> None:
+def test_a_text_is_cut_as_llama_cpp_cuts_it():
     """Chunks stand side by side, what is left over is dropped, BOS takes the place of a token."""
     text = cut(range(100, 126), 8, 1)
     assert text.chunks.tolist() == [list(range(b, b + 8)) for b in (100, 108, 116)]
@@ -112,7 +111,7 @@ def test_a_text_is_cut_as_llama_cpp_cuts_it() -> None:
     assert [p.tokens[0] for p in cut(range(100, 126), 8, None, 2).passages()] == [100, 108]
 
 
-def test_passages_count_from_where_they_say(story: Engine) -> None:
+def test_passages_count_from_where_they_say(story):
     """Of a passage that counts from its first token all but that token are foretold."""
     tokens = [0, 639, 640, 286, 260]
     assert len(Scorer(story).read(Passage(tokens)).nll) == 4
@@ -126,20 +125,20 @@ def test_passages_count_from_where_they_say(story: Engine) -> None:
 # Statistics
 
 
-def test_the_standard_error_is_llama_cpp_s() -> None:
+def test_the_standard_error_is_llama_cpp_s():
     """sqrt((mean x^2 - mean^2) / (n - 1)), and times the perplexity for the perplexity's."""
     found = Estimate.mean(np.array([1.0, 2.0, 3.0, 6.0]))
     assert (found.value, found.error) == (3.0, pytest.approx(math.sqrt((50 / 4 - 9) / 3)))
     assert found.exp() == Estimate(pytest.approx(math.e**3), pytest.approx(math.e**3 * found.error))
 
 
-def test_percentiles_lie_on_lines_between_samples() -> None:
+def test_percentiles_lie_on_lines_between_samples():
     """0 to 100 in steps of 10: a twentieth of the way down is 5."""
     found = percentiles(np.arange(0.0, 101.0, 10.0), (0.99, 0.5, 0.05))
     assert found == {"maximum": 100, "99%": pytest.approx(99), "50%": 50, "5%": 5, "minimum": 0}
 
 
-def test_a_ratio_s_error_is_that_of_pairs(story: Engine, text: Text, tmp_path: Path) -> None:
+def test_a_ratio_s_error_is_that_of_pairs(story, text, tmp_path):
     """var(a) + var(b) - 2 cov(a, b), as llama.cpp writes it, for logarithm and difference."""
     keep(story, text, tmp_path / "base")
     with (
@@ -165,14 +164,13 @@ def test_a_ratio_s_error_is_that_of_pairs(story: Engine, text: Text, tmp_path: P
 # Bases
 
 
-def test_a_model_is_its_own_base(story: Engine, text: Text, tmp_path: Path) -> None:
+def test_a_model_is_its_own_base(story, text, tmp_path):
     """Against itself nothing is lost but the rounding to 16 bits."""
     kept = keep(story, text, tmp_path / "base")
     with LogitsFile(tmp_path / "base") as base:
         found = tally(story, text, base)
     assert found.nll.tobytes() == kept.nll.tobytes()
     comparison = found.comparison()
-    assert comparison
     assert comparison.same_top == Estimate(1.0, 0.0)
     assert abs(comparison.divergence.value) <= HALF_STEP + ROUNDING
     likely = found.nll < 15  # what is deeper than 16 below the likeliest is clipped
@@ -180,7 +178,7 @@ def test_a_model_is_its_own_base(story: Engine, text: Text, tmp_path: Path) -> N
     assert np.abs(found.nll - theirs)[likely].max() <= HALF_STEP + ROUNDING
 
 
-def test_a_quantised_model_diverges(story: Engine, text: Text, tmp_path: Path) -> None:
+def test_a_quantised_model_diverges(story, text, tmp_path):
     """Four bits diverge from F16 by more than rounding, eight by less than four."""
     keep(story, text, tmp_path / "base")
     divergence = {}
@@ -193,14 +191,13 @@ def test_a_quantised_model_diverges(story: Engine, text: Text, tmp_path: Path) -
             LogitsFile(tmp_path / "base") as base,
         ):
             comparison = tally(engine, text, base).comparison()
-        assert comparison
         divergence[kind] = comparison.divergence.value
     assert divergence["Q4_0"] > HALF_STEP + ROUNDING
     assert divergence["Q4_0"] > divergence["Q8_0"]
 
 
 @pytest.mark.parametrize("vocab", [5, 6])
-def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path: Path, vocab: int) -> None:
+def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path, vocab):
     """Magic, context, vocabulary, chunks, tokens; rows of scale, least and codes, evenly many."""
     text = cut(range(16), 8, None)
     rng = np.random.default_rng(0)
@@ -227,7 +224,7 @@ def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path: Path, vocab: int) -> None:
             assert (one.lines == again.lines).all()
 
 
-def test_what_was_not_finished_is_not_there(tmp_path: Path) -> None:
+def test_what_was_not_finished_is_not_there(tmp_path):
     """An error while a base is written leaves an older one, and nothing else."""
     path = tmp_path / "base"
     path.write_bytes(b"older")
@@ -240,7 +237,7 @@ def test_what_was_not_finished_is_not_there(tmp_path: Path) -> None:
 # The program
 
 
-def test_the_program_prints_json(inside: Assay, tmp_path: Path) -> None:
+def test_the_program_prints_json(inside, tmp_path):
     """A base kept and compared with: figures as JSON, the text read from stdin or a file."""
     base = tmp_path / "base"
     options = ["-c", "64", "--chunks", "3", "-t", "1"]
@@ -258,7 +255,7 @@ def test_the_program_prints_json(inside: Assay, tmp_path: Path) -> None:
     assert "same likeliest token" in out
 
 
-def test_bad_texts(inside: Assay, tmp_path: Path) -> None:
+def test_bad_texts(inside, tmp_path):
     """A text that is empty, short, not UTF-8 or not there is refused in one line."""
     path = tmp_path / "text"
     path.write_text("")
@@ -274,7 +271,7 @@ def test_bad_texts(inside: Assay, tmp_path: Path) -> None:
     assert "chunks must be" in fault(inside("perplexity", "story", HELD_OUT, "--chunks", "0"))
 
 
-def test_bad_bases(inside: Assay, text: Text, tmp_path: Path) -> None:
+def test_bad_bases(inside, text, tmp_path):
     """A base of another text, vocabulary or context, and what is none, is refused in one line."""
     base = tmp_path / "base"
 
@@ -311,7 +308,7 @@ def test_bad_bases(inside: Assay, text: Text, tmp_path: Path) -> None:
     assert "No such file" in said()
 
 
-def test_a_base_cannot_be_written_anywhere(inside: Assay, tmp_path: Path) -> None:
+def test_a_base_cannot_be_written_anywhere(inside, tmp_path):
     """Where there is no place for it is said before any work is done."""
     nowhere = tmp_path / "none" / "base"
     line = fault(inside("perplexity", "story", HELD_OUT, "--save-logits", nowhere))

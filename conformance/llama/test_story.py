@@ -19,7 +19,6 @@ HELD_OUT = (STORY / "held_out.txt").read_text().splitlines()
 def negative_log_likelihood(engine: Engine, text: str) -> tuple[float, int]:
     """Nats of every token after BOS, EOS included, and how many there are."""
     eos = engine.tokenizer.eos_id
-    assert eos is not None
     tokens = [*engine.encode(text), eos]
     logits = engine.logits(tokens[:-1]).astype(np.float64)
     top = logits.max(axis=1, keepdims=True)
@@ -28,7 +27,7 @@ def negative_log_likelihood(engine: Engine, text: str) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("name", ["story-f16", "story-q8_0", "story-draft-f16", "story-draft-q8_0"])
-def test_held_out_perplexity_is_the_one_on_record(name: str) -> None:
+def test_held_out_perplexity_is_the_one_on_record(name):
     """The engine gives the perplexity that PyTorch measured on the same weights: to a part in
     1,000 in F16, to five where activations are quantised too."""
     family, _, kind = name.rpartition("-")
@@ -37,7 +36,7 @@ def test_held_out_perplexity_is_the_one_on_record(name: str) -> None:
 
 
 @pytest.mark.parametrize(("sparse", "key"), [("off", "true_mask"), ("on", "predicted")])
-def test_the_sparse_model_is_the_one_on_record(sparse: str, key: str) -> None:
+def test_the_sparse_model_is_the_one_on_record(sparse, key):
     """The same of the model with ReLU, all neurons or those its predictors name; and skipping the
     others costs less than a part in 1,000."""
     recorded = FACTS["models"]["story-relu"]["sparse"]
@@ -57,14 +56,14 @@ def perplexity(name: str, **options: Any) -> float:
     return found
 
 
-def test_the_draft_has_the_vocabulary_of_the_story_model() -> None:
+def test_the_draft_has_the_vocabulary_of_the_story_model():
     """Both models give a text the same tokens, as speculation needs."""
     with Engine.load("story") as story, Engine.load("story-draft") as draft:
         assert story.encode(HELD_OUT[0]) == draft.encode(HELD_OUT[0])
         assert story.tokenizer.vocab_size == draft.tokenizer.vocab_size
 
 
-def test_embedded_models_go_by_their_names() -> None:
+def test_embedded_models_go_by_their_names():
     """`story` is the F16 file, and every file goes by its own stem too, `story-relu` the sparse."""
     models = embedded_models()
     assert models["story"] == models["story-f16"]
@@ -72,16 +71,16 @@ def test_embedded_models_go_by_their_names() -> None:
     assert models["story-relu"].name == "story-relu.powerinfer.gguf"
 
 
-def test_the_model_ends_its_story() -> None:
+def test_the_model_ends_its_story():
     """Greedy generation from the demo's prompt ends by itself, with a full stop."""
     with Engine.load("story", context=512) as engine:
         params = SamplingParams(temperature=0, max_tokens=400)
-        pieces = list(engine.generate("Once upon a time", params))
+        pieces = list(engine.stream("Once upon a time", params))
     assert pieces[-1].finish_reason == "stop"
     assert "".join(piece.text for piece in pieces).rstrip().endswith((".", "!", '"'))
 
 
-def test_the_grammar_knows_its_entropy() -> None:
+def test_the_grammar_knows_its_entropy():
     """The mean of -log p over sampled stories is the exact entropy, within five standard errors."""
     rng = np.random.default_rng(5)
     nats = np.array([-sample(rng).log_probability for _ in range(2000)])
@@ -89,7 +88,7 @@ def test_the_grammar_knows_its_entropy() -> None:
     assert entropy() == pytest.approx(FACTS["grammar"]["nats_per_story"])
 
 
-def test_a_story_has_one_derivation() -> None:
+def test_a_story_has_one_derivation():
     """Sampled stories parse in exactly one way, and with the probability they were drawn with."""
     rng = np.random.default_rng(6)
     for _ in range(50):

@@ -15,7 +15,7 @@ from conformance.llama.peers.checkpoint import (
     formats,
     rounded,
 )
-from conformance.llama.peers.compare import EXACT, Gap, engine_logits, limit
+from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import words, write_folder, write_json, write_weights
 from conformance.support.child import told
@@ -45,7 +45,7 @@ QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in form
 
 
 @pytest.fixture(name="hugging_face", scope="module")
-def _hugging_face() -> ModuleType:
+def _hugging_face():
     for package in ("torch", "transformers"):
         reason = f"{package} is not installed: make test-transformers or make test-peers"
         pytest.importorskip(package, reason=reason)
@@ -55,20 +55,17 @@ def _hugging_face() -> ModuleType:
 
 
 @pytest.mark.parametrize(("name", "format"), QUESTIONS)
-def test_logits_agree(hugging_face: ModuleType, tmp_path: Path, name: str, format: str) -> None:
+def test_logits_agree(hugging_face, tmp_path, name, format):
     """On a random LLaMA of any kind, in any format, logits are those of `LlamaForCausalLM`."""
     checkpoint = CHECKPOINTS[name]
     tokens = checkpoint.tokens()
     ours = engine_logits(export(checkpoint, tmp_path / "model.gguf", format), tokens)
     theirs = hugging_face.logits(checkpoint, rounded(checkpoint.weights(), format), tokens)
-    gap = Gap.between(ours, theirs)
-    assert gap.within(limit(checkpoint, hugging_face.PEER, format)), gap
+    demand_near(ours, theirs, limit(checkpoint, hugging_face.PEER, format))
 
 
 @pytest.mark.parametrize(("name", "how"), FOLDERS.values(), ids=FOLDERS)
-def test_folders_are_read_alike(
-    hugging_face: ModuleType, tmp_path: Path, name: str, how: dict[str, Any]
-) -> None:
+def test_folders_are_read_alike(hugging_face, tmp_path, name, how):
     """What transformers reads of a folder is what `assay convert` reads of it."""
     checkpoint = CHECKPOINTS[name]
     folder = write_folder(checkpoint, tmp_path / "model", **({"model_type": "llama"} | how))
@@ -78,7 +75,7 @@ def test_folders_are_read_alike(
     assert_alike(hugging_face, folder, checkpoint.tokens())
 
 
-def test_pickles_are_read_alike(hugging_face: ModuleType, tmp_path: Path) -> None:
+def test_pickles_are_read_alike(hugging_face, tmp_path):
     """Its own files are read, too; what is no weight in them is not."""
     import torch
 
@@ -93,9 +90,7 @@ def test_pickles_are_read_alike(hugging_face: ModuleType, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
-def test_folders_that_transformers_saves(
-    hugging_face: ModuleType, tmp_path: Path, kind: str
-) -> None:
+def test_folders_that_transformers_saves(hugging_face, tmp_path, kind):
     """A model and a tokenizer as transformers itself writes them: tokens and logits agree."""
     file = words(67) if kind == "pieces" else small() | {"post_processor": TEMPLATE}
     size = len(file["model"]["vocab"]) + (2 if kind == "bytes" else 0)
@@ -118,13 +113,12 @@ def assert_alike(hugging_face: ModuleType, folder: Path, tokens: list[int]) -> P
     """The logits of the converted file, which is returned, are transformers' of the folder."""
     path = folder.with_suffix(".gguf")
     convert(folder, path, "F32")
-    gap = Gap.between(engine_logits(path, tokens), hugging_face.logits_of_folder(folder, tokens))
-    assert gap.within(EXACT), gap
+    demand_near(engine_logits(path, tokens), hugging_face.logits_of_folder(folder, tokens), EXACT)
     return path
 
 
 @pytest.mark.usefixtures("hugging_face")
-def test_transformers_works_beside_our_kernels(tmp_path: Path) -> None:
+def test_transformers_works_beside_our_kernels(tmp_path):
     """transformers probes for a package called `kernels`, finds Assay's, and goes without."""
     program = (
         "import kernels.table, transformers\n"

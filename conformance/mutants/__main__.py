@@ -47,22 +47,26 @@ def _say(outcome: Outcome, number: int, count: int, seconds: float) -> None:
 
 def _sum_up(outcomes: list[Outcome]) -> None:
     table = Table("file", "tried", "killed", "equivalent", title="Mutants of the kernels")
-    survivors = [o.mutant for o in outcomes if not o.killed]
+    survivors = {o.mutant: _why_the_same(o) for o in outcomes if not o.killed}
     for file in [*sorted({o.mutant.file for o in outcomes}), ""]:
         own = [o for o in outcomes if o.mutant.file.startswith(file)]
-        same = sum(not o.killed and bool(reason_of(o.mutant)) for o in own)
+        same = sum(bool(survivors.get(o.mutant)) for o in own)
         table.add_row(file or "all", str(len(own)), str(sum(o.killed for o in own)), str(same))
     console = Console()
     console.print(table)
-    for mutant in survivors:
-        same = reason_of(mutant)
+    for mutant, same in survivors.items():
         told = f"equivalent: {same}" if same else unseen(mutant) or "?"
         print(f"survived: {mutant}\n          {told}")
-    others = len(outcomes) - sum(bool(reason_of(m)) for m in survivors)
+    others = len(outcomes) - sum(map(bool, survivors.values()))
     if others:
         killed = len(outcomes) - len(survivors)
         share = f"{killed / others:.1%}"
         print(f"killed: {killed} of {others} that are not shown equivalent, {share}")
+
+
+def _why_the_same(outcome: Outcome) -> str:
+    """Why no trial can notice a survivor; "" if that is not known."""
+    return "every kernel runs as before" if outcome.same else reason_of(outcome.mutant)
 
 
 if __name__ == "__main__":

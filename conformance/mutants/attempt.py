@@ -8,6 +8,7 @@ holds it. A mutant's patience is counted in its own time, so that a busy machine
 import importlib
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 SHARED = (numba.extending, reference.table)  # imported once, before any fork
 MOST = 2**26  # work of a node with a size beyond those of cases
-TRIED = 8  # kernels, at most, that a mutant has to pass
+DRAWN = 8  # of such nodes, beside those that have most of something
+TRIED = 8  # kernels, at most, that a mutant has to pass,
+COMPILED = 40  # and so many, at most, that are compiled to find those of which it changes the code
 COMPILING, TRYING = 120.0, 60.0  # seconds of its own time that a kernel may take,
 ASLEEP = 20  # and so many times as many by the clock: it may wait for what never comes
 SECRET = 77  # what no kernel knows: always the same, so that a hunt can be repeated
@@ -43,8 +46,9 @@ def parts(names: Sequence[str] = ()) -> dict[str, tuple[str, int, list[str]]]:
 
 
 def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]":
-    """TRIED of these, as unlike one another as can be: of each variant of an op, in each format.
-    The first, which stops most mutants, has the least code, and is soonest compiled."""
+    """These in such an order that the first of them are as unlike one another as can be: of each
+    variant of an op, in each format. The first, which stops most mutants, has the least code, and
+    is soonest compiled."""
     waiting, variants, formats = list(kernels), Counter[str](), Counter[str]()
     found: list[Kernel] = []
 
@@ -53,7 +57,7 @@ def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]"
         last = crc32(kernel.name.encode()) if found else sizes[kernel.name]
         return variants[variant], formats[kernel.format or ""], last
 
-    while waiting and len(found) < TRIED:
+    while waiting:
         best = min(waiting, key=seldom)
         waiting.remove(best)
         found.append(best)
@@ -62,22 +66,35 @@ def picked(kernels: "Sequence[Kernel]", sizes: dict[str, int]) -> "list[Kernel]"
     return found
 
 
-def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -> dict[str, str]:
-    """What stops the kernels first that are made of something else than `before`."""
+def first_failure(asked: dict[str, Any]) -> dict[str, Any]:
+    """What stops the kernels first that are made of something else than `before`, how those run
+    that were not stopped, and how many were not looked at. Kernels that have `passed`, or run as
+    the `original` does, are not tried."""
+    from conformance.mutants.reach import runs_as
     from kernels.certificates import shares_of
     from kernels.table import find
     from kernels.trial import Request, answered
 
+    before, axis, largest = asked["before"], asked["axis"], asked["largest"]
+    passed, original = dict[str, str](asked["passed"]), asked["original"]
     now = parts(list(before))
-    changed = [find(name) for name, (digest, _) in before.items() if now[name][0] != digest]
-    for kernel in picked(changed, {name: size for name, (_, size) in before.items()}):
+    changed = [name for name, (digest, _) in before.items() if now[name][0] != digest]
+    near = [find(name) for name in changed or before]  # all, of what is done at import
+    for kernel in picked(near, {name: size for name, (_, size) in before.items()})[:COMPILED]:
+        if kernel.name in passed:
+            continue
+        if sum(original.get(name) != code for name, code in passed.items()) >= TRIED:
+            break
         told(kernel=kernel.name)
         _be_patient(COMPILING)
         try:
             for share in shares_of(kernel):
                 share.compile()
+            passed[kernel.name] = runs_as(kernel)
         except Exception as error:
             return {"stage": "compiling", "failure": repr(error)[:200]}
+        if passed[kernel.name] == original.get(kernel.name):
+            continue
         _be_patient(TRYING)
         shapes = nodes_beyond(kernel, axis, largest) if axis in kernel.spec.axes else ()
         try:
@@ -88,7 +105,17 @@ def first_failure(before: dict[str, tuple[str, int]], axis: str, largest: int) -
         if certificate.failure:
             found = {"stage": certificate.stage, "failure": certificate.failure}
             return {"kernel": kernel.name, **found}
-    return {"kernel": "", "stage": "", "failure": ""}
+    _be_patient(0)
+    missed = len(near) - len(passed) if changed else 0
+    return {"kernel": "", "stage": "", "failure": "", "passed": passed, "missed": missed}
+
+
+def originals(names: Sequence[str]) -> dict[str, str]:
+    """How kernels run that nobody has changed."""
+    from conformance.mutants.reach import runs_as
+    from kernels.table import find
+
+    return {name: runs_as(find(name)) for name in names}
 
 
 def _be_patient(seconds: float) -> None:
@@ -104,19 +131,30 @@ def sizes_beyond(largest: int) -> tuple[int, int]:
 
 def nodes_beyond(kernel: "Kernel", axis: str, largest: int) -> "tuple[Shape, ...]":
     """Shapes of nodes that have one size beyond what cases have, and of the others what cases have
-    most of, each in turn."""
+    most of each, in turn, and some drawn; with the least that cases have of one, too, since many
+    were too much work."""
     from kernels.trial import sampled, work_of
 
     op = kernel.spec
-    nodes: list[Case] = []
     usual = [case for case in sampled(kernel, SECRET) if case.values == op.values[0]]
+    least = {name: min(case.shape[name] for case in usual) for name in op.axes}
+
+    def node_of(case: "Case", **sizes: int) -> "Case":
+        return op.case({**case.shape, **sizes}, case.values, format=case.format)
+
+    nodes: list[Case] = []
     for size in sizes_beyond(largest):
-        found = [op.case({**c.shape, axis: size}, c.values, format=c.format) for c in usual]
-        nodes += [n for n in found if kernel.takes(n.shape) and n.shape[axis] > largest]
+        for case in usual:
+            whole = node_of(case, **{axis: size})
+            fewer = [node_of(whole, **{n: least[n]}) for n in op.axes if n != axis]
+            nodes += [
+                n for n in (whole, *fewer) if kernel.takes(n.shape) and n.shape[axis] > largest
+            ]
     nodes.sort(key=lambda node: work_of(op, node))
     nodes = [node for node in nodes if work_of(op, node) < MOST] or nodes[:1]
     most = [max(nodes, key=lambda node: node.shape[each]) for each in op.axes if nodes]
-    return tuple(node.shape for i, node in enumerate(most) if node not in most[:i])
+    drawn = random.Random(largest).sample(nodes, min(DRAWN, len(nodes)))
+    return tuple({tuple(node.shape.items()): node.shape for node in (*most, *drawn)}.values())
 
 
 def told(**what: Any) -> None:
@@ -138,7 +176,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         sys.path.insert(0, asked["folder"])
         importlib.invalidate_caches()
         try:
-            told(**({"parts": parts()} if "before" not in asked else _failure(asked)))
+            told(**_told_of(asked))
         except BaseException as error:
             told(error=repr(error))
         finally:
@@ -158,13 +196,19 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _failure(asked: dict[str, Any]) -> dict[str, str]:
+def _told_of(asked: dict[str, Any]) -> dict[str, Any]:
+    if "originals" in asked:
+        return {"originals": originals(asked["originals"])}
+    return _failure(asked) if "before" in asked else {"parts": parts()}
+
+
+def _failure(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         import kernels.table  # noqa: F401
     except Exception as error:
         return {"stage": "import", "failure": repr(error)}
     try:
-        return first_failure(asked["before"], asked["axis"], asked["largest"])
+        return first_failure(asked)
     except Exception as error:  # before there was anything to compile
         return {"stage": "compiling", "failure": repr(error)[:200]}
 

@@ -9,7 +9,7 @@ from kernels.provenance import cpu_features
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file under kernels/cpu, how a line of it begins, what was changed there ("" for anything),
+    """The end of a file's path, how a line of it begins, what was changed there ("" for anything),
     and beyond whose sizes in cases, if not everywhere, that is the same."""
 
     file: str
@@ -20,7 +20,7 @@ class Place:
     def has(self, mutant: Mutant) -> bool:
         """Whether this is a mutant of this place."""
         return (
-            mutant.file == f"kernels/cpu/{self.file}"
+            mutant.file.endswith(f"/{self.file}")
             and mutant.text.startswith(self.begins)
             and self.what in ("", mutant.what)
             and self.axis in ("", mutant.axis)
@@ -34,10 +34,49 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
         Place(
             "sparse_axpy.py", "first_byte, last = begin // elements * size, end // elements * size"
         ),
+        Place("sparse_axpy.py", "lines = -(-NEURONS * CHUNK // elements * size // CACHE_LINE)"),
+        Place("sparse_axpy.py", "row, byte = 0, first_byte"),
+        Place(
+            "sparse_axpy.py",
+            "at, then = c * size // elements, (c + COLUMNS) * size // elements",
+        ),
         Place("sparse_linear.py", "begin_rows(where, min(group + 1, end - 1), active, following)"),
+        Place("rows.py", "ASKED = 8"),
+        Place("rows.py", "at = k * bytes_each"),
+        Place(
+            "linear_pairs.py", "following = at + 2 * group_bytes if last else now + depth * step"
+        ),
+        Place("rows.py", "(0, 128, 256, 512, 1024, 2048),"),
+        Place("linear.py", "NEVER = 0, 0, 0"),
+        Place("linear.py", 'Knob("ahead_many", DISTANCES, 2048,'),
     ),
     "how many tokens, rows or blocks go together changes no order of sums": (
         Place("attention.py", "FEW = 8", "8 -> 7"),
+        Place("attention.py", "slices = (group + QUERIES - 1) // QUERIES", "1 -> 0"),
+        Place("linear_float.py", "GENERIC = Blocking("),
+        Place("linear_float.py", "AVX512 = Blocking("),
+        Place(
+            "linear_float.py",
+            "done = depth // LANES * LANES",
+            "depth // LANES -> LANES // depth",
+            "hidden",
+        ),
+        Place(
+            "linear_bf16.py",
+            "if size == LANES and k + LANES <= depth:",
+            "k + LANES <= depth -> k + LANES < depth",
+        ),
+        Place("attention_sums.py", "elif rows >= 4:", "4 -> 3"),
+        Place(
+            "attention_sums.py",
+            "step = cells if rows == done and head_dim > 16 else 16",
+            "16 -> 17",
+        ),
+        Place("linear_pairs.py", "TOKENS, DEEPEST = 192, 64", "192 -> 193"),
+        Place("softmax.py", "if i + 16 <= width:", "i + 16 <= width -> i + 16 < width"),
+        Place("samplers/mass.py", "if i + 16 <= logits.size:", "never: if i + 16 <= logits.size"),
+        Place("log_probabilities.py", "if i + 16 <= codes.size:", "16 -> 17"),
+        Place("sparse_linear.py", "elif x.shape[0] == 1:"),
         Place("linear_amx.py", "PANEL = 1536"),
         Place("linear_amx.py", "DEEPEST = 192"),
         Place("linear_amx.py", "TILES = 8, 16"),
@@ -62,18 +101,38 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
             "hidden <= size -> hidden < size",
         ),
         Place("sparse_linear.py", "return replace(blocking, tiles="),
+        Place(
+            "sparse_axpy.py",
+            "add_alone = over_columns(alone(decode), format) if alone else add_together",
+            "never: if alone",
+        ),
+        Place("sparse_axpy.py", "if found == NEURONS and some == 1:", "1 -> 0"),
+        Place(
+            "sparse_axpy.py",
+            "if found == NEURONS and some == 1:",
+            "never: if found == NEURONS and some == 1",
+        ),
     ),
-    "every sixteenth element is done twice, with the same result": (
+    "every sixteenth element is done twice, or everything, with the same result": (
+        Place("schemes/float8.py", "for i in range(0, len(row), 16):", "16 -> 15"),
+        Place("schemes/float8.py", "for i in range(0, size, 16):", "16 -> 15"),
+        Place(
+            "attention.py",
+            "for item in range(thread, units * (chunks_of(most) if split else 1)",
+            "1 -> 2",
+        ),
         Place("activations.py", "for i in range(first, last, 16):", "16 -> 15"),
         Place("gated_activations.py", "for i in range(first, last, 16):", "16 -> 15"),
         Place("rms_norm.py", "for i in range(0, hidden, 16):", "16 -> 15"),
     ),
     "more memory than is used": (
+        Place("formats/layouts.py", '"Q5_K": Layout((4, 1), 0, 8,', "1 -> 2"),
         Place(
             "attention.py",
             'return min(shape["tokens"], FEW) * shape["heads"] * chunks * (shape["head_dim"] + 2)',
             "2 -> 3",
         ),
+        Place("attention_sums.py", "WIDEST = 256", "256 -> 257"),
         Place("attention_sums.py", "VALUE = KEY + 16 * WIDEST  # [STAGED, head_dim]", "16 -> 17"),
         Place("linear_amx.py", "extras = met * parts if layout.m else 1", "1 -> 0"),
         Place(
@@ -84,6 +143,8 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
         Place("sparse_linear.py", "words, parts = 8 * meeting.words, layout.parts", "8 -> 9"),
     ),
     "what is computed too much is not kept": (
+        Place("linear_bf16.py", "for j in range(min(LANES, depth - k)):", "depth - k -> depth + k"),
+        Place("formats/packing.py", "copied, d_of, d, m = coding.scale is None,", "0 -> -1"),
         Place(
             "linear_amx.py",
             "sums = load_first(f32x16, out, (token + t) * width + row, width - row)",
@@ -107,6 +168,11 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
     ),
     "where a slice ends, or a tuple, is asked by nobody": (
         Place("amx.py", "pointer = address_of(context, builder, array, values[3:5], I8)", "5 -> 6"),
+        Place(
+            "tiles.py",
+            "rows = _rows(context, builder, out, values[1:4], kind, sums.count)",
+            "4 -> 5",
+        ),
         Place("fitted.py", "halves[b * half_bytes : (b + 1) * half_bytes],", "1 -> 2"),
         Place("fitted.py", "own[b * parts : (b + 1) * parts],", "b + 1 -> b - 1"),
     ),
@@ -138,7 +204,17 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
     "a check of what no kernel asks for": (
         Place("amx.py", "if not (1 <= rows <= 16 and 1 <= row_bytes <= 64):"),
     ),
-    "of so many tokens cells are not dealt out, and nothing is counted": (
+    "of so many tokens cells are not dealt out, nothing is counted, and none is alone": (
+        Place("schemes/linear_float8.py", "if tokens == 1 and hidden <= size:", "", "tokens"),
+        Place(
+            "schemes/linear_float8.py",
+            "fill_tile(0, 1, ((x,), (panel,), 0, 0, hidden))",
+            "",
+            "tokens",
+        ),
+        Place(
+            "attention.py", "chunks, step = chunks_of(lists.shape[1]), head_dim + 2", "", "tokens"
+        ),
         Place("attention.py", "most = max(most, spans[t, 2] - spans[t, 1])", "", "tokens"),
         Place("attention.py", "copy(scratch, slot, desk, SUM + row, head_dim)", "", "tokens"),
         Place(
@@ -149,13 +225,15 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
         ),
     ),
     "chunks without cells are dealt out, too": (
+        Place("attention_tile.py", "fewest, most = CHUNK, np.int64(0)", "0 -> 1"),
         Place(
             "attention.py",
             "most = max(most, spans[t, 2] - spans[t, 1])",
             "spans[t, 2] - spans[t, 1] -> spans[t, 2] + spans[t, 1]",
         ),
     ),
-    "the range of all elements may begin with any": (
+    "the largest of all may begin with any": (
+        Place("fit.py", "largest, deepest = scales[block * parts], minima[block * parts]"),
         Place("encoding.py", "low, high = x[0], x[0]", "0 -> 1"),
     ),
     "the sum of x^2 - mean^2 is that of (x - mean)^2": (
@@ -176,7 +254,14 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
     "either is below the key of what is left": (
         Place("samplers/prefix.py", "return 2**32 if max_lanes(lanes) > GONE else 0", "0 -> -1"),
     ),
+    "243 less is 256 less, which is the same byte": (
+        Place("encoding.py", "number = 0", "0 -> -1"),
+    ),
+    "four before the first of eight is four behind it": (
+        Place("formats/fitted.py", "data[12 + p] = scales[p + 4] & 15", "p + 4 -> p - 4"),
+    ),
     "the quotient is the same": (
+        Place("simd.py", '"f32": 32, "f16": 16, "bf16": 16,', "16 -> 17"),
         Place("schemes/linear_w8a8.py", "LARGEST = (2**31 - 1) // 255**2", "1 -> 2"),
         Place(
             "simd_x86.py",
@@ -191,6 +276,7 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
             'below = builder.fcmp_ordered("<", x_value, constant(-87.336540))',
             "87.33654 -> 88.2099054",
         ),
+        Place("simd_exp.py", "clamped = sub(zero(f32x16),", "88.8 -> 89.688"),
     ),
 }
 
@@ -208,7 +294,17 @@ UNSEEN: dict[str, tuple[Place, ...]] = {
             "chunk * CHUNK -> chunk + CHUNK",
         ),
     ),
+    "written beyond an array on the stack, where nothing lies": (
+        Place("linear_bf16.py", "for half in range(2):", "2 -> 3"),
+    ),
+    "wrong only for halves of heads that have 15 once more often than 16": (
+        Place("rope.py", "whole = pairs // 16 * 16", "16 -> 15", "heads"),
+    ),
+    "wrong only for rows as long as a panel": (
+        Place("sparse_linear.py", "at_once = max(1, min(tokens_at_once, most // units))", "1 -> 2"),
+    ),
     "wrong for one value alone": (
+        Place("samplers/prefix.py", "fraction = e / -math.expm1(-e * log_vocab) if e != 0"),
         Place("log_probabilities.py", "inverse = np.float32(1) / step if step >= LEAST_SCALE"),
     ),
     "one of so many summands is less than what the bound allows for any order of theirs": (
@@ -222,10 +318,6 @@ UNSEEN: dict[str, tuple[Place, ...]] = {
     ),
     "all scores are moved alike, which shows only under a soft cap": (
         Place("attention_scalar.py", "dot = 0.0", "0.0 -> 1.0"),
-    ),
-    "wrong only for many tokens of more than 32 heads to a kv_head, a node that would be tried": (
-        Place("attention.py", "width = (group + slices - 1) // slices", "", "tokens"),
-        Place("attention.py", "kv_head, piece = unit // tiles // slices", "", "tokens"),
     ),
 }
 
@@ -248,7 +340,7 @@ def _reason(mutant: Mutant, table: Mapping[str, tuple[Place, ...]]) -> str:
 
 def reason_of(mutant: Mutant) -> str:
     """Why no trial can notice it; "" of one that a trial should notice."""
-    file = mutant.file.removeprefix("kernels/cpu/")
+    file = mutant.file.rpartition("/")[2]
     for (unreached, word), (feature, why) in UNREACHED.items():
         if file == unreached and word in mutant.text and feature in cpu_features():
             return why

@@ -30,23 +30,33 @@ BEYOND = 4  # one of so many mutants holds only where a size is beyond what case
 
 
 # How functions become machine code, which is not what any of them computes.
-COMPILERS = {f"kernels.cpu.{name}" for name in ("closures", "construction", "elf", "object_code")}
+COMPILERS = {
+    f"kernels.cpu.runtime.{name}" for name in ("closures", "construction", "elf", "object_code")
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a mutant ended: the kernel that was stopped, at which stage, by what, and how soon; none
-    for one that passed every trial."""
+    """How a mutant ended: the kernel that was stopped, at which stage, by what, and how soon; or,
+    of one that passed, how many kernels were tried, which run otherwise than before, and how many
+    were not looked at."""
 
     mutant: Mutant
     kernel: str
     stage: str
     failure: str
     seconds: float
+    passed: int = 0
+    missed: int = 0
 
     @property
     def killed(self) -> bool:
         return bool(self.stage)
+
+    @property
+    def same(self) -> bool:
+        """Whether every kernel that it could change runs as before, instruction by instruction."""
+        return not (self.stage or self.passed or self.missed)
 
 
 @cache
@@ -143,7 +153,7 @@ def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
 
 
 def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator[Outcome]:
-    servers = [Server(origin) for _ in range(workers)]
+    servers, originals = [Server(origin) for _ in range(workers)], _Originals(origin)
     asked, done = queue.SimpleQueue[Mutant](), queue.SimpleQueue[Outcome | BaseException]()
     for mutant in waiting:
         asked.put(mutant)
@@ -152,7 +162,7 @@ def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator
     def work(server: Server) -> None:
         try:
             while not asked.empty():
-                done.put(_attempt(asked.get_nowait(), origin, server, before))
+                done.put(_attempt(asked.get_nowait(), origin, server, before, originals))
         except queue.Empty:
             pass
         except BaseException as error:
@@ -175,9 +185,24 @@ def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator
                 thread.join()
 
 
-def _attempt(mutant: Mutant, origin: Path, server: Server, before: dict[str, Any]) -> Outcome:
+class _Originals:
+    """How kernels run that nobody has changed, asked for when it has to be known."""
+
+    def __init__(self, origin: Path) -> None:
+        self._origin, self.known = origin, dict[str, str]()
+
+    def learn(self, names: Iterable[str], server: Server) -> None:
+        unknown = sorted(set(names) - self.known.keys())
+        if unknown:
+            self.known |= server.ask(folder=str(self._origin), originals=unknown)["originals"]
+
+
+def _attempt(
+    mutant: Mutant, origin: Path, server: Server, before: dict[str, Any], originals: _Originals
+) -> Outcome:
     module = mutant.file.removesuffix(".py").replace("/", ".")
     near = {n: (digest, size) for n, (digest, size, made) in before.items() if module in made}
+    passed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(dir=origin.parent) as folder:
         copied(Path(folder), origin)
         path = Path(folder) / mutant.file
@@ -185,6 +210,18 @@ def _attempt(mutant: Mutant, origin: Path, server: Server, before: dict[str, Any
             source = mutant.source(path.read_text())
         path.unlink()
         path.write_text(source)
-        found = server.ask(folder=folder, before=near, axis=mutant.axis, largest=mutant.largest)
-    kernel, stage = found.get("kernel", ""), found["stage"]
-    return Outcome(mutant, kernel, stage, found["failure"], round(found["seconds"], 1))
+        asked = {"folder": folder, "before": near, "axis": mutant.axis, "largest": mutant.largest}
+        seconds, looked_at = 0.0, -1
+        while True:  # until it has met enough kernels that it changes, or all
+            found = server.ask(**asked, passed=passed, original=originals.known)
+            seconds += found["seconds"]
+            passed = found.get("passed", {})
+            if found["stage"] or len(passed) == looked_at:
+                break
+            looked_at = len(passed)
+            originals.learn(passed, server)
+    others = sum(originals.known[name] != code for name, code in passed.items())
+    return Outcome(
+        mutant, found.get("kernel", ""), found["stage"], found["failure"], round(seconds, 1),
+        passed=others, missed=found.get("missed", 0),
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Mutants of a source: one small change each, made on its syntax tree.
 
-Annotations, decorators, docstrings, classes, error messages and hints to the cache are left alone:
-what remains is what the machine computes.
+Annotations, decorators, docstrings, classes, error messages and what only asks the cache for bytes
+are left alone: what remains is what the machine computes.
 """
 
 import ast
@@ -31,6 +31,7 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq,
 }
 CALLS = {"max": "min", "min": "max", "add": "sub", "sub": "add", "cos": "sin", "sin": "cos"}
+ASKING = "ask", "prefetch"  # how the names begin of what asks the cache for bytes
 ORDERED = {"sub", "div", "fma", "part", "insert", "select"}  # their operands' order counts
 
 
@@ -116,14 +117,9 @@ def _spared(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
         roots: list[ast.AST | None] = []
         match node:
-            case (
-                ast.ClassDef()
-                | ast.Raise()
-                | ast.JoinedStr()
-                | ast.FunctionDef(name="ask")  # for what comes later, as its callers do
-                | ast.Assign(value=ast.Call(func=ast.Name(id="ask")))
-                | ast.Expr(value=ast.Call(func=ast.Name(id="prefetch")))
-            ):
+            case ast.ClassDef() | ast.Raise() | ast.JoinedStr():
+                roots = [node]
+            case ast.stmt() if _only_asks(node):
                 roots = [node]
             case ast.FunctionDef():
                 roots = [*node.decorator_list, node.args, node.returns]
@@ -131,6 +127,20 @@ def _spared(tree: ast.Module) -> Iterator[int]:
                 roots = [node.annotation]
         for root in filter(None, roots):
             yield from map(id, ast.walk(root))
+
+
+def _only_asks(node: ast.stmt) -> bool:
+    """Whether a statement does no more than to ask for what comes later."""
+    match node:
+        case ast.FunctionDef(name=name):
+            return name.startswith(ASKING)
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name))):
+            return name.startswith(ASKING)
+        case ast.Assign(value=ast.Call(func=ast.Name(id=name))):
+            return name in ("ask", "asking")
+        case ast.If() | ast.For():
+            return all(map(_only_asks, [*node.body, *node.orelse]))
+    return False
 
 
 def _changes(node: ast.AST) -> list[Change]:

@@ -1,6 +1,7 @@
 """What each kernel is made of: its functions' bytecode, and all that these close over or name.
 
-A mutant can only break kernels of which this is another than before.
+A mutant can only break kernels of which this is another than before, and of those only the ones
+that it gives other machine code, or another row: of the rest it is shown to be equivalent.
 """
 
 import hashlib
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 from numba.core.typing.templates import builtin_registry
 
+from kernels.certificates import code_of
 from kernels.cpu import quantise_activations
-from kernels.cpu.share import pack_words
+from kernels.cpu.runtime.share import Share, pack_words
 from kernels.kernel import Kernel
 from kernels.provenance import closure
 from reference.formats import FORMATS
@@ -44,10 +46,11 @@ def _ours(module: str | None) -> bool:
 
 
 class _Parts:
-    """A walk over a kernel's objects; tables by format are looked into for its own format only."""
+    """A walk over a kernel's objects, with or without what is compiled of them; tables by format
+    are looked into for its own format only."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.digest, self.size = hashlib.sha256(), 0
+    def __init__(self, kernel: Kernel, compiled: bool = True) -> None:
+        self.digest, self.size, self._compiled = hashlib.sha256(), 0, compiled
         self._format, self._seen, self._kept = kernel.format, {}, []
         modules = modules_of(kernel)
         waiting: list[Any] = [kernel, pack_words]
@@ -75,6 +78,8 @@ class _Parts:
         made_of = ("py_func", "_defn", "__wrapped__")  # compiled, an intrinsic, kept by a cache
         function = next((getattr(value, n) for n in made_of if hasattr(value, n)), value)
         match function:
+            case Share() if not self._compiled:
+                self._tell(function.signature)
             case np.ndarray():
                 self._tell(function.dtype.str, function.shape, function.tobytes())
             case tuple() | list():
@@ -139,3 +144,9 @@ def parts_of(kernel: Kernel) -> tuple[str, int]:
     """A digest of all a kernel is made of, and how much bytecode that is."""
     found = _Parts(kernel)
     return found.digest.hexdigest(), found.size
+
+
+def runs_as(kernel: Kernel) -> str:
+    """A digest of its machine code and of what its row computes in Python: where it is the same as
+    before, no result can be another."""
+    return f"{code_of(kernel)} {_Parts(kernel, compiled=False).digest.hexdigest()}"

@@ -2,14 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from conformance.support.depth import DEEP
-from kernels.cpu.readers import File
+from kernels.cpu.runtime.readers import File
 
 SIZE = 2**20 + 77  # the last sector is not whole
 PATIENCE = 3600 if DEEP else 100  # seconds
@@ -30,7 +29,7 @@ def path(truth, tmp_path_factory):
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _packed_here(tmp_path_factory) -> Iterator[None]:
+def _packed_here(tmp_path_factory):
     """What tests pack in this process goes with them."""
     folder = tmp_path_factory.mktemp("cache")
     with patch("engine.packed_weights.cache_folder", lambda: folder):
@@ -38,7 +37,7 @@ def _packed_here(tmp_path_factory) -> Iterator[None]:
 
 
 @pytest.fixture
-def in_time() -> Iterator[None]:
+def in_time():
     """Waiting for readers in vain ends by a signal."""
 
     def late(number: int, frame: object) -> None:

@@ -1,5 +1,7 @@
 """Bundles of neurons: where their bytes are, that they come back, and files whose bundles lie."""
 
+import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,22 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.changing import changing
 from conformance.support.small_families import SmallFalcon, SmallOPT, sparse
-from conformance.support.sparse_files import MIXED, SMALL_MODELS, SmallSparse, made
+from conformance.support.sparse_files import MIXED, SMALL_MODELS, SmallSparse, Sparse, made
 from engine.embedded import resolve
-from engine.gguf_edit import keys_of
-from engine.gguf_file import ALIGNMENT, GGUFFile
-from engine.gguf_writer import NewTensor, u32, write_gguf
+from engine.gguf.edit import keys_of
+from engine.gguf.file import ALIGNMENT, GGUFError, GGUFFile
+from engine.gguf.writer import NewTensor, u32, write_gguf
 from engine.offload import bundling
-from engine.offload.bundle import (
-    FORMATS_KEY,
-    PAGE,
-    PARTS,
-    SECTOR,
-    bundles,
-    stride_of,
-)
-from engine.offload.bundling import bundle, unbundle
+from engine.offload.bundle import FORMATS_KEY, PAGE, PARTS, SECTOR, bundles, stride_of
+from engine.offload.bundling import PIECE, bundle, unbundle
 from reference.op import Array
 
 BAMBOO = SmallSparse(architecture="bamboo", activation="drelu")
@@ -40,7 +36,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     return MIXED.write(tmp_path / "source.gguf")
 
 
@@ -55,9 +51,7 @@ def sources_of(file: GGUFFile, block: int) -> dict[str, Array]:
 
 @pytest.mark.parametrize("piece", [1, 5000, bundling.PIECE])
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_are_side_by_side_and_come_back(
-    name: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_side_by_side_and_come_back(name, piece, tmp_path, monkeypatch):
     """Whatever the formats and the pieces, a row is gate, up and down_t of its neuron, then zeros;
     all else is as it was, and undone the whole is."""
     monkeypatch.setattr(bundling, "PIECE", piece)
@@ -107,7 +101,7 @@ def assert_same(before: GGUFFile, undone: GGUFFile) -> None:
         assert np.array_equal(undone.tensor(name), before.tensor(name)), name
 
 
-def test_the_embedded_model_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_the_embedded_model_comes_back_byte_for_byte(tmp_path):
     """As any file does whose gate, up and down_t follow one another."""
     out = made(bundle, resolve("story-relu"), tmp_path / "bundled.gguf")
     back = made(unbundle, out, tmp_path / "back.gguf")
@@ -115,7 +109,7 @@ def test_the_embedded_model_comes_back_byte_for_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("alignment", [1, 64, 1 << 16])
-def test_an_alignment_of_its_own_comes_back(alignment: int, source: Path, tmp_path: Path) -> None:
+def test_an_alignment_of_its_own_comes_back(alignment, source, tmp_path):
     """One that is larger stays meanwhile."""
     named = tmp_path / "named.gguf"
     with GGUFFile(source) as file:
@@ -130,7 +124,7 @@ def test_an_alignment_of_its_own_comes_back(alignment: int, source: Path, tmp_pa
         assert_same(before, undone)
 
 
-def test_only_blocks_with_predictors(source: Path, tmp_path: Path) -> None:
+def test_only_blocks_with_predictors(source, tmp_path):
     """The last of three blocks has none, and an empty text."""
     less = tmp_path / "less.gguf"
     with GGUFFile(source) as file:
@@ -147,7 +141,7 @@ def test_only_blocks_with_predictors(source: Path, tmp_path: Path) -> None:
         assert "blk.2.ffn_down_t.weight" in file.tensors
 
 
-def test_the_package_reads_it(tmp_path: Path) -> None:
+def test_the_package_reads_it(tmp_path):
     """gguf's own reader finds the tensors where ours does."""
     source = replace(SMALL_MODELS["Q8_0"], magic="GGUF").write(tmp_path / "source.gguf")
     out = made(bundle, source, tmp_path / "bundled.gguf")
@@ -162,8 +156,137 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 1 << 40))
-def test_strides(n_bytes: int) -> None:
+def test_strides(n_bytes):
     """The least odd number of sectors that holds so many bytes."""
     sectors, rest = divmod(stride_of(n_bytes), SECTOR)
     assert (rest, sectors % 2) == (0, 1)
     assert (sectors - 2) * SECTOR < n_bytes <= sectors * SECTOR
+
+
+# `assay bundle`, and writing that ends before the file does
+
+
+SMALL = Sparse()
+Write = Callable[..., None]
+both_ways = pytest.mark.parametrize("write", [bundle, unbundle])
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A file for either way, in a folder of its own."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    return either(SMALL, folder)
+
+
+def either(sizes: Sparse, folder: Path) -> dict[Write, Path]:
+    plain, bundled = sizes.write(folder / "plain.gguf"), folder / "bundled.gguf"
+    with GGUFFile(plain) as file:
+        bundle(file, bundled)
+    return {bundle: plain, unbundle: bundled}
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# The program
+
+
+def test_there_and_back(inside, tmp_path):
+    """For people a line for each kind of bundle; the file that comes back is the first one."""
+    plain, out, back = (tmp_path / name for name in ("plain.gguf", "out.gguf", "back.gguf"))
+    Sparse(hidden=256, ffn=40, rows=(("Q8_0", "Q8_0", "Q8_0"), ("Q4_K", "Q4_K", "Q6_K"))).write(
+        plain
+    )
+    code, told, _ = inside("bundle", plain, out)
+    assert code == 0
+    first, second = (line.split() for line in told.splitlines() if "gate:" in line)
+    assert " ".join(first) == "gate:Q8_0 up:Q8_0 down_t:Q8_0 1 40 816 1,536"
+    assert " ".join(second) == "gate:Q4_K up:Q4_K down_t:Q6_K 2 40 498 512"
+    assert told.splitlines()[-1] == f"{out}: {out.stat().st_size:,} bytes, 30 tensors"
+    code, told, _ = inside("bundle", "--undo", out, back)
+    assert (code, told) == (0, f"{back}: {back.stat().st_size:,} bytes, 36 tensors\n")
+    with GGUFFile(plain) as before, GGUFFile(back) as after:
+        for name in before.tensors:
+            assert before.tensor(name).tobytes() == after.tensor(name).tobytes()
+
+
+def test_for_programs(inside, tmp_path):
+    out, back = tmp_path / "out.gguf", tmp_path / "back.gguf"
+    said = json.loads(inside("bundle", "story-relu", out, "--json")[1])
+    with GGUFFile(out) as file:
+        assert (said["file"], said["bytes"]) == (str(out), file.size)
+        assert said["tensors"] == len(file.tensors)
+        for row, found in zip(said["bundles"], bundles(file).values(), strict=True):
+            assert row["offset"] == file.tensors[f"blk.{row['block']}.ffn_bundle.weight"].offset
+            assert (row["neurons"], row["hidden"]) == (found.neurons, found.hidden) == (768, 256)
+            up = {"format": "Q8_0", "begin": 272, "n_bytes": 272}
+            assert (row["stride"], row["parts"]["up"]) == (1536, up)
+    said = json.loads(inside("bundle", "--undo", out, back, "--json")[1])
+    assert (said["bundles"], said["bytes"]) == ([], back.stat().st_size)
+
+
+def test_inspected(inside, sources):
+    """Parts stand below their bundle, and zeros are no weights; a note says what makes no sense."""
+    plain, out = sources.values()
+    code, table, _ = inside("inspect", out)
+    assert code == 0
+    rows = [" ".join(line.split()) for line in table.splitlines()]
+    at = next(i for i, row in enumerate(rows) if row.startswith("blk.1.ffn_bundle.weight I8"))
+    assert rows[at + 2] == "up F16 600 x 32 38,400 + 64"
+    whole = inside("inspect", plain)[1].splitlines()[-1]
+    weights = whole.partition("): ")[2].partition(" weights")[0]
+    assert f"3 bundles): {weights} weights" in table.splitlines()[-1]
+    described = json.loads(inside("inspect", out, "--json")[1])
+    assert [row["block"] for row in described["bundles"]] == [0, 1, 2]
+    spoilt = out.with_name("spoilt.gguf")
+    inside("inspect", out, "--remove", "assay.bundle.formats", "-o", spoilt)
+    code, table, note = inside("inspect", spoilt)
+    assert (code, note.count("\n")) == (0, 1)
+    assert "note: " in note
+    assert "key assay.bundle.formats, which says what bundles hold, is missing" in note
+    assert "3 I8" in table.splitlines()[-1]
+
+
+# Files that are not finished
+
+
+@both_ways
+def test_the_last_word_is_all(write, sources, tmp_path):
+    """Whoever watches is told of every byte."""
+    told: list[tuple[int, int]] = []
+    with GGUFFile(sources[write]) as file:
+        write(file, tmp_path / "out.gguf", lambda done, total: told.append((done, total)))
+    with GGUFFile(tmp_path / "out.gguf") as file:
+        total = sum(tensor.n_bytes for tensor in file.tensors.values())
+    assert told == sorted(told)
+    assert told[-1] == (total, total)
+
+
+@both_ways
+@changing
+def test_the_source_changes_while_it_is_read(write, change, message, sources, tmp_path):
+    calls: list[int] = []
+
+    def watch(done: int, _: int) -> None:
+        if not calls:
+            change(sources[write])
+        calls.append(done)
+
+    with GGUFFile(sources[write]) as file, pytest.raises(GGUFError, match=message):
+        write(file, tmp_path / "out.gguf", watch)
+    assert left(tmp_path) == ["sources"]
+
+
+def test_memory(tmp_path):
+    """48 MB of neurons take a few pieces: the one that is written, and what it is made of."""
+    large = Sparse(blocks=1, hidden=1024, ffn=8192)
+    with_bundles = either(large, tmp_path)
+    for write, source in with_bundles.items():
+        with GGUFFile(source) as file:
+            tracemalloc.start()
+            write(file, tmp_path / "out.gguf")
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert peak < 3 * PIECE < (tmp_path / "out.gguf").stat().st_size / 3

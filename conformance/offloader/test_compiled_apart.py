@@ -47,7 +47,7 @@ model, budget, draft = sys.argv[1:]
 options = {"ram_budget": budget, "threads": 2, "context": 128, "batch": 16, "draft": draft or None}
 with Engine.load(model, **options) as engine:
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    tokens = [piece.token for piece in engine.generate("Once upon a time", params)]
+    tokens = [piece.token for piece in engine.stream("Once upon a time", params)]
 peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 print(json.dumps([peak, tokens, compiled]))
 """
@@ -62,12 +62,11 @@ def child(model: str, budget: str, draft: str = "", **environment: str) -> Any:
 def least(model: str, draft: str = "") -> int:
     """What a refusal names, in MiB."""
     found = re.search(r"needs at least (\d+) MiB \(", child(model, "1", draft))
-    assert found
     return int(found[1])
 
 
 @pytest.fixture(name="cold")
-def _cold(tmp_path: Path) -> dict[str, str]:
+def _cold(tmp_path):
     """An environment whose cache has all but the code of what runs beside kernels."""
     child("story-f16", "1GiB")  # whatever was certified by now
     folder = tmp_path / "cache"
@@ -76,7 +75,7 @@ def _cold(tmp_path: Path) -> dict[str, str]:
     return {"ASSAY_CACHE": str(folder)}
 
 
-def test_nothing_is_compiled_within_a_budget(cold: dict[str, str]) -> None:
+def test_nothing_is_compiled_within_a_budget(cold):
     """Not even with code to be made; so the least that was named when it was there will do."""
     budget = least("story-f16")
     peak, tokens, compiled = child("story-f16", f"{budget}MiB", **cold)
@@ -90,7 +89,7 @@ def test_nothing_is_compiled_within_a_budget(cold: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("model", "draft"), [("story-relu", ""), ("story-f16", "story-draft-q8_0")]
 )
-def test_the_least_of_others(model: str, draft: str) -> None:
+def test_the_least_of_others(model, draft):
     """Neurons, and a draft model, which is loaded first and counts: the least named will do."""
     budget = least(model, draft)
     peak, tokens, compiled = child(model, f"{budget}MiB", draft)
@@ -99,7 +98,7 @@ def test_the_least_of_others(model: str, draft: str) -> None:
     assert tokens == child(model, "1GiB")[1]
 
 
-def test_what_is_kept_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_needs_no_child(monkeypatch):
     """Nor does a child that cannot be started stop anything."""
     kernel = find("rms_norm/cpu/generic")
     compile_apart([kernel])

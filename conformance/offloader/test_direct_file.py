@@ -11,12 +11,12 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.page_cache import pages_kept
 from conformance.support.streams import Stream
-from engine.gguf_file import stamp_of
+from engine.gguf.file import stamp_of
 from engine.offload import direct_file
 from engine.offload.direct_file import DirectFile
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers, iovecs_of
-from kernels.cpu.team import Team
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.readers import Readers, iovecs_of
+from kernels.cpu.runtime.team import Team
 
 pytestmark = pytest.mark.usefixtures("in_time")
 
@@ -44,9 +44,9 @@ def test_every_byte(own, truth):
         assert file.note is None
         assert Stream(readers, truth, 100, 2, 2, 1, unit=unit, largest=20).run(team)
         first = len(truth) // unit * unit
-        memory = aligned(unit, 4096)
+        memory, then = aligned(unit, 4096), int(readers.counters[1]) + 1
         readers.post(0, first, iovecs_of([memory]), len(truth) - first, 1)
-        assert readers.wait(1, int(readers.counters[1]) + 1)
+        assert readers.wait(1, then)
         assert_array_equal(memory[: len(truth) - first], truth[first:])
         file.check()
 
@@ -91,15 +91,6 @@ def test_where_it_is_refused(own, truth, monkeypatch, refused_at):
     assert pages_kept(own) == least
 
 
-def test_where_it_is_refused_indeed():
-    """/proc knows no O_DIRECT on any Linux."""
-    with DirectFile("/proc/version") as file, Readers([file.file]) as readers:
-        assert file.note
-        buffer = np.zeros(14, np.uint8)
-        readers.read(0, 0, [buffer])
-    assert bytes(buffer) == b"Linux version "
-
-
 @pytest.mark.parametrize("alignment", [512, 4096, None])
 def test_alignments_are_tried(own, monkeypatch, alignment):
     """A disk refuses what is no whole sector, in the file or in memory; or refuses everything."""
@@ -141,17 +132,6 @@ def test_changes_are_told(own, change):
         for _ in range(2):
             with pytest.raises(OSError, match=r"own\.bin: it changed while it was read$"):
                 file.check()
-
-
-def test_a_file_replaced_is_still_the_one_opened(own, truth):
-    """Renaming another over it changes nothing for who has it open, but its dates."""
-    other = own.with_name("other.bin")
-    other.write_bytes(b"short")
-    with DirectFile(own) as file, Readers([file.file]) as readers:
-        other.replace(own)
-        memory = aligned(4096, 4096)
-        readers.read(0, 8192, [memory])
-    assert_array_equal(memory, truth[8192 : 8192 + 4096])
 
 
 def test_the_stamp_of_who_opened_it_before(own):

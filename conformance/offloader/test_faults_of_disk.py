@@ -5,8 +5,6 @@ import errno
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,7 +23,7 @@ from conformance.support.budgets import (
 )
 from conformance.support.child import told
 from conformance.support.disks import Disk, after, healthy, slow
-from engine.gguf_file import GGUFError, GGUFFile
+from engine.gguf.file import GGUFError, GGUFFile
 from engine.model import Model
 from engine.offload.disk import OffloadError
 
@@ -45,7 +43,7 @@ class Subject:
 
 
 @pytest.fixture(params=KINDS, scope="module")
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> object:
+def shared(request, tmp_path_factory):
     path = write(request.param, tmp_path_factory.mktemp("faults") / "small.gguf")
     truth = truth_of(path, sparse="auto" if request.param == "dense" else "on")
     disk = Disk(healthy)
@@ -54,37 +52,9 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def subject(shared: Subject) -> Iterator[Subject]:
+def subject(shared):
     yield shared
     shared.goes_on()
-
-
-def every(answers: list[int | None]) -> Callable[[int, int], int | None]:
-    """These answers again and again."""
-    calls = iter(range(10**9))
-    return lambda *_: answers[next(calls) % len(answers)]
-
-
-PASSING = {
-    "short": [512, None, 1024],
-    "EINTR": [-errno.EINTR, None],
-    "EAGAIN": [-errno.EAGAIN, -errno.EAGAIN, None],
-    "short and EINTR": [512, -errno.EINTR, None],
-}
-
-
-@pytest.mark.parametrize("answers", PASSING.values(), ids=PASSING)
-def test_what_passes_is_not_seen(subject: Subject, answers: list[int | None]) -> None:
-    subject.disk.answer = every(answers)
-    assert bits(subject.model) == subject.truth
-
-
-@pytest.mark.parametrize("calls", [0, 1, 7, 40])
-def test_an_error_that_is_gone_when_tried_again(subject: Subject, calls: int) -> None:
-    """EIO once, for whichever read."""
-    left = iter([None] * calls + [-errno.EIO])
-    subject.disk.answer = lambda *_: next(left, None)
-    assert bits(subject.model) == subject.truth
 
 
 LASTING = {
@@ -103,7 +73,7 @@ def again_and_again(model: Model) -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 30])
 @pytest.mark.parametrize(("answer", "message"), LASTING.values(), ids=LASTING)
-def test_an_error_that_stays(subject: Subject, answer: int, message: str, calls: int) -> None:
+def test_an_error_that_stays(subject, answer, message, calls):
     """One line that names the file and the byte, at every step until the disk is well; then right
     tokens, and cells that were computed before are as they were."""
     model, names = subject.model, {file.file.name for file in subject.model.offload._disk.files}
@@ -123,16 +93,6 @@ def test_an_error_that_stays(subject: Subject, answer: int, message: str, calls:
     assert before + rest == subject.truth[0]
 
 
-def test_a_slow_disk(subject: Subject) -> None:
-    """10 MB a second."""
-    subject.disk.answer = slow(10e6)
-    began = time.monotonic()
-    subject.model.cells.clear()
-    prompt = subject.model.step(TEXT[:13], range(13), [(0,)] * 13, range(13))
-    assert prompt.tobytes() == subject.truth[0]
-    assert time.monotonic() - began > 0.01
-
-
 def signals(number: int, every: float) -> tuple[threading.Thread, threading.Event]:
     """Send this process a signal again and again until told."""
     ends = threading.Event()
@@ -145,7 +105,7 @@ def signals(number: int, every: float) -> tuple[threading.Thread, threading.Even
 
 
 @pytest.mark.parametrize("every", [0.002, 0.05])
-def test_signals_that_raise_nothing(subject: Subject, every: float) -> None:
+def test_signals_that_raise_nothing(subject, every):
     """Many in a step, or one in many: right tokens, and steps come to an end."""
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
@@ -198,17 +158,20 @@ with on(disk, path, threads=2) as model:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_ctrl_c(kind: str, tmp_path: Path) -> None:
+def test_ctrl_c(kind, tmp_path):
     """A step that would wait for seconds ends in about the time of a read; the engine goes on."""
     path = write(kind, tmp_path / "small.gguf")
     said = told(INTERRUPTED, path, "auto" if kind == "dense" else "on")
     assert said.splitlines() == ["True 0", "True"] * 2
 
 
-def test_impatient_ctrl_c(subject: Subject) -> None:
+def test_impatient_ctrl_c(subject):
     """Interrupted again while the engine cleans up after the first: right tokens all the same."""
     model = subject.model
-    for where in ("engine.offload.stream.Stream.restart", "kernels.cpu.readers.Readers.reset"):
+    for where in (
+        "engine.offload.stream.Stream.restart",
+        "kernels.cpu.runtime.readers.Readers.reset",
+    ):
         with (
             patch.object(model.team, "run", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
@@ -246,9 +209,7 @@ def first_failure(model: Model) -> Exception:
 
 @pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_packed_file_that_others_change(
-    kind: str, spoil: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_packed_file_that_others_change(kind, spoil, tmp_path):
     """The very next step says so, and names it; a new load packs anew."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
@@ -265,9 +226,7 @@ def test_a_packed_file_that_others_change(
 
 @pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_others_change(
-    kind: str, spoil: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_model_that_others_change(kind, spoil, tmp_path):
     """Its rows of embeddings, and its bundles, are read while it runs."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
@@ -277,7 +236,7 @@ def test_a_model_that_others_change(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_replaced(kind: str, tmp_path: Path) -> None:
+def test_files_that_are_replaced(kind, tmp_path):
     """By others of the same names, or by none: those that were opened are still there."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
@@ -291,7 +250,7 @@ def test_files_that_are_replaced(kind: str, tmp_path: Path) -> None:
             assert bits(model) == truth
 
 
-def test_another_engine_packs_the_same_model_otherwise(tmp_path: Path) -> None:
+def test_another_engine_packs_the_same_model_otherwise(tmp_path):
     """It takes the packed file's name; the first goes on with what it has open."""
     path = SPARSE.write(tmp_path / "small.gguf")
     with on(Disk(healthy), path) as first:
@@ -301,9 +260,7 @@ def test_another_engine_packs_the_same_model_otherwise(tmp_path: Path) -> None:
             assert bits(first) == truth
 
 
-def test_a_row_of_embeddings_that_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_of_embeddings_that_cannot_be_read(tmp_path, monkeypatch):
     """The model's file fails, not the packed one."""
     path = DENSE.write(tmp_path / "small.gguf")
     with GGUFFile(path) as file:

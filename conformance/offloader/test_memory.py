@@ -53,7 +53,7 @@ with Engine.load(sys.argv[1], **options) as engine:
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def path(tmp_path_factory):
     """A random model in F16, of few large blocks."""
     path = tmp_path_factory.mktemp("memory") / "large.gguf"
     shape = replace(random_model.SHAPES["tinyllama-1.1b"], blocks=3)
@@ -80,7 +80,7 @@ def answer(done: "CompletedProcess[str]") -> Any:
 
 
 @pytest.fixture(scope="module")
-def least(path: Path) -> int:
+def least(path):
     """What a refusal names, in bytes; nothing was packed for that."""
     done = child(path, 1)
     found = re.search(r"needs at least (\d+) MiB \(", done.stderr)
@@ -89,7 +89,7 @@ def least(path: Path) -> int:
     return int(found[1]) * MIB
 
 
-def test_no_budget_is_exceeded(path: Path, least: int) -> None:
+def test_no_budget_is_exceeded(path, least):
     """Loading, packing for the first time, a prompt and tokens, from the least on; the tokens are
     those of all in memory, and the page cache is no second copy."""
     tokens = []
@@ -124,7 +124,7 @@ def memory_group(limit: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def test_with_the_system_watching(path: Path, least: int) -> None:
+def test_with_the_system_watching(path, least):
     """In a group that is killed beyond the budget and a margin; without a budget it is killed."""
     budget = least + 40 * MIB
     with memory_group(budget + MARGIN) as group:

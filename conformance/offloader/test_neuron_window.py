@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from numba import njit
 from numba.core.runtime import _nrt_python, rtsys
 
-from conformance.support.neuron_window import BLOCKS, AgainstDicts
-from kernels.cpu.neuron_window import NOWHERE, NeuronWindow, slots_needed, want
+from conformance.support.neuron_window import AgainstDicts
+from kernels.cpu.runtime.neuron_window import NOWHERE, NeuronWindow, slots_needed, want
 
 TestNeuronWindow = AgainstDicts.TestCase
 TestNeuronWindow.settings = settings(stateful_step_count=30)
@@ -33,7 +33,7 @@ masks = arrays(bool, st.tuples(st.integers(1, 12), st.integers(1, 20)))
 
 
 @given(masks=st.tuples(masks, masks), steps=st.integers(0, 4))
-def test_without_quotas_the_window_is_the_papers(masks: Any, steps: int) -> None:
+def test_without_quotas_the_window_is_the_papers(masks, steps):
     """With room for all, a step leaves the union of the last steps + 1 masks in memory, and reads
     what the steps + 1 masks before it lack, whatever other blocks do in between."""
     neurons = [mask.shape[1] for mask in masks]
@@ -52,37 +52,8 @@ def test_without_quotas_the_window_is_the_papers(masks: Any, steps: int) -> None
     assert window.state.hits.tolist() == [m.sum() - e for m, e in zip(masks, expected, strict=True)]
 
 
-def used_last(used: Any, count: int) -> list[int]:
-    """So many neurons, or all that were ever used, by the step in which each was, -1 for never;
-    of those of one step the last."""
-    latest = np.lexsort((np.arange(len(used)), used))[::-1][: min(count, (used >= 0).sum())]
-    return sorted(latest.tolist())
-
-
-@given(
-    masks=arrays(bool, st.tuples(st.integers(1, 9), st.just(BLOCKS), st.integers(1, 12))),
-    quota=st.integers(0, 12),
-    spare=st.integers(0, 12),
-)
-def test_what_stays_is_what_was_used_last(masks: Any, quota: int, spare: int) -> None:
-    """Each block keeps the neurons used last, its quota of them at least, and so finds all that it
-    would if others never left it more; none goes before the pool is full, which then it stays."""
-    neurons, quotas = [masks.shape[2]] * BLOCKS, [quota] * BLOCKS
-    window = NeuronWindow(neurons, quotas, slots_needed(neurons, quotas, [0] * BLOCKS) + spare)
-    used = np.full(masks.shape[1:], -1)
-    for step, mask in enumerate(masks):
-        for block, active in enumerate(mask):
-            wanted(window, block, np.flatnonzero(active), step)
-            used[block, active] = step
-            held = [in_memory(window, b) for b in range(BLOCKS)]
-            for there, last in zip(held, used, strict=True):
-                assert there == used_last(last, len(there))
-                assert set(there) >= set(used_last(last, quota))
-            assert sum(map(len, held)) == min(window.capacity, (used >= 0).sum())
-
-
 @pytest.mark.parametrize("quota", [0, 1, 5, 14, 15, 60])
-def test_blocks_in_turn_read_no_more_than_they_must(quota: int) -> None:
+def test_blocks_in_turn_read_no_more_than_they_must(quota):
     """Blocks that want the same neurons again lack what has no slot. Who reads it takes the slots
     of the block before, which is the last to be wanted again: blocks - 1 wants later. One list for
     all would find nothing, and quotas alone not more than themselves."""
@@ -101,24 +72,8 @@ def test_blocks_in_turn_read_no_more_than_they_must(quota: int) -> None:
         assert read == blocks * max(0, blocks * len(active) - capacity)
 
 
-@pytest.mark.parametrize("quota", [0, 10, 45, 90, 135])
-def test_room_beyond_the_quotas_saves_reads(quota: int) -> None:
-    """Where needed neurons are random, fewer are read than if each block kept its quota alone."""
-    blocks, neurons, active, rng = 4, 180, 45, np.random.default_rng(quota)
-    window = NeuronWindow([neurons] * blocks, [quota] * blocks, quota * blocks + neurons)
-    used = np.full((blocks, neurons), -1)
-    read, without = 0, 0
-    for step in range(20):
-        for block in range(blocks):
-            rows = np.sort(rng.choice(neurons, active, replace=False))
-            without += active - len(np.intersect1d(rows, used_last(used[block], quota)))
-            read += len(wanted(window, block, rows, step))
-            used[block, rows] = step
-    assert read < without
-
-
 @pytest.mark.parametrize("neurons", [[7], [5, 5], [4, 9, 2]])
-def test_the_least_capacity_is_just_enough(neurons: list[int]) -> None:
+def test_the_least_capacity_is_just_enough(neurons):
     """With it, blocks that want all of their neurons in turn leave the others their quotas, and one
     of them no slot more; a smaller pool is refused."""
     quota, pinned = [n // 2 for n in neurons], [n // 4 for n in neurons]
@@ -140,7 +95,7 @@ def test_the_least_capacity_is_just_enough(neurons: list[int]) -> None:
         NeuronWindow(neurons, quota, unpinned - 1)
 
 
-def test_pinning_too_much_changes_nothing() -> None:
+def test_pinning_too_much_changes_nothing():
     """Neurons that do not fit, do not exist or are pinned are refused with one line."""
     window = NeuronWindow([6, 4], [1, 1], 8)
     assert window.pin(0, [4, 2])[:, 0].tolist() == [4, 2]
@@ -156,7 +111,7 @@ def test_pinning_too_much_changes_nothing() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, window.state, strict=True))
 
 
-def test_kernels_see_a_blocks_slots_as_they_change() -> None:
+def test_kernels_see_a_blocks_slots_as_they_change():
     """A block's slots are one array for good, so a share's arguments may hold its address."""
     window = NeuronWindow([3, 5], [3, 5], 8)
     slots = window.slots_of(1)
@@ -174,7 +129,7 @@ def want_in_turn(window, rows, loads):
         want(window, step % 2, rows[step], rows.shape[1], step, loads)
 
 
-def test_a_want_allocates_nothing() -> None:
+def test_a_want_allocates_nothing():
     """A hundred of them, of which most take another block's slots, ask Numba's runtime for no more
     memory than one."""
     _nrt_python.memsys_enable_stats()

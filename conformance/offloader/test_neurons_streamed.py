@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,8 +26,8 @@ from conformance.support.budgets import (
     wanted,
 )
 from conformance.support.small_families import SmallFalcon, SmallOPT, sparse
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SMALL_MODELS, SmallSparse, Tensors, tampered
+from conformance.support.small_models import Small, Tensors, tampered
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
 from engine.model import Model
 from reference.formats import FORMATS
 from reference.op import Array
@@ -39,7 +38,7 @@ EVERY, NONE = -1e30, 1e30
 
 
 def written(small: Small) -> Callable[[Path], Path]:
-    return lambda path: sparse(small, path)  # type: ignore[arg-type]
+    return lambda path: sparse(small, path)
 
 
 TWO = replace(SMALL_MODELS["Q4_K"], blocks=2, ranks=(64, 64), finer="Q6_K")
@@ -58,11 +57,10 @@ each_model = pytest.mark.parametrize("write", MODELS.values(), ids=MODELS)
 
 
 @pytest.fixture(params=["Q4_0", "bamboo"], scope="module")
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def subject(request, tmp_path_factory):
     """With the least memory."""
     path = MODELS[request.param](tmp_path_factory.mktemp("neurons") / "small.gguf")
     with streamed_subject(path, 0, sparse="on") as found:
-        assert found.model.offload
         assert found.model.offload.neurons
         yield found
 
@@ -73,9 +71,7 @@ def misses(model: Model) -> int:
 
 
 @each_model
-def test_every_budget_gives_the_bits_of_no_budget(
-    write: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_every_budget_gives_the_bits_of_no_budget(write, tmp_path):
     """From a pool for one block's neurons to one for all: a step may need more than its quota."""
     path = write(tmp_path / "small.gguf")
     truth, wants = truth_of(path, sparse="on"), wanted(path)
@@ -92,7 +88,7 @@ def test_every_budget_gives_the_bits_of_no_budget(
 
 
 @each_model
-def test_however_neurons_lie_on_disk(write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_however_neurons_lie_on_disk(write, tmp_path):
     """Side by side, each matrix by itself, and bundled in the model's own file."""
     path, bundled = write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
     bundled_of(path, bundled)
@@ -108,7 +104,7 @@ def test_however_neurons_lie_on_disk(write: Callable[[Path], Path], tmp_path: Pa
 
 @pytest.mark.parametrize("window", [0, 1, 3, None])
 @pytest.mark.parametrize("name", ["F16", "Q4_K and Q6_K", "opt"])
-def test_any_window(name: str, window: int | None, tmp_path: Path) -> None:
+def test_any_window(name, window, tmp_path):
     """However long unused neurons stay, where none can and where all could."""
     path = MODELS[name](tmp_path / "small.gguf")
     truth, wants = truth_of(path, sparse="on"), wanted(path)
@@ -120,23 +116,9 @@ def test_any_window(name: str, window: int | None, tmp_path: Path) -> None:
     assert read[1] <= read[0]
 
 
-def test_a_longer_window_reads_less(tmp_path: Path) -> None:
-    """Where there is room for all, and each neuron is read once if it may stay for good."""
-    path = MODELS["F16"](tmp_path / "small.gguf")
-    room, read = wanted(path).all, []
-    for window in (0, 1, 3, None):
-        with budgeted(path, room, neuron_window=window) as model:
-            bits(model)
-            read.append(misses(model))
-            held = int((neurons_of(model).window.state.slots >= 0).sum())
-    assert read == sorted(read, reverse=True)
-    assert len(set(read)) == 4
-    assert read[-1] == held
-
-
 @each_model
 @pytest.mark.parametrize("union", [False, True], ids=["", "union"])
-def test_all_none_and_some(write: Callable[[Path], Path], union: bool, tmp_path: Path) -> None:
+def test_all_none_and_some(write, union, tmp_path):
     """Thresholds that name all neurons or none, and others between steps."""
     path = write(tmp_path / "small.gguf")
     least = wanted(path).least
@@ -148,27 +130,15 @@ def test_all_none_and_some(write: Callable[[Path], Path], union: bool, tmp_path:
             assert bits(model, second) == truth
 
 
-def test_with_every_neuron_active_it_is_the_dense_run(tmp_path: Path) -> None:
-    """Streamed either way, by neuron and by weight."""
-    for name in ("Q8_0", "Q4_K and Q6_K", "falcon"):
-        path = MODELS[name](tmp_path / f"{name}.gguf")
-        truth = truth_of(path, sparse="off")
-        for options in ({"threshold": EVERY}, {"sparse": "off"}):
-            with budgeted(path, wanted(path, **options).least, **options) as model:
-                assert model.offload
-                assert bool(model.offload.neurons) == ("threshold" in options)
-                assert bits(model) == truth
-
-
-def test_bundles_of_a_model_that_skips_nothing(tmp_path: Path) -> None:
-    """Their matrices stream as wholes."""
+def test_a_model_that_skips_nothing(tmp_path):
+    """Its matrices stream as wholes, out of bundles too."""
     path, bundled = TWO.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
     bundled_of(path, bundled)
     truth = truth_of(path, sparse="off")
-    with budgeted(bundled, wanted(bundled, sparse="off").least, sparse="off") as model:
-        assert model.offload
-        assert model.offload.neurons is None
-        assert bits(model) == truth
+    for source in (path, bundled):
+        with budgeted(source, wanted(source, sparse="off").least, sparse="off") as model:
+            assert model.offload.neurons is None
+            assert bits(model) == truth
 
 
 def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
@@ -179,15 +149,12 @@ def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
 
 
 @pytest.mark.parametrize("bundled", [False, True], ids=["", "bundled"])
-def test_blocks_that_run_dense_alone(
-    bundled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
     """Their matrices stream as wholes beside other blocks' neurons."""
-    monkeypatch.setattr("engine.model.dense_where_faster", lambda config, *_: (config, []))
+    monkeypatch.setattr("engine.load.dense_where_faster", lambda config, *_: (config, []))
     path = tampered(TWO, one_dense).write(tmp_path / "small.gguf")
     with budgeted(path, 0, sparse="auto") as model:
         truth = bits(model)
-        assert model.config.sparsity
         assert list(model.config.sparsity.ranks) == [1]
     if bundled:
         path = path.rename(tmp_path / "plain.gguf")

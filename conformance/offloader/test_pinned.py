@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -17,23 +16,20 @@ from hypothesis.extra.numpy import arrays
 
 from conformance.support.budgets import bits, budgeted, bundled_of, neurons_of, truth_of, wanted
 from conformance.support.disks import Disk, after, healthy
-from conformance.support.program import Assay, fault
+from conformance.support.program import fault
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
-from engine import Engine, SamplingParams
 from engine.config import ModelError
-from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.offload import offload
 from engine.offload.disk import OffloadError
 from engine.offload.neurons import rows_from
 from engine.offload.pinning import hottest
 from engine.placement.statistics import Activations, StatisticsError, identity, write
-from kernels.cpu.neuron_window import NOWHERE, slots_needed
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers
-from reference.op import Array
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.neuron_window import NOWHERE, slots_needed
+from kernels.cpu.runtime.readers import Readers
 
 pytestmark = pytest.mark.usefixtures("in_time")
 SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64), shares=(0.3,) * 3)
@@ -46,7 +42,7 @@ counted = st.lists(
 
 
 @given(counts=counted, spare=st.integers(0, 30))
-def test_those_that_beat_a_slot_of_the_window(counts: list[Array], spare: int) -> None:
+def test_those_that_beat_a_slot_of_the_window(counts, spare):
     """One after the other, the most active first: each is more active than the rest of the slots
     can be worth on average, and the rest can hold any one block; the next one is or cannot be."""
     sizes = [len(block) for block in counts]
@@ -66,11 +62,11 @@ def test_those_that_beat_a_slot_of_the_window(counts: list[Array], spare: int) -
 
 @pytest.mark.parametrize("count", [0, 1, 10**12])
 @pytest.mark.parametrize("capacity", [10, 15, 29, 30])
-def test_none_of_those_that_are_all_as_active(count: int, capacity: int) -> None:
+def test_none_of_those_that_are_all_as_active(count, capacity):
     assert hottest([np.full(10, count)] * 3, capacity) == [[], [], []]
 
 
-def test_none_where_more_are_needed_than_there_are_slots() -> None:
+def test_none_where_more_are_needed_than_there_are_slots():
     """However hot: what a slot of the window can bring is one neuron a step, and so can pinning."""
     always, never = np.full(20, 1000), np.zeros(20, np.int64)
     assert hottest([always, always, never], 39) == [[], [], []]
@@ -78,7 +74,7 @@ def test_none_where_more_are_needed_than_there_are_slots() -> None:
     assert hottest([some, some, some], 36) == [[*range(5)]] * 3
 
 
-def test_how_many_tokens_were_counted_does_not_matter() -> None:
+def test_how_many_tokens_were_counted_does_not_matter():
     counts = [np.random.default_rng(b).integers(0, 99, 50) for b in range(3)]
     found = hottest(counts, 90)
     assert 0 < sum(map(len, found)) < 90
@@ -115,9 +111,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("write", MODELS.values(), ids=MODELS)
-def test_every_budget_gives_the_bits_of_no_budget(
-    write: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_every_budget_gives_the_bits_of_no_budget(write, tmp_path):
     """As many are pinned as may be, and they stay where they are."""
     path = write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
@@ -137,7 +131,7 @@ def test_every_budget_gives_the_bits_of_no_budget(
     assert several[-1] > several[0]
 
 
-def test_however_neurons_lie_on_disk(tmp_path: Path) -> None:
+def test_however_neurons_lie_on_disk(tmp_path):
     """Side by side, each matrix by itself, and bundled in the model's own file; what statistics
     say of a model holds for its bundled file."""
     path, bundled = SMALL.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
@@ -152,7 +146,7 @@ def test_however_neurons_lie_on_disk(tmp_path: Path) -> None:
             assert bits(model) == truth
 
 
-def test_after_a_fault_they_are_there_still(tmp_path: Path) -> None:
+def test_after_a_fault_they_are_there_still(tmp_path):
     """What a failed read has left is let go; pinned neurons were read before, and nothing is read
     to where they are."""
     path = SMALL.write(tmp_path / "small.gguf")
@@ -174,7 +168,7 @@ def test_after_a_fault_they_are_there_still(tmp_path: Path) -> None:
         assert pinned(model) == before
 
 
-def test_a_fault_while_they_are_read(tmp_path: Path) -> None:
+def test_a_fault_while_they_are_read(tmp_path):
     """At load, behind all other reads: one line."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
@@ -191,57 +185,10 @@ def test_a_fault_while_they_are_read(tmp_path: Path) -> None:
             pass
 
 
-# What they save
-
-
-def counts_of(path: Path, tokens: list[int], out: Path) -> Path:
-    """How often each neuron fires in this text."""
-    with budgeted(path, 0, sparse="on", count_neurons=True, context=256) as model:
-        model.evaluate(tokens, 0)
-        counts = tuple(model.counted[f"blk.{i}"].fired.copy() for i in range(model.config.blocks))
-        write(out, Activations(counts, len(tokens), identity(model.file)))
-    return out
-
-
-def text_of(path: Path, count: int) -> list[int]:
-    """What the model tells."""
-    params = SamplingParams(seed=1, max_tokens=count, ignore_eos=True)
-    with Engine.load(path, threads=1, context=256) as engine:
-        return [piece.token for piece in engine.generate("Once upon a time", params)]
-
-
-def test_no_more_is_read_of_a_text_that_they_fit(tmp_path: Path) -> None:
-    """Of story-relu, token by token, once the window has had its first ones."""
-    path = resolve("story-relu")
-    tokens = text_of(path, 160)
-    statistics = counts_of(path, tokens, tmp_path / "counts.npz")
-    wants = wanted(path, context=256)
-
-    def misses(budget: int, **options: Any) -> tuple[int, int]:
-        with budgeted(path, budget, context=256, **options) as model:
-            neurons = neurons_of(model)
-            for i, token in enumerate(tokens):
-                if i == 40:
-                    before = int(neurons.window.state.misses.sum())
-                model.evaluate([token], i)
-            read = int(neurons.window.state.misses.sum()) - before
-            return read, sum(neurons.pinned.values())
-
-    saved = []
-    for share in (0.2, 0.4, 0.7):
-        budget = int(wants.least + share * (wants.all - wants.least))
-        with_them, many = misses(budget, activation=statistics)
-        without, none = misses(budget)
-        assert none == 0 < many
-        assert with_them <= without
-        saved.append(without - with_them)
-    assert max(saved) > 0
-
-
 # What is refused
 
 
-def test_statistics_of_another_model(tmp_path: Path) -> None:
+def test_statistics_of_another_model(tmp_path):
     """Other blocks, other neurons, other norms: one line, as for a GPU's budget."""
     path, out = SMALL.write(tmp_path / "small.gguf"), tmp_path / "counts.npz"
     with GGUFFile(path) as file:
@@ -260,7 +207,7 @@ def test_statistics_of_another_model(tmp_path: Path) -> None:
             pass
 
 
-def test_where_no_block_skips_neurons(tmp_path: Path) -> None:
+def test_where_no_block_skips_neurons(tmp_path):
     """A dense model, and a sparse one that runs dense."""
     told = r"^.*small.gguf: no block skips neurons, so none can be pinned$"
     statistics = statistics_of(SMALL.write(tmp_path / "small.gguf"), tmp_path / "counts.npz")
@@ -274,7 +221,7 @@ def test_where_no_block_skips_neurons(tmp_path: Path) -> None:
         pass
 
 
-def test_the_command_says_how_many(inside: Assay, tmp_path: Path) -> None:
+def test_the_command_says_how_many(inside, tmp_path):
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     words = ("run", path, "-p", "", "-n", "2", "-c", "64", "--ram-budget", "1000GB", "--json")
@@ -289,7 +236,7 @@ def test_the_command_says_how_many(inside: Assay, tmp_path: Path) -> None:
 
 
 @given(slots=st.integers(0, 5), stride=st.integers(1, 40), data=st.data())
-def test_views_of_rows(slots: int, stride: int, data: st.DataObject) -> None:
+def test_views_of_rows(slots, stride, data):
     """Each begins with its part of every slot, is C-contiguous, and stays within the pool."""
     begin = data.draw(st.integers(0, stride - 1))
     pool = aligned((slots + 1) * stride).reshape(slots + 1, stride)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,25 +9,25 @@ import pytest
 from conformance.support.budgets import bits, budgeted, packed_of, to_the_byte, truth_of, wanted
 from conformance.support.full_disk import small_disk
 from conformance.support.page_cache import pages_kept
-from conformance.support.program import Assay, assay, fault
+from conformance.support.program import fault, misuse
 from conformance.support.small_models import Small
 from engine import packed_weights
 from engine.config import ModelError
 from engine.offload import direct_file
 from engine.options import Options
+from engine.passes.observe import observe
 
 pytestmark = pytest.mark.usefixtures("in_time")
 SMALL = Small(format="Q8_0", hidden=256, ffn=512, vocab=300)
-RUN = ("run", "-p", "", "-n", "4", "--temp", "0", "--ignore-eos", "-c", "64", "--json")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return SMALL.write(tmp_path / "small.gguf")
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """A folder of its own for packed weights."""
     folder = tmp_path / "cache"
     folder.mkdir()
@@ -36,20 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_least_that_a_refusal_names_will_do(path: Path) -> None:
-    """Of the program itself, each time a new one; what is refused packs nothing."""
-    command, model = RUN[0], RUN[1:]
-    line = fault(assay(command, path, *model, "--ram-budget", "1MiB"))
-    least = re.search(r"is too small for this model: it needs at least (\d+) MiB \(", line)
-    assert least, line
-    ran = assay(command, path, *model, "--ram-budget", f"{least[1]}MiB")
-    assert ran[0] == 0, ran[2]
-    found = json.loads(ran[1])
-    assert found["tokens"] == json.loads(assay(command, path, *model)[1])["tokens"]
-    assert any(note.startswith("ram_budget: ") for note in found["notes"])
-
-
-def test_a_perplexity_is_the_same(inside: Assay, path: Path, tmp_path: Path) -> None:
+def test_a_perplexity_is_the_same(inside, path, tmp_path):
     """Of the resident run, where weights stream."""
     text, words = tmp_path / "text.txt", ("--json", "-c", "32", "-t", "1")
     text.write_text("5 6 7 8 9 " * 40)
@@ -71,65 +57,67 @@ NONSENSE = ("much", "-5MiB", "5 miles", "MiB", "0x10", "1e9", "nan", "inf", "5Mi
 
 
 @pytest.mark.parametrize("size", NONSENSE)
-def test_what_is_no_size(size: str, inside: Assay, path: Path) -> None:
-    line = fault(inside("run", path, "-p", "a", f"--ram-budget={size}"))
-    assert line == f"{size!r} is no size: want e.g. 600MiB or 1.5GB"
+def test_what_is_no_size(size, inside, path):
+    line = misuse(inside("run", path, "-p", "a", f"--ram-budget={size}"))
+    assert line.startswith(f"assay: --ram-budget is {size!r}, which is no size: want e.g. 600MiB")
 
 
 @pytest.mark.parametrize("size", ["0.5kB", "0MiB", "1"])
-def test_too_little_of_anything(size: str, inside: Assay, path: Path, cache: Path) -> None:
+def test_too_little_of_anything(size, inside, path, cache):
     """Refused before anything is packed."""
     line = fault(inside("run", path, "-p", "a", "--ram-budget", size))
-    assert line.startswith("a ram_budget of 0 MiB is too small for this model: it needs at least ")
+    assert line.startswith(
+        "a --ram-budget of 0 MiB is too small for this model: it needs at least "
+    )
     assert not list(cache.iterdir())
 
 
 @pytest.mark.parametrize("size", ["1000TB", "9" * 400, f"{'9' * 400}TB", "1000000.5GiB"])
-def test_more_than_there_is(size: str, inside: Assay, path: Path) -> None:
+def test_more_than_there_is(size, inside, path):
     """All weights stay in memory."""
     code, told, error = inside("run", path, "-p", "", "-n", "1", "--ram-budget", size, "--json")
     assert code == 0, error
     assert any("stay in memory" in note for note in json.loads(told)["notes"])
 
 
-def test_what_excludes_a_budget(inside: Assay, path: Path) -> None:
+def test_what_excludes_a_budget(inside, path):
     """Two answers to what does not fit."""
-    line = fault(inside("run", path, "-p", "a", "--ram-budget", "1GB", "--vram-budget", "1"))
-    assert line == "ram_budget and vram_budget exclude each other"
-    for name in ("count_neurons", "observe"):
-        with pytest.raises(ModelError, match=f"^ram_budget and {name} exclude each other$"):
-            Options(ram_budget="1GB", **{name: True})  # type: ignore[arg-type]
+    line = misuse(inside("run", path, "-p", "a", "--ram-budget", "1GB", "--vram-budget", "1"))
+    assert line.startswith("assay: --ram-budget and --vram-budget exclude each other")
+    with pytest.raises(ModelError, match=r"^ram_budget and passes exclude each other$"):
+        Options(ram_budget="1GB", passes=(observe,))
     with pytest.raises(ModelError, match=r"^neuron_window must be at least 0, got -1$"):
         Options(ram_budget="1GB", neuron_window=-1)
 
 
-def test_statistics_without_a_budget(inside: Assay, path: Path) -> None:
+def test_statistics_without_a_budget(inside, path):
     """They would be of no use, and nobody would notice."""
-    line = fault(inside("run", path, "-p", "a", "--activation", "counts.npz"))
-    assert line == "activation says which neurons a ram_budget or vram_budget keeps: set one"
+    line = misuse(inside("run", path, "-p", "a", "--activation", "counts.npz"))
+    told = "--activation is for the neurons that a --ram-budget or --vram-budget keeps: set one"
+    assert line.startswith(f"assay: {told}")
 
 
-def test_a_full_disk(inside: Assay, path: Path, cache: Path) -> None:
+def test_a_full_disk(inside, path, cache):
     """While weights are packed: the line says where, how much is wanted, and what to do."""
     with small_disk(cache, 2**18):
         line = fault(inside("run", path, "-p", "a", "--ram-budget", "1000GB"))
         assert not [found for found in cache.rglob("*") if found.is_file()]
     assert re.fullmatch(
         rf"packed weights cannot be kept in {cache}/packed: (no space left on device|file too"
-        r" large); a ram_budget wants \d+\.\d GB there \(ASSAY_CACHE names another folder\)",
+        r" large); a --ram-budget wants \d+\.\d GB there \(ASSAY_CACHE names another folder\)",
         line,
         re.IGNORECASE,
     )
 
 
-def test_a_folder_that_cannot_be_written(inside: Assay, path: Path, cache: Path) -> None:
+def test_a_folder_that_cannot_be_written(inside, path, cache):
     """Here because it is no folder."""
     (cache / "packed").write_text("a file")
     line = fault(inside("run", path, "-p", "a", "--ram-budget", "1000GB"))
     assert line.startswith(f"packed weights cannot be kept in {cache}/packed: File exists; ")
 
 
-def test_without_o_direct(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_o_direct(path, cache, monkeypatch):
     """On a file system that refuses it, it runs through the page cache, says so, and leaves nothing
     there."""
     truth = truth_of(path)
@@ -139,11 +127,3 @@ def test_without_o_direct(path: Path, cache: Path, monkeypatch: pytest.MonkeyPat
         kept = packed_of(path)
         assert f"{kept}: its file system reads through the page cache only" in model.notes
     assert pages_kept(kept) <= 1  # the last, which is not whole
-
-
-def test_on_a_disk_of_memory(path: Path, cache: Path) -> None:
-    """Which may know O_DIRECT or not."""
-    with small_disk(cache, 2**24), budgeted(path, wanted(path).least) as model:
-        first = bits(model)
-        assert bits(model) == first
-        assert packed_of(path).exists()

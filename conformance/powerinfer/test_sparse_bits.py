@@ -1,7 +1,5 @@
 """The same answer every way, of sparse models: the tests of dense ones, masks of each token."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
@@ -20,9 +18,7 @@ from conformance.support.sparse_files import SMALL_MODELS
 
 
 @pytest.fixture(params=SMALL_MODELS, scope="module")
-def subject(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Subject]:
+def subject(request, tmp_path_factory):
     path = SMALL_MODELS[request.param].write(tmp_path_factory.mktemp("bits") / "small.gguf")
     found = subject_of(path, {**ROOM, "sparse": "on"})
     assert sum(step.node.op == "sparse_linear" for step in found.model.plan.steps) >= 2

@@ -5,20 +5,18 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 import reference.transformer
 from conformance.llama.peers.compare import EXACT
-from conformance.support.program import Assay, fault
+from conformance.support.program import fault
 from conformance.support.spelling import Spelling, letters
 from engine.aside import OutputError
-from engine.gguf_edit import keys_of
-from engine.gguf_file import GGUFFile
-from engine.gguf_writer import NewTensor, write_gguf
+from engine.gguf.edit import keys_of
+from engine.gguf.file import GGUFFile
+from engine.gguf.writer import NewTensor, write_gguf
 from engine.options import Options
 from engine.placement import statistics
 from engine.sparsify import Predictor, SparsifyError, export, gather
@@ -36,12 +34,12 @@ NEAR = EXACT**0.5  # of float32 activations, as a share of the largest
 
 
 @pytest.fixture(name="dense", scope="module")
-def _dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _dense(tmp_path_factory):
     return DENSE.write(tmp_path_factory.mktemp("dense") / "dense.gguf")
 
 
 @pytest.fixture(name="torch", scope="module")
-def _torch() -> ModuleType:
+def _torch():
     reason = "torch is not installed: make test-transformers or make test-peers"
     torch = pytest.importorskip("torch", reason=reason)
     torch.set_num_threads(1)
@@ -77,9 +75,7 @@ def by_reference(
 # What is gathered
 
 
-def test_inputs_and_activity_are_those_of_the_reference(
-    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_and_activity_are_those_of_the_reference(dense, tmp_path, monkeypatch):
     """Of every token of every passage: the residual before ffn_norm, and gate > 0 wherever
     float32 can tell the gate from 0."""
     inputs, gates = by_reference(monkeypatch, PASSAGES)
@@ -95,13 +91,13 @@ def test_inputs_and_activity_are_those_of_the_reference(
     assert not list(tmp_path.iterdir())
 
 
-def test_every_tenth_passage_is_held_out_and_the_last(dense: Path, tmp_path: Path) -> None:
+def test_every_tenth_passage_is_held_out_and_the_last(dense, tmp_path):
     with gather(dense, PASSAGES, tmp_path, EXACTLY) as found:
         want = [np.full(len(p), i in (9, 11)) for i, p in enumerate(PASSAGES)]
         assert np.array_equal(found.held_out, np.concatenate(want))
 
 
-def test_an_interrupted_gathering_leaves_nothing(dense: Path, tmp_path: Path) -> None:
+def test_an_interrupted_gathering_leaves_nothing(dense, tmp_path):
     with (
         pytest.raises(KeyboardInterrupt),
         gather(dense, PASSAGES, tmp_path, EXACTLY, interrupt_after(3)),
@@ -138,7 +134,7 @@ def predictors(rank: int = 32) -> list[Predictor]:
 
 
 @pytest.mark.parametrize("format", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
-def test_the_file_tensor_by_tensor(tmp_path: Path, format: str) -> None:
+def test_the_file_tensor_by_tensor(tmp_path, format):
     """Down is transposed, in its own format; predictors are F16; all else is byte for byte what
     it was, and so are the keys but for the threshold."""
     path = replace(DENSE, format=format).write(tmp_path / "dense.gguf")
@@ -169,7 +165,7 @@ def test_the_file_tensor_by_tensor(tmp_path: Path, format: str) -> None:
                 assert f"blk.{i}.ffn_down.weight" not in sparse.tensors
 
 
-def test_a_sparse_block_is_the_dense_one_where_the_mask_is(dense: Path, tmp_path: Path) -> None:
+def test_a_sparse_block_is_the_dense_one_where_the_mask_is(dense, tmp_path):
     """PowerInfer's formula over the file's tensors, sum of relu(gate_i) up_i down_t_i over active
     i, is the dense formula with what is inactive set to 0: the order of rows and neurons is right.
     """
@@ -195,12 +191,6 @@ def test_a_sparse_block_is_the_dense_one_where_the_mask_is(dense: Path, tmp_path
             assert np.abs(want).max() < 1e-12
 
 
-def test_an_interrupted_export_leaves_nothing(dense: Path, tmp_path: Path) -> None:
-    with GGUFFile(dense) as file, pytest.raises(KeyboardInterrupt):
-        export(file, tmp_path / "sparse.gguf", predictors(), 0.0, watch=interrupt_after(9))
-    assert not list(tmp_path.iterdir())
-
-
 # Predictors
 
 
@@ -214,7 +204,7 @@ def planted(rank: int, hidden: int = 128, ffn: int = 64, tokens: int = 6000) -> 
     return Block(inputs, np.packbits(logits > 0.7, axis=1), ffn)
 
 
-def test_a_predictor_finds_what_is_there(torch: ModuleType) -> None:
+def test_a_predictor_finds_what_is_there(torch):
     """Rank 4 suffices for what rank 4 made, so the ladder ends at its first step; the recall on
     tokens that were held out is the wanted one, and the figures are a direct count's."""
     from engine.sparsify.train import THRESHOLD, Training, train
@@ -235,7 +225,7 @@ def test_a_predictor_finds_what_is_there(torch: ModuleType) -> None:
     assert judged.precision > 0.8 > 2 * judged.active_share
 
 
-def test_the_rank_climbs_until_it_will_do(torch: ModuleType) -> None:
+def test_the_rank_climbs_until_it_will_do(torch):
     """A block that nothing foretells gets the ladder's last rank, or the one that was asked for,
     and a border that gives the wanted recall all the same."""
     from engine.sparsify.train import Training, ladder, train
@@ -256,7 +246,7 @@ def test_the_rank_climbs_until_it_will_do(torch: ModuleType) -> None:
     assert predictor.rank == 16
 
 
-def test_training_is_the_same_every_time(torch: ModuleType) -> None:
+def test_training_is_the_same_every_time(torch):
     from engine.sparsify.train import Training, train
 
     block, held_out = planted(4, tokens=500), np.arange(500) % 10 == 0
@@ -268,9 +258,7 @@ def test_training_is_the_same_every_time(torch: ModuleType) -> None:
 # The program
 
 
-def test_from_model_and_text_to_a_sparse_model(
-    torch: ModuleType, dense: Path, tmp_path: Path, inside: Assay
-) -> None:
+def test_from_model_and_text_to_a_sparse_model(torch, dense, tmp_path, inside):
     """`assay sparsify` writes the file and statistics, and says of each block what is in it."""
     text, out, kept = tmp_path / "text", tmp_path / "out.gguf", tmp_path / "activation"
     text.write_text(TEXT)
@@ -296,9 +284,7 @@ def test_from_model_and_text_to_a_sparse_model(
     assert refused == f"{out}: this model is sparse already"
 
 
-def test_an_interrupted_training_leaves_nothing(
-    torch: ModuleType, dense: Path, tmp_path: Path
-) -> None:
+def test_an_interrupted_training_leaves_nothing(torch, dense, tmp_path):
     from engine.sparsify.sparsify import Watchers, sparsify
     from engine.sparsify.train import Training
 
@@ -317,9 +303,7 @@ def test_an_interrupted_training_leaves_nothing(
 # Bad input
 
 
-def test_without_torch_there_is_one_line(
-    dense: Path, tmp_path: Path, inside: Assay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torch_there_is_one_line(dense, tmp_path, inside, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in ("sparsify", "train"):
         monkeypatch.delitem(sys.modules, f"engine.sparsify.{module}", raising=False)
@@ -328,7 +312,7 @@ def test_without_torch_there_is_one_line(
     assert line == "predictors are trained with PyTorch: pip install torch"
 
 
-def test_a_model_without_gates_is_refused(dense: Path, tmp_path: Path) -> None:
+def test_a_model_without_gates_is_refused(dense, tmp_path):
     """And one whose down nothing can be written in."""
     with GGUFFile(dense) as file:
         for name, kind, why in (
@@ -348,7 +332,7 @@ def test_a_model_without_gates_is_refused(dense: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["changed.gguf"]
 
 
-def test_predictors_that_do_not_fit_are_refused(dense: Path, tmp_path: Path) -> None:
+def test_predictors_that_do_not_fit_are_refused(dense, tmp_path):
     """One too few, and numbers that F16 cannot hold."""
     huge = [replace(p, fc2=p.fc2 * np.float32(1e6)) for p in predictors()]
     with GGUFFile(dense) as file:
@@ -361,7 +345,7 @@ def test_predictors_that_do_not_fit_are_refused(dense: Path, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_texts_too_short_are_refused(dense: Path, tmp_path: Path) -> None:
+def test_texts_too_short_are_refused(dense, tmp_path):
     for passages, why in (
         (PASSAGES[:1], "at least 2 passages of text, got 1"),
         ([[1, 5], [1]], "passage 1 has fewer than 2 tokens"),
@@ -370,9 +354,7 @@ def test_texts_too_short_are_refused(dense: Path, tmp_path: Path) -> None:
             pass
 
 
-def test_disks_too_small_are_refused(
-    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disks_too_small_are_refused(dense, tmp_path, monkeypatch):
     class Usage:
         free = 1000
 
@@ -382,9 +364,7 @@ def test_disks_too_small_are_refused(
         pass
 
 
-def test_a_disk_that_fills_up_is_one_line(
-    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_is_one_line(dense, tmp_path, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -398,7 +378,7 @@ def test_a_disk_that_fills_up_is_one_line(
 @pytest.mark.parametrize(
     "wrong", [["--recall", "0"], ["--recall", "1.1"], ["--rank", "-1"], ["--steps", "0"]]
 )
-def test_wrong_usage(dense: Path, wrong: list[str], inside: Assay) -> None:
+def test_wrong_usage(dense, wrong, inside):
     code, stdout, stderr = inside("sparsify", dense, dense, "out.gguf", *wrong)
     assert (code, stdout) == (2, "")
     assert wrong[0] in stderr

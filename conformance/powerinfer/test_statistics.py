@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from conformance.support import torch_archive
 from conformance.support.refusals import refusal
 from engine.aside import OutputError
-from engine.placement import statistics
 from engine.placement.statistics import Activations, StatisticsError, read, write
 
 
@@ -28,9 +27,7 @@ def same(a: Activations, b: Activations) -> bool:
 
 
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**40))
-def test_npz_read_back(
-    tmp_path_factory: pytest.TempPathFactory, blocks: int, ffn: int, tokens: int
-) -> None:
+def test_npz_read_back(tmp_path_factory, blocks, ffn, tokens):
     """All of it, blocks in the order of their numbers ("10" after "2")."""
     path = tmp_path_factory.getbasetemp() / "activations.npz"
     before = random(blocks, ffn, tokens)
@@ -42,7 +39,7 @@ def test_npz_read_back(
     assert after.digest == before.digest
 
 
-def test_folder_read_back(tmp_path: Path) -> None:
+def test_folder_read_back(tmp_path):
     """By torch, where it is: as integers or floats, and an older folder's files do not stay."""
     torch = pytest.importorskip("torch")
     before, folder = random(), tmp_path / "activation"
@@ -61,7 +58,7 @@ def test_folder_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float16"])
-def test_folder_read_without_torch(tmp_path: Path, dtype: str) -> None:
+def test_folder_read_without_torch(tmp_path, dtype):
     """In any type of numbers."""
     before = random(tokens=2000)
     for i, counts in enumerate(before.counts):
@@ -79,20 +76,20 @@ REFUSED: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("thing", "words"), REFUSED.values(), ids=REFUSED)
-def test_folder_refused(tmp_path: Path, thing: object, words: str) -> None:
+def test_folder_refused(tmp_path, thing, words):
     torch_archive.save(thing, tmp_path / "activation_0.pt")
     with pytest.raises(StatisticsError) as error:
         read(tmp_path)
     assert str(error.value) == f"{tmp_path / 'activation_0.pt'}: {words}"
 
 
-def test_folder_of_something_else(tmp_path: Path) -> None:
+def test_folder_of_something_else(tmp_path):
     (tmp_path / "activation_0.pt").write_text("counts")
     with pytest.raises(StatisticsError, match=r"activation_0\.pt: not a whole file of PyTorch's"):
         read(tmp_path)
 
 
-def test_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch(tmp_path, monkeypatch):
     """One line of advice where a folder is to be written; .npz needs none."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(StatisticsError, match=r"need torch: install torch, or write a \.npz"):
@@ -144,24 +141,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG.values(), ids=WRONG.keys())
-def test_npz_refused(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+def test_npz_refused(tmp_path, make, words):
     """One line that names the file."""
     path = tmp_path / "activations.npz"
     make(path)
     assert words in refusal(StatisticsError, path, read, path)
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_missing(tmp_path):
     with pytest.raises(StatisticsError, match=r"none\.npz: cannot be read: no such file"):
         read(tmp_path / "none.npz")
     with pytest.raises(OutputError, match="there is no folder"):
         write(tmp_path / "none" / "a.npz", random())
     with pytest.raises(StatisticsError, match=r"there is no activation_0\.pt"):
         read(tmp_path)
-
-
-def test_numbers_not_letters() -> None:
-    names = {f"activation_{i}.pt": statistics.FILE.fullmatch(f"activation_{i}.pt") for i in
-             (10, 2, 0, 1, 9, 8, 7, 6, 5, 4, 3)}  # fmt: skip
-    in_order = statistics._numbered(names, Path("activation"))
-    assert in_order == [f"activation_{i}.pt" for i in range(11)]

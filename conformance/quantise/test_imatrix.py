@@ -1,5 +1,6 @@
 """`assay imatrix`: squares of what the reference's matrices meet, and both file formats."""
 
+import json
 import struct
 import sys
 from collections.abc import Callable
@@ -11,14 +12,15 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT
-from conformance.support.program import Assay, fault
+from conformance.support.program import fault
 from conformance.support.refusals import refusal
 from conformance.support.small_models import Small
 from data.golden import FOLDER
 from engine import Engine
 from engine.embedded import resolve
-from engine.gguf_file import GGUFError
-from engine.gguf_writer import NewTensor, text, write_gguf
+from engine.gguf.file import GGUFError
+from engine.gguf.writer import NewTensor, text, write_gguf
+from engine.passes.observe import observe, sums_by_weight
 from engine.quantise.importance import LEAST, Importance, ImportanceError, read, write
 from reference.linear import linear
 from reference.op import Array
@@ -31,11 +33,11 @@ CHUNKS = [[1, *range(5 + i, 45 + i)] for i in range(3)]
 
 def observed(path: Path, **options: Any) -> dict[str, Array]:
     """Sums of squares over all chunks."""
-    with Engine.load(path, context=64, observe=True, kv_format="F32", **options) as engine:
+    with Engine.load(path, context=64, passes=(observe,), kv_format="F32", **options) as engine:
         for chunk in CHUNKS:
             engine.reset()
             engine.model.evaluate(chunk, 0)
-        return {name: sums.copy() for name, sums in engine.model.observed.by_weight().items()}
+        return {name: sums.copy() for name, sums in sums_by_weight(engine.model).items()}
 
 
 def by_reference(model: Small) -> dict[str, Array]:
@@ -56,7 +58,7 @@ def by_reference(model: Small) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("model", [Small(format="F16"), TIED], ids=["f16", "tied"])
-def test_sums_are_those_of_the_reference(tmp_path: Path, model: Small) -> None:
+def test_sums_are_those_of_the_reference(tmp_path, model):
     """Of every matrix but the output's, over all tokens of all chunks: activations are as near as
     float32 ones are, of which a norm's relative error is the root of EXACT."""
     ours, theirs = observed(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
@@ -65,7 +67,7 @@ def test_sums_are_those_of_the_reference(tmp_path: Path, model: Small) -> None:
         assert np.abs(ours[name] - sums).max() <= 2 * EXACT**0.5 * sums.max(), name
 
 
-def test_batches_and_threads_do_not_matter(tmp_path: Path) -> None:
+def test_batches_and_threads_do_not_matter(tmp_path):
     """Tokens are added in their order however they come: the same bits."""
     path = Small(format="Q4_0").write(tmp_path / "m.gguf")
     want = observed(path, threads=1)
@@ -83,7 +85,7 @@ def sums_of(*names: str) -> dict[str, Array]:
     return {name: rng.random(5 + i) ** 4 * 100 for i, name in enumerate(names)}
 
 
-def test_read_back(tmp_path: Path) -> None:
+def test_read_back(tmp_path):
     """What was written is read, as means; the `gguf` package finds what llama.cpp looks for."""
     out, sums = tmp_path / "i.gguf", sums_of("blk.1.b.weight", "blk.0.a.weight")
     write(out, sums, 30, ("a.txt",), 3, 10)
@@ -119,7 +121,7 @@ ENTRIES = ("blk.0.a.weight", 4, [4.0, 8.0, 0.0]), ("blk.0.b.weight", 2, [1.0, 3.
 
 
 @pytest.mark.parametrize("tail", [None, (7, "café.txt"), (7, "")])
-def test_legacy_files(tmp_path: Path, tail: tuple[int, str] | None) -> None:
+def test_legacy_files(tmp_path, tail):
     """Means are sums over calls; what the text was may be missing."""
     path = tmp_path / "i.dat"
     path.write_bytes(legacy(*ENTRIES, tail=tail))
@@ -130,27 +132,29 @@ def test_legacy_files(tmp_path: Path, tail: tuple[int, str] | None) -> None:
     assert (found.chunks, found.texts) == ((tail[0], (tail[1],)) if tail else (0, ()))
 
 
-def test_how_much_columns_matter() -> None:
+def test_how_much_columns_matter():
     """Up to a power of two it is the mean of squares; none is nothing, and where nothing is known
-    all are alike."""
+    all are alike. Each expert has its own."""
     means = np.float32([3, 0, 1e-20, 0.75])
     found = Importance({"a": means, "none": np.zeros(3, np.float32)}, "i")
-    wanted = np.array([0.75, LEAST, LEAST, 0.1875], np.float32)
-    assert np.array_equal(found.of("a", 4), wanted)  # type: ignore[arg-type]
-    assert np.array_equal(found.of("none", 3), np.ones(3))  # type: ignore[arg-type]
+    wanted = np.array([[0.75, LEAST, LEAST, 0.1875]], np.float32)
+    assert np.array_equal(found.of("a", 4), wanted)
+    assert np.array_equal(found.of("a", 2, experts=2), [[0.75, LEAST], [LEAST, 0.75]])
+    assert np.array_equal(found.of("none", 3), np.ones((1, 3)))
+    assert np.array_equal(found.of("none", 1, experts=3), np.ones((3, 1)))
     assert found.of("b", 4) is None
     with pytest.raises(ImportanceError, match="i: a has 4 columns there, and 8 in the model"):
         found.of("a", 8)
 
 
-def test_weights_that_met_no_token(tmp_path: Path) -> None:
+def test_weights_that_met_no_token(tmp_path):
     """A count of 0, as of an expert that no token chose, is no division by it."""
     path = tmp_path / "i.gguf"
     write(path, {"a": np.zeros(4)}, 0, (), 0, 0)
-    assert np.array_equal(read(path).of("a", 4), np.ones(4))  # type: ignore[arg-type]
+    assert np.array_equal(read(path).of("a", 4), np.ones((1, 4)))
 
 
-def test_cut_short(tmp_path: Path) -> None:
+def test_cut_short(tmp_path):
     """A file of either format that ends anywhere is refused in one line; what may follow a legacy
     file's entries may be missing whole."""
     old, new = tmp_path / "i.dat", tmp_path / "i.gguf"
@@ -204,25 +208,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_no_importance_matrix(
-    inside: Assay, tmp_path: Path, make: Callable[[Path], None], words: str
-) -> None:
-    """One line that names the file, from the library and the program; no model is written."""
+def test_what_is_no_importance_matrix(tmp_path, make, words):
+    """One line that names the file."""
     path = tmp_path / "i.dat"
     make(path)
-    with pytest.raises(ImportanceError) as error:
-        read(path)
-    assert str(error.value).startswith(f"{path}: ")
-    out = tmp_path / "out.gguf"
-    line = fault(inside("quantize", resolve("story"), out, "Q4_0", "--imatrix", path))
-    assert words in line
-    assert not out.exists()
+    assert words in refusal(ImportanceError, path, read, path)
 
 
 # The command
 
 
-def test_command(inside: Assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(inside, tmp_path, monkeypatch):
     """It reads a text, also from standard input over an old matrix, and writes what `quantize`
     reads."""
     out = tmp_path / "i.gguf"
@@ -238,13 +234,20 @@ def test_command(inside: Assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert code == 0
     assert read(out).columns.keys() == found.columns.keys()
     assert read(out).texts == ("-",)
+    told = json.loads(inside("imatrix", "story-draft", HELD_OUT, *options, "--json")[1])
+    matrices = len(found.columns)
+    assert told == {
+        "file": str(out), "matrices": matrices, "tokens": 128, "chunks": 2, "context": 64
+    }  # fmt: skip
     arguments = "quantize", "story-draft", tmp_path / "q.gguf", "Q4_0", "--imatrix", out
     code, _, stderr = inside(*arguments, "--output-type", "Q8_0", "--dry-run")
     assert code == 0
     assert stderr == "note: token_embd.weight: not in the importance matrix\n"
+    line = fault(inside(*arguments[:-1], HELD_OUT))
+    assert line.startswith(f"{HELD_OUT}: this is no importance matrix, or it was cut short")
 
 
-def test_command_refuses(inside: Assay, tmp_path: Path) -> None:
+def test_command_refuses(inside, tmp_path):
     """Before a model is loaded: a text too short, no text, and places that are no file's."""
     short, out, model = tmp_path / "short.txt", tmp_path / "i.gguf", tmp_path / "m.gguf"
     short.write_text("Once upon a time")

@@ -1,14 +1,12 @@
 """`assay quantize` of sparse models: PowerInfer's formats of predictors, and a file that still runs
 sparse."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from conformance.support.sparse_files import SMALL_MODELS
 from conformance.support.steps import loaded
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 
 SMALL = SMALL_MODELS["F32"]
@@ -18,9 +16,7 @@ SMALL = SMALL_MODELS["F32"]
     ("type_", "matrices", "predictors"),
     [("Q4_0", "Q4_0", "Q4_0"), ("Q8_0", "Q8_0", "Q5_0"), ("F16", "F16", "F16")],
 )
-def test_predictors_have_powerinfers_formats(
-    type_: str, matrices: str, predictors: str, tmp_path: Path
-) -> None:
+def test_predictors_have_powerinfers_formats(type_, matrices, predictors, tmp_path):
     """Q4_0 under Q4_0 and Q5_0 under other blocks; magic and threshold stay."""
     source, out = SMALL.write(tmp_path / "f32.gguf"), tmp_path / "small.gguf"
     with GGUFFile(source) as file:

@@ -2,9 +2,7 @@
 allocates nothing."""
 
 import tracemalloc
-from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from conformance.support.allocations import allocations
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
 from engine.graph import Value
-from engine.model import Model
 from engine.plan import Plan, values_of
 
 SMALL = {
@@ -28,14 +25,12 @@ LIMITS = {"one token": (1, 1), "one output": (16, 1), "as many outputs": (7, 7)}
 
 
 @pytest.fixture(params=SMALL.values(), ids=SMALL.keys(), scope="module")
-def small(request: pytest.FixtureRequest) -> Small:
+def small(request):
     return request.param
 
 
 @pytest.fixture(params=LIMITS.values(), ids=LIMITS.keys(), scope="module")
-def model(
-    small: Small, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Model]:
+def model(small, request, tmp_path_factory):
     path = small.write(tmp_path_factory.mktemp("arena") / "small.gguf")
     batch, outputs = request.param
     with loaded(path, context=64, batch=batch, outputs=outputs) as model:
@@ -68,7 +63,7 @@ def places(plan: Plan) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_live_values_never_overlap(model: Model) -> None:
+def test_live_values_never_overlap(model):
     """Two values share bytes of the arena only if one is dead, and a barrier has followed, before
     the other is born."""
     lives, where = lifetimes(model.plan), places(model.plan)
@@ -79,7 +74,7 @@ def test_live_values_never_overlap(model: Model) -> None:
         assert not (together and shared), f"{a} and {b}"
 
 
-def test_values_lie_within_the_arena_on_cache_lines(model: Model) -> None:
+def test_values_lie_within_the_arena_on_cache_lines(model):
     """Every value begins on a cache line, for no two threads to write to one, and fits."""
     assert model.plan.arena.ctypes.data % 64 == 0
     for begin, end in places(model.plan).values():
@@ -87,7 +82,7 @@ def test_values_lie_within_the_arena_on_cache_lines(model: Model) -> None:
         assert 0 <= begin <= end <= model.plan.arena_bytes
 
 
-def test_values_are_written_before_they_are_read(model: Model) -> None:
+def test_values_are_written_before_they_are_read(model):
     """An activation is some step's output before it is another's input; scratch is a step's own."""
     written: set[str] = set()
     for step in model.plan.steps:
@@ -99,13 +94,13 @@ def test_values_are_written_before_they_are_read(model: Model) -> None:
         written |= {v.name for n, v in own.items() if n in outputs}
 
 
-def test_arena_is_far_smaller_than_all_values(small: Small, model: Model) -> None:
+def test_arena_is_far_smaller_than_all_values(small, model):
     """Dead values make room: the arena is a fraction of the values' sum."""
     sizes = [end - begin for begin, end in places(model.plan).values()]
     assert model.plan.arena_bytes < 64 * len(sizes) + sum(sizes) / (2 if small.blocks > 1 else 1)
 
 
-def test_arena_does_not_grow_with_blocks(tmp_path: Path) -> None:
+def test_arena_does_not_grow_with_blocks(tmp_path):
     """All blocks of a model use the same memory in turn, the second what the third does."""
     sizes = set()
     for blocks in (2, 3, 6):
@@ -115,7 +110,7 @@ def test_arena_does_not_grow_with_blocks(tmp_path: Path) -> None:
     assert len(sizes) == 1
 
 
-def test_what_the_arena_held_before_does_not_matter(model: Model) -> None:
+def test_what_the_arena_held_before_does_not_matter(model):
     """A step reads nothing of an earlier step's activations: NaN there changes no bit."""
     found = []
     for byte in (0x00, 0xFF):
@@ -128,7 +123,7 @@ def test_what_the_arena_held_before_does_not_matter(model: Model) -> None:
     assert found[0] == found[1]
 
 
-def test_decode_step_allocates_nothing(model: Model) -> None:
+def test_decode_step_allocates_nothing(model):
     """Running a ready step makes no array: nothing from Numba's runtime, and from Python no more
     than the few small objects of one call, whatever the model."""
     _nrt_python.memsys_enable_stats()
@@ -139,7 +134,7 @@ def test_decode_step_allocates_nothing(model: Model) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_decoding_keeps_nothing(threads: int, tmp_path: Path) -> None:
+def test_decoding_keeps_nothing(threads, tmp_path):
     """However many steps have run no more memory is held, the list of free cells (8 bytes each)
     aside, and a step's own lists are small."""
     path = Small(format="Q4_0").write(tmp_path / "small.gguf")
@@ -155,7 +150,7 @@ def test_decoding_keeps_nothing(threads: int, tmp_path: Path) -> None:
         assert peak - held < 16 * 1024
 
 
-def test_unused_outputs_are_left_alone(model: Model) -> None:
+def test_unused_outputs_are_left_alone(model):
     """A step without wanted logits is legal, and gives none."""
     model.cells.clear()
     assert model.step([3], [0], [(0,)]).shape == (0, model.config.vocab)

@@ -3,7 +3,6 @@
 import os
 import sys
 from contextlib import closing, suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,7 +19,7 @@ ADD = "add/cpu/generic"
 
 
 @pytest.fixture
-def own_cache(tmp_path, monkeypatch) -> Path:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     return tmp_path
 

@@ -15,12 +15,12 @@ from numba.extending import intrinsic
 
 from conformance.support.child import run
 from kernels.certificates import code_of
-from kernels.cpu.atomics import call_share, yield_core
-from kernels.cpu.construction import complaint_about, complaint_about_library
-from kernels.cpu.elf import ELFError
-from kernels.cpu.object_code import optimised
-from kernels.cpu.share import Share, arguments
-from kernels.cpu.simd import I32
+from kernels.cpu.isa.atomics import call_share, yield_core
+from kernels.cpu.isa.simd import I32
+from kernels.cpu.runtime.construction import complaint_about, complaint_about_library
+from kernels.cpu.runtime.elf import ELFError
+from kernels.cpu.runtime.object_code import optimised
+from kernels.cpu.runtime.share import Share, arguments
 from kernels.kernel import Kernel
 from kernels.trial import demanded
 
@@ -181,11 +181,11 @@ PLANTED: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize(("build", "complaint"), PLANTED.values(), ids=PLANTED.keys())
-def test_what_lasts_or_looks_around_is_refused(build: Build, complaint: str) -> None:
+def test_what_lasts_or_looks_around_is_refused(build, complaint):
     assert complaint in construction_of(share_with(build).function)
 
 
-def test_calls_of_addresses_are_for_what_is_no_kernel() -> None:
+def test_calls_of_addresses_are_for_what_is_no_kernel():
     """A kernel that is given an address to call could call anything."""
 
     def kernel(block, thread, n_threads):
@@ -194,14 +194,14 @@ def test_calls_of_addresses_are_for_what_is_no_kernel() -> None:
     assert "calls an address" in construction_of(kernel)
 
 
-def test_yielding_the_core_is_for_what_is_no_kernel() -> None:
+def test_yielding_the_core_is_for_what_is_no_kernel():
     def kernel(block, thread, n_threads):
         yield_core()
 
     assert construction_of(kernel) == "calls sched_yield"
 
 
-def test_a_failing_share_may_tell_python() -> None:
+def test_a_failing_share_may_tell_python():
     """Nothing is computed then, and what it tells is told by the function that Numba writes."""
 
     def kernel(block, thread, n_threads):
@@ -211,7 +211,7 @@ def test_a_failing_share_may_tell_python() -> None:
     assert construction_of(kernel) == ""
 
 
-def test_tables_are_no_memory() -> None:
+def test_tables_are_no_memory():
     """Constants may be read."""
     table = np.arange(9.0)
 
@@ -223,7 +223,7 @@ def test_tables_are_no_memory() -> None:
     assert construction_of(kernel) == ""
 
 
-def test_a_kernel_so_made_is_refused_without_being_run() -> None:
+def test_a_kernel_so_made_is_refused_without_being_run():
     """By its trial, with one plain line: to run this one would end the process."""
     kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))
     certificate = demanded(kernel)
@@ -277,26 +277,26 @@ def library(folder: Path, body: str, *options: str, started: str = "") -> Path:
 
 @needs_cc
 @pytest.mark.parametrize(("body", "complaint"), LIBRARIES.values(), ids=LIBRARIES.keys())
-def test_libraries_are_refused_for_the_same(tmp_path: Path, body: str, complaint: str) -> None:
+def test_libraries_are_refused_for_the_same(tmp_path, body, complaint):
     found = complaint_about_library(library(tmp_path, body))
     assert complaint in found if complaint else found == ""
 
 
 @needs_cc
-def test_a_stripped_library_hides_nothing(tmp_path: Path) -> None:
+def test_a_stripped_library_hides_nothing(tmp_path):
     made = library(tmp_path, LIBRARIES["a byte"][0], "-s")
     assert "which lasts from call to call" in complaint_about_library(made)
 
 
 @needs_cc
-def test_what_runs_at_load_is_refused(tmp_path: Path) -> None:
+def test_what_runs_at_load_is_refused(tmp_path):
     started = "__attribute__((constructor)) static void early(void) { volatile long at = 1; at++; }"
     made = library(tmp_path, "x[0] += 1;", started=started)
     assert complaint_about_library(made) == "runs when it is loaded"
 
 
 @needs_cc
-def test_a_library_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_library_of_its_own_is_refused(tmp_path):
     """It could call itself `expf`."""
     other = tmp_path / "other"
     other.mkdir()
@@ -306,7 +306,7 @@ def test_a_library_of_its_own_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"#!/bin/sh", b"\x7fELF\x02\x01\x01" + bytes(200)])
-def test_what_is_no_library_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_library_is_said_to_be_none(tmp_path, data):
     path = tmp_path / "kernel.so"
     path.write_bytes(data)
     with pytest.raises(ELFError, match="no ELF file of 64 bits"):

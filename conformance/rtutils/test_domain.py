@@ -1,11 +1,12 @@
 """A certificate answers for the sizes that were tried; a node beyond them is tried at its own."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from conformance.support.rooms import Copy
+from engine.graph import Graph, Value
+from engine.plan import need
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials
 from kernels.choose import Chooser, Need
@@ -78,6 +79,17 @@ def test_a_node_beyond_is_tried_once(tmp_path):
     assert [shape["width"] for shape in kept.shapes] == [11008, 5632]
 
 
+def test_rows_of_heads_are_tried_as_tokens(tmp_path):
+    """A node that has a row for each head of each token is tried with as many."""
+    store = Store(tmp_path / "certificates.jsonl")
+    x = Value("x", "input", "f32", ("tokens*40", 96))
+    weight = Value("weight", "weight", "f32", (96,))
+    graph = Graph()
+    graph("rms_norm", "heads", x=x, weight=weight, eps=1e-6)
+    Chooser(store, limits={"tokens": 64}).choose([need(node) for node in graph.nodes])
+    assert store.get(find("rms_norm/cpu/generic")).axes["tokens"][1] >= 64 * 40
+
+
 WRONG_AT = """
 import json, sys
 from kernels.certificates import Store
@@ -97,7 +109,7 @@ print(json.dumps([chooser.choose([need])[need].variant, chooser.notes]))
     ],
     ids=["from token 9 on", "at one model's size", "below an eps"],
 )
-def test_what_is_wrong_for_a_model_does_not_serve_it(tmp_path: Path, edit, hidden, said):
+def test_what_is_wrong_for_a_model_does_not_serve_it(tmp_path, edit, hidden, said):
     """The next variant does, and the note says which case shows it."""
     copy = Copy(tmp_path)
     row = "row, target = x[t], out[t]"

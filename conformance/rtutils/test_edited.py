@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 from subprocess import PIPE
 
 import pytest
@@ -50,7 +49,6 @@ class Living:
             sys.executable, "-c", LIVING, *words, cwd=copy.folder, env=copy.environment(),
             stdin=PIPE, stderr=None,
         )  # fmt: skip
-        assert self.process.stdout
         assert self.process.stdout.readline() == "imported\n"
 
     def answer(self) -> str:
@@ -58,7 +56,7 @@ class Living:
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Copy:
+def copy(tmp_path):
     return Copy(tmp_path)
 
 
@@ -68,7 +66,7 @@ def anew(copy: Copy) -> tuple[str, str, str]:
     return key, failure, code
 
 
-def test_an_edit_is_noticed_before_anything_is_compiled(copy: Copy) -> None:
+def test_an_edit_is_noticed_before_anything_is_compiled(copy):
     living = Living(copy)
     copy.edit(FILE, RIGHT, WRONG)
     said = living.answer()
@@ -79,7 +77,7 @@ def test_an_edit_is_noticed_before_anything_is_compiled(copy: Copy) -> None:
     assert anew(copy)[1]
 
 
-def test_old_code_is_never_certified_as_new(copy: Copy) -> None:
+def test_old_code_is_never_certified_as_new(copy):
     """A process that had asked for keys before the edit compiles what it imported, and keeps it as
     that; the trial, in a process of its own, tries what the file says now. So the edit, which is
     wrong, is refused whoever comes after, and the right source is what it was."""
@@ -95,7 +93,7 @@ def test_old_code_is_never_certified_as_new(copy: Copy) -> None:
     assert anew(copy) == right
 
 
-def test_a_trial_of_other_sources_gives_no_certificate(copy: Copy) -> None:
+def test_a_trial_of_other_sources_gives_no_certificate(copy):
     """It asked for keys, and had no certificate when the file was edited."""
     living = Living(copy, "before")
     copy.edit(FILE, RIGHT, WRONG)
@@ -105,7 +103,7 @@ def test_a_trial_of_other_sources_gives_no_certificate(copy: Copy) -> None:
     assert anew(copy)[1]
 
 
-def test_an_edit_taken_back_is_noticed_too(copy: Copy) -> None:
+def test_an_edit_taken_back_is_noticed_too(copy):
     """Something may have been imported in between; and dates that are set back do not help."""
     living = Living(copy)
     path = copy.folder / FILE
@@ -116,7 +114,10 @@ def test_an_edit_taken_back_is_noticed_too(copy: Copy) -> None:
     assert "was edited since this process began" in living.answer()
 
 
-def test_bytecode_of_another_source_is_noticed(copy: Copy) -> None:
+FINGERPRINT = "from kernels.table import find; print(find('relu/cpu/generic').share.fingerprint)"
+
+
+def test_bytecode_of_another_source_is_noticed(copy):
     """Of the same size and date, so that Python takes it for this one's."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
@@ -125,10 +126,20 @@ def test_bytecode_of_another_source_is_noticed(copy: Copy) -> None:
     dates = path.stat()
     copy.edit(FILE, "target[i] = relu_of(source[i])", "target[i] = relu_of(source[0])")
     os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
-    asked = "from kernels.table import find; print(find('relu/cpu/generic').share.fingerprint)"
     with pytest.raises(RuntimeError, match=f"EditedError: {path} is not what its .pyc file"):
-        told(asked, cwd=copy.folder, env=environment)
-    assert copy.python(f"import shutil; shutil.rmtree('kernels/cpu/__pycache__')\n{asked}")
+        told(FINGERPRINT, cwd=copy.folder, env=environment)
+    assert copy.python(f"import shutil; shutil.rmtree('kernels/cpu/__pycache__')\n{FINGERPRINT}")
+
+
+def test_bytecode_of_an_earlier_edit_is_nobodys(copy):
+    """Python does not take it, and where it may not write it leaves it there."""
+    environment = copy.environment()
+    del environment["PYTHONDONTWRITEBYTECODE"]
+    told("import kernels.cpu.activations", cwd=copy.folder, env=environment)
+    before = copy.python(FINGERPRINT)
+    copy.edit(FILE, "target[i] = relu_of(source[i])", "target[i] = relu_of(source[0])")
+    os.utime(copy.folder / FILE, (0, 0))
+    assert copy.python(FINGERPRINT) != before
 
 
 # A share that is defined where no file is: `python -c`, as in a notebook.
@@ -136,7 +147,7 @@ HERE = """
 import sys
 import numpy as np
 from numba import njit
-from kernels.cpu.share import arguments, pack_words, share
+from kernels.cpu.runtime.share import arguments, pack_words, share
 assert __spec__ is None
 FACTOR = float(sys.argv[1])
 SIGNATURE = "x: f64[n] -> out: f64[n]"
@@ -158,7 +169,7 @@ print(mine.key, mine.code.kept, values["out"][0])
 """
 
 
-def test_a_share_of_a_notebook_is_told_by_its_code(copy: Copy) -> None:
+def test_a_share_of_a_notebook_is_told_by_its_code(copy):
     """By all that it computes with, though no file says so."""
     words = [("2", "3"), ("5", "3"), ("2", "4"), ("2", "3")]
     said = [copy.python(HERE, *w).split() for w in words]

@@ -8,16 +8,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numba
 import pytest
 from numba.core import config
 
+import kernels
 from conformance.support.child import told
 from conformance.support.rooms import Copy
 from conformance.support.small_shares import result, share_of
 from kernels import cache
 from kernels.certificates import Certificate, Key, Store, code_of
 from kernels.choose import Chooser, Need, UncertifiedError
-from kernels.cpu.object_code import Code, _header
+from kernels.cpu.runtime import streaming
+from kernels.cpu.runtime.object_code import Code, _header, compiled
 from kernels.kernel import Kernel
 from kernels.table import find
 
@@ -26,7 +29,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A cache folder of the test's own, which nobody has looked at."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(cache.INSTEAD, raising=False)
@@ -48,7 +51,7 @@ def fresh(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def test_what_was_compiled_is_found_again(folder: Path) -> None:
+def test_what_was_compiled_is_found_again(folder):
     first, second, other = share_of(3), share_of(3), share_of(4)
     assert [result(share) for share in (first, second, other)] == [3, 3, 4]
     assert [share.code.kept for share in (first, second, other)] == [False, True, False]
@@ -64,7 +67,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("name", "value"), SETTINGS, ids=[name for name, _ in SETTINGS])
-def test_settings_are_in_the_key(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_in_the_key(name, value, monkeypatch):
     share, key = share_of(3).key, Key.of(RELU).digest
     monkeypatch.setattr(config, name, value)
     from kernels.provenance import cpu_features, machine
@@ -86,7 +89,7 @@ print(Key.of(relu).digest, relu.share.code.kept, code_of(relu))
 """
 
 
-def test_code_of_another_setting_is_compiled_apart(tmp_path: Path) -> None:
+def test_code_of_another_setting_is_compiled_apart(tmp_path):
     """NUMBA_OPT=1, then the default, then either again: each finds its own."""
     copy = Copy(tmp_path)
     plain = copy.environment()
@@ -97,6 +100,16 @@ def test_code_of_another_setting_is_compiled_apart(tmp_path: Path) -> None:
     assert said[1][::2] == said[3][::2]
     assert said[0][0] != said[1][0]
     assert said[0][2] != said[1][2]
+
+
+@pytest.mark.parametrize("share", [RELU.share, streaming.fetch], ids=repr)
+def test_machine_code_does_not_tell_where_sources_lie(share, folder):
+    """Two environments with equal sources compile the same; both raise, in Numba's sources and in
+    ours."""
+    homes = [Path(module.__file__).parent.parent for module in (numba, kernels)]
+    code = compiled(share.function).object
+    assert b".py" in code
+    assert not [home for home in homes if str(home).encode() in code]
 
 
 class Planted:
@@ -122,9 +135,7 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_damaged_code_is_compiled_anew(
-    spoil: Callable[[bytes], bytes], folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_code_is_compiled_anew(spoil, folder, capfd):
     """With one line, and once: what was damaged is replaced."""
     digest = share_of(5).code.digest
     path = kept_in(folder)
@@ -138,7 +149,7 @@ def test_damaged_code_is_compiled_anew(
     assert third.code.kept
 
 
-def test_pickles_are_not_read(folder: Path, tmp_path: Path) -> None:
+def test_pickles_are_not_read(folder, tmp_path):
     share = share_of(5)
     assert result(share) == 5
     planted = tmp_path / "planted"
@@ -147,7 +158,7 @@ def test_pickles_are_not_read(folder: Path, tmp_path: Path) -> None:
     assert not planted.exists()
 
 
-def test_code_of_another_share_is_not_taken(folder: Path) -> None:
+def test_code_of_another_share_is_not_taken(folder):
     """Under the name of the first lies what was kept of the second: compiled anew."""
     first, second = share_of(6), share_of(7)
     assert [result(first), result(second)] == [6, 7]
@@ -164,7 +175,7 @@ def certified(kernel: Kernel, code: str) -> Certificate:
     )
 
 
-def test_other_code_than_was_tried_has_no_certificate(folder: Path) -> None:
+def test_other_code_than_was_tried_has_no_certificate(folder):
     """Swapped by somebody who gave it a right header: it is whole, and it was not tried."""
     store = Store()
     tried = code_of(fresh(RELU))
@@ -185,7 +196,7 @@ def test_other_code_than_was_tried_has_no_certificate(folder: Path) -> None:
         fresh(RELU)
 
 
-def test_a_certificate_without_code_is_none(folder: Path) -> None:
+def test_a_certificate_without_code_is_none(folder):
     """Such as were written before there was a digest in them; a failure is one all the same."""
     store = Store()
     store.add([certified(RELU, "")])
@@ -198,7 +209,7 @@ def test_a_certificate_without_code_is_none(folder: Path) -> None:
 
 
 @posix
-def test_the_folder_is_ours_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_is_ours_alone(folder, capfd):
     Store().add([certified(RELU, "code")])
     share_of(3).compile()
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (folder, folder / "compiled")]
@@ -208,7 +219,7 @@ def test_the_folder_is_ours_alone(folder: Path, capfd: pytest.CaptureFixture[str
 
 
 @posix
-def test_a_folder_open_to_others_is_closed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_open_to_others_is_closed(folder, capfd):
     share_of(3).compile()
     for path in (folder, folder / "compiled"):
         path.chmod(0o777)
@@ -223,9 +234,7 @@ def test_a_folder_open_to_others_is_closed(folder: Path, capfd: pytest.CaptureFi
 
 
 @posix
-def test_files_that_others_can_write_are_not_used(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_others_can_write_are_not_used(folder, capfd):
     """Machine code is compiled anew, certificates begin anew."""
     store = Store()
     store.add([certified(RELU, "code")])
@@ -245,9 +254,7 @@ def test_files_that_others_can_write_are_not_used(
 
 
 @posix
-def test_another_users_folder_is_not_looked_at(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_users_folder_is_not_looked_at(folder, monkeypatch, capfd):
     store = Store()
     store.add([certified(RELU, "code")])
     share_of(3).compile()
@@ -269,7 +276,7 @@ def test_another_users_folder_is_not_looked_at(
 
 
 @posix
-def test_a_pipe_in_the_cache_is_not_waited_for(folder: Path) -> None:
+def test_a_pipe_in_the_cache_is_not_waited_for(folder):
     share_of(3).compile()
     path = kept_in(folder)
     path.unlink()
@@ -288,7 +295,7 @@ print(os.environ[INSTEAD].partition(os.pathsep)[0])
 """
 
 
-def test_without_a_folder_all_is_in_memory(tmp_path: Path) -> None:
+def test_without_a_folder_all_is_in_memory(tmp_path):
     """Said before anything is tried, and nothing is left of it: the trial's own process finds the
     machine code there."""
     copy = Copy(tmp_path)
@@ -302,9 +309,7 @@ def test_without_a_folder_all_is_in_memory(tmp_path: Path) -> None:
     assert not Path(said[2]).exists()
 
 
-def test_a_full_disk_is_said_and_worked_around(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_said_and_worked_around(folder, monkeypatch, capfd):
     write = cache._write
 
     def full(path: Path, data: bytes) -> None:
@@ -319,9 +324,7 @@ def test_a_full_disk_is_said_and_worked_around(
     assert f"nothing can be kept in {folder}: No space left on device" in line
 
 
-def test_a_complete_folder_may_be_read_only(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_complete_folder_may_be_read_only(folder, monkeypatch, capfd):
     """Nothing has to be written, and nothing is said."""
     share_of(3).compile()
     monkeypatch.setattr(cache, "_write", None)

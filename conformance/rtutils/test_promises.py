@@ -26,7 +26,7 @@ def test_the_page_has_promises():
 
 
 @pytest.mark.parametrize(("file", "name"), named(), ids=lambda x: x.rpartition("/")[2])
-def test_a_promise_is_held(file: str, name: str):
+def test_a_promise_is_held(file, name):
     """The test is where the page says, or is a law that the file has of its own subject."""
     text = (ROOT / file).read_text()
     assert f"\ndef test_{name}(" in text or f"\n    test_{name},\n" in text

@@ -1,7 +1,6 @@
 """What README and the pages of docs/ show does what they say."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -23,25 +22,25 @@ SHOWING = [path for path in PAGES if any(map(shows, blocks(path)))]
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def elsewhere(tmp_path_factory):
     """Where what the commands write does not disturb anyone."""
     return Place(tmp_path_factory.mktemp("readme"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_assay_command_of_the_readme_succeeds(command: str, elsewhere: Place) -> None:
+def test_every_assay_command_of_the_readme_succeeds(command, elsewhere):
     """Each line that starts with assay, in turn, exits 0 and prints something."""
     elsewhere.run(command)
 
 
 @pytest.mark.parametrize("block", WHOLE_PROGRAMS, ids=lambda block: block.text.splitlines()[0])
-def test_every_python_block_of_the_readme_runs(block: Block, elsewhere: Place) -> None:
+def test_every_python_block_of_the_readme_runs(block, elsewhere):
     """Each Python block with imports runs as a program."""
     elsewhere.do(block)
 
 
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
-def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
+def test_what_a_page_shows_works(page, tmp_path):
     """Files, edits, commands and programs of a page, in turn; where it edits rooms, in a copy."""
     shown, place = list(blocks(page)), Place(tmp_path)
     if any(block.is_of_a_room for block in shown):
@@ -50,22 +49,24 @@ def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
         place.do(block)
 
 
-def test_the_readme_is_short_and_has_commands() -> None:
+def test_the_readme_is_short_and_has_commands():
     """A reader sees all of it; the tests above have something to test."""
     assert len(README.read_text().splitlines()) <= 150
     assert len(COMMANDS) >= 4
-    assert {"tutorial", "adding-an-op", "shell", "python"} <= {page.stem for page in SHOWING}
+    assert {"tutorial", "adding-an-op", "adding-a-family", "shell", "python"} <= {
+        page.stem for page in SHOWING
+    }
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
-def test_make_targets_exist(page: Path) -> None:
+def test_make_targets_exist(page):
     """Every `make` target that a page names stands in the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:`|^)make ([\w-]+)", page.read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_an_edit_that_a_page_shows_is_made_once() -> None:
+def test_an_edit_that_a_page_shows_is_made_once():
     """Lines are replaced where they stand once; elsewhere the page is wrong."""
     diff = " a\n-b\n+c\n"
     assert edited("a\nb\na\n", diff) == "a\nc\na\n"
@@ -80,7 +81,7 @@ GLOSSARY = re.findall(
 
 
 @pytest.mark.parametrize(("words", "file"), GLOSSARY, ids=lambda value: value.replace("`", ""))
-def test_the_glossary_knows_where_a_word_is(words: str, file: str) -> None:
+def test_the_glossary_knows_where_a_word_is(words, file):
     """The file is there, and has each name that the row calls code."""
     text = (ROOT / file).read_text()
     for name in re.findall(r"`(\w+)`", words):

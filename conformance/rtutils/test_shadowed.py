@@ -38,7 +38,7 @@ for name, (module, attribute) in seen.items():
 USE = """
 import data, assay
 with assay.Engine.load("story") as engine:
-    for piece in engine.generate("Once", assay.SamplingParams(max_tokens=2)):
+    for piece in engine.stream("Once", assay.SamplingParams(max_tokens=2)):
         print(piece.text)
 print(assay.OPS["relu"].name, assay.find("relu/cpu/generic").name, assay.frames.KEYS)
 assert data.OWN == 1  # nothing of the above needs ours
@@ -47,9 +47,9 @@ JUDGE = """
 import assay
 found = assay.judge("relu/cpu/generic")
 assert (found.kernel, found.level, found.failure) == ("relu/cpu/generic", "quick", "")
-for wrong in (("nope",), ("relu/cpu/generic", "deep")):
+for name, level in (("nope", "quick"), ("relu/cpu/generic", "deep")):
     try:
-        assay.judge(*wrong)
+        assay.judge(name, level=level)
     except (KeyError, ValueError) as error:
         print(error)
 """
@@ -67,7 +67,7 @@ def spoil(folder: Path, *more: str) -> Path:
 
 @pytest.mark.parametrize("commands", COMMANDS, ids=lambda commands: commands[0].split()[0])
 @pytest.mark.parametrize("face", FACES)
-def test_files_of_our_names_do_no_harm(face: str, commands: list[str], tmp_path: Path) -> None:
+def test_files_of_our_names_do_no_harm(face, commands, tmp_path):
     """Every command does what it does elsewhere, and so do the children it starts."""
     program, path, more = FACES[face]
     own = {"ASSAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": path}
@@ -78,20 +78,20 @@ def test_files_of_our_names_do_no_harm(face: str, commands: list[str], tmp_path:
         assert done.stdout.strip()
 
 
-def test_the_names_are_those_that_editors_see(tmp_path: Path) -> None:
+def test_the_names_are_those_that_editors_see(tmp_path):
     """Each is imported when first asked for, from where a type checker is told that it is."""
     done = python(NAMES, cwd=spoil(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
-def test_the_package_beside_modules_of_our_names(tmp_path: Path) -> None:
+def test_the_package_beside_modules_of_our_names(tmp_path):
     """The engine, one op and the frames are ours; the user's own data stays the user's."""
     spoil(tmp_path).joinpath("data/__init__.py").write_text("OWN = 1\n")
     done = python(USE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-def test_judging_a_kernel(tmp_path: Path) -> None:
+def test_judging_a_kernel(tmp_path):
     """A child tries it, whatever lies there; what cannot be tried is refused in one line."""
     done = python(JUDGE, cwd=spoil(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_judging_a_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["engine.py", "bench/__init__.py", "kernels/own.py"])
-def test_a_module_imported_before_is_named(name: str, tmp_path: Path) -> None:
+def test_a_module_imported_before_is_named(name, tmp_path):
     """A user's module that has one of our names by then is told by its file, in one line."""
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

@@ -1,8 +1,6 @@
 """Stages: a barrier wherever a thread needs what another has done, and nowhere else."""
 
 import random
-from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,12 +10,11 @@ from numpy.testing import assert_array_equal
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
 from engine.graph import Graph, Value
-from engine.model import Model
 from engine.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
 from engine.stages import stages
 from kernels.call import bind
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.share import arguments, part, share
+from kernels.cpu.runtime.team import Team
 from kernels.kernel import Kernel
 from kernels.table import variants
 from reference.op import Array, Shape
@@ -29,9 +26,7 @@ TWO_PASSES = (
 
 
 @pytest.fixture(params=["F32", "Q4_0"], scope="module")
-def model(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Model]:
+def model(request, tmp_path_factory):
     path = Small(format=request.param, biases=True).write(tmp_path_factory.mktemp("s") / "s.gguf")
     with loaded(path, context=64, batch=16, outputs=4) as model:
         yield model
@@ -71,7 +66,7 @@ def run_without_waiting(plan: Plan, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "outputs"), [(1, 1), (7, 3), (16, 4)])
-def test_threads_need_not_wait_within_a_stage(model: Model, tokens: int, outputs: int) -> None:
+def test_threads_need_not_wait_within_a_stage(model, tokens, outputs):
     """However far a thread runs ahead of the others, up to the stage's end, no bit changes."""
     model.cells.clear()
     rows = range(outputs)
@@ -82,7 +77,7 @@ def test_threads_need_not_wait_within_a_stage(model: Model, tokens: int, outputs
         assert_array_equal(model.plan.logits[:outputs], expected)
 
 
-def test_a_block_has_eleven_barriers_or_fewer(model: Model) -> None:
+def test_a_block_has_eleven_barriers_or_fewer(model):
     """Projections share a stage, and so does what is done to each token by itself; attention has
     two, its parts and what joins them."""
     named = [[model.plan.steps[c.step].node.label for c in stage] for stage in model.plan.stages]
@@ -96,7 +91,7 @@ def test_a_block_has_eleven_barriers_or_fewer(model: Model) -> None:
     assert not any(label.endswith("residual") for label in last)
 
 
-def test_independent_calls_share_a_stage() -> None:
+def test_independent_calls_share_a_stage():
     """Two products of one input need no barrier, a product of a product does."""
     graph = Graph()
     x = Value("x", "input", "f32", ("tokens", 32))
@@ -107,7 +102,7 @@ def test_independent_calls_share_a_stage() -> None:
     assert labels(graph) == [["a", "b"], ["c", "d"]]
 
 
-def test_what_is_read_may_not_be_overwritten() -> None:
+def test_what_is_read_may_not_be_overwritten():
     """A call that writes to what another thread may still read waits for it."""
     graph = Graph()
     x = activation("x", "tokens", 32)
@@ -117,7 +112,7 @@ def test_what_is_read_may_not_be_overwritten() -> None:
     assert labels(graph) == [["a"], ["b"], ["c"]]
 
 
-def test_own_tokens_follow_without_a_barrier() -> None:
+def test_own_tokens_follow_without_a_barrier():
     """A chain of calls that are split by tokens is one stage."""
     graph = Graph()
     x = Value("x", "input", "f32", ("tokens", 32))
@@ -127,7 +122,7 @@ def test_own_tokens_follow_without_a_barrier() -> None:
     assert labels(graph) == [["a", "b", "c"]]
 
 
-def test_other_tokens_are_waited_for() -> None:
+def test_other_tokens_are_waited_for():
     """Rows that are picked may be another thread's, though all is split by tokens: even where as
     many are picked as there are tokens."""
     for size in ("outputs", "tokens"):
@@ -139,7 +134,7 @@ def test_other_tokens_are_waited_for() -> None:
         assert labels(graph) == [["a"], ["b", "c"]]
 
 
-def test_tokens_under_other_dimensions_are_waited_for() -> None:
+def test_tokens_under_other_dimensions_are_waited_for():
     """Where two calls divide a value by different sizes, a thread's part is not the same."""
     graph = Graph()
     h = graph("silu", "a", x=Value("x", "input", "f32", ("tokens", 32)))
@@ -148,7 +143,7 @@ def test_tokens_under_other_dimensions_are_waited_for() -> None:
 
 
 @share(TWO_PASSES)
-def sums(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def sums(block, thread, n_threads):
     """scratch = x + y, shared out from the end."""
     x, y, scratch, _ = arguments(block, TWO_PASSES)
     first, last = part(x.size, n_threads - 1 - thread, n_threads)
@@ -157,7 +152,7 @@ def sums(block, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @share(TWO_PASSES)
-def copy(block, thread, n_threads):  # type: ignore[no-untyped-def]
+def copy(block, thread, n_threads):
     """out = scratch, of which another thread has written this thread's part."""
     x, _, scratch, out = arguments(block, TWO_PASSES)
     first, last = part(x.size, thread, n_threads)
@@ -184,7 +179,7 @@ def two_pass_plan(splits: str = "") -> tuple[Plan, dict[str, Array]]:
 
 
 @pytest.mark.parametrize("splits", ["", "tokens"])
-def test_second_shares_wait_for_the_first(splits: str) -> None:
+def test_second_shares_wait_for_the_first(splits):
     """A kernel of two shares has a barrier between, and its own memory, which no one else has
     meanwhile."""
     plan, arrays = two_pass_plan(splits)
@@ -213,21 +208,15 @@ def run_one(kernel: Kernel, x: Array, out: Array) -> None:
     bind(kernel, {"x": x}, {"out": out})()
 
 
-def test_scratch_is_asked_for_with_every_size(model: Model) -> None:
+def test_scratch_is_asked_for_with_every_size(model):
     """Sizes that are only factors of a product are there, as they are at the limits."""
     (step, *_) = (s for s in model.plan.steps if s.node.op == "attention")
-    shape = shape_of(step.node, model.limits)
-    config = model.config
-    assert {k: shape[k] for k in ("tokens", "heads", "kv_heads", "head_dim", "capacity")} == {
-        "tokens": 16,
-        "heads": config.heads,
-        "kv_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "capacity": 64,
-    }
+    shape, config = shape_of(step.node, model.limits), model.config
+    sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_dim": config.head_dim}
+    assert shape.items() >= {"tokens": 16, "capacity": 64, **sizes}.items()
 
 
-def test_an_idle_program_does_nothing_as_often(model: Model) -> None:
+def test_an_idle_program_does_nothing_as_often(model):
     """It has the plan's stages, and neither reads nor writes."""
     idle = model.plan.idle()
     assert idle.entries == model.plan.program.entries == len(model.plan.stages)
@@ -236,13 +225,3 @@ def test_an_idle_program_does_nothing_as_often(model: Model) -> None:
         for _ in range(3):
             team.run(idle)
     assert (model.plan.arena == 0xA5).all()
-
-
-def test_every_call_is_in_one_stage(model: Model) -> None:
-    """The stages together are the calls, and the calls are the steps' shares."""
-    plan = model.plan
-    assert [call for stage in plan.stages for call in stage] == plan.calls
-    shares = [(i, share) for i, step in enumerate(plan.steps) for share in step.kernel.shares]
-    assert sorted([(c.step, c.share) for c in plan.calls], key=lambda c: c[0]) == shares
-    alone = [replace(call, splits="") for call in plan.calls]
-    assert len(stages(alone)) > len(plan.stages)

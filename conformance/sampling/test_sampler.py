@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from engine.sampler import Likeliest, Sampler
-from engine.sampling_chain import chain, needed_ops
-from engine.sampling_params import SamplingError, SamplingParams
+from engine.sampling.chain import chain, needed_ops
+from engine.sampling.params import SamplingError, SamplingParams
+from engine.sampling.sampler import Likeliest, Sampler
 from kernels.call import Run
 from reference.op import Arguments, Array
 from reference.table import OPS
@@ -67,12 +67,12 @@ TOP = int(logits_at(0).argmax())
         replace(GREEDY, logits_processors=[lambda _, logits: -logits]),
     ],
 )
-def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params: SamplingParams) -> None:
+def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params):
     """Whatever may choose another token, or say more of them than one."""
     assert not Sampler(params, VOCAB, EOG).takes_likeliest
 
 
-def test_the_likeliest_token_is_the_one_that_is_sampled() -> None:
+def test_the_likeliest_token_is_the_one_that_is_sampled():
     """With its log-probability; where too few tokens kept the text from ending, once they came."""
     logits = logits_at(0)
     exact = logits.astype(np.float64)
@@ -271,19 +271,6 @@ def test_bans_and_allowances():
     assert greedy(logit_bias={2: -math.inf, 6: 1.5}) == 6
 
 
-def test_processors_see_the_history_and_replace_logits():
-    """A logits processor gets (history, logits) and its result is what the chain goes on with."""
-    seen: list[list[int]] = []
-
-    def only_after(history: list[int], logits: Array) -> Array:
-        seen.append(history)
-        return np.where(np.arange(VOCAB) == len(history), logits, np.float32(-np.inf))
-
-    sampler = Sampler(SamplingParams(logits_processors=[only_after]), VOCAB, prompt=[7])
-    assert text_of(sampler, 3) == [1, 2, 3]
-    assert seen == [[7], [7, 1], [7, 1, 2]]
-
-
 def test_penalties_look_where_they_should():
     """By default repetition sees the prompt and presence does not; a window forgets."""
 
@@ -375,15 +362,6 @@ def test_what_is_not_taken_is_refused():
     for name in ("best_of", "guided_decoding", "top_q"):
         with pytest.raises(TypeError, match=name):
             SamplingParams(**{name: 1})
-
-
-def test_defaults_are_those_of_vllm():
-    """T = 1, no filter, no penalty, 16 tokens: nothing surprises a vLLM user."""
-    p = SamplingParams()
-    assert (p.n, p.temperature, p.top_p, p.top_k, p.min_p, p.max_tokens) == (1, 1, 1, 0, 0, 16)
-    assert (p.presence_penalty, p.frequency_penalty, p.repetition_penalty) == (0, 0, 1)
-    assert (p.stop, p.seed, p.logprobs, p.skip_special_tokens) == ((), None, None, True)
-    assert SamplingParams(stop="###").stop == ("###",)
 
 
 @pytest.mark.parametrize(
@@ -491,3 +469,46 @@ def test_distributions_need_their_kernels():
     with pytest.raises(SamplingError, match="need a kernel of softmax, none was given"):
         sampler.distribution(logits_at(0))
     assert {"softmax", "pick"} == {*needed_ops(params, distributions=True)} - {*kernels}
+
+
+def vllm_probabilities(logits: Array, p: SamplingParams) -> Array:
+    """vLLM's steps as its sampler has them: logits are divided by the temperature; min_p looks at
+    the largest probability; top_k keeps those that are at least the k-th; top_p sorts upwards and
+    drops, of a sum of 1, the first 1 - p, but never the last token."""
+    x = logits.astype(np.float64) / p.temperature
+    share = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+    x[share < p.min_p * share.max()] = -np.inf
+    x[x < np.sort(x)[-p.top_k]] = -np.inf
+    upwards = np.argsort(x, kind="stable")
+    mass = np.exp(x[upwards] - x.max())
+    drop = np.cumsum(mass / mass.sum()) <= 1 - p.top_p
+    drop[-1] = False
+    x[upwards[drop]] = -np.inf
+    return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.7, 5.0])
+def test_vllms_order(temperature):
+    """The distribution is vLLM's: filters look at what the temperature left."""
+    asked = SamplingParams(
+        temperature=temperature, top_k=30, top_p=0.8, min_p=0.02, seed=1, order="vllm"
+    )
+    ours = replace(asked, order="llama.cpp")
+    sizes = []
+    for step in range(60):
+        logits = logits_at(step)
+        found, other = (Sampler(p, VOCAB, EOG).distribution(logits) for p in (asked, ours))
+        assert_allclose(found, vllm_probabilities(logits, asked), rtol=1e-4)
+        sizes.append((np.count_nonzero(found), np.count_nonzero(other)))
+    assert sum(one != other for one, other in sizes) > 30
+
+
+def test_vllms_end():
+    """With ignore_eos the end may be drawn, as any token."""
+    asked = SamplingParams(temperature=0, ignore_eos=True, order="vllm", logit_bias={EOG[0]: 99.0})
+    assert Sampler(asked, VOCAB, EOG).sample(logits_at(0)).token == EOG[0]
+    ours = replace(asked, order="llama.cpp")
+    assert Sampler(ours, VOCAB, EOG).sample(logits_at(0)).token != EOG[0]
+    assert Sampler(replace(asked, logit_bias=None), VOCAB, EOG).takes_likeliest
+    with pytest.raises(SamplingError, match=r"order is 'llama': want llama\.cpp or vllm"):
+        replace(asked, order="llama")

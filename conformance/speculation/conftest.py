@@ -1,8 +1,5 @@
 """A small model that spells, loaded with room for drafts."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from conformance.support.speculation.speculating import CONTEXT, ROOM
@@ -11,17 +8,17 @@ from engine import Engine
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(tmp_path_factory):
     return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("drafted") / "small.gguf")
 
 
 @pytest.fixture(scope="session")
-def shared(small: Path) -> Iterator[Engine]:
+def shared(small):
     with Engine.load(small, threads=2, context=CONTEXT, **ROOM) as engine:
         yield engine
 
 
 @pytest.fixture
-def engine(shared: Engine) -> Engine:
+def engine(shared):
     shared.reset()
     return shared

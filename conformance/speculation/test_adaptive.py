@@ -1,12 +1,23 @@
 """Adaptive draft length: as fast as the best fixed length, and off where that is none."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.speculation.speculating import (
+    CONTEXT,
+    VOCAB,
+    drafting,
+    ids,
+    pieces,
+    unmarked,
+)
+from conformance.support.spelling import letters
 from engine.speculation.adaptive import (
     FREE,
     LONGEST_REST,
@@ -16,6 +27,7 @@ from engine.speculation.adaptive import (
     Costs,
     expected_tokens,
 )
+from engine.speculation.drafter import Draft, Verified
 
 Cost = Callable[[int], tuple[float, float]]  # of drafting a length, and of the step
 MOST = 16
@@ -139,28 +151,13 @@ def test_the_targets_own_step_comes_first():
     assert AdaptiveLength(8).choose() == 0
 
 
-def test_no_more_is_lost_than_tries_may():
-    """Where the best is known to be off, tries have lost their share of the time and one try."""
-    simulation, cost = Simulation(MOST), linear(0.3, 0.3)
-    chosen = [simulation.step([0] * MOST, cost) for _ in range(STEPS)]
-    lost = sum(sum(cost(length)) - 1 for length in chosen)
-    assert lost < PROBING * STEPS * 1.5 + sum(cost(MOST))
-
-
 @given(st.floats(0, 0.99), st.integers(0, 20))
 def test_expected_tokens_are_the_formulas(alpha, length):
     """(1 - a^(n+1)) / (1 - a) where every token is accepted with the same probability."""
     tokens = expected_tokens([alpha] * length)
     assert len(tokens) == length + 1
     assert tokens[length] == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))
-
-
-def test_expected_tokens_are_those_of_a_simulation():
-    acceptance = [0.9, 0.5, 0.8, 0]
-    kept = np.random.default_rng(0).random((100_000, 4)) < acceptance
-    simulated = 1 + np.cumprod(kept, axis=1).sum(axis=1).mean()
-    # the standard error is below 2 / sqrt(100 000)
-    assert expected_tokens(acceptance)[-1] == pytest.approx(simulated, abs=6 * 2 / 100_000**0.5)
+    assert expected_tokens([0.9, 0.5, 0.8, 0])[-1] == pytest.approx(1 + 0.9 + 0.45 + 0.36)
 
 
 def test_costs_between_and_beyond_what_was_measured():
@@ -179,3 +176,47 @@ def test_costs_between_and_beyond_what_was_measured():
 def test_what_cannot_be_is_refused(asked, accepted):
     with pytest.raises(ValueError, match="accepted of"):
         AdaptiveLength(8).record(asked, accepted, 0.1, 1)
+
+
+# Drafts that do not pay rest, and the drafter is told all of the text afterwards
+
+
+PROMPT = letters("the cat sat")
+GREEDY: dict[str, Any] = {"max_tokens": CONTEXT - len(PROMPT) - 1, "ignore_eos": True}
+
+
+class Useless:
+    """Proposes what never follows, knowing the text, and takes its time."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text, self.told, self.asked_at = text, list[int](), list[int]()
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.told = list(prompt)
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        assert list(text) == self.told
+        self.asked_at.append(len(text))
+        time.sleep(0.02)
+        right = self._text[len(text)] if len(text) < len(self._text) else 0
+        return Draft.chain([(right + 1) % VOCAB] * most)
+
+    def verified(self, step: Verified) -> None:
+        assert 0 <= step.likeliest(-1) < VOCAB
+        self.told += step.tokens
+
+
+def test_useless_drafts_rest(engine):
+    """The text is the plain one; after twenty tokens few are drafted for; and whenever the drafter
+    is asked it was told every token before, those too for which it rested."""
+    plain = pieces(engine, PROMPT, GREEDY)
+    text = [*PROMPT, *ids(plain)]
+    engine.reset()
+    drafter = Useless(text)
+    with drafting(engine, drafter, adaptive=True):
+        found = pieces(engine, PROMPT, GREEDY)
+    assert unmarked(found) == unmarked(plain)
+    assert drafter.asked_at
+    later = [at for at in drafter.asked_at if at > len(PROMPT) + 20]
+    assert len(later) <= 2
+    assert drafter.told == text[: len(drafter.told)]

@@ -94,9 +94,7 @@ def whole(engine: Engine, params: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("guesses", GUESSES.values(), ids=GUESSES.keys())
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_drafted_generation_is_the_plain_one(
-    engine: Engine, case: dict[str, Any], guesses: dict[str, Any]
-) -> None:
+def test_a_drafted_generation_is_the_plain_one(engine, case, guesses):
     """Every parameter holds as without drafts, twice, and the cache is left alike."""
     plain = whole(engine, case)
     left = engine.text.held, engine.text.drawn, engine.sampler_state
@@ -120,7 +118,6 @@ def test_a_drafted_generation_is_the_plain_one(
 def demand_counts(engine: Engine, drafted: list[Any]) -> None:
     """Timings count what the pieces say."""
     found = engine.timings.speculation
-    assert found is not None
     drawn = drafted if drafted[-1].logprob or len(drafted) == 1 else drafted[:-1]
     assert found.accepted == sum(piece.drafted for piece in drafted)
     assert found.tokens == engine.timings.eval.tokens == len(drawn) - 1
@@ -133,7 +130,7 @@ def demand_counts(engine: Engine, drafted: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16])
-def test_steps_are_as_few_as_drafts_allow(engine: Engine, most: int) -> None:
+def test_steps_are_as_few_as_drafts_allow(engine, most):
     """Right drafts of n tokens give n + 1 a step; the last one drafts no more than is wanted."""
     count = 50
     plain = pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
@@ -141,7 +138,6 @@ def test_steps_are_as_few_as_drafts_allow(engine: Engine, most: int) -> None:
         engine.reset()
         drafted = pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
     found = engine.timings.speculation
-    assert found is not None
     full, rest = divmod(count - 1, most + 1)
     assert found.steps == full + (rest > 0)
     assert found.drafted == found.accepted == count - 1 - found.steps
@@ -151,7 +147,7 @@ def test_steps_are_as_few_as_drafts_allow(engine: Engine, most: int) -> None:
     ]
 
 
-def test_wrong_drafts_cost_no_tokens(engine: Engine) -> None:
+def test_wrong_drafts_cost_no_tokens(engine):
     """With errors at a rate of 0.4 a draft's token is accepted, where all before it were, six times
     in ten: within five standard deviations, counted over some hundreds of drafts."""
     count, rate = 55, 0.4
@@ -162,7 +158,6 @@ def test_wrong_drafts_cost_no_tokens(engine: Engine) -> None:
             engine.reset()
             pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
             found = engine.timings.speculation
-            assert found is not None
             accepted += found.accepted
             tried += found.drafted_at[0] + sum(
                 min(a, d) for a, d in zip(found.accepted_at, found.drafted_at[1:], strict=False)
@@ -172,7 +167,7 @@ def test_wrong_drafts_cost_no_tokens(engine: Engine) -> None:
     assert abs(accepted / tried - (1 - rate)) < 5 * deviation
 
 
-def test_several_completions_run_without_drafts(engine: Engine) -> None:
+def test_several_completions_run_without_drafts(engine):
     """n = 2 is two plain completions."""
     params = {**SEEDED, "n": 2, "max_tokens": 9}
     plain = pieces(engine, TEXT, params)
@@ -182,7 +177,7 @@ def test_several_completions_run_without_drafts(engine: Engine) -> None:
     assert engine.timings.speculation is None
 
 
-def test_without_drafts_no_code_of_theirs_runs(engine: Engine) -> None:
+def test_without_drafts_no_code_of_theirs_runs(engine):
     """A plain generation calls nothing in engine/speculation, whose time it would be."""
     called: set[str] = set()
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cells import Cells
+from engine.cache.cells import Cells
 from engine.speculation import cache_tree
 from engine.speculation.drafter import TEXT, Draft
 
@@ -42,7 +42,7 @@ def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[
 
 
 @given(drafts(), st.integers(0, 9))
-def test_a_node_sees_the_text_and_its_ancestors(draft: Draft, before: int) -> None:
+def test_a_node_sees_the_text_and_its_ancestors(draft, before):
     """And itself, each once, in the order of positions; no other branch."""
     cells, seen = stepped(draft, before)
     text = cells.of(0)[: before + 1].tolist()
@@ -55,7 +55,7 @@ def test_a_node_sees_the_text_and_its_ancestors(draft: Draft, before: int) -> No
 
 
 @given(drafts(), st.integers(0, 9), st.data())
-def test_the_path_that_was_taken_is_kept(draft: Draft, before: int, data: Any) -> None:
+def test_the_path_that_was_taken_is_kept(draft, before, data):
     """Sequence 0 goes on with the cells of the path, in order; all other cells are free again."""
     node = data.draw(st.integers(TEXT, len(draft) - 1))
     cells, seen = stepped(draft, before)
@@ -72,7 +72,7 @@ def test_the_path_that_was_taken_is_kept(draft: Draft, before: int, data: Any) -
 
 
 @given(drafts(), st.integers(1, 9))
-def test_a_step_that_failed_leaves_the_text(draft: Draft, before: int) -> None:
+def test_a_step_that_failed_leaves_the_text(draft, before):
     """Entered, taken back and left: the cells are those of before."""
     cells, _ = stepped(draft, before)
     text = cells.of(0)[:before].tolist()
@@ -84,7 +84,7 @@ def test_a_step_that_failed_leaves_the_text(draft: Draft, before: int) -> None:
 
 
 @given(drafts())
-def test_leaves_sequences_and_depth(draft: Draft) -> None:
+def test_leaves_sequences_and_depth(draft):
     """A node is in the sequences of the leaves behind it, and each leaf has its own."""
     leaves = cache_tree.leaves(draft)
     assert leaves == [n for n in range(len(draft)) if descendants(draft, n) == {n}]
@@ -103,7 +103,7 @@ def test_leaves_sequences_and_depth(draft: Draft) -> None:
 
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))
-def test_pruning_keeps_the_first_nodes_that_fit(draft: Draft, nodes: int, branches: int) -> None:
+def test_pruning_keeps_the_first_nodes_that_fit(draft, nodes, branches):
     """As the naive model has it: node after node is kept where its parent is, as long as the tree
     has no more nodes and leaves than it may."""
     kept: list[int] = []
@@ -121,12 +121,11 @@ def test_pruning_keeps_the_first_nodes_that_fit(draft: Draft, nodes: int, branch
 
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))
-def test_pruning_keeps_distributions(draft: Draft, nodes: int, branches: int) -> None:
+def test_pruning_keeps_distributions(draft, nodes, branches):
     """Each node's own row of q goes with it; a draft that fits is as it was."""
     q = np.arange(len(draft) * 3.0).reshape(len(draft), 3)
     whole = Draft(draft.tokens, draft.parents, q)
     found, which = cache_tree.pruned(whole, nodes, branches)
-    assert found.q is not None
     assert found.q.tolist() == [q[node].tolist() for node in which if node != TEXT]
     same, _ = cache_tree.pruned(whole, len(draft), max(1, len(draft)))
     assert (same.tokens, same.parents) == (draft.tokens, draft.parents)

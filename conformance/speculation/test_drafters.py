@@ -25,38 +25,6 @@ def test_the_text_is_the_targets(make, prompt, context, seed, most):
     assert steps <= 30
 
 
-@every_drafter
-@pytest.mark.parametrize("context", [1, 2])
-def test_fewer_steps_where_the_text_repeats_itself(make, context):
-    """A target that comes back to the same few tokens soon writes several in a step."""
-    text, steps = speak(fickle(context, 4, 1), make(), [0, 1, 2], 200, 80)
-    assert len(text) >= 203
-    assert steps <= 100
-
-
-def counts_up(seen: tuple[int, ...]) -> int:
-    return seen[-1] + 1
-
-
-@every_drafter
-def test_a_text_without_repetition_goes_on_a_token_a_step(make):
-    """Nothing that never occurred is proposed, or if it is (by a window), it is not taken."""
-    text, steps = speak(counts_up, make(), [7], 50, 80)
-    assert text == list(range(7, 58))
-    assert steps <= 50
-
-
-@every_drafter
-@pytest.mark.parametrize("prompt", [[3], [3] * 50, [3, 3, 3, 4], list(range(50)), [0]])
-def test_any_prompt_will_do(make, prompt):
-    """One token, one token over and over, no token twice: each is drafted for, again and again."""
-    drafter = make()
-    for _ in range(3):
-        drafter.begin(prompt)
-        for most in (0, 1, 2, 63, 64, 1000):
-            assert len(drafter.draft(prompt, most)) <= most
-
-
 def threes(seen: tuple[int, ...]) -> int:
     return 3
 

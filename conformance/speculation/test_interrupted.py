@@ -1,14 +1,15 @@
-"""Generations with drafts that are left, cancelled, saved or resumed: what goes on afterwards finds
-the cache as the text has it."""
+"""Generations with drafts that are left, cancelled, saved or resumed, drafters and models that
+fail: what goes on afterwards finds the cache as the text has it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.support.small_models import Tensors, tampered
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     CONTEXT,
@@ -21,10 +22,13 @@ from conformance.support.speculation.speculating import (
     sampling,
     unmarked,
 )
-from conformance.support.spelling import TEXT, letters
+from conformance.support.spelling import TEXT, Spelling, letters
 from engine import Engine, Piece
-from engine.session import restore, save
+from engine.cache.session import restore, save
+from engine.model import Model
 from engine.speculation.drafter import Draft, Verified
+from reference.op import Array
+from reference.transformer import Weight
 
 PROMPTS = [
     letters(text) for text in ("the cat sat", "the cat ran", "a cat", "the cat sat on a mat")
@@ -34,7 +38,7 @@ SEEDED: dict[str, Any] = {**GREEDY, "temperature": 0.9, "seed": 7, "repetition_p
 
 
 @pytest.fixture(scope="module")
-def plain(shared: Engine) -> list[list[Piece]]:
+def plain(shared):
     """What the engine alone writes behind each prompt."""
     found = []
     for prompt in PROMPTS:
@@ -80,19 +84,14 @@ ENDINGS = ("closed", "cancelled", "abandoned", "reset", "read")
     ),
     siblings=st.sampled_from([0, 2]),
 )
-def test_generations_left_at_any_piece(
-    shared: Engine,
-    plain: list[list[Piece]],
-    turns: list[tuple[int, int, str]],
-    siblings: int,
-) -> None:
+def test_generations_left_at_any_piece(shared, plain, turns, siblings):
     """However earlier generations ended, the next one's pieces are the plain ones, and nobody finds
     cells that no text holds."""
     shared.reset()
     waiting = []  # generators that nobody closed
     with drafting(shared, Foretelling(plain, siblings)):
         for which, count, ending in turns:
-            generation = shared.generate(PROMPTS[which], sampling(GREEDY))
+            generation = shared.stream(PROMPTS[which], sampling(GREEDY))
             found = [piece for _, piece in zip(range(count), generation, strict=False)]
             assert unmarked(found) == plain[which][:count]
             match ending:
@@ -118,16 +117,14 @@ def test_generations_left_at_any_piece(
 
 
 @trees
-def test_an_abandoned_generation_may_not_go_on(
-    engine: Engine, plain: list[list[Piece]], siblings: int
-) -> None:
+def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
     """Two generations begun on one engine: the first one ends with the error that it always had,
     and takes nothing from the second."""
     with drafting(engine, Foretelling(plain, siblings)):
-        first = engine.generate(PROMPTS[0], sampling(GREEDY))
+        first = engine.stream(PROMPTS[0], sampling(GREEDY))
         for _ in range(5):
             next(first)
-        second = engine.generate(PROMPTS[3], sampling(GREEDY))
+        second = engine.stream(PROMPTS[3], sampling(GREEDY))
         found = [next(second) for _ in range(5)]
         with pytest.raises(RuntimeError, match="another has begun on the same engine"):
             next(first)
@@ -137,14 +134,12 @@ def test_an_abandoned_generation_may_not_go_on(
 
 @trees
 @pytest.mark.parametrize("taken", [4, 9])
-def test_a_text_goes_on_from_an_abandoned_one(
-    engine: Engine, plain: list[list[Piece]], siblings: int, taken: int
-) -> None:
+def test_a_text_goes_on_from_an_abandoned_one(engine, plain, siblings, taken):
     """A prompt that has what an abandoned generation wrote shares its cells, those among them that
     came from a draft; what it had drafted beyond is gone."""
     text = [*PROMPTS[0], *ids(plain[0])]
     with drafting(engine, Oracle(text, VOCAB, 0.0, siblings)):
-        first = engine.generate(PROMPTS[0], sampling(GREEDY))
+        first = engine.stream(PROMPTS[0], sampling(GREEDY))
         drafted = [next(first).drafted for _ in range(taken)]
         assert any(drafted[:-1])
         params = {**GREEDY, "max_tokens": len(plain[0]) - taken}
@@ -160,9 +155,7 @@ def test_a_text_goes_on_from_an_abandoned_one(
 @trees
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("count", [1, 4, 9])
-def test_a_session_saved_while_a_draft_waits(
-    engine: Engine, small: Path, tmp_path: Path, siblings: int, params: dict[str, Any], count: int
-) -> None:
+def test_a_session_saved_while_a_draft_waits(engine, small, tmp_path, siblings, params, count):
     """A session saved at any piece goes on in another engine, with drafts or without, as the text
     does that was never interrupted; so does the generation that it was saved from."""
     whole = pieces(engine, TEXT, params)
@@ -171,7 +164,7 @@ def test_a_session_saved_while_a_draft_waits(
     path = tmp_path / "talk.session"
     with drafting(engine, Oracle(text, VOCAB, 0.2, siblings)):
         engine.reset()
-        generation = engine.generate(TEXT, sampling(params))
+        generation = engine.stream(TEXT, sampling(params))
         begun = [next(generation) for _ in range(count)]
         save(engine, path)
         demand_settled(engine)
@@ -189,7 +182,7 @@ def test_a_session_saved_while_a_draft_waits(
 
 
 @trees
-def test_resuming_is_going_on(engine: Engine, siblings: int) -> None:
+def test_resuming_is_going_on(engine, siblings):
     """Two generations, the second of which resumes, are one, with its randomness and mu too."""
     for params in (SEEDED, {**GREEDY, "temperature": 1.0, "seed": 2, "mirostat": 2}):
         engine.reset()
@@ -204,14 +197,143 @@ def test_resuming_is_going_on(engine: Engine, siblings: int) -> None:
         demand_settled(engine)
 
 
-def test_closing_the_engine_under_a_generation(small: Path) -> None:
+def test_closing_the_engine_under_a_generation(small):
     """A generation that waits with a draft outlives its engine without harm."""
     with Engine.load(small, threads=1, context=CONTEXT, **ROOM) as engine:
         engine.speculation = None
         text = [*PROMPTS[0], *ids(pieces(engine, PROMPTS[0], GREEDY))]
         with drafting(engine, Oracle(text, VOCAB)):
-            generation = engine.generate(PROMPTS[0], sampling(GREEDY))
+            generation = engine.stream(PROMPTS[0], sampling(GREEDY))
             for _ in range(4):
                 next(generation)
             engine.close()
             generation.close()
+
+
+# Drafters that raise, propose what is no token, or more than was asked for; models that fail
+
+
+class Failing:
+    """An oracle that raises in one of its methods, the third time it is called."""
+
+    def __init__(self, method: str, text: Sequence[int], siblings: int) -> None:
+        self._method, self._left = method, 3 if method != "begin" else 1
+        self._oracle = Oracle(text, VOCAB, 0.2, siblings)
+
+    def _reach(self, method: str) -> None:
+        if method == self._method:
+            self._left -= 1
+            if self._left == 0:
+                raise ZeroDivisionError(f"in {method}")
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._reach("begin")
+        self._oracle.begin(prompt)
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        self._reach("draft")
+        return self._oracle.draft(text, min(most, 3))
+
+    def verified(self, step: Verified) -> None:
+        self._reach("verified")
+        self._oracle.verified(step)
+
+
+@trees
+@pytest.mark.parametrize("method", ["begin", "draft", "verified"])
+def test_a_drafter_that_raises(engine, plain, method, siblings):
+    """Its error comes out, behind the pieces that were there; the engine is as it was left, and
+    goes on with the same drafter or none."""
+    text = [*PROMPTS[0], *ids(plain[0])]
+    found: list[Piece] = []
+    with drafting(engine, Failing(method, text, siblings)):
+        with pytest.raises(ZeroDivisionError, match=method):
+            found.extend(engine.stream(PROMPTS[0], sampling(GREEDY)))  # extend keeps what came
+        demand_settled(engine)
+        assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
+    assert pieces(engine, PROMPTS[3], GREEDY) == plain[3]
+
+
+class Proposing:
+    """Always the same draft, whatever is asked for."""
+
+    def __init__(self, *tokens: int, tree: bool = False) -> None:
+        parents = [-1] * len(tokens) if tree else range(-1, len(tokens) - 1)
+        self._draft = Draft(tokens, tuple(parents))
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def draft(self, _: Sequence[int], __: int) -> Draft:
+        return self._draft
+
+    def verified(self, step: Verified) -> None:
+        pass
+
+
+NONSENSE = {
+    "beyond the vocabulary": Proposing(5, VOCAB),
+    "negative": Proposing(5, -7, 6),
+    "far beyond": Proposing(2**40),
+    "a tree of such": Proposing(5, VOCAB, tree=True),
+    "too many tokens": Proposing(*range(3, 200)),
+    "too many branches": Proposing(*range(3, 200), tree=True),
+    "nothing": Proposing(),
+}
+
+
+@pytest.mark.parametrize("drafter", NONSENSE.values(), ids=NONSENSE.keys())
+def test_nonsense_is_no_draft(engine, plain, drafter):
+    """What is no token cannot be in the text, and of too much the beginning is run."""
+    with drafting(engine, drafter):
+        assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
+        demand_settled(engine)
+        found = engine.timings.speculation
+        assert found.drafted <= found.steps * 16
+
+
+def with_nan(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
+    """The embedding of token 200 is NaN."""
+    rows = weights["token_embd.weight"].data.view(np.float32).copy()
+    rows[200] = np.nan
+    return weights | {"token_embd.weight": Weight(rows.view(np.uint8), "F32")}, norms
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory):
+    path = tampered(Spelling(), with_nan).write(tmp_path_factory.mktemp("spoilt") / "spoilt.gguf")
+    with Engine.load(path, threads=1, context=CONTEXT, **ROOM) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("drafter", [Proposing(5, 200, 6), Proposing(5, 200, tree=True)])
+def test_a_draft_that_gives_no_numbers_is_none(spoilt, drafter):
+    """A token whose logits are NaN stops the text that has it; a draft may name it."""
+    spoilt.reset()
+    params = {**GREEDY, "logit_bias": {200: -np.inf}}
+    plain = pieces(spoilt, PROMPTS[0], params)
+    with drafting(spoilt, drafter):
+        spoilt.reset()
+        assert unmarked(pieces(spoilt, PROMPTS[0], params)) == plain
+        demand_settled(spoilt)
+
+
+def test_a_step_that_fails_without_a_draft_too(engine, plain, monkeypatch):
+    """What stops the text itself stops it with drafts as well, and no cell is lost."""
+    calls = 0
+    step = Model.step
+
+    def failing(model: Model, tokens: Sequence[int], *rest: Any) -> Array:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise KeyboardInterrupt
+        return step(model, tokens, *rest)
+
+    with drafting(engine, Oracle([*PROMPTS[0], *ids(plain[0])], VOCAB, 0.2, 2)):
+        monkeypatch.setattr(Model, "step", failing)
+        with pytest.raises(KeyboardInterrupt):
+            pieces(engine, PROMPTS[0], GREEDY)
+        monkeypatch.undo()
+        demand_settled(engine)
+        assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]

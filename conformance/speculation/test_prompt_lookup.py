@@ -46,21 +46,6 @@ def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
         assert together[len(text) :] == together[start : start + most]
 
 
-def test_the_latest_occurrence_counts():
-    """Of two continuations the one that was said last."""
-    drafter = PromptLookupDrafter(1, 2)
-    text = [1, 2, 8, 0, 1, 2, 9, 0, 1, 2]
-    drafter.begin(text)
-    assert drafter.draft(text, 3) == Draft.chain([9, 0, 1])
-
-
-def test_a_longer_suffix_counts_more_than_a_later_place():
-    drafter = PromptLookupDrafter(1, 3)
-    text = [1, 2, 3, 8, 5, 2, 3, 9, 1, 2, 3]
-    drafter.begin(text)
-    assert drafter.draft(text, 1) == Draft.chain([8])
-
-
 def test_memory_is_a_place_for_each_ngram():
     """However long the text: one place for each n-gram that something followed."""
     drafter = PromptLookupDrafter(1, 3)

@@ -78,12 +78,12 @@ COVERING = [
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def path(tmp_path_factory):
     return stories(tmp_path_factory.mktemp("stories"))
 
 
 @pytest.fixture(scope="module")
-def plain(path: Callable[[str, str], Path]) -> Callable[[str, str, str], list[Piece]]:
+def plain(path):
     """The text of a target in a format, sampled so, on one thread."""
 
     @cache
@@ -100,7 +100,7 @@ def loaded(path: Path, target: str, **options: Any) -> Engine:
     return Engine.load(path, context=128, batch=64, sparse=sparse, **options)
 
 
-def test_the_few_combinations_cover_all_pairs() -> None:
+def test_the_few_combinations_cover_all_pairs():
     """Each value of each of the four meets each value of the others."""
     for a in range(4):
         for b in range(a):
@@ -108,14 +108,7 @@ def test_the_few_combinations_cover_all_pairs() -> None:
 
 
 @pytest.mark.parametrize(("way", "format", "threads", "length"), ALL if DEEP else COVERING)
-def test_text_is_the_plain_one(
-    path: Callable[[str, str], Path],
-    plain: Callable[[str, str, str], list[Piece]],
-    way: str,
-    format: str,
-    threads: int,
-    length: int,
-) -> None:
+def test_text_is_the_plain_one(path, plain, way, format, threads, length):
     """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie has read
     the text and an adaptive length has measured."""
     target = WAYS[way].target
@@ -130,7 +123,7 @@ def test_text_is_the_plain_one(
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "adaptive"])
-def test_drafts_are_accepted(path: Callable[[str, str], Path], way: str) -> None:
+def test_drafts_are_accepted(path, way):
     """Each drafter foretells some of a trained model's text: what was equal above was not so for
     want of drafts. (An adaptive length may rightly be 0.)"""
     target, options = WAYS[way].target, WAYS[way].options(path, 5)
@@ -139,13 +132,12 @@ def test_drafts_are_accepted(path: Callable[[str, str], Path], way: str) -> None
             engine.reset()
             drafted = pieces(engine, TEXT, {"max_tokens": 60, "ignore_eos": True})
         found = engine.timings.speculation
-    assert found is not None
     assert found.accepted == sum(piece.drafted for piece in drafted) > 0
     assert found.tokens == len(drafted) - 1
     assert found.tokens_per_step > 1
 
 
-def test_a_draft_model_goes_on_when_contexts_are_full(path: Callable[[str, str], Path]) -> None:
+def test_a_draft_model_goes_on_when_contexts_are_full(path):
     """Where a text outgrows the context, the target's is shifted and the draft model reads the end
     alone: the text is the plain one, and its last part is drafted as well."""
     long = {"max_tokens": 150, "ignore_eos": True}

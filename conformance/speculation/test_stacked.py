@@ -2,7 +2,7 @@
 models with other vocabularies."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.support.small_models import Small
-from conformance.support.sparse_files import SmallSparse, Tensors, tampered
+from conformance.support.small_models import Small, Tensors, tampered
+from conformance.support.sparse_files import SmallSparse
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     ROOM,
@@ -25,6 +25,7 @@ from conformance.support.speculation.speculating import (
 from conformance.support.spelling import Spelling
 from engine import Engine
 from engine.config import ModelError
+from engine.passes.count import count_neurons, neuron_counts
 from engine.speculation.drafter import Draft, Verified
 from engine.speculation.settings import Linear, LookaheadTrie, PromptLookup, Settings, Tree
 from reference.op import Array
@@ -48,7 +49,6 @@ def same_text(target: str | Path, prompt: Any = TEXT, **options: Any) -> int:
             assert unmarked(pieces(engine, prompt, params)) == expected
             demand_settled(engine)
             found = engine.timings.speculation
-            assert found is not None
             accepted += found.accepted
     return accepted
 
@@ -71,7 +71,7 @@ STACKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("settings", BY_A_MODEL.values(), ids=BY_A_MODEL.keys())
 @pytest.mark.parametrize("options", STACKS.values(), ids=STACKS.keys())
-def test_a_sparse_target(options: dict[str, Any], settings: Settings) -> None:
+def test_a_sparse_target(options, settings):
     """Masks are each token's own, so a verified batch gives the bits of single steps."""
     options = {"context": 96, "threads": 2, **options}
     for draft in ("story-draft-f16", "story-draft-q8_0"):
@@ -80,14 +80,14 @@ def test_a_sparse_target(options: dict[str, Any], settings: Settings) -> None:
 
 @pytest.mark.parametrize("settings", WITHIN.values(), ids=WITHIN.keys())
 @pytest.mark.parametrize("kv", ["F32", "F16", "Q8_0", "Q4_0"])
-def test_a_cache_in_blocks(settings: Settings, kv: str) -> None:
+def test_a_cache_in_blocks(settings, kv):
     """Whatever the format of the cache, also where the target drafts for itself."""
     options = {"context": 96, "threads": 2, "sparse": "on", "kv_format": kv}
     assert same_text("story-relu", speculation=settings, **options) > 10
 
 
 @pytest.mark.parametrize("name", ["by a model", "within", "lookup", "trie"])
-def test_a_target_within_a_budget(name: str) -> None:
+def test_a_target_within_a_budget(name):
     """Weights that come from disk while several tokens are verified are those that come for one."""
     options: dict[str, Any] = {"context": 96, "batch": 32, "threads": 2, "sparse": "on"}
     chosen: dict[str, dict[str, Any]] = {
@@ -101,15 +101,12 @@ def test_a_target_within_a_budget(name: str) -> None:
     with pytest.raises(ModelError, match="is too small") as refused:
         Engine.load("story-relu", **options, **chosen[name], ram_budget="1MiB")
     least = re.search(r"at least (\d+) MiB", str(refused.value))
-    assert least
     budget = f"{int(least[1]) + 2}MiB"
     with Engine.load("story-relu", **options, **chosen[name], ram_budget=budget) as engine:
         assert unmarked(pieces(engine, TEXT, GREEDY)) == plain
         demand_settled(engine)
-        assert engine.model.offload is not None
         assert engine.model.offload.readers.statistics.bytes > 0
         found = engine.timings.speculation
-        assert found is not None
         assert found.drafted > 0
 
 
@@ -146,17 +143,20 @@ def level(_: list[int], logits: Array) -> Array:
 
 
 @pytest.mark.parametrize("m", [2, 5, 9])
-def test_active_share_of_a_union(
-    tmp_path: Path, m: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_active_share_of_a_union(tmp_path, m, record_property):
     """Of m tokens with independent masks the union has sum 1 - (1 - p_i)^m neurons on average: the
     tokens are drawn each as likely as any other, p_i is counted one token at a time, and the mean
     over some hundreds of verified batches is within six of its standard deviations."""
     path = INDEPENDENT.write(tmp_path / "sparse.gguf")
     drawn = [token for token in range(INDEPENDENT.vocab) if token != EOS]
-    options: dict[str, Any] = {"sparse": "on", "threads": 1, "count_neurons": True, "context": 128}
+    options: dict[str, Any] = {
+        "sparse": "on",
+        "threads": 1,
+        "passes": (count_neurons,),
+        "context": 128,
+    }
     with Engine.load(path, **options) as engine:
-        counted = engine.model.counted["blk.0"]
+        counted = neuron_counts(engine.model.memory)["blk.0"]
         masks = []
         for token in drawn:
             engine.reset()
@@ -170,12 +170,12 @@ def test_active_share_of_a_union(
     deviation = np.sqrt((neither - np.outer(alone, alone)).sum())
     guessing, sizes = Guessing(drawn, m - 1), list[float]()
     with Engine.load(path, union=True, **options, **ROOM) as engine, drafting(engine, guessing):
-        counted = engine.model.counted["blk.0"]
+        counted = neuron_counts(engine.model.memory)["blk.0"]
         while len(sizes) < 400:
             engine.reset()
             params = {"max_tokens": 120, "ignore_eos": True, "logits_processors": [level],
                       "temperature": 1.0, "seed": len(sizes)}  # fmt: skip
-            generation = engine.generate([1], sampling(params))
+            generation = engine.stream([1], sampling(params))
             for i in range(100):  # the last drafts would be shorter
                 next(generation)
                 if i and counted.predicted.any():
@@ -188,7 +188,7 @@ def test_active_share_of_a_union(
     assert expected > 1.3 * (1 - none).mean(axis=0).sum()
 
 
-def test_a_union_of_all_neurons(tmp_path: Path) -> None:
+def test_a_union_of_all_neurons(tmp_path):
     """With a union a token's logits depend on its company, and so may the text. Where every neuron
     is active they do not; and the same drafts give the same text."""
     path = SmallSparse(seed=5).write(tmp_path / "sparse.gguf")
@@ -209,7 +209,7 @@ def test_a_union_of_all_neurons(tmp_path: Path) -> None:
 # Other vocabularies
 
 
-def test_a_draft_model_is_translated(tmp_path: Path) -> None:
+def test_a_draft_model_is_translated(tmp_path):
     """Through text: what spells with letters drafts for what has words, and what has the same words
     is as good as untranslated."""
     letters = Spelling().write(tmp_path / "letters.gguf")
@@ -221,7 +221,7 @@ def test_a_draft_model_is_translated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "draft"), [(70, 100), (100, 70)])
-def test_a_vocabulary_with_more_tokens(tmp_path: Path, target: int, draft: int) -> None:
+def test_a_vocabulary_with_more_tokens(tmp_path, target, draft):
     """Tokens that only one of the two has are never drafted, or stop the drafting: not the text."""
     paths = [
         Small(vocab=vocab, seed=vocab).write(tmp_path / f"{vocab}.gguf")

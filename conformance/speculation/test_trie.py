@@ -87,15 +87,6 @@ def test_a_prompt_that_is_too_long_is_remembered_from_its_end():
     assert trie.find([0]) is None
 
 
-def test_memory_of_a_long_life():
-    """Texts without end, all different, take no more than the capacity."""
-    trie = Trie(12, 1000)
-    for i in range(50):
-        trie.begin(range(i * 100, i * 100 + 50))
-        trie.read(range(i * 100 + 50, i * 100 + 100))
-        assert len(trie) <= 1000
-
-
 @given(texts, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 3),
        st.integers(1, 4), st.integers(0, 40), st.integers(0, 40))  # fmt: skip
 def test_drafts_are_what_was_most_frequent(texts, end, suffix, length, room, most):

@@ -18,8 +18,8 @@ from conformance.support.speculation.exactness import (
     surprise,
 )
 from conformance.support.speculation.verifying import Outcome, siblings, verifier, verify
-from engine.sampler import Sampler
-from engine.sampling_params import SamplingParams
+from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import Sampler
 from engine.speculation.drafter import TEXT, Draft
 from engine.speculation.verification import children
 from reference.op import Array
@@ -97,14 +97,6 @@ def test_a_greedy_target_goes_its_own_way(tree, certain, seed):
     assert found == Outcome(tuple(path), int(best[1 + at]))
 
 
-def test_an_empty_draft_is_plain_sampling():
-    """Nothing is accepted, and the bonus token is drawn from p."""
-    p = np.array([[0.25, 0.5, 0.25]])
-    for u, token in ((0.0, 0), (0.3, 1), (0.8, 2)):
-        found = verify(Draft(), p, Fixed(u))
-        assert found == Outcome((), token)
-
-
 class Fixed(np.random.Generator):
     """Random numbers that are no such thing."""
 
@@ -112,7 +104,7 @@ class Fixed(np.random.Generator):
         super().__init__(np.random.PCG64(0))
         self._u = u
 
-    def random(self) -> float:  # type: ignore[override]
+    def random(self) -> float:
         return self._u
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conformance.support.vocabularies import BPE, CONTROL, NORMAL, SPM
 from conformance.support.vocabularies import gguf as keys
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.shell import main
 from engine.speculation.vocabularies import Translation, VocabularyError, check
 from engine.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ def test_kinds_may_not_differ():
         ),
     ],
 )
-def test_the_line_that_mends_special_tokens_works(changed, said, tmp_path: Path, monkeypatch):
+def test_the_line_that_mends_special_tokens_works(changed, said, tmp_path, monkeypatch):
     """Run as it stands, whatever the file is called and whether or not it has the keys, it writes
     a file that passes."""
     path = tmp_path / "a draft.gguf"

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from kernels.cpu.amx import configure, release, tile_config, tile_load, tile_state, tile_store
+from kernels.cpu.isa.amx import configure, release, tile_config, tile_load, tile_state, tile_store
 from reference.op import Array
 
 

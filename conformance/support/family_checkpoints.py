@@ -1,4 +1,4 @@
-"""Checkpoints of Falcon and OPT, a block each, whose numbers tell where they come from."""
+"""Checkpoints of some families, a block each: numbers tell where they come from."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +19,15 @@ OPT: dict[str, Any] = {
     "architectures": ["OPTForCausalLM"], "vocab_size": VOCAB, "hidden_size": HIDDEN,
     "num_hidden_layers": 1, "num_attention_heads": HEADS, "ffn_dim": FFN,
     "max_position_embeddings": 30,
+}  # fmt: skip
+NEOX: dict[str, Any] = {
+    "architectures": ["GPTNeoXForCausalLM"], "vocab_size": VOCAB, "hidden_size": HIDDEN,
+    "num_hidden_layers": 1, "num_attention_heads": HEADS, "intermediate_size": FFN,
+    "rotary_pct": 0.5, "rotary_emb_base": 5000,
+}  # fmt: skip
+GPT2: dict[str, Any] = {
+    "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCAB, "n_embd": HIDDEN, "n_layer": 1,
+    "n_head": HEADS, "n_inner": FFN, "n_positions": 30,
 }  # fmt: skip
 
 
@@ -55,6 +64,48 @@ def opt() -> dict[str, Array]:
     ):
         found |= {f"{block}.{name}.weight": matrix(rows, elements)}
         found |= {f"{block}.{name}.bias": np.zeros(rows, np.float32)}
+    return found
+
+
+def neox() -> dict[str, Array]:
+    """A block, each row of its fused tensor all of one number, the row's, and its bias as well."""
+    rows, block = np.arange(3 * HIDDEN, dtype=np.float32), "gpt_neox.layers.0"
+    return {
+        "gpt_neox.embed_in.weight": matrix(VOCAB, HIDDEN),
+        **norm(f"{block}.input_layernorm", 1),
+        **norm(f"{block}.post_attention_layernorm", 2),
+        f"{block}.attention.query_key_value.weight": np.repeat(rows[:, None], HIDDEN, axis=1),
+        f"{block}.attention.query_key_value.bias": rows,
+        f"{block}.attention.dense.weight": matrix(HIDDEN, HIDDEN),
+        f"{block}.attention.dense.bias": np.zeros(HIDDEN, np.float32),
+        f"{block}.attention.rotary_emb.inv_freq": np.ones(1, np.float32),
+        f"{block}.mlp.dense_h_to_4h.weight": matrix(FFN, HIDDEN),
+        f"{block}.mlp.dense_h_to_4h.bias": np.zeros(FFN, np.float32),
+        f"{block}.mlp.dense_4h_to_h.weight": matrix(HIDDEN, FFN),
+        f"{block}.mlp.dense_4h_to_h.bias": np.zeros(HIDDEN, np.float32),
+        **norm("gpt_neox.final_layer_norm", 3),
+        "embed_out.weight": matrix(VOCAB, HIDDEN),
+    }
+
+
+def gpt2() -> dict[str, Array]:
+    """A block as the first checkpoints name it, a masks' buffer among it; matrices are numbered."""
+    found = {
+        "wte.weight": matrix(VOCAB, HIDDEN),
+        "wpe.weight": matrix(30, HIDDEN),
+        **norm("h.0.ln_1", 1),
+        "h.0.attn.bias": np.ones((1, 1, 30, 30), np.float32),
+        **norm("h.0.ln_2", 2),
+        **norm("ln_f", 3),
+    }
+    for name, inputs, outputs in (
+        ("attn.c_attn", HIDDEN, 3 * HIDDEN),
+        ("attn.c_proj", HIDDEN, HIDDEN),
+        ("mlp.c_fc", HIDDEN, FFN),
+        ("mlp.c_proj", FFN, HIDDEN),
+    ):
+        numbers = np.arange(inputs * outputs, dtype=np.float32).reshape(inputs, outputs)
+        found |= {f"h.0.{name}.weight": numbers, f"h.0.{name}.bias": numbers[0]}
     return found
 
 

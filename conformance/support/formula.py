@@ -124,10 +124,10 @@ def erring_int8_linear(rng: np.random.Generator) -> Callable[..., Array]:
 def all_ops_erring(rng: np.random.Generator, kv_format: str) -> Iterator[None]:
     causal = formula.causal
 
-    def rounded(q: Array, k: Array, v: Array, positions: Array) -> Array:
+    def rounded(q: Array, k: Array, v: Array, *others: Any, **named: Any) -> Array:
         if kv_format == "F16":
             k, v = (shaken(x, F16_ROUNDING * np.abs(x), rng) for x in (k, v))
-        return causal(q, k, v, positions)
+        return causal(q, k, v, *others, **named)
 
     wrong = {name: erring(name, rng) for name in ERRING}
     with patch.multiple(formula, causal=rounded, **wrong):
@@ -160,3 +160,11 @@ def logits_of(small: Small, folder: Path, tokens: list[int], **options: Any) -> 
     with loaded(path, **{"threads": 2, "context": 32, **options}) as model:
         model.evaluate(tokens, 0, every=True, each=lambda part: rows.append(part.copy()))
     return np.concatenate(rows).astype(np.float64)
+
+
+def demand_explained(got: Array, small: Small, tokens: list[int], kv_format: str = "F32") -> None:
+    """Logits are the reference's, up to what the ops' own bounds explain."""
+    worst, nmse = distances(got, exact(small, tokens))
+    most, most_nmse = furthest(small, tokens, kv_format)
+    assert worst <= most
+    assert nmse <= most_nmse

@@ -2,8 +2,8 @@
 compiler those for GPUs, which an emulator takes the place of (conformance/cuda/emulator.py).
 
 Of the CPU's every format has the portable variants and what this machine would choose, in either
-numerics; others, whose loops are the same for all formats, one format of each kind. Deep runs have
-every one."""
+numerics: `serves`. Others, whose loops are the same for all formats, have one format of each kind,
+but in deep runs, which have every one."""
 
 from typing import Any
 
@@ -22,7 +22,6 @@ from kernels.cuda.device import upload
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.guard import at_page_end
-from kernels.kernel import Kernel
 from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
@@ -33,16 +32,29 @@ KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4
 PORTABLE = {"generic", "scalar"}
 
 
-def _here() -> list[Kernel]:
-    able = [kernel for kernel in KERNELS if not kernel.missing()]
-    first: dict[Any, Kernel] = {}
-    for kernel in able:
-        first.setdefault((kernel.op, kernel.format, kernel.numerics), kernel)
-    serving = [kernel for kernel in first.values() if kernel.fewest == 1]
-    return [k for k in able if DEEP or k.format in KINDS or k.variant in PORTABLE or k in serving]
+ABLE = [kernel for kernel in KERNELS if not kernel.missing()]
 
 
-ON_CPU = _here()
+def _chosen() -> set[str]:
+    """The kernels that steps of few tokens and of many would have here."""
+    few, any_number = dict[Any, str](), dict[Any, str]()
+    for kernel in ABLE:
+        key = kernel.op, kernel.format, kernel.numerics
+        any_number.setdefault(key, kernel.name)
+        if kernel.fewest == 1:
+            few.setdefault(key, kernel.name)
+    return {*few.values(), *any_number.values()}
+
+
+CHOSEN = _chosen()
+
+
+def serves(kernel: AnyKernel) -> bool:
+    """Whether this machine would choose a kernel, or another machine without features would."""
+    return kernel.target == "cpu" and (kernel.variant in PORTABLE or kernel.name in CHOSEN)
+
+
+ON_CPU = [kernel for kernel in ABLE if DEEP or kernel.format in KINDS or serves(kernel)]
 HERE: list[AnyKernel] = [*ON_CPU, *(CUDA_KERNELS if compiler() else ())]
 
 

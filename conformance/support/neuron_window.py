@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kernels.cpu import neuron_window
-from kernels.cpu.neuron_window import NOWHERE
+from kernels.cpu.runtime import neuron_window
+from kernels.cpu.runtime.neuron_window import NOWHERE
 
 BLOCKS = 3
 UNTOUCHED = -7

@@ -16,7 +16,7 @@ from kernels.certificates import Store
 
 COPIED = ("reference", "kernels", "engine", "conformance", "bench", "data")
 BLOCK = re.compile(
-    r'^( *)```(sh|python|diff)(?: title="([^"]+)")?\n(.*?)^ *```', re.MULTILINE | re.DOTALL
+    r'^( *)```(sh|python|diff|toml)(?: title="([^"]+)")?\n(.*?)^ *```', re.MULTILINE | re.DOTALL
 )
 PROGRAM = ("-c", "from engine.shell import main; main()")  # as `assay` is, whoever's is on the path
 EXIT = re.compile(r"# exit (\d+)")
@@ -62,9 +62,10 @@ class Place:
 
     def copied(self) -> "Place":
         """The same with rooms of its own, which a page may edit, and what was found out of them."""
-        unwanted = shutil.ignore_patterns("__pycache__", "models")
-        for room in COPIED:
-            shutil.copytree(ROOT / room, self.folder / room, ignore=unwanted)
+        for room in COPIED:  # the embedded models are large, and stay where they are
+            unwanted = ("__pycache__", "models") if room == "data" else ("__pycache__",)
+            ignored = shutil.ignore_patterns(*unwanted)
+            shutil.copytree(ROOT / room, self.folder / room, ignore=ignored)
         for file in ("conftest.py", "pyproject.toml"):
             shutil.copy(ROOT / file, self.folder)
         (self.folder / "data/models").symlink_to(ROOT / "data/models")

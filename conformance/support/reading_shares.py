@@ -1,8 +1,8 @@
 """Steps that read: thread 0 posts, every thread waits."""
 
-from kernels.cpu.atomics import atomic_load, pause
-from kernels.cpu.reading import post, wait
-from kernels.cpu.share import arguments, share
+from kernels.cpu.isa.atomics import atomic_load, pause
+from kernels.cpu.runtime.reading import post, wait
+from kernels.cpu.runtime.share import arguments, share
 
 STREAM = (
     "readers: u64, requests: i64[requests request], places: i64[requests], "

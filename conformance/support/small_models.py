@@ -1,6 +1,6 @@
 """Small random LLaMA files, written by the tests' own hand with the gguf package."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +11,18 @@ import numpy as np
 from reference import rope_frequencies
 from reference.formats import FORMATS
 from reference.op import Array
-from reference.transformer import Shape, Weight
+from reference.transformer import Shape, Weight, transformer
 
 Tensors = tuple[dict[str, Weight], dict[str, Array]]  # matrices, and all else
-Listed = tuple[str, int] | tuple[str, int, int]  # a name, and its dimensions (rows, elements)
+Change = Callable[..., Tensors] | Mapping[str, Weight | Array | None]
+# a name, and its dimensions ([experts], rows, elements)
+Listed = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
+RMS = (
+    "llama", "qwen2", "qwen3", "smollm3", "granite", "olmo2", "ernie4_5", "glm4", "phi3",
+    "gemma", "gemma2", "gemma3", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gpt-oss",
+    "deepseek2",
+)  # fmt: skip
+HEAD_NORMS = ("attn_q_norm", "attn_k_norm")  # vectors, of which a file may have one a head
 FINER = ("attn_v", "ffn_down", "output")  # values, what leads out of the FFN, and the output
 
 
@@ -59,10 +67,13 @@ class Small:
         norms: dict[str, Array] = {}
         for name, *dims in self.listed():
             *_, role, kind = name.split(".")
-            if len(dims) == 2:
+            if len(dims) >= 2 and role not in HEAD_NORMS:
                 form = finer if role in FINER else self.format
-                values = rng.standard_normal(dims, np.float32) * np.float32(dims[1] ** -0.5)
-                weights[name] = Weight(FORMATS[form].like(values, rng), form)
+                exact = role == "ffn_gate_inp" or kind == "bias"
+                form = "F32" if exact else form  # a router's choice is not rounded, nor are biases
+                values = rng.standard_normal(dims, np.float32) * np.float32(dims[-1] ** -0.5)
+                rows = FORMATS[form].like(values.reshape(-1, dims[-1]), rng)
+                weights[name] = Weight(rows.reshape(*dims[:-1], -1), form)
             else:
                 around = np.float32("norm" in role and kind == "weight")
                 norms[name] = around + 0.1 * rng.standard_normal(dims, np.float32)
@@ -91,10 +102,19 @@ class Small:
         if not self.tied:
             yield "output.weight", self.vocab, self.hidden
 
+    @property
+    def rope_dims(self) -> int:
+        """Dimensions of a head that rope turns."""
+        return self.head_dim
+
     def shape(self) -> Shape:
         """What the reference transformer wants to know."""
-        frequencies = rope_frequencies.plain(self.head_dim, 10000.0)
+        frequencies = rope_frequencies.plain(self.rope_dims, 10000.0)
         return Shape(self.blocks, self.heads, self.kv_heads, self.head_dim, 1e-5, frequencies)
+
+    def formula(self) -> Callable[..., Array]:
+        """The reference's forward pass."""
+        return transformer
 
     def write(self, path: Path, **metadata: float | str) -> Path:
         """The model as a GGUF file with a vocabulary of byte-sized words; `metadata` adds keys of
@@ -105,6 +125,8 @@ class Small:
             name = f"{self.architecture}." + key.replace("__", ".")
             if isinstance(value, str):
                 writer.add_string(name, value)
+            elif isinstance(value, bool):
+                writer.add_bool(name, value)
             elif isinstance(value, int):
                 writer.add_uint32(name, value)
             else:
@@ -127,9 +149,9 @@ class Small:
         writer.add_head_count_kv(self.kv_heads)
         writer.add_key_length(self.head_dim)
         writer.add_value_length(self.head_dim)
-        writer.add_rope_dimension_count(self.head_dim)
-        llama = self.architecture == "llama"
-        (writer.add_layer_norm_rms_eps if llama else writer.add_layer_norm_eps)(1e-5)
+        writer.add_rope_dimension_count(self.rope_dims)
+        rms = self.architecture in RMS
+        (writer.add_layer_norm_rms_eps if rms else writer.add_layer_norm_eps)(1e-5)
 
     def _vocabulary(self, writer: gguf.GGUFWriter) -> None:
         """<unk>, <s>, </s>, then letters as SentencePiece has them."""
@@ -142,3 +164,23 @@ class Small:
         writer.add_bos_token_id(1)
         writer.add_eos_token_id(2)
         writer.add_unk_token_id(0)
+
+
+def tampered(small: Small, change: Change) -> Small:
+    """The model whose tensors another hand has changed: by a function of its matrices and of all
+    else, or by name, with another tensor or none."""
+
+    def replaced(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
+        for name, tensor in change.items():  # type: ignore[union-attr]
+            weights.pop(name, None)
+            norms.pop(name, None)
+            if isinstance(tensor, Weight):
+                weights[name] = tensor
+            elif tensor is not None:
+                norms[name] = tensor
+        return weights, norms
+
+    made = change if callable(change) else replaced
+    kind = type("Tampered", (type(small),), {"tensors": lambda _: made(*small.tensors())})
+    found: Small = kind(**{name: getattr(small, name) for name in small.__dataclass_fields__})
+    return found

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.cpu.closures import inner
-from kernels.cpu.share import Share, arguments, pack_words
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, pack_words
 
 SIGNATURE = "x: f64[n] -> out: f64[n]"
 

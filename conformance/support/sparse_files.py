@@ -11,8 +11,8 @@ import gguf
 import numpy as np
 
 from conformance.support.small_models import Small, Tensors
-from engine.gguf_file import GGUFFile
-from engine.gguf_writer import NewTensor, text, u32, write_gguf
+from engine.gguf.file import GGUFFile
+from engine.gguf.writer import NewTensor, text, u32, write_gguf
 from engine.placement import Activations
 from reference.formats import FORMATS
 from reference.op import Array
@@ -148,14 +148,6 @@ class SmallSparse(Small):
         with path.open("r+b") as file:
             file.write(self.magic.encode())
         return path
-
-
-def tampered(small: SmallSparse, change: Callable[..., Tensors]) -> SmallSparse:
-    """The model whose matrices and norms another hand has changed."""
-    kind = type("Tampered", (SmallSparse,), {"tensors": lambda _: change(*small.tensors())})
-    made = kind(**{name: getattr(small, name) for name in small.__dataclass_fields__})
-    assert isinstance(made, SmallSparse)
-    return made
 
 
 SMALL_MODELS = {

@@ -45,7 +45,7 @@ def spelled(data: bytes) -> list[int]:
 
 
 def generate(engine: Engine, prompt: str | Sequence[int] = TEXT, **params: Any) -> list[Piece]:
-    return list(engine.generate(prompt, SamplingParams(**{"temperature": 0.0, **params})))
+    return list(engine.stream(prompt, SamplingParams(**{"temperature": 0.0, **params})))
 
 
 def tokens(pieces: Sequence[Piece], index: int = 0) -> list[int]:

@@ -4,10 +4,10 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from conformance.support.reading_shares import PING, STREAM, ping, stream
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers, iovecs_of
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.readers import Readers, iovecs_of
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.team import Program, Team
 
 
 class Stream:

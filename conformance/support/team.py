@@ -9,10 +9,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.testing import assert_array_equal
 
-from kernels.cpu.atomics import yield_core
-from kernels.cpu.share import arguments, pack_words, share
-from kernels.cpu.simd import I32
-from kernels.cpu.team import Program
+from kernels.cpu.isa.atomics import yield_core
+from kernels.cpu.isa.simd import I32
+from kernels.cpu.runtime.share import arguments, pack_words, share
+from kernels.cpu.runtime.team import Program
 
 FAIL = "who: i64, runs: i64[threads] -> "
 LONG = "turns: i64 -> out: f64[threads]"

@@ -19,7 +19,7 @@ from conformance.support.rooms import Copy
 from conformance.support.small_families import SmallFalcon, SmallOPT
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SmallSparse, Sparse
-from kernels.cpu.readers import iovecs_of
+from kernels.cpu.runtime.readers import iovecs_of
 
 
 def test_a_child_is_told_of_in_full():
@@ -43,7 +43,6 @@ def test_a_child_is_gone_afterwards():
     with started(
         sys.executable, "-c", "print(flush=True); input()", stdin=subprocess.PIPE
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "\n"
         assert child.poll() is None
     assert child.returncode == -9
@@ -80,7 +79,7 @@ def read(disk: Disk, path: Path, size: int, offset: int = 0) -> tuple[int, bytes
     return found, b"".join(b.tobytes() for b in buffers)
 
 
-def test_a_disk_answers_as_it_is_told(tmp_path: Path):
+def test_a_disk_answers_as_it_is_told(tmp_path):
     """It reads, reads less and spoils the rest, or fails; and it knows what it was asked."""
     path = tmp_path / "file"
     path.write_bytes(bytes(range(8)))
@@ -94,7 +93,7 @@ def test_a_disk_answers_as_it_is_told(tmp_path: Path):
     assert healthy(0, 1) is None
 
 
-def test_a_full_disk_is_full_and_well_again(tmp_path: Path):
+def test_a_full_disk_is_full_and_well_again(tmp_path):
     """In either way to have one."""
     for limit in (full_after(4096), small_disk(tmp_path, 2**16)):
         with limit, pytest.raises(OSError, match=r"File too large|No space left"):
@@ -102,7 +101,7 @@ def test_a_full_disk_is_full_and_well_again(tmp_path: Path):
         (tmp_path / "file").write_bytes(bytes(2**20))
 
 
-def test_pages_are_counted(tmp_path: Path):
+def test_pages_are_counted(tmp_path):
     """All of what was just written, and none of what was let go."""
     path = tmp_path / "file"
     path.write_bytes(bytes(40_960))
@@ -113,7 +112,7 @@ def test_pages_are_counted(tmp_path: Path):
     assert pages_kept(path) <= 10  # a file system in memory keeps them
 
 
-def test_an_edit_is_of_one_place(tmp_path: Path):
+def test_an_edit_is_of_one_place(tmp_path):
     """None and several are errors, for then a test would try something else than it says."""
     copy = Copy(tmp_path)
     file = "reference/op.py"
@@ -133,7 +132,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
-def test_files_have_the_tensors(small: Small, tmp_path: Path):
+def test_files_have_the_tensors(small, tmp_path):
     """As the gguf package reads them, byte for byte; made again they are the same."""
     weights, norms = small.tensors()
     wanted = {name: w.data.tobytes() for name, w in weights.items()}
@@ -144,7 +143,7 @@ def test_files_have_the_tensors(small: Small, tmp_path: Path):
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_a_sparse_file_lacks_what_it_is_told(tmp_path: Path):
+def test_a_sparse_file_lacks_what_it_is_told(tmp_path):
     """One tensor, and its magic is PowerInfer's."""
     name = "blk.1.fc1.weight"
     path = Sparse().write(tmp_path / "a.gguf", without=name)

@@ -1,11 +1,13 @@
 """Tiny CUDA kernels, to try the emulator with."""
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from conformance import cuda
 from conformance.cuda.emulator import Emulator
 from kernels.cuda.device import Buffer, upload
 from kernels.cuda.launch import FOLDER, Grid, Launch
@@ -25,6 +27,13 @@ def tiny(
     shutil.copy(FOLDER / "portable.cuh", folder)
     grid = Grid((blocks, 1, 1), threads, shared)
     return Launch("tiny.cu", "tiny", SIGNATURE, lambda _: grid, folder=folder)
+
+
+def bodies(file: str) -> dict[str, tuple[str, str]]:
+    """Those of a file of conformance/cuda, by the names before them: words behind it, and body."""
+    text = (Path(cuda.__file__).parent / file).read_text()
+    _, *parts = re.split(r"^// ([a-z-]+):(?: (.+))?$", text, flags=re.MULTILINE)
+    return {name: (words, body) for name, words, body in zip(*[iter(parts)] * 3, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Library
 
 from engine.convert.vocabulary import TEXTS
 from engine.tokenizer import TokenType
-from engine.tokenizer.bpe import PRE_TOKENIZERS
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS
 
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 NFC = {"type": "NFC"}

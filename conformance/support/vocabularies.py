@@ -1,17 +1,21 @@
 """Vocabularies as GGUF files have them: small ones, and real ones where they are at hand."""
 
-import importlib
-import importlib.util
+import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGUFWriter
 from tokenizers.pre_tokenizers import ByteLevel
 
+from engine.gguf.file import GGUFFile
 from engine.tokenizer import Tokenizer
 
-VOCABS = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "vocabs"
+VOCABS = Path(os.environ.get("ASSAY_VOCABS", SHARED))  # llama.cpp's own are in its models/
+PREFIX = "ggml-vocab-"
 SEPARATOR = "\n__ggml_vocab_test__\n"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -21,6 +25,33 @@ def gguf(model: str, tokens: list[tuple[str, int]], **keys: Any) -> dict[str, An
     """Metadata as a GGUF file has it, from (text, type) pairs."""
     keys |= {"model": model, "tokens": [t for t, _ in tokens], "token_type": [k for _, k in tokens]}
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+
+
+def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
+    """The vocabulary in a file of next to nothing else, which llama.cpp opens."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(8)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_head_count(1)
+    writer.add_feed_forward_length(8)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in metadata.items():
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case _:
+                is_bytes = key.endswith("precompiled_charsmap")
+                writer.add_array(key, bytes(value) if is_bytes else value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def spm_metadata() -> dict[str, Any]:
@@ -47,22 +78,18 @@ BPE = Tokenizer.from_metadata(bpe_metadata())
 
 @cache
 def real_metadata(name: str) -> dict[str, Any]:
-    path = VOCABS / f"ggml-vocab-{name}.gguf"
+    path = VOCABS / f"{PREFIX}{name}.gguf"
     if not path.exists():
         pytest.skip(f"real vocabularies are not here: {path} is missing")
-    if importlib.util.find_spec("engine.gguf_file"):
-        return dict(importlib.import_module("engine.gguf_file").GGUFFile(path).metadata)
-    from gguf import GGUFReader  # seconds for a large vocabulary
-
-    return {key: field.contents() for key, field in GGUFReader(path).fields.items()}
+    return dict(GGUFFile(path).metadata)
 
 
 def real_cases(name: str) -> list[tuple[str, list[int]]]:
-    """llama.cpp's texts and their ids; a separator also ends the last text."""
-    stem = str(VOCABS / f"ggml-vocab-{name}.gguf")
+    """llama.cpp's texts and their ids; a separator ends the last text, too, of most files."""
+    stem = str(VOCABS / f"{PREFIX}{name}.gguf")
     if not Path(stem).exists():
         pytest.skip(f"real vocabularies are not here: {stem} is missing")
-    inputs = Path(stem + ".inp").read_bytes().decode().split(SEPARATOR)[:-1]
+    inputs = Path(stem + ".inp").read_bytes().decode().removesuffix(SEPARATOR).split(SEPARATOR)
     outputs = Path(stem + ".out").read_text().splitlines()
     ids = [[int(i) for i in line.split()] for line in outputs]
     return list(zip(inputs, ids, strict=True))

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +22,10 @@ from conformance.support.vocabularies import (
 )
 from engine.tokenizer import Detokenizer, Tokenizer, TokenizerError
 
-NAMES = ("llama-spm", "phi-3", "llama-bpe", "gpt-2", "qwen2")
+NAMES = (
+    "llama-spm", "phi-3", "llama-bpe", "gpt-2", "qwen2", "qwen35", "gemma-4", "deepseek-llm",
+    "deepseek-coder", "command-r", "falcon", "mpt", "refact", "starcoder", "bert-bge",
+)  # fmt: skip
 SMALL = pytest.mark.parametrize("tokenizer", [SPM, BPE], ids=["spm", "bpe"])
 # SentencePiece writes a space as ▁, so a ▁ in the text comes back as a space.
 texts = st.text().filter(lambda text: "▁" not in text)
@@ -37,15 +39,15 @@ def real_tokenizer(name: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_vocabulary_gives_the_models_own_ids(name: str) -> None:
+def test_real_vocabulary_gives_the_models_own_ids(name):
     """Every text of llama.cpp's own test gets exactly the ids that the model's tokenizer gives."""
     tokenizer = real_tokenizer(name)
     for text, ids in real_cases(name):
         assert tokenizer.encode(text, add_special=False) == ids, text
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_real_vocabulary_turns_ids_back_into_the_text(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES[:-1])  # BERT's spaces are lost
+def test_real_vocabulary_turns_ids_back_into_the_text(name):
     """The same ids come back as the text, at once and in a stream, with and without BOS."""
     tokenizer = real_tokenizer(name)
     for text, ids in real_cases(name):
@@ -62,19 +64,17 @@ def test_real_vocabulary_turns_ids_back_into_the_text(name: str) -> None:
         ("phi-3", [1], {"</s>", "<|end|>", "<|endoftext|>"}),
         ("llama-bpe", [128000], {"<|end_of_text|>", "<|eot_id|>"}),
         ("gpt-2", [], {"<|endoftext|>"}),
-        ("qwen2", [], {"<|endoftext|>", "<|im_end|>"}),
+        ("qwen2", [], {"</s>", "<|endoftext|>", "<|im_end|>"}),  # llama.cpp goes by names
     ],
 )
-def test_real_vocabulary_knows_where_a_text_begins_and_ends(
-    name: str, bos: list[int], eog: set[str]
-) -> None:
+def test_real_vocabulary_knows_where_a_text_begins_and_ends(name, bos, eog):
     """BOS is added where the model expects it, and all its ends of a turn are known."""
     tokenizer = real_tokenizer(name)
     assert tokenizer.encode("") == bos
     assert {tokenizer.piece(i) for i in tokenizer.eog_ids} == eog
 
 
-def test_phi3_swallows_the_space_behind_special_tokens() -> None:
+def test_phi3_swallows_the_space_behind_special_tokens():
     """Phi 3 reads a turn's end without the line break behind it, as it was trained to."""
     tokenizer = real_tokenizer("phi-3")
     ids = tokenizer.encode("<|user|>\nHi<|end|>\n<|assistant|>\n", parse_special=True)
@@ -90,7 +90,7 @@ def test_phi3_swallows_the_space_behind_special_tokens() -> None:
 @SMALL
 @quick
 @given(text=texts | near_words)
-def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_round_trips(tokenizer, text):
     """Encoding and decoding gives back any text, BOS or not."""
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
@@ -108,7 +108,7 @@ def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> lis
 
 @quick
 @given(text=st.text(alphabet="ab é😀", min_size=1))
-def test_spm_joins_by_score(text: str) -> None:
+def test_spm_joins_by_score(text):
     """SentencePiece ids are those of the textbook rule, ties and unknown characters included."""
     metadata = spm_metadata()
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
@@ -122,7 +122,7 @@ def test_spm_joins_by_score(text: str) -> None:
 
 @quick
 @given(word=st.text(alphabet="ab", min_size=1))
-def test_bpe_joins_by_merge_order(word: str) -> None:
+def test_bpe_joins_by_merge_order(word):
     """Byte-level ids of a word are those of the textbook rule."""
     metadata = bpe_metadata()
     tokens = metadata["tokenizer.ggml.tokens"]
@@ -131,7 +131,7 @@ def test_bpe_joins_by_merge_order(word: str) -> None:
     assert [tokens[i] for i in BPE.encode(word, add_special=False)] == expected
 
 
-def test_llama3_takes_a_whole_word_that_no_merge_reaches() -> None:
+def test_llama3_takes_a_whole_word_that_no_merge_reaches():
     """Under llama-bpe a word in the vocabulary is one token, under gpt-2 only if merges make it."""
     metadata = bpe_metadata()
     metadata["tokenizer.ggml.tokens"][-1] = "bbb"
@@ -144,7 +144,7 @@ def test_llama3_takes_a_whole_word_that_no_merge_reaches() -> None:
 @SMALL
 @quick
 @given(data=st.data())
-def test_stream_of_any_ids_is_their_decoding(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_stream_of_any_ids_is_their_decoding(tokenizer, data):
     """Any ids, even ones that are no valid UTF-8, stream to the text of their bytes."""
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1)))
     shown = [i for i in ids if not tokenizer.is_special(i)]
@@ -159,7 +159,7 @@ def test_stream_of_any_ids_is_their_decoding(tokenizer: Tokenizer, data: st.Data
 @SMALL
 @quick
 @given(text=st.text(alphabet="aé我😀 ").filter(lambda text: "\ufffd" not in text))
-def test_stream_never_holds_half_a_character(tokenizer: Tokenizer, text: str) -> None:
+def test_stream_never_holds_half_a_character(tokenizer, text):
     """Whatever has been streamed so far is a beginning of the text, whole characters only."""
     stream, so_far = Detokenizer(tokenizer), ""
     for token_id in tokenizer.encode(text):
@@ -169,7 +169,7 @@ def test_stream_never_holds_half_a_character(tokenizer: Tokenizer, text: str) ->
     assert so_far == text
 
 
-def test_unfinished_character_is_flushed_as_a_replacement() -> None:
+def test_unfinished_character_is_flushed_as_a_replacement():
     """A stream that ends inside a character says so with U+FFFD, and only at the end."""
     stream = Detokenizer(SPM)
     assert [stream.push(SPM.encode("我")[i]) for i in (2, 3)] == ["", ""]
@@ -177,7 +177,7 @@ def test_unfinished_character_is_flushed_as_a_replacement() -> None:
 
 
 @SMALL
-def test_special_tokens_are_read_only_on_request(tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_read_only_on_request(tokenizer):
     """A control token's name in a text is text unless asked for; a user-defined one is a token."""
     name = tokenizer.piece(tokenizer.eos_id or 0)
     assert tokenizer.eos_id not in tokenizer.encode(f"a{name}b")
@@ -191,7 +191,7 @@ def test_special_tokens_are_read_only_on_request(tokenizer: Tokenizer) -> None:
     assert "<user>" in [tokenizer.piece(i) for i in tokenizer.encode("a<user>b")]
 
 
-def test_bos_and_eos_follow_the_file() -> None:
+def test_bos_and_eos_follow_the_file():
     """BOS and EOS are added as the file says, and only to a whole text."""
     metadata = spm_metadata() | {"tokenizer.ggml.add_eos_token": True}
     assert Tokenizer.from_metadata(metadata).encode("") == [1, 2]
@@ -201,20 +201,20 @@ def test_bos_and_eos_follow_the_file() -> None:
 
 
 @SMALL
-def test_lone_surrogate_is_refused(tokenizer: Tokenizer) -> None:
+def test_lone_surrogate_is_refused(tokenizer):
     """A text that is not valid Unicode is refused with the position of the fault."""
     with pytest.raises(TokenizerError, match=r"U\+D800 at position 2"):
         tokenizer.encode("ab\ud800")
 
 
 @pytest.mark.parametrize("token_id", [-1, 10**6])
-def test_id_outside_the_vocabulary_is_refused(token_id: int) -> None:
+def test_id_outside_the_vocabulary_is_refused(token_id):
     """Decoding refuses an id that no token has; -1 is not the last token."""
     with pytest.raises(TokenizerError, match=f"token id {token_id} is outside"):
         SPM.decode([token_id])
 
 
-def test_character_without_a_token_is_refused() -> None:
+def test_character_without_a_token_is_refused():
     """Without byte tokens a text is never shortened in silence: the character is named."""
     tokens = [("▁", NORMAL), ("a", NORMAL), ("?", UNKNOWN)]
     spm = gguf("llama", tokens[:2], scores=[0.0, 0.0], add_bos_token=False)
@@ -231,7 +231,7 @@ def test_character_without_a_token_is_refused() -> None:
 
 BAD = [
     ("spm", "model", None, "tokenizer.ggml.model is missing; supported are 'llama'"),
-    ("spm", "model", "bert", "tokenizer.ggml.model is 'bert', which is not supported"),
+    ("spm", "model", "plamo", "tokenizer.ggml.model is 'plamo', which is not supported"),
     ("spm", "model", 1, "tokenizer.ggml.model must be str, got int"),
     ("bpe", "pre", "klingon", "tokenizer.ggml.pre is 'klingon', .* supported are .*llama-bpe"),
     ("bpe", "merges", None, "tokenizer.ggml.merges is missing"),
@@ -262,9 +262,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("kind", "key", "value", "message"), BAD)
-def test_bad_vocabulary_gets_one_plain_line(
-    kind: str, key: str, value: Any, message: str | None
-) -> None:
+def test_bad_vocabulary_gets_one_plain_line(kind, key, value, message):
     """A malformed vocabulary is refused with one line that names the key and the fault."""
     metadata = (spm_metadata() if kind == "spm" else bpe_metadata()) | {
         f"tokenizer.ggml.{key}": value
@@ -284,7 +282,7 @@ junk = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
 
 @settings(quick, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), metadata=st.sampled_from([spm_metadata(), bpe_metadata()]))
-def test_any_damage_is_refused_or_harmless(data: st.DataObject, metadata: dict[str, Any]) -> None:
+def test_any_damage_is_refused_or_harmless(data, metadata):
     """With any one value of the metadata damaged, building works or ends in one plain line."""
     key = data.draw(st.sampled_from(sorted(metadata)))
     value = metadata[key]

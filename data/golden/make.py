@@ -1,9 +1,11 @@
-"""`python -m data.golden.make`: write the golden vectors, the same bytes every time."""
+"""`python -m data.golden.make [OP ...]`: write the golden vectors, of all ops or of these; the same
+bytes every time, on one machine."""
 
 import json
 import math
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +21,18 @@ MOST_BYTES = 2270  # of a case's arrays, so that all files together stay below a
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def main(folder: Path = FOLDER) -> None:
-    """Write every op's file and the index of them all."""
-    index = {}
-    for op in OPS.values():
+def main(names: Sequence[str] = (), folder: Path = FOLDER) -> None:
+    """Write the files of the ops of these names, or of every op, and the index of them all."""
+    if unknown := [name for name in names if name not in OPS]:
+        sys.exit(f"no op is called {unknown[0]}")
+    index = json.loads((folder / INDEX).read_text()) if names else {}
+    for op in (OPS[name] for name in names or OPS):
         chosen = list(small_cases(op))
         path = folder / f"{op.name}.npz"
         save(path, chosen, op)
         index[op.name] = {"sha256": sha256(path), "cases": [case.describe() for case in chosen]}
-    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    in_order = {name: index[name] for name in OPS if name in index}
+    (folder / INDEX).write_text(json.dumps(in_order, indent=1) + "\n")
 
 
 def small_cases(op: Op) -> Iterator[Case]:
@@ -78,4 +83,4 @@ def _add(archive: zipfile.ZipFile, prefix: str, arrays: Arguments | dict[str, Ar
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -13,7 +13,7 @@ from data.story import evaluate
 from data.story.grammar import sample
 from data.story.model import Block, Llama, Shape
 from data.story.tokens import encode
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 from engine.sparsify.sparsify import sparsify
 from engine.sparsify.train import Training

@@ -12,7 +12,12 @@ from mkdocs.structure.files import File, Files
 from typer import Context
 from typer.main import get_command
 
+from conformance.support.family_configs import CONFIGS
+from engine.convert.table import FAMILIES as CONVERTED
+from engine.models.table import FAMILIES
+from engine.shell.groups import ALSO
 from engine.shell.program import app
+from engine.shell.words import foreign_options
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {  # files outside docs/ that are pages
@@ -21,6 +26,13 @@ ELSEWHERE = {  # files outside docs/ that are pages
     "data/README.md": "embedded.md",
     "LICENSE": "licence.md",
 }
+# What GGUF calls an architecture that transformers calls otherwise.
+NAMES = {
+    "gpt_neox": "gptneox", "phi": "phi2", "cohere": "command-r", "gemma3_text": "gemma3",
+    "deepseek_v2": "deepseek2",
+    "mistral": "llama", "olmo3": "olmo2", "mixtral": "llama", "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe", "gpt_oss": "gpt-oss",
+}  # fmt: skip
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
 EXTRA = re.compile(r"\s*\[(default: [^\]]*|required)\]")  # columns of their own here
 ABOUT = {
@@ -68,7 +80,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = f"# {title}\n\n{about}\n\n{rows}"
         files.append(File.generated(config, f"{folder}/index.md", content=text))
     files.append(File.generated(config, "cli.md", content="\n".join(_reference())))
+    files.append(File.generated(config, "llama_cpp_words.md", content="\n".join(_words())))
+    files.append(File.generated(config, "families.md", content="\n".join(_families())))
     return files
+
+
+def _families() -> Iterator[str]:
+    """Every architecture that runs, from the engine's own table and the tests' checkpoints."""
+    yield "# Families\n\nMade of the engine's table and of the checkpoints that its tests have.\n"
+    yield (
+        "Every architecture's logits are held against its formula in float64 (NMSE at most 1e-10),"
+        " on a CPU and on the emulated GPU, and their bits against each other over threads, chunks"
+        " of a prompt and batches. The last column has small random checkpoints of transformers"
+        " that `assay convert` reads, and whose logits are held against transformers' in F32 (NMSE"
+        " at most 1e-11) wherever it is installed: `make test-transformers`, which CI runs.\n"
+    )
+    yield "| architecture | graph | `assay convert` | checkpoints |\n| --- | --- | --- | --- |"
+    for name, family in FAMILIES.items():
+        module = str(getattr(family, "__name__", "")).rpartition(".")[2]
+        known = ", ".join(one.about for one in CONVERTED if one.gguf == name)
+        held = [
+            n
+            for n, one in CONFIGS.items()
+            if NAMES.get(one["model_type"], one["model_type"]) == name
+        ]
+        shown = "; ".join(held) or ("[its own page](peers.md)" if name == "llama" else "")
+        yield f"| `{name}` | `engine/models/{module}.py` | {_cell(known)} | {_cell(shown)} |"
 
 
 def _moved(source: str) -> str:
@@ -116,6 +153,30 @@ def _section(name: str, command: Any) -> Iterator[str]:
         names, told = record
         told = EXTRA.sub("", told)
         yield f"| `{_cell(names)}` | {_default(parameter)} | {_cell(told)} |"
+
+
+def _words() -> Iterator[str]:
+    """llama.cpp's options: our names for them, or what to use."""
+    yield "# Words of llama.cpp\n\nMade of the program's own tables.\n"
+    yield "## Other names for what is here\n"
+    yield "| llama.cpp | here |\n| --- | --- |"
+    names: dict[str, list[str]] = {}
+    for other, ours in ALSO.items():
+        names.setdefault(ours, []).append(other)
+    for ours, others in names.items():
+        yield f"| {_code(others)} | `{ours}` |"
+    for refused, title in ((False, "Taken, and without effect"), (True, "Not here")):
+        yield f"\n## {title}\n\n| llama.cpp | |\n| --- | --- |"
+        told: dict[str, list[str]] = {}
+        for name, option in foreign_options().items():
+            if option.refused == refused:
+                told.setdefault(option.about, []).append(name)
+        for about, others in told.items():
+            yield f"| {_code(others)} | {_cell(about)} |"
+
+
+def _code(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _default(parameter: Any) -> str:

@@ -4,19 +4,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from engine.convert import torch_files
 from engine.convert.json_files import LFS, CheckpointError, pointer, read_json
-from reference.formats import FORMATS
+from engine.torch_file import StoredTensor, TorchFileError, load
 from reference.formats.format import Floats
 
-INDEX = "model.safetensors.index.json"
-WHOLE = "model.safetensors"
+SAFE, TORCH = "model.safetensors", "pytorch_model.bin"
 DTYPES = ("F32", "F16", "BF16")
 _SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
 
@@ -35,26 +30,6 @@ class Tensor(Protocol):
 
     def rows(self, first: int, last: int) -> Floats:
         """float32 [last - first, ...]: a part of its first dimension."""
-
-
-@dataclass(frozen=True, slots=True)
-class SafeTensor:
-    """A tensor of a safetensors file; `offset` is in bytes from the file's beginning."""
-
-    file: Path
-    name: str
-    dtype: str
-    dims: tuple[int, ...]
-    offset: int
-
-    def rows(self, first: int, last: int) -> Floats:
-        layout = FORMATS[self.dtype]
-        row_bytes = layout.row_bytes(math.prod(self.dims[1:]))
-        wanted = (last - first) * row_bytes
-        stored = np.fromfile(self.file, np.uint8, wanted, offset=self.offset + first * row_bytes)
-        if stored.nbytes != wanted:
-            raise CheckpointError(f"{self.file}: it was cut short while it was read: {self.name}")
-        return layout.dequantise(stored).reshape(last - first, *self.dims[1:])
 
 
 def demand(tensor: Tensor, dims: tuple[int, ...], where: str) -> None:
@@ -81,13 +56,13 @@ class Checkpoint:
         self.folder = folder
         self.config = read_json(folder / "config.json")
         self.tensors: Mapping[str, Tensor]
-        if shards := _shards(folder):
-            self.tensors = _merged({shard: _safetensors(shard) for shard in shards})
-            _check_index(folder / INDEX, self.tensors)
-            self.files = shards
-        else:
-            self.files = torch_files.files(folder)
-            self.tensors = _merged({f: torch_files.tensors(f) for f in self.files})
+        whole, read = (SAFE, _safetensors) if _files(folder, SAFE) else (TORCH, torch_tensors)
+        self.files = _files(folder, whole)
+        if not self.files:
+            raise CheckpointError(f"{folder}: there are no weights: want model*.safetensors")
+        self.tensors = _merged({file: read(file) for file in self.files})
+        if missing := sorted(set(_weight_map(folder, whole) or ()) - set(self.tensors)):
+            raise CheckpointError(f"{_index(folder, whole)}: no shard has tensor {missing[0]!r}")
         self._stamps = {file: _stamp(file) for file in self.files}
 
     def watch(self, files: Iterable[Path]) -> None:
@@ -113,19 +88,23 @@ class Checkpoint:
         return found
 
 
-def _shards(folder: Path) -> list[Path]:
+def _files(folder: Path, whole: str) -> list[Path]:
     """The files that hold tensors: those of the index, the only one, or a complete series."""
-    if (folder / INDEX).exists():
-        names = sorted(set(map(str, _weight_map(folder / INDEX).values())))
+    if (shard_of := _weight_map(folder, whole)) is not None:
+        names = sorted(set(map(str, shard_of.values())))
         if strange := [name for name in names if Path(name).name != name]:
-            raise CheckpointError(f"{folder / INDEX}: {strange[0]!r} is not a file beside it")
-    elif (folder / WHOLE).exists():
-        names = [WHOLE]
+            raise CheckpointError(
+                f"{_index(folder, whole)}: {strange[0]!r} is not a file beside it"
+            )
+    elif (folder / whole).exists():
+        names = [whole]
     else:
         found = filter(None, (_SHARD.fullmatch(path.name) for path in folder.iterdir()))
-        series = {match[2]: match[1] for match in found}
+        series = {match[2]: match[1] for match in found if whole == SAFE}
         if len(series) > 1:
-            raise CheckpointError(f"{folder}: shards of several series, and no {INDEX}")
+            raise CheckpointError(
+                f"{folder}: shards of several series, and no {_index(folder, whole).name}"
+            )
         names = [
             f"model-{i:0{len(first)}}-of-{count}.safetensors"
             for count, first in series.items()
@@ -137,16 +116,19 @@ def _shards(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _weight_map(index: Path) -> dict[str, Any]:
+def _index(folder: Path, whole: str) -> Path:
+    return folder / f"{whole}.index.json"
+
+
+def _weight_map(folder: Path, whole: str) -> dict[str, Any] | None:
+    """Which file has which tensor, as the index says; None where there is no index."""
+    index = _index(folder, whole)
+    if not index.exists():
+        return None
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise CheckpointError(f"{index}: there is no weight_map")
     return names
-
-
-def _check_index(index: Path, tensors: Iterable[str]) -> None:
-    if index.exists() and (missing := sorted(set(_weight_map(index)) - set(tensors))):
-        raise CheckpointError(f"{index}: no shard has tensor {missing[0]!r}")
 
 
 def _merged(files: Mapping[Path, Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -158,7 +140,7 @@ def _merged(files: Mapping[Path, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
-def _safetensors(path: Path) -> dict[str, SafeTensor]:
+def _safetensors(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a file that the package finds whole.
 
     Its own reading is not used: it has no bfloat16 for NumPy.
@@ -178,12 +160,27 @@ def _safetensors(path: Path) -> dict[str, SafeTensor]:
         file.seek(8)
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
-    return {
-        name: SafeTensor(
-            path, name, entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0]
-        )
-        for name, entry in header.items()
-    }
+    found = {}
+    for name, entry in header.items():
+        dims = tuple(entry["shape"])
+        strides = tuple(math.prod(dims[i + 1 :]) for i in range(len(dims)))
+        begin = 8 + size + entry["data_offsets"][0]
+        found[name] = StoredTensor(path, entry["dtype"], begin, dims, strides)
+    return found
+
+
+def torch_tensors(path: Path) -> Mapping[str, StoredTensor]:
+    """The tensors of a file of PyTorch's."""
+    try:
+        state = load(path)
+    except TorchFileError as error:
+        raise CheckpointError(str(error)) from None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: this is not a table of tensors")
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, StoredTensor) or not tensor.dims:
+            raise CheckpointError(f"{path}: {name!r} in it is no tensor")
+    return state
 
 
 def _stamp(file: Path) -> tuple[int, int]:

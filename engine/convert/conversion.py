@@ -1,7 +1,7 @@
 """A checkpoint to a GGUF file: the parts put together, some rows of one tensor in memory."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,26 +10,24 @@ from gguf.constants import GGML_QUANT_VERSION
 from gguf.utility import size_label
 
 from engine import aside
-from engine import gguf_writer as gw
 from engine.config import ModelConfig, ModelError
 from engine.convert.checkpoint import Checkpoint, Tensor, demand
-from engine.convert.families import family_of, neighbours
+from engine.convert.families import neighbours
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
 from engine.convert.predictors import read_predictors
+from engine.convert.table import family_of
 from engine.convert.vocabulary import vocabulary
+from engine.gguf import writer as gw
 from engine.quantise.mixes import MIXES, fitting
-from engine.quantise.values import misfit, run
+from engine.quantise.values import Formats, encoding, misfit
 from engine.sparsity import MAGIC, THRESHOLD
 from engine.torch_file import TorchFileError
 from engine.watch import Watch
-from kernels.certificates import Store
 from kernels.certify import Certified
-from kernels.choose import Chooser, Need
-from kernels.cpu.cores import physical_cores
-from kernels.cpu.team import Team
-from reference.formats import FORMATS
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import Team
 from reference.formats.format import Bytes, Floats
 
 OUTTYPES = ("F32", "F16", "BF16", "Q8_0")
@@ -76,6 +74,7 @@ def convert(
         raise aside.OutputError(f"{out}: cannot be written: it is a file of the model")
     config = Fields(checkpoint.config, str(folder / "config.json"))
     family = family_of(config)
+    config = family.usual_words(config)
     family.check(config)
     checkpoint.tensors = family.named(checkpoint.tensors)
     keys = dict(family.keys(config))
@@ -93,38 +92,44 @@ def convert(
         notes += family.notes(config)
     computed = family.computed(config, model)
     vectors = [gw.NewTensor(n, "F32", array.shape) for n, array in computed.items()]
-    stored = [
-        gw.NewTensor(n, "F32" if len(s.dims) == 1 else fitting(outtype, s.dims[-1]), s.dims)
-        for n, s in sources.items()
-    ]
+    stored = [_stored(name, source, outtype) for name, source in sources.items()]
     done = Done(vectors + stored, notes)
-    if other := [t for t in stored if len(t.dims) > 1 and t.type_name != outtype]:
+    meant = (outtype, "F32", *(source.format for source in sources.values()))
+    if other := [t for t in stored if t.type_name not in meant]:
         names = ", ".join(tensor.name for tensor in other)
         notes.append(f"in F16, for their rows are no whole blocks of {outtype}: {names}")
     keys = {**_general(family, folder, outtype, name, weights), **keys, **tokens}
 
-    def pieces(encode: _Encoder) -> Iterator[Bytes]:
-        written = 0
+    def pieces(formats: Formats) -> Iterator[Bytes]:
         for array in computed.values():
             yield array.view(np.uint8)
         for tensor in stored:
             source = sources[tensor.name]
             for rows in _rows(checkpoint.tensors[source.name], source, tensor.type_name):
-                piece = encode(rows, tensor.type_name)
-                yield piece
-                written += piece.nbytes
-                if watch:
-                    watch(written, done.n_bytes)
+                yield formats.encoded(rows, tensor.type_name)
         checkpoint.check_unchanged()
 
+    needs = [encoding(tensor.type_name) for tensor in stored]
     with Team(threads or physical_cores()) as team:
-        encode = _Encoder([tensor.type_name for tensor in stored], team, certified)
+        formats = Formats(team, needs, certified)
         magic = MAGIC if predictors else "GGUF"
         try:
-            gw.write_gguf(out, keys, vectors + stored, pieces(encode), magic=magic)
+            gw.write_gguf(out, keys, done.tensors, pieces(formats), magic=magic, watch=watch)
         except TorchFileError as error:
             raise CheckpointError(str(error)) from None
     return done
+
+
+def _stored(name: str, source: Source, outtype: str) -> gw.NewTensor:
+    """What a tensor becomes. A matrix of one row is a vector, as in llama.cpp's files, and what
+    chooses experts stays as it is, and so do norms of heads."""
+    dims = source.dims
+    if name.endswith("ffn_gate_inp_shexp.weight"):
+        dims = dims[1:]
+    kept = name.endswith(("ffn_gate_inp.weight", "_norm.weight"))
+    whole = len(dims) == 1 or source.exact or kept
+    wanted = source.format or fitting(outtype, dims[-1])
+    return gw.NewTensor(name, "F32" if whole else wanted, dims)
 
 
 def _model(config: Fields, family: Family, keys: gw.Keys, tensors: int) -> ModelConfig:
@@ -149,7 +154,8 @@ def _present(
     for source in found.values():
         if source.name not in tensors:
             raise CheckpointError(f"{folder}: tensor {source.name} is missing")
-        demand(tensors[source.name], source.dims, f"{folder}: tensor {source.name}")
+        dims = source.theirs or source.dims
+        demand(tensors[source.name], dims, f"{folder}: tensor {source.name}")
     known = {source.name for source in found.values()}
     for name in sorted(set(tensors) - known):
         if not family.is_unused(name, config):
@@ -167,28 +173,14 @@ def _rows(tensor: Tensor, source: Source, format: str) -> Iterator[Floats]:
     in_order = ((first, min(first + step, count)) for first in range(0, count, step))
     for first, last in source.stretches or in_order:
         rows = tensor.rows(first, last)
+        if source.added:
+            rows = rows + np.float32(source.added)
+        if source.through:
+            rows = source.through(rows)
         if fault := misfit(rows, format, first):
             raise CheckpointError(f"{tensor.file}: tensor {source.name}: {fault}")
-        yield neighbours(rows, source.head_dim) if source.head_dim else rows
-
-
-class _Encoder:
-    """Rows to the bytes of a format, by certified kernels on all threads of a team."""
-
-    def __init__(self, formats: Iterable[str], team: Team, certified: Certified | None) -> None:
-        needs = {name: Need("quantise", name) for name in sorted(set(formats) - {"F32"})}
-        chosen = Chooser(Store()).choose(list(needs.values()), certified)
-        self._kernels = {name: chosen[need] for name, need in needs.items()}
-        self._team = team
-
-    def __call__(self, rows: Floats, format: str) -> Bytes:
-        """float32 [rows, ...] -> uint8."""
-        rows = np.ascontiguousarray(rows)
-        if format == "F32":
-            return rows.view(np.uint8)
-        out = np.empty((len(rows), FORMATS[format].row_bytes(rows.shape[1])), np.uint8)
-        run(self._team, self._kernels[format], {"x": rows, "out": out})
-        return out
+        rows = neighbours(rows, source.head_dim) if source.head_dim else rows
+        yield rows.reshape(-1, rows.shape[-1]) if rows.ndim == 3 else rows
 
 
 def _general(family: Family, folder: Path, outtype: str, name: str, weights: int) -> gw.Keys:

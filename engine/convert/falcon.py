@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from engine import gguf_writer as gw
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.gguf import writer as gw
 
 
 class Falcon(Family):
@@ -42,16 +42,13 @@ class Falcon(Family):
     def shape(self, config: Fields) -> gw.Keys:
         heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
         return {
-            "context_length": gw.u32(config.count("max_position_embeddings", 2048)),
-            "embedding_length": gw.u32(hidden),
-            "block_count": gw.u32(config.count("num_hidden_layers")),
+            **super().shape(config),
             "feed_forward_length": gw.u32(config.count("ffn_hidden_size", 4 * hidden)),
-            "attention.head_count": gw.u32(heads),
             "attention.head_count_kv": gw.u32(self._kv_heads(config, heads)),
             "attention.layer_norm_epsilon": gw.f32(config.real("layer_norm_epsilon", 1e-5)),
             "tensor_data_layout": gw.text("jploski"),  # queries, then keys, then values
-            "vocab_size": gw.u32(config.count("vocab_size")),
-        } | dict(rope_scaling.keys(config))
+            **rope_scaling.keys(config),
+        }
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         """Groups of queries with their key and value become all queries, all keys, all values."""

@@ -1,17 +1,19 @@
 """What the converter asks of a family: what config.json means, and what its tensors are called."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine import gguf_writer as gw
 from engine.config import ARCHITECTURES, ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.fields import Fields
+from engine.gguf import writer as gw
 from engine.models.table import FAMILIES as GRAPHS
 from reference.formats.format import Floats
+
+HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,9 @@ class Source:
 
     `name` is the checkpoint's. `head_dim`, if not 0, says that rope turns what the rows give: each
     head's are reordered as `neighbours` does. `stretches`, if there are any, are the rows [first,
-    last) of the checkpoint's tensor in the order in which GGUF has them.
+    last) of the checkpoint's tensor in the order in which GGUF has them. `added` is what GGUF's
+    elements have more, and `through` what they become. An `exact` matrix is stored in F32, and may
+    have other dimensions in the checkpoint, `theirs`. One that has a `format` keeps it.
     """
 
     name: str
@@ -28,6 +32,11 @@ class Source:
     head_dim: int = 0
     optional: bool = False
     stretches: tuple[tuple[int, int], ...] = ()
+    added: float = 0.0
+    through: Callable[[Floats], Floats] | None = None
+    exact: bool = False
+    theirs: tuple[int, ...] = ()
+    format: str = ""
 
 
 class Family:
@@ -35,21 +44,39 @@ class Family:
 
     modules      the checkpoint's names of what stands in GGUF's before .weight and .bias; {} is
                  the block's number
+    words        the architecture's names of config.json's fields, by those that others have
     base         what all names but the output's begin with; a checkpoint of the model without its
                  output is saved without it
     unused       a pattern of the checkpoint's tensors that are computed here
     activation   the field of config.json that names the activation
     ties         whether the output is the embedding where config.json does not say
+    part_turned  the part of a head that rope turns where config.json does not say; None: whole
+                 heads, and nothing else runs
+    long_rope    whether long rope runs
+    head_norms   the field of config.json that says whether queries and keys have norms by head
     """
 
     architectures: ClassVar[tuple[str, ...]]
     about: ClassVar[str]
     gguf: ClassVar[str]
     modules: ClassVar[Mapping[str, str]]
+    words: ClassVar[Mapping[str, str]] = {}
     base: ClassVar[str] = "model."
     unused: ClassVar[str] = ""
     activation: ClassVar[str]
     ties: ClassVar[bool] = False
+    part_turned: ClassVar[float | None] = None
+    long_rope: ClassVar[bool] = False
+    head_norms: ClassVar[str] = ""
+
+    def usual_words(self, config: Fields) -> Fields:
+        """The fields under the names that other architectures have for them."""
+        told = {
+            usual: config.get(theirs)
+            for usual, theirs in self.words.items()
+            if config.get(theirs) is not None
+        }
+        return Fields({**config.values, **told}, config.place)
 
     def check(self, config: Fields) -> None:
         """Refuse what the graph does not compute."""
@@ -61,10 +88,13 @@ class Family:
                 f"{self.activation} is {self.activation_of(config)!r};"
                 f" this family runs {', '.join(known)}"
             )
+        if self.part_turned is None and rope_scaling.part_turned(config, 1.0) != 1:
+            raise config.error("partial_rotary_factor: this family turns whole heads")
 
     def activation_of(self, config: Fields) -> str:
-        """The activation as config.json names it."""
-        return str(config.get(self.activation, self.usual))
+        """The activation as config.json names it, or the other of two names for one."""
+        name = str(config.get(self.activation, self.usual))
+        return {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}.get(name, name)
 
     @property
     def usual(self) -> str:
@@ -87,8 +117,15 @@ class Family:
         return found
 
     def shape(self, config: Fields) -> gw.Keys:
-        """The same without the activation, by keys without the architecture."""
-        raise NotImplementedError
+        """The sizes and constants but the activation, by keys without the architecture. These are
+        what all families have; each adds its own."""
+        return {
+            "context_length": gw.u32(config.count("max_position_embeddings", 2048)),
+            "embedding_length": gw.u32(config.count("hidden_size")),
+            "block_count": gw.u32(config.count("num_hidden_layers")),
+            "attention.head_count": gw.u32(config.count("num_attention_heads")),
+            "vocab_size": gw.u32(config.count("vocab_size")),
+        }
 
     def tied(self, config: Fields) -> bool:
         """Whether the output is the embedding; a stored one is then none of the model's."""
@@ -102,8 +139,10 @@ class Family:
         for name, dims in graph.optional_tensors(model).items():
             if name == "output.weight" and not self.tied(config):
                 found[name] = self._source(name, dims)
-            elif name.endswith(".bias"):
+            elif name.endswith(".bias") and name.split(".")[-2] in self.modules:
                 found[name] = self._source(name, dims, optional=True)
+            elif name.endswith(HEAD_NORMS) and config.flag(self.head_norms, False):
+                found[name] = self._source(name, dims)
         return found
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -115,7 +154,7 @@ class Family:
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         """Vectors of the GGUF file that the checkpoint does not hold."""
-        divisors = rope_scaling.divisors(config, model.head_dim)
+        divisors = rope_scaling.divisors(config, model.rope_dims)
         return {} if divisors is None else {"rope_freqs.weight": divisors}
 
     def is_unused(self, name: str, config: Fields) -> bool:

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from engine.errors import EngineError
 from engine.faults import unreadable
 
 LFS = b"version https://git-lfs"  # how the pointer begins that git keeps in a large file's place
 
 
-class CheckpointError(ValueError):
+class CheckpointError(EngineError):
     """A folder that cannot be converted; the message is one plain line: file and fault."""
 
 

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from engine import gguf_writer as gw
 from engine.convert.family import Family
 from engine.convert.fields import Fields
+from engine.gguf import writer as gw
 from reference.opt import UNUSED
 
 
@@ -47,13 +47,9 @@ class OPT(Family):
     def shape(self, config: Fields) -> gw.Keys:
         context = config.count("max_position_embeddings", 2048)
         return {
+            **super().shape(config),
             "context_length": gw.u32(context + UNUSED),
-            "embedding_length": gw.u32(config.count("hidden_size")),
-            "block_count": gw.u32(config.count("num_hidden_layers")),
             "feed_forward_length": gw.u32(config.count("ffn_dim")),
-            "attention.head_count": gw.u32(config.count("num_attention_heads")),
-            "attention.layer_norm_epsilon": gw.f32(
-                1e-5
-            ),  # torch's, which config.json cannot change
-            "vocab_size": gw.u32(config.count("vocab_size")),
+            # torch's, which config.json cannot change
+            "attention.layer_norm_epsilon": gw.f32(1e-5),
         }

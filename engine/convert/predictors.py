@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.convert.checkpoint import Tensor, demand
+from engine.convert.checkpoint import Tensor, demand, torch_tensors
 from engine.convert.family import Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError, read_json
-from engine.convert.torch_files import tensors
 from engine.sparsity import RELU_OF
 from reference.formats.format import Floats
 
@@ -112,7 +111,7 @@ def read_predictors(folder: Path, model: ModelConfig) -> Predictors:
 
 def _pair(file: Path, model: ModelConfig) -> dict[str, Tensor]:
     """The matrices of one block."""
-    held = tensors(file)
+    held = torch_tensors(file)
     for name in MATRICES:
         if name not in held:
             raise CheckpointError(f"{file}: tensor {name} is missing")

@@ -4,14 +4,16 @@ Up to version 4 of transformers they are `rope_theta` and `rope_scaling` of conf
 all in `rope_parameters`.
 """
 
+import math
+
 import numpy as np
 
-from engine import gguf_writer as gw
 from engine.convert.fields import Fields
+from engine.gguf import writer as gw
 from reference import rope_frequencies
 from reference.formats.format import Floats
 
-KINDS = ("default", "linear", "yarn", "llama3")
+KINDS = ("default", "linear", "yarn", "llama3", "longrope")
 BETAS = 32.0, 1.0
 
 
@@ -19,21 +21,48 @@ def parameters(config: Fields) -> Fields:
     """The fields, wherever they are, with `rope_theta` among them."""
     name = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     found = config.part(name)
-    outer = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factor")}
+    outer = {
+        "rope_theta": config.get("rope_theta", config.get("rotary_emb_base")),  # GPT-NeoX's word
+        "partial_rotary_factor": config.get("partial_rotary_factor", config.get("rotary_pct")),
+    }
     return Fields(outer | dict(found.values), found.place)
 
 
-def keys(config: Fields) -> gw.Keys:
-    """What GGUF says of the frequencies, llama3's divisors apart, by keys without architecture."""
+def of_layers(config: Fields, kind: str) -> Fields:
+    """The fields as if all layers turned like those of a kind: up to version 4 all have one base,
+    and those with a window are not stretched."""
+    own = config.part("rope_parameters").part(kind).values
+    stretched = config.get("rope_scaling") if kind == "full_attention" else None
+    fields = {**config.values, "rope_parameters": own, "rope_scaling": stretched}
+    return Fields(fields, config.place)
+
+
+def part_turned(config: Fields, usual: float) -> float:
+    """The part of each head that rope turns: its first dimensions."""
+    rope = parameters(config)
+    part = rope.real("partial_rotary_factor", usual)
+    if not 0 < part <= 1:
+        raise rope.error(f"partial_rotary_factor must be above 0 and at most 1, got {part}")
+    return part
+
+
+def keys(config: Fields, long: bool = False) -> gw.Keys:
+    """What GGUF says of the frequencies, divisors apart, by keys without architecture; there may be
+    `long` rope."""
     rope = parameters(config)
     kind = _kind(rope)
+    if kind == "longrope" and not long:
+        raise rope.error("rope_type is 'longrope', which this family has not")
     found = {"freq_base": gw.f32(rope.real("rope_theta", 10000.0))}
     if kind in ("linear", "yarn"):
         factor = _factor(config, rope)
         found |= {"scaling.type": gw.text(kind), "scaling.factor": gw.f32(factor)}
+    if kind == "longrope":
+        found |= {
+            "scaling.original_context_length": gw.u32(_original_context(config, rope)),
+            "scaling.attn_factor": gw.f32(_long_magnitude(config, rope)),
+        }
     if kind == "yarn":
-        if not rope.flag("truncate", True):
-            raise rope.error("truncate is false, which GGUF has no key for")
         for name in ("attn_factor", "extrapolation_factor"):  # of YaRN's first code
             if rope.real(name, 1.0) != 1:
                 raise rope.error(f"{name} is {rope.get(name)}, which transformers ignores")
@@ -47,6 +76,8 @@ def keys(config: Fields) -> gw.Keys:
             "scaling.yarn_beta_fast": gw.f32(fast),
             "scaling.yarn_beta_slow": gw.f32(slow),
         }
+        if not rope.flag("truncate", True):
+            found["scaling.yarn_truncate"] = gw.boolean(False)
     return {f"rope.{key}": value for key, value in found.items()}
 
 
@@ -59,33 +90,53 @@ def betas(rope: Fields) -> tuple[float, float]:
 def notes(config: Fields, gguf: str) -> list[str]:
     """What llama.cpp computes otherwise of an architecture."""
     rope = parameters(config)
-    if _kind(rope) != "yarn" or betas(rope) == BETAS:
+    if _kind(rope) != "yarn":
         return []
     fast, slow = BETAS
-    return [f"its YaRN has betas of its own: llama.cpp, of {gguf}, computes with {fast} and {slow}"]
+    found = []
+    if betas(rope) != BETAS:
+        said = "its YaRN has betas of its own"
+        found.append(f"{said}: llama.cpp, of {gguf}, computes with {fast} and {slow}")
+    if not rope.flag("truncate", True):
+        found.append(f"its YaRN is not truncated: llama.cpp, of {gguf}, truncates")
+    return found
 
 
-def divisors(config: Fields, head_dim: int) -> Floats | None:
-    """The tensor rope_freqs [head_dim / 2] of Llama 3.1 and later."""
+def divisors(config: Fields, rope_dims: int) -> Floats | None:
+    """The tensor rope_freqs [rope_dims / 2] of Llama 3.1 and later."""
     rope = parameters(config)
     if _kind(rope) != "llama3":
         return None
     low, high = rope.real("low_freq_factor"), rope.real("high_freq_factor")
     if not 0 < low < high:
         raise rope.error(f"want 0 < low_freq_factor < high_freq_factor, got {low} and {high}")
-    frequencies = rope_frequencies.plain(head_dim, rope.real("rope_theta", 10000.0))
+    frequencies = rope_frequencies.plain(rope_dims, rope.real("rope_theta", 10000.0))
     context = _original_context(config, rope)
     factor = _factor(config, rope)
     found = rope_frequencies.llama3_divisors(frequencies, factor, low, high, context)
     return found.astype(np.float32)
 
 
+def long_divisors(config: Fields, rope_dims: int) -> dict[str, Floats]:
+    """Those of long rope for `short` and for `long` contexts, each [rope_dims / 2]."""
+    rope = parameters(config)
+    if _kind(rope) != "longrope":
+        return {}
+    found = {}
+    for kind in ("short", "long"):
+        told = rope.get(f"{kind}_factor")
+        numbers = isinstance(told, list) and all(isinstance(one, int | float) for one in told)
+        if not numbers or len(told) != rope_dims // 2 or not min(told) > 0:
+            raise rope.error(f"{kind}_factor must be {rope_dims // 2} positive numbers")
+        found[kind] = np.array(told, np.float32)
+    return found
+
+
 def _kind(rope: Fields) -> str:
     kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = "longrope" if kind == "su" else kind  # its first name
     if kind not in KINDS:
         raise rope.error(f"rope_type is {kind!r}; this engine runs {', '.join(KINDS)}")
-    if rope.real("partial_rotary_factor", 1.0) != 1:
-        raise rope.error("partial_rotary_factor: this family turns whole heads")
     return str(kind)
 
 
@@ -106,6 +157,15 @@ def _original_context(config: Fields, rope: Fields) -> int:
     if config.get(name) is not None:
         return config.count(name)
     return rope.count(name, config.get("max_position_embeddings"))
+
+
+def _long_magnitude(config: Fields, rope: Fields) -> float:
+    """Of cosines and sines of long rope: told, or computed as transformers does."""
+    if rope.get("attention_factor") is not None:
+        return rope.real("attention_factor")
+    original = _original_context(config, rope)
+    factor = rope.real("factor", config.count("max_position_embeddings") / original)
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def _magnitude(rope: Fields, factor: float) -> float:

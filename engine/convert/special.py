@@ -6,10 +6,10 @@ from typing import Any
 
 from gguf.constants import Keys as Names
 
-from engine import gguf_writer as gw
 from engine.convert.checkpoint import Checkpoint
 from engine.convert.json_files import CheckpointError, read_json
 from engine.convert.tokens import Tokens
+from engine.gguf import writer as gw
 from engine.tokenizer import Tokenizer
 
 KEYS = {

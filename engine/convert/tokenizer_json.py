@@ -17,7 +17,7 @@ from typing import Any
 from engine.convert.json_files import CheckpointError, read_json
 from engine.convert.tokens import Tokens
 from engine.tokenizer import TokenType
-from engine.tokenizer.bpe import PRE_TOKENIZERS, PUNCTUATION
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PUNCTUATION
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
 GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]  # the pattern that a ByteLevel has of its own
@@ -157,6 +157,8 @@ def _puts_space(path: Path, step: Part) -> bool:
             return False
         case {"type": "Metaspace", "replacement": "▁"}:
             return bool(step.get("prepend_scheme", "always") != "never")
+        case {"type": "Split", "pattern": {"String": " "}}:
+            return False  # Gemma's: its normalizer has left no space to split at
     raise CheckpointError(f"{path}: {step} has no place in GGUF")
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine import gguf_writer as gw
 from engine.convert.json_files import CheckpointError
+from engine.gguf import writer as gw
 from engine.tokenizer import TokenType
 
 ADDED_SCORE = -1000.0  # of tokens that are found before any are joined

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from engine import gguf_writer as gw
 from engine.convert import sentencepiece_model, tokenizer_json
 from engine.convert.checkpoint import Checkpoint
 from engine.convert.json_files import CheckpointError
 from engine.convert.special import further_ends, special_keys, template_keys
 from engine.convert.tokens import Added, added
+from engine.gguf import writer as gw
 from engine.tokenizer import Tokenizer, TokenizerError
 
 PIECES, PARTS = "tokenizer.model", "tokenizer.json"

@@ -18,7 +18,7 @@ from engine.gpu.weights import Weights
 from engine.plan import Plan, Step
 from engine.watch import Watch
 from kernels.choose import Need
-from kernels.cpu.team import Program
+from kernels.cpu.runtime.team import Program
 from kernels.cuda.kernel import CudaKernel
 from reference.op import DTYPES
 

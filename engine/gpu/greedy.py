@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.sampler import Likeliest
-from engine.sampling_chain import over
+from engine.sampling.chain import over
+from engine.sampling.sampler import Likeliest
 from kernels.choose import Need
 from kernels.cuda.call import between, calls
 from kernels.cuda.device import Buffer, Device

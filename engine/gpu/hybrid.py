@@ -13,7 +13,7 @@ from engine.gpu.groups import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.plan import Plan, Step
-from kernels.cpu.team import Program, Team
+from kernels.cpu.runtime.team import Program, Team
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,7 +25,7 @@ class Hybrid:
     other reads, by their names there, the step's result among them. The CPU's parts are `programs`
     of `plan`, which there is if they have any node; `steps` are those of all parts, in order.
     `inputs` are written to before a step. Where the result is the device's, it stays there until
-    `logits` are asked for, and `greedy` finds tokens in it.
+    `logits` are asked for, and `greedy` finds tokens in it; `hidden` is not kept.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Hybrid:
         self._sizes: dict[str, int] = {}
         self.inputs = inputs.host
         self._stayed = False
+        self.hidden = None
 
     def resize(self, **sizes: int) -> None:
         """Set the named sizes of the next step."""

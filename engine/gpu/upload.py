@@ -67,6 +67,6 @@ def caches(device: Device, layout: Layout) -> dict[str, DeviceRows]:
     """Empty ones for all blocks that run there, by name."""
     found = {}
     for name, value in layout.values("cache").items():
-        rows, row_bytes = value.sizes(layout.limits)
-        found[name] = DeviceRows(device, (rows, row_bytes))
+        rows = value.sizes(layout.limits)[0]
+        found[name] = DeviceRows(device, (rows, value.bytes(layout.limits) // rows))
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.gpu.groups import DeviceStep
 from engine.gpu.layout import Layout
 from engine.graph import Value

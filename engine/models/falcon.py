@@ -12,10 +12,11 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models.family import Rows, fused_qkv
 from engine.models.layers import (
     StepInputs,
     attend,
+    attention_tensors,
     layer_norm,
     logits_of,
     project,
@@ -28,14 +29,12 @@ from engine.models.layers import (
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor the model needs, with its dimensions (rows, elements)."""
     hidden = config.hidden
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
     for i in range(config.blocks):
         tensors |= {
             f"blk.{i}.attn_norm.weight": (hidden,),
             f"blk.{i}.attn_norm.bias": (hidden,),
-            f"blk.{i}.attn_qkv.weight": (q + 2 * kv, hidden),
-            f"blk.{i}.attn_output.weight": (hidden, q),
+            **attention_tensors(config, i),
         } | feed_forward.expected_tensors(config, i)
     return tensors | {"output_norm.weight": (hidden,), "output_norm.bias": (hidden,)}
 
@@ -53,12 +52,7 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def parts(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values, out of one tensor."""
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    return {
-        f"blk.{i}.attn_{name}.weight": Rows(f"blk.{i}.attn_qkv.weight", first, count)
-        for i in range(config.blocks)
-        for name, first, count in (("q", 0, q), ("k", q, kv), ("v", q + kv, kv))
-    }
+    return fused_qkv(config)
 
 
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
@@ -84,7 +78,7 @@ def build(
         q, k, v = (project(graph, weights, f"{block}.attn_{name}", read) for name in "qkv")
         q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
-        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
+        fed = feed_forward.feed_forward(graph, i, h, weights, config)
         both = graph("add", f"{block}.both", x=fed, y=attended)
         x = graph("add", f"{block}.residual", x=x, y=both)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())

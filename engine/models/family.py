@@ -20,6 +20,17 @@ class Rows:
     count: int
 
 
+def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
+    """Queries, keys and values, and their biases, out of one tensor of each block."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    return {
+        f"blk.{i}.attn_{name}.{kind}": Rows(f"blk.{i}.attn_qkv.{kind}", first, count)
+        for i in range(config.blocks)
+        for name, first, count in (("q", 0, q), ("k", q, kv), ("v", q + kv, kv))
+        for kind in ("weight", "bias")
+    }
+
+
 class Family(Protocol):
     """A module of this package with these functions."""
 
@@ -30,13 +41,13 @@ class Family(Protocol):
         """Tensors a file may have."""
 
     def parts(self, config: ModelConfig, /) -> dict[str, Rows]:
-        """Weights of the graph that are rows of a larger tensor of the file."""
+        """Weights of the graph that are rows of a larger tensor, of those that the file has."""
 
     def constants(
         self, config: ModelConfig, divisors: np.ndarray[Any, Any] | None, /
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Arrays that are neither in the file nor computed by a node; `divisors` is the file's
-        tensor rope_freqs, if it has one."""
+        """Arrays that are neither in the file nor computed by a node; `divisors` are those of
+        the rotary frequencies, if the file has a tensor of them."""
 
     def build(
         self,

@@ -1,5 +1,5 @@
 """The feed-forward network of a block, whatever the family: what it does with its input is one
-function here, dense or sparse, and which tensors it needs is another."""
+function here, and which tensors it needs is another. engine/passes/sparse.py makes it sparse."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,16 +8,18 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Graph, Value
+from engine.models import experts
+from engine.models.family import Rows
 from engine.models.layers import biased, project
 
 PLACES = (".cpu", ".gpu")  # of neurons, by what gpu_idx has of them
-TARGETS = ("cpu", "cuda")
-GATED = ("swiglu", "reglu", "squared_reglu", "drelu")
-LEAST = float(np.finfo(np.float32).smallest_subnormal)  # of the numbers that relu leaves
+GATED = ("swiglu", "geglu", "reglu", "squared_reglu", "drelu")
 
 
 def expected_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
     """What block i needs, with dimensions (rows, elements)."""
+    if config.experts and i >= config.leading:
+        return experts.expected_tensors(config, config.experts, i)
     block, hidden, ffn = f"blk.{i}", config.hidden, config.ffn
     names = ("ffn_gate", "ffn_up") if config.activation in GATED else ("ffn_up",)
     tensors: dict[str, tuple[int, ...]] = {f"{block}.{n}.weight": (ffn, hidden) for n in names}
@@ -32,10 +34,28 @@ def expected_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
+def joined_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """What block i needs where ffn_up holds the rows of the gate, then those of up."""
+    tensors = expected_tensors(config, i)
+    del tensors[f"blk.{i}.ffn_gate.weight"]
+    return tensors | {f"blk.{i}.ffn_up.weight": (2 * config.ffn, config.hidden)}
+
+
+def joined_parts(config: ModelConfig) -> dict[str, Rows]:
+    """Gates and ups of such tensors; a gate goes before, since up takes the tensor's own name."""
+    return {
+        f"blk.{i}.{name}.weight": Rows(f"blk.{i}.ffn_up.weight", first, config.ffn)
+        for i in range(config.blocks)
+        for name, first in (("ffn_gate", 0), ("ffn_up", config.ffn))
+    }
+
+
 def constants(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays that are neither in the file nor computed by a node: the list of all neurons, which a
     dense network with a transposed down needs and which says where rows lie when all of them are in
     memory, and where neurons live."""
+    if config.experts:
+        return experts.constants(config.experts)
     if not config.transposed_down:
         return {}
     places = config.sparsity.places if config.sparsity else {}
@@ -82,21 +102,15 @@ def biases(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
 
 
 def feed_forward(
-    graph: Graph,
-    i: int,
-    x: Value,
-    residual: Value,
-    weights: Mapping[str, Value],
-    config: ModelConfig,
+    graph: Graph, i: int, x: Value, weights: Mapping[str, Value], config: ModelConfig
 ) -> Value:
     """down(activation(gate(x), up(x))), or down(activation(up(x))) where there is no gate.
 
-    x [tokens hidden] is normalised; `residual` [tokens hidden], what it was normalised from, is
-    what predictors of a sparse network look at. Biases are added where the file has them.
-    -> [tokens hidden].
+    x [tokens hidden] is normalised. Biases are added where the file has them. Of a mixture every
+    expert is such a network (experts.py). -> [tokens hidden].
     """
-    if config.sparsity and i in config.sparsity.ranks:
-        return _sparse(graph, f"blk.{i}", x, residual, weights, config)
+    if config.experts and i >= config.leading:
+        return experts.mixture(graph, i, x, weights, config, config.experts)
     block = f"blk.{i}"
     label = f"{block}.{config.activation}"
     if config.activation in GATED:
@@ -107,149 +121,13 @@ def feed_forward(
     if not config.transposed_down:
         return project(graph, weights, f"{block}.ffn_down", active)
     every = {"rows": weights["ffn.rows"], "count": weights["ffn.count"]}
-    return _down(graph, block, active, every, weights)
-
-
-def _sparse(
-    graph: Graph,
-    block: str,
-    x: Value,
-    residual: Value,
-    weights: Mapping[str, Value],
-    config: ModelConfig,
-) -> Value:
-    """The neurons that the predictor names; of these, where there is a gate, up of those alone
-    whose gate relu leaves, since the others add nothing. Neurons that live apart are computed apart
-    and come together before down, so that its sum is the same."""
-    sparsity = config.sparsity
-    assert sparsity is not None
-    inner = project(graph, weights, f"{block}.fc1", residual)
-    inner = graph("relu", f"{block}.fc1_relu", x=inner)
-    logits = project(graph, weights, f"{block}.fc2", inner)
-    mask = graph("threshold_mask", f"{block}.mask", logits=logits, threshold=sparsity.threshold)
-    if sparsity.union:
-        mask = graph("union_mask", f"{block}.union", mask=mask)
-    places = weights.get(f"{block}.gpu_idx")
-    if sparsity.apart:
-        return _side_by_side(graph, block, x, mask, weights, config)
-    active = _active(graph, f"{block}.active", mask)
-    if places is None:
-        fired = _fired(graph, block, "", x, active, weights, config)
-        return _down(graph, block, fired, active, weights)
-    parts = []
-    for part in PLACES:
-        of_part = _living(graph, block, part, mask, weights)
-        parts.append(_fired(graph, block, part, x, of_part, weights, config))
-    fired = graph("add", f"{block}.fired", x=parts[0], y=parts[1])  # one of them is zero
-    return _down(graph, block, fired, active, weights)
-
-
-def _side_by_side(
-    graph: Graph,
-    block: str,
-    x: Value,
-    mask: Value,
-    weights: Mapping[str, Value],
-    config: ModelConfig,
-) -> Value:
-    """Neurons of each place computed there, down included, the GPU's first, so that it is at work
-    while the CPU is."""
-    sums = []
-    for part, target in reversed(list(zip(PLACES, TARGETS, strict=True))):
-        if f"{block}.slots{part}" not in weights:
-            continue
-        own = dict(weights) | {"ffn.rows": weights[f"{block}.slots{part}"]}
-        for name in ("ffn_gate", "ffn_up", "ffn_down_t"):
-            if f"{block}.{name}.weight{part}" in weights:
-                own[f"{block}.{name}.weight"] = weights[f"{block}.{name}.weight{part}"]
-        with graph.on(target):
-            of_part = _living(graph, block, part, mask, weights)
-            fired = _fired(graph, block, part, x, of_part, own, config)
-            sums.append(_axpy(graph, block, part, fired, of_part, own))
-    whole = graph("add", f"{block}.sides", x=sums[0], y=sums[1]) if len(sums) > 1 else sums[0]
-    return biased(graph, weights, f"{block}.ffn_down_t", whole)
-
-
-def _living(
-    graph: Graph, block: str, part: str, mask: Value, weights: Mapping[str, Value]
-) -> dict[str, Value]:
-    """The active neurons that live at a place."""
-    places, place = weights[f"{block}.gpu_idx"], float(PLACES.index(part))
-    own = graph("neuron_split", f"{block}.mask{part}", mask=mask, places=places, place=place)
-    return _active(graph, f"{block}.active{part}", own)
-
-
-def _fired(
-    graph: Graph,
-    block: str,
-    part: str,
-    x: Value,
-    active: Mapping[str, Value],
-    weights: Mapping[str, Value],
-    config: ModelConfig,
-) -> Value:
-    """The activations of the active neurons [tokens ffn], zero for the others."""
-    gated = config.activation in GATED
-    label = f"{block}.{config.activation}{part}"
-    if not gated:
-        up = _rows(graph, f"{block}.ffn_up", part, x, active, weights)
-        if f"{block}.ffn_up.bias" in weights:  # was added to inactive neurons too
-            up = graph("where_active", f"{block}.ffn_up_active{part}", x=up, mask=active["mask"])
-        return graph(config.activation, label, x=up)
-    gate = _rows(graph, f"{block}.ffn_gate", part, x, active, weights)
-    open_ = graph("threshold_mask", f"{block}.open{part}", logits=gate, threshold=LEAST)
-    of_open = _active(graph, f"{block}.open{part}", open_)
-    up = _rows(graph, f"{block}.ffn_up", part, x, of_open, weights)
-    return graph(config.activation, label, gate=gate, up=up)
-
-
-def _active(graph: Graph, label: str, mask: Value) -> dict[str, Value]:
-    """The mask with the rows that it names."""
-    rows, count = graph.several("active_rows", f"{label}_rows", mask=mask)
-    return {"mask": mask, "rows": rows, "count": count}
-
-
-def _rows(
-    graph: Graph,
-    name: str,
-    part: str,
-    x: Value,
-    active: Mapping[str, Value],
-    weights: Mapping[str, Value],
-) -> Value:
-    """The tensor's rows that are active."""
-    weight, slots = weights[f"{name}.weight"], weights["ffn.rows"]
-    out = graph("sparse_linear", f"{name}{part}", x=x, weight=weight, slots=slots, **active)
-    return biased(graph, weights, name, out, part)
-
-
-def _down(
-    graph: Graph,
-    block: str,
-    fired: Value,
-    active: Mapping[str, Value],
-    weights: Mapping[str, Value],
-) -> Value:
-    out = _axpy(graph, block, "", fired, active, weights)
-    return biased(graph, weights, f"{block}.ffn_down_t", out)
-
-
-def _axpy(
-    graph: Graph,
-    block: str,
-    part: str,
-    fired: Value,
-    active: Mapping[str, Value],
-    weights: Mapping[str, Value],
-) -> Value:
-    """The active neurons' sum."""
-    name = f"{block}.ffn_down_t"
-    return graph(
+    down = f"{block}.ffn_down_t"
+    out = graph(
         "sparse_axpy",
-        f"{name}{part}",
-        a=fired,
-        weight=weights[f"{name}.weight"],
-        rows=active["rows"],
-        count=active["count"],
-        slots=weights["ffn.rows"],
+        down,
+        a=active,
+        weight=weights[f"{down}.weight"],
+        slots=every["rows"],
+        **every,
     )
+    return biased(graph, weights, down, out)

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelConfig, ModelError
-from engine.graph import Graph, Value
+from engine.graph import LOGITS, Graph, Value
+from reference import rope_frequencies
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What the engine writes before each step (see reference/attention.py for lists and spans)."""
+    """What the engine writes before each step (see reference/attention.py for lists and spans);
+    `window_spans` where blocks have a window, `sources` and `targets` where they are recurrent (see
+    reference/state.py)."""
 
     tokens: Value
     positions: Value
@@ -21,6 +24,28 @@ class StepInputs:
     lists: Value
     cell_positions: Value
     rows: Value
+    window_spans: Value | None = None
+    sources: Value | None = None
+    targets: Value | None = None
+
+
+def with_biases(weights: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Tensors NAME.weight by their dimensions, each with a NAME.bias of as many rows."""
+    return {
+        f"{name.removesuffix('weight')}{kind}": dims[:1] if kind == "bias" else dims
+        for name, dims in weights.items()
+        for kind in ("weight", "bias")
+    }
+
+
+def attention_tensors(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """The weights of block i's attention, with dimensions (rows, elements)."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    rows = {"qkv": q + 2 * kv} if config.fused_qkv else {"q": q, "k": kv, "v": kv}
+    return {
+        **{f"blk.{i}.attn_{n}.weight": (count, config.hidden) for n, count in rows.items()},
+        f"blk.{i}.attn_output.weight": (config.hidden, q),
+    }
 
 
 def project(graph: Graph, weights: Mapping[str, Value], name: str, x: Value) -> Value:
@@ -40,24 +65,69 @@ def biased(
 def layer_norm(
     graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
 ) -> Value:
-    """layer_norm with the tensors NAME.weight and NAME.bias."""
-    bias = weights.get(f"{name}.bias")
+    """layer_norm with the tensors NAME.weight and NAME.bias, or the constant for norms without."""
+    bias = weights.get(f"{name}.bias") or weights.get("layer_norm.no_bias")
     if bias is None:
         raise ModelError(f"tensor {name}.bias is missing")
     weight = weights[f"{name}.weight"]
     return graph("layer_norm", name, x=x, weight=weight, bias=bias, eps=config.norm_eps)
 
 
+def heads_normed(
+    graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
+) -> Value:
+    """x [tokens heads*head_dim], every head a row of its own for layer_norm, times that head's row
+    of the tensor NAME.weight [heads head_dim]; or x, where there is none."""
+    factors = weights.get(f"{name}.weight")
+    if factors is None:
+        return x
+    (tokens, width), head_dim = x.dims, config.head_dim
+    assert isinstance(width, int)
+    rows = x.view(f"{tokens}*{width // head_dim}", head_dim)
+    plain = {part: weights[f"heads_norm.{part}"] for part in ("weight", "bias")}
+    rows = graph("layer_norm", f"{name}.rows", x=rows, **plain, eps=config.norm_eps)
+    return graph("mul_columns", name, x=rows.view(tokens, width), factors=factors)
+
+
+def head_norms(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """The norms of block i's queries and keys that `heads_normed` takes, with dimensions."""
+    heads = {"q": config.heads, "k": config.kv_heads}
+    return {f"blk.{i}.attn_{n}_norm.weight": (heads[n], config.head_dim) for n in heads}
+
+
+def plain_norm(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
+    """The constants of `heads_normed`."""
+    size = config.head_dim
+    return {
+        "heads_norm.weight": np.ones(size, np.float32),
+        "heads_norm.bias": np.zeros(size, np.float32),
+    }
+
+
+def no_bias(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
+    """The constant for norms without a bias."""
+    return {"layer_norm.no_bias": np.zeros(config.hidden, np.float32)}
+
+
 def rope_constants(
     config: ModelConfig, divisors: np.ndarray[Any, Any] | None
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """What `rotation_of` and `attend` want that is in no file; see family.py for `divisors`."""
-    return {"rope.frequencies": config.rope(divisors)[0]} | no_slopes(config)
+    """What `rotation_of`, `rotation_of_windows` and `attend` want that is in no file; see family.py
+    for `divisors`."""
+    found = {"rope.frequencies": config.rope(divisors)[0]} | no_slopes(config)
+    if config.window_base:
+        of_windows = rope_frequencies.plain(config.rope_dims, config.window_base)
+        found["rope.frequencies.windows"] = of_windows
+    return found
 
 
 def no_slopes(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
-    """No ALiBi: what `attend` wants that is in no file."""
-    return {"attention.slopes": np.zeros(config.heads, np.float32)}
+    """No ALiBi and no sinks: what `attend` wants that is in no file."""
+    return {"attention.slopes": np.zeros(config.heads, np.float32)} | no_sinks(config)
+
+
+def no_sinks(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
+    return {"attention.sinks": np.full(config.heads, -np.inf, np.float32)}
 
 
 def rotation_of(
@@ -73,6 +143,23 @@ def rotation_of(
     )
 
 
+def rotation_of_windows(
+    graph: Graph, weights: Mapping[str, Value], inputs: StepInputs, rotation: Value
+) -> Value:
+    """That of blocks with a window: `rotation`, that of the others, unless they have a base."""
+    frequencies = weights.get("rope.frequencies.windows")
+    if frequencies is None:
+        return rotation
+    positions = inputs.positions
+    return graph(
+        "rotation",
+        "rotation.windows",
+        positions=positions,
+        frequencies=frequencies,
+        magnitude=1.0,
+    )
+
+
 def turned(
     graph: Graph, rope: str, block: str, q: Value, k: Value, rotation: Value, config: ModelConfig
 ) -> list[Value]:
@@ -84,10 +171,15 @@ def turned(
     ]
 
 
+def scaled(graph: Graph, label: str, x: Value, factor: float) -> Value:
+    """factor * x, which is x where the factor is 1."""
+    return x if factor == 1 else graph("scale", label, x=x, factor=factor)
+
+
 def logits_of(graph: Graph, weights: Mapping[str, Value], x: Value) -> Value:
     """Logits of the last norm's result; the output may be tied to the embedding."""
     output = "output" if "output.weight" in weights else "token_embd"
-    return graph("linear", "logits", x=x, weight=weights[f"{output}.weight"])
+    return graph("linear", LOGITS, x=x, weight=weights[f"{output}.weight"])
 
 
 def attend(
@@ -101,7 +193,8 @@ def attend(
     caches: Mapping[str, Value],
     config: ModelConfig,
 ) -> Value:
-    """Keys and values into the block's cache, attention over it, and its output projected.
+    """Keys and values into the block's cache, attention over it or the block's window of it, and
+    its output projected.
 
     q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens hidden].
     """
@@ -117,6 +210,9 @@ def attend(
             cells=inputs.cells,
             before=cache,
         )
+    windowed = int(block.removeprefix("blk.")) in config.windowed
+    spans = inputs.window_spans if windowed else inputs.spans
+    assert spans
     attended = graph(
         "attention",
         f"{block}.attention",
@@ -124,11 +220,12 @@ def attend(
         k=k_cache,
         v=v_cache,
         lists=inputs.lists,
-        spans=inputs.spans,
+        spans=spans,
         positions=inputs.positions,
         cell_positions=inputs.cell_positions,
         slopes=weights["attention.slopes"],
-        scale=head_dim**-0.5,
-        softcap=0.0,
+        sinks=weights.get(f"{block}.attn_sinks.weight") or weights["attention.sinks"],
+        scale=config.score_scale,
+        softcap=config.score_cap,
     )
     return project(graph, weights, f"{block}.attn_output", attended.view(tokens, heads * head_dim))

@@ -13,36 +13,32 @@ from engine.config import ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
 from engine.models.family import Rows
-from engine.models.layers import StepInputs, attend, layer_norm, logits_of, no_slopes, project
+from engine.models.layers import (
+    StepInputs,
+    attend,
+    attention_tensors,
+    layer_norm,
+    logits_of,
+    no_slopes,
+    project,
+    with_biases,
+)
 from reference.opt import UNUSED
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor the model needs, with its dimensions (rows, elements)."""
-    hidden, kv = config.hidden, config.kv_heads * config.head_dim
-    q = config.heads * config.head_dim
+    hidden = config.hidden
     tensors: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (config.vocab, hidden),
         "position_embd.weight": (config.positions + UNUSED, hidden),
     }
     for i in range(config.blocks):
-        block = f"blk.{i}"
-        tensors |= _norm(f"{block}.attn_norm", hidden)
-        for name, rows, elements in (
-            ("attn_q", q, hidden),
-            ("attn_k", kv, hidden),
-            ("attn_v", kv, hidden),
-            ("attn_output", hidden, q),
-        ):
-            tensors |= {f"{block}.{name}.weight": (rows, elements), f"{block}.{name}.bias": (rows,)}
-        tensors |= _norm(f"{block}.ffn_norm", hidden)
+        norms = {f"blk.{i}.{name}.weight": (hidden,) for name in ("attn_norm", "ffn_norm")}
+        tensors |= with_biases({**norms, **attention_tensors(config, i)})
         tensors |= feed_forward.expected_tensors(config, i)
         tensors |= feed_forward.biases(config, i)
-    return tensors | _norm("output_norm", hidden)
-
-
-def _norm(name: str, hidden: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (hidden,), f"{name}.bias": (hidden,)}
+    return tensors | with_biases({"output_norm.weight": (hidden,)})
 
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -83,7 +79,7 @@ def build(
         attended = attend(graph, block, q, k, v, weights, inputs, caches, config)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = layer_norm(graph, weights, f"{block}.ffn_norm", x, config)
-        fed = feed_forward.feed_forward(graph, i, h, x, weights, config)
+        fed = feed_forward.feed_forward(graph, i, h, weights, config)
         x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
     return graph, logits_of(graph, weights, layer_norm(graph, weights, "output_norm", x, config))

@@ -2,7 +2,56 @@
 
 from collections.abc import Mapping
 
-from engine.models import falcon, llama, opt
+from engine.models import (
+    command_r,
+    deepseek2,
+    falcon,
+    gemma,
+    gpt2,
+    gpt_oss,
+    lfm2,
+    llama,
+    mamba,
+    neox,
+    opt,
+    phi3,
+    post_norm,
+    qwen,
+)
 from engine.models.family import Family
 
-FAMILIES: Mapping[str, Family] = {"llama": llama, "bamboo": llama, "falcon": falcon, "opt": opt}
+FAMILIES: Mapping[str, Family] = {
+    "llama": llama,
+    "bamboo": llama,
+    "falcon": falcon,
+    "opt": opt,
+    "gemma": gemma,
+    "gemma2": gemma,
+    "gemma3": gemma,
+    "qwen2": qwen,
+    "qwen3": qwen,
+    "qwen2moe": qwen,
+    "qwen3moe": qwen,
+    "olmoe": qwen,
+    "phi2": neox,
+    "gptneox": neox,
+    "starcoder2": neox,
+    "stablelm": neox,
+    "gpt2": gpt2,
+    "bloom": gpt2,
+    "mpt": gpt2,
+    "smollm3": llama,
+    "granite": llama,
+    "granitemoe": llama,
+    "gpt-oss": gpt_oss,
+    "olmo2": post_norm,
+    "ernie4_5": llama,
+    "glm4": post_norm,
+    "phi3": phi3,
+    "command-r": command_r,
+    "cohere2": command_r,
+    "mamba": mamba,
+    "mamba2": mamba,
+    "lfm2": lfm2,
+    "deepseek2": deepseek2,
+}

@@ -27,7 +27,7 @@ def parse_bytes(size: str | int) -> int:
     found = SIZE.fullmatch(str(size))
     units = {name.lower(): factor for name, factor in UNITS.items()}
     if not found or found[2].lower() not in units:
-        raise ModelError(f"{size!r} is no size: want e.g. 600MiB or 1.5GB")
+        raise ModelError(f"ram_budget is {size!r}, which is no size: want e.g. 600MiB or 1.5GB")
     return int(Decimal(found[1]) * units[found[2].lower()])
 
 

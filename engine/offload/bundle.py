@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
+from engine.errors import EngineError
 from engine.faults import shown_path
-from engine.gguf_cursor import shown
-from engine.gguf_file import GGUFFile, TensorInfo, ValueType
-from engine.gguf_writer import NewTensor
+from engine.gguf.cursor import shown
+from engine.gguf.file import GGUFFile, TensorInfo, ValueType
+from engine.gguf.writer import NewTensor
 
 PARTS = ("gate", "up", "down_t")  # in the order of a row
 UNGATED = PARTS[1:]
@@ -36,7 +37,7 @@ SUFFIX = ".ffn_bundle.weight"
 UNDO_FIRST = "its neurons are bundled: `assay bundle --undo` gives back the tensors"
 
 
-class BundleError(ValueError):
+class BundleError(EngineError):
     """A model whose neurons cannot be bundled, or a file whose bundles make no sense: one plain
     line."""
 

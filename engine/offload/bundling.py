@@ -7,9 +7,10 @@ import numpy as np
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUFValueType
 
 from engine.faults import shown_path
-from engine.gguf_edit import copied, keys_of, write_from
-from engine.gguf_file import ALIGNMENT, Bytes, GGUFFile, TensorInfo
-from engine.gguf_writer import Keys, NewTensor, texts, u32
+from engine.gguf.edit import copied, keys_of, write_from
+from engine.gguf.file import ALIGNMENT, Bytes, GGUFFile, TensorInfo
+from engine.gguf.tensor_reader import TensorReader
+from engine.gguf.writer import Keys, NewTensor, texts, u32
 from engine.offload.bundle import (
     ALIGNMENT_BEFORE,
     FORMATS_KEY,
@@ -25,7 +26,6 @@ from engine.offload.bundle import (
     neurons_of,
     part_name,
 )
-from engine.tensor_reader import TensorReader
 from engine.watch import Watch
 
 PIECE = 2**22  # bytes at a time

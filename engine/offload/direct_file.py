@@ -4,13 +4,12 @@ import os
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from engine.faults import shown_path, unreadable
-from engine.gguf_file import is_unchanged, stamp_of
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import File
+from engine.gguf.file import is_unchanged, stamp_of
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.readers import File
 
 ALIGNMENTS = (512, 4096)  # a disk's sectors
 PAGE = 4096
@@ -58,12 +57,7 @@ class DirectFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

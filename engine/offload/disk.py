@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import ModelConfig, ModelError
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload.bundle import Bundle
@@ -16,7 +16,7 @@ from engine.offload.stream import Stored
 from engine.packed_weights import Copied, Job, Packed, Places, packed_file
 from engine.plan import Step
 from engine.watch import Watch
-from kernels.cpu.team import Team
+from kernels.cpu.runtime.team import Team
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

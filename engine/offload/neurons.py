@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
 from engine.offload.pinning import Ints, hottest
 from engine.packed_weights import PAGE, Packer
 from engine.plan import Service
-from kernels.cpu.neuron_window import FOREVER, NeuronWindow, slots_needed
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers
-from kernels.cpu.streaming import READS, TOGETHER, arrive, fetch
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.neuron_window import FOREVER, NeuronWindow, slots_needed
+from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.streaming import READS, TOGETHER, arrive, fetch
 
 # Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
 # more is begun: what a disk brings in the time that each read costs.
@@ -121,7 +121,7 @@ def of_groups(file: GGUFFile, groups: Sequence[Group], offsets: Sequence[int]) -
 
 class Neurons:
     """A pool of slots for the neurons of these blocks, in at most `room` bytes, and what of a step
-    fills it (kernels/cpu/streaming.py).
+    fills it (kernels/cpu/runtime/streaming.py).
 
     There is always room for all of any one block, and each of the others is sure to keep an equal
     share of the rest; those used last stay, as many as fit. `steps`: how many steps an unused

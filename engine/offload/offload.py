@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.arena import place
 from engine.config import ModelConfig
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload import residency
@@ -26,9 +26,9 @@ from engine.options import Options
 from engine.packed_weights import PAGE, paged
 from engine.plan import Step, stages_of, with_own
 from engine.stages import Call, touched
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers
-from kernels.cpu.team import Team
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.team import Team
 
 READERS = 32
 AT_ONCE = 2**26  # bytes of a resident weight that one read brings
@@ -50,11 +50,11 @@ class Opened:
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What a step of the model does: its nodes with kernels, the largest `tokens` and `outputs`,
-    and the value that it ends with."""
+    and the values that stay when it is over."""
 
     steps: Sequence[Step]
     limits: Mapping[str, int]
-    logits: Value
+    kept: Sequence[Value]
 
 
 class Offload:
@@ -91,7 +91,7 @@ class Offload:
             for call in (call for stage in stages for call in stage):
                 call.share.compile()  # what that takes is not left for weights
             order = in_order(stages, disk.stored)
-            _, arena = place(touched(stages), limits, [computed.logits])
+            _, arena = place(touched(stages), limits, computed.kept)
             step = arena + INPUTS + sum(array.nbytes for array in rows.arrays.values())
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack

@@ -21,9 +21,9 @@ import numpy as np
 
 from engine.config import ModelConfig, ModelError
 from engine.faults import shown_path
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.placement import statistics
-from kernels.cpu.neuron_window import slots_needed
+from kernels.cpu.runtime.neuron_window import slots_needed
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

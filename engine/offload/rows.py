@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile, TensorInfo
+from engine.gguf.file import GGUFFile, TensorInfo
+from engine.gguf.tensor_reader import TensorReader
 from engine.graph import Value
 from engine.plan import Step
-from engine.tensor_reader import TensorReader
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

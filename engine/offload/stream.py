@@ -8,11 +8,11 @@ import numpy as np
 
 from engine.offload.residency import Ring
 from engine.packed_weights import PAGE, paged
-from kernels.cpu.packing import aligned
-from kernels.cpu.readers import Readers
-from kernels.cpu.sequence import Entry
-from kernels.cpu.share import pack_words
-from kernels.cpu.streaming import ASKED, LINE, STEP, TURN, turn
+from kernels.cpu.formats.packing import aligned
+from kernels.cpu.runtime.readers import Readers
+from kernels.cpu.runtime.sequence import Entry
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
 
 PIECE = 2**20  # bytes of one read; several at once keep a disk busy
 
@@ -28,7 +28,7 @@ class Stored:
 
 
 class Stream:
-    """The ring's memory and the turns that steps take (kernels/cpu/streaming.py).
+    """The ring's memory and the turns that steps take (kernels/cpu/runtime/streaming.py).
 
     names      the weights in the order of a step
     weights    they, by name, uint8 [packed]: what is in them is only right within their turn

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.engine import Engine
 from engine.perplexity.text import Passage, PerplexityError
-from engine.sampling_chain import over
+from engine.sampling.chain import over
 from kernels.call import bind
 from reference.op import Arguments
 
@@ -112,15 +112,9 @@ class Scorer:
             )
         self.engine.reset()
         try:
-            begin = 0
-            while begin < last:
-                end = max(first, begin) + model.limits["outputs"]
-                end = min(begin + model.limits["tokens"], end, last)
-                where, wanted = range(begin, end), range(max(first - begin, 0), end - begin)
-                with self.engine.timings.prompt.measure(len(where)):
-                    rows = model.step(tokens[begin:end], where, [(0,)] * len(where), wanted)
-                if wanted:
-                    yield max(begin - first, 0), rows
-                begin = end
+            done = 0
+            for rows in self.engine.text.rows(tokens[:last], first, self.engine.timings.prompt):
+                yield done, rows
+                done += len(rows)
         finally:
             self.engine.reset()

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import EngineError
+
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 LEAST_CONTEXT = 8
 LEAST_CHUNKS = 2
 
 
-class PerplexityError(ValueError):
+class PerplexityError(EngineError):
     """A text or base of which no perplexity can be measured: one line that says why."""
 
 

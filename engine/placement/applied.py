@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.config import ModelConfig, ModelError
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.models import feed_forward
 from engine.options import Options
 from engine.placement import statistics

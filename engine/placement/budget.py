@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from engine.errors import EngineError
 from engine.faults import shown_path
-from engine.gguf_file import GGUFFile, TensorInfo
+from engine.gguf.file import GGUFFile, TensorInfo
 from engine.offload.bundle import UNDO_FIRST, is_bundled
 from kernels.cuda.device import Device
 
@@ -37,7 +38,7 @@ KV_FORMATS = ("F32", "F16", "Q8_0", "Q4_0")
 QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 
 
-class PlacementError(ValueError):
+class PlacementError(EngineError):
     """A model or a budget that nothing can be placed for: one plain line."""
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import EngineError
 from engine.faults import shown_path
-from engine.gguf_file import GGUFFile
-from engine.gguf_writer import NewTensor, text, u32, u64, write_gguf
+from engine.gguf.file import GGUFFile
+from engine.gguf.writer import NewTensor, text, u32, u64, write_gguf
 
 SUFFIX = ".generated.gpuidx"
 ARCHITECTURE = "generic.gpu_index"
@@ -33,7 +34,7 @@ OURS = "assay.placement."
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 
-class GpuIndexError(ValueError):
+class GpuIndexError(EngineError):
     """A file that is no index of neurons: one plain line."""
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from engine.aside import OutputError
 from engine.faults import shown_path
-from engine.gguf_file import GGUFError, GGUFFile
+from engine.gguf.file import GGUFError, GGUFFile
 from engine.placement import gpu_index
-from engine.placement.budget import PlacementError, Room, parts, room
+from engine.placement.budget import PlacementError, parts, room
 from engine.placement.gpu_index import GpuIndex, GpuIndexError, path_of
 from engine.placement.solver import GROUP, grouped, solve
 from engine.placement.statistics import Activations, identity
@@ -112,34 +112,8 @@ def place(
 
     Raises `PlacementError`, and `StatisticsError` where the statistics are of another model.
     """
-    sizes = parts(model, context, kv_format)
-    activations.check(model, sizes.ffn)
-    space = room(sizes, budget)
-    empty = _empty(sizes.ffn, sizes.neuron, budget, space)
-    if not space.neurons:
-        return empty
-    notes = list(space.notes)
-    tokens = activations.tokens
-    if not tokens:
-        tokens = max(1, *(int(counts.max()) for counts in activations.counts))
-        notes.append(f"of how many tokens the statistics are is not known: {tokens:,} are assumed")
-    layers = [
-        grouped(counts, neuron, speeds.saved / tokens)
-        for counts, neuron in zip(activations.counts, sizes.neuron, strict=True)
-    ]
-    solution = solve(layers, space.neurons, speeds.synchronisation)
-    if solution.gap:
-        notes.append(
-            f"the search was ended: it saves {1e3 * solution.worth:.4g} ms a token, the best answer"
-            f" at most {1e3 * solution.gap:.2g} ms more"
-        )
-    if not any(solution.groups):
-        notes.append("no neuron is on the GPU: no group fits, or none is worth a synchronisation")
-    gpu_idx = tuple(
-        _hottest(counts, GROUP * groups)
-        for counts, groups in zip(activations.counts, solution.groups, strict=True)
-    )
-    return replace(empty, gpu_idx=gpu_idx, notes=tuple(notes))
+    empty, _ = _empty(model, activations, budget, context, kv_format)
+    return _filled(empty, activations, speeds)
 
 
 def find(
@@ -161,14 +135,10 @@ def find(
     `place` does, and where there are no statistics to make a placement of.
     """
     path = path_of(model.path)
-    sizes = parts(model, context, kv_format)
-    if activations:
-        activations.check(model, sizes.ffn)
-    space = room(sizes, budget)
-    empty = _empty(sizes.ffn, sizes.neuron, budget, space)
+    empty, cache = _empty(model, activations, budget, context, kv_format)
     if disable:
         return Found(empty, path, "ignored")
-    made_of = _made_of(model, activations, budget, sizes.cache, speeds)
+    made_of = _made_of(model, activations, budget, cache, speeds)
     why = ""
     if path.exists() and not reset:
         try:
@@ -183,8 +153,7 @@ def find(
         raise PlacementError(
             f"{why or f'{shown_path(path)}: there is no index'}; to make one, name statistics"
         )
-    options = {"context": context, "kv_format": kv_format, "speeds": speeds}
-    new = place(model, activations, budget, **options)  # type: ignore[arg-type]
+    new = _filled(empty, activations, speeds)
     notes = (*((why,) if why else ()), *new.notes)
     try:
         gpu_index.write(path, GpuIndex(new.gpu_idx, new.needed, made_of))
@@ -193,10 +162,47 @@ def find(
     return Found(replace(new, notes=notes), path, "written")
 
 
-def _empty(ffn: tuple[int, ...], neuron: tuple[int, ...], budget: int, space: Room) -> Placement:
-    """No neuron on the GPU."""
-    gpu_idx = tuple(np.zeros(size, np.int32) for size in ffn)
-    return Placement(gpu_idx, space.dense, space.cache, budget, space.neurons, neuron, space.notes)
+def _empty(
+    model: GGUFFile, activations: Activations | None, budget: int, context: int, kv_format: str
+) -> tuple[Placement, dict[str, int]]:
+    """Make a placement without neurons; beside it are the bytes of the cache. Raises where the
+    statistics are of another model."""
+    sizes = parts(model, context, kv_format)
+    if activations:
+        activations.check(model, sizes.ffn)
+    space = room(sizes, budget)
+    gpu_idx = tuple(np.zeros(size, np.int32) for size in sizes.ffn)
+    found = Placement(
+        gpu_idx, space.dense, space.cache, budget, space.neurons, sizes.neuron, space.notes
+    )
+    return found, sizes.cache
+
+
+def _filled(empty: Placement, activations: Activations, speeds: Speeds) -> Placement:
+    """Fill a placement with the neurons that save most in what is left for them."""
+    if not empty.capacity:
+        return empty
+    notes, tokens = list(empty.notes), activations.tokens
+    if not tokens:
+        tokens = max(1, *(int(counts.max()) for counts in activations.counts))
+        notes.append(f"of how many tokens the statistics are is not known: {tokens:,} are assumed")
+    layers = [
+        grouped(counts, neuron, speeds.saved / tokens)
+        for counts, neuron in zip(activations.counts, empty.neuron, strict=True)
+    ]
+    solution = solve(layers, empty.capacity, speeds.synchronisation)
+    if solution.gap:
+        notes.append(
+            f"the search was ended: it saves {1e3 * solution.worth:.4g} ms a token, the best answer"
+            f" at most {1e3 * solution.gap:.2g} ms more"
+        )
+    if not any(solution.groups):
+        notes.append("no neuron is on the GPU: no group fits, or none is worth a synchronisation")
+    gpu_idx = tuple(
+        _hottest(counts, GROUP * groups)
+        for counts, groups in zip(activations.counts, solution.groups, strict=True)
+    )
+    return replace(empty, gpu_idx=gpu_idx, notes=tuple(notes))
 
 
 def _hottest(counts: Ints, many: int) -> Ints:

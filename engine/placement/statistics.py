@@ -22,8 +22,9 @@ import numpy as np
 
 from engine import torch_file
 from engine.aside import OutputError, check, written_aside
+from engine.errors import EngineError
 from engine.faults import shown_path, unreadable, unwritable
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 
 MAX_COUNT = 2**40  # so that a sum over any model's neurons stays exact in int64
 MAX_FFN = 2**24
@@ -36,7 +37,7 @@ ADVICE = "install torch, or write a .npz"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class StatisticsError(ValueError):
+class StatisticsError(EngineError):
     """Statistics that cannot be read, or are of another model: one plain line."""
 
 
@@ -148,7 +149,7 @@ def _read_folder(path: Path) -> Activations:
         where = f"{shown_path(path / name)}: "
         try:
             tensor = torch_file.load(path / name)
-            if not isinstance(tensor, torch_file.TorchTensor):
+            if not isinstance(tensor, torch_file.StoredTensor):
                 raise StatisticsError(f"{where}this is no tensor of counts")
             if math.prod(tensor.dims) > MAX_FFN:
                 raise StatisticsError(f"{where}it has more than {MAX_FFN} elements")

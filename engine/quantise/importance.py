@@ -4,7 +4,8 @@ A column of a weight meets one element of every activation that the layer sees; 
 mean of that element's square. Two file formats:
 
     GGUF      general.type "imatrix"; for each weight NAME tensors NAME.in_sum2 F32 [1, hidden], of
-              sums of squares, and NAME.counts F32 [1, 1], of how many tokens
+              sums of squares, and NAME.counts F32 [1, 1], of how many tokens; of
+              experts [experts, hidden] and [experts, 1]
     legacy    i32 entries; each i32 length, name, i32 calls, i32 hidden, f32 x hidden (mean times
               calls); then perhaps i32 chunks, i32 length, the text's name
 """
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import EngineError
 from engine.faults import shown_path, unreadable
-from engine.gguf_cursor import ValueType
-from engine.gguf_file import GGUFFile
-from engine.gguf_writer import NewTensor, i32, text, texts, u32, write_gguf
+from engine.gguf.cursor import ValueType
+from engine.gguf.file import GGUFFile
+from engine.gguf.writer import NewTensor, i32, text, texts, u32, write_gguf
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 LEAST = np.float32(2**-30)
@@ -29,22 +31,23 @@ LONGEST = 2**24  # columns of a legacy file's entry
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
-class ImportanceError(ValueError):
+class ImportanceError(EngineError):
     """A file that is no importance matrix, or not of this model: one plain line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """float32 [hidden] by weight, means of squares; the text it comes from, in chunks of tokens."""
+    """float32 [hidden] by weight, or [experts * hidden], means of squares; the text it comes from,
+    in chunks of tokens."""
 
     columns: Mapping[str, Floats]
     source: str
     texts: tuple[str, ...] = ()
     chunks: int = 0
 
-    def of(self, name: str, hidden: int) -> Floats | None:
-        """How much a weight's columns matter, from LEAST to 1; None if nothing was gathered for
-        it. Raises `ImportanceError`.
+    def of(self, name: str, hidden: int, experts: int = 1) -> Floats | None:
+        """How much a weight's columns matter, from LEAST to 1, float32 [experts, hidden]; None if
+        nothing was gathered for it. Raises `ImportanceError`.
 
         What met nothing in the text may meet something in another, so no column counts for
         nothing; and scaled by a power of two, no product of weights overflows in a fit.
@@ -52,14 +55,15 @@ class Importance:
         found = self.columns.get(name)
         if found is None:
             return None
-        if len(found) != hidden:
+        if len(found) != experts * hidden:
             raise ImportanceError(
-                f"{self.source}: {name} has {len(found)} columns there, and {hidden} in the model"
+                f"{self.source}: {name} has {len(found)} columns there, and {experts * hidden}"
+                " in the model"
             )
-        most = found.max(initial=0)
-        if most == 0:
-            return np.ones_like(found)
-        return np.asarray(np.maximum(np.ldexp(found, -np.frexp(most)[1]), LEAST))
+        found = found.reshape(experts, hidden)
+        most = found.max(axis=1, initial=0, keepdims=True)
+        scaled = np.maximum(np.ldexp(found, -np.frexp(most)[1]), LEAST)
+        return np.asarray(np.where(most == 0, np.float32(1), scaled))
 
     def provenance(self) -> dict[str, tuple[ValueType, Any]]:
         """Keys of a quantised model, as llama.cpp writes them."""

@@ -15,12 +15,15 @@ from reference.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a matrix stands: its layer of so many, and how many heads share one of K and V."""
+    """Where a matrix stands: its layer of so many, and how many heads share one of K and V; of how
+    many experts the model's networks are, and whether it has rows of all of them."""
 
     layer: int
     layers: int
     grouped: int
     weighed: bool  # by an importance matrix
+    experts: int = 0
+    of_experts: bool = False
 
 
 Rule = Callable[[Place], str | None]  # None: the mix's own format
@@ -61,20 +64,30 @@ def if_weighed(weighed: bool, rule: Rule) -> Rule:
 class Mix:
     """`base` for matrices in general, and rules by role: attn_v, attn_output, ffn_down."""
 
+    name: str
     base: str
-    file_type: LlamaFileType
     roles: Mapping[str, Rule] = field(default_factory=dict)
     output: str = "Q6_K"
     embedding: str | None = None
+
+    @property
+    def file_type(self) -> LlamaFileType:
+        """The number that llama.cpp has for the mix."""
+        other = {"F32": "ALL_F32", "MXFP4": "MOSTLY_MXFP4_MOE"}
+        return LlamaFileType[other.get(self.name, f"MOSTLY_{self.name}")]
 
     def choose(self, role: str, place: Place) -> str:
         """The format of a matrix of this role."""
         if role == "output":
             return self.output
+        if self.base == "MXFP4" and place.experts:
+            return "MXFP4" if place.of_experts else "Q8_0"
         if role == "token_embd":
             return self.embedding or self.base
         if role in ("fc1", "fc2") and FORMATS[self.base].block > 1:  # PowerInfer's predictors
             return "Q4_0" if self.base == "Q4_0" else "Q5_0"
+        if place.experts == 8 and role in OF_EIGHT and FORMATS[self.base].block > 1:
+            return OF_EIGHT[role](self)
         found = self.roles[role](place) if role in self.roles else None
         chosen = found or self.base
         # 80 layers whose heads share V, as in the model of 70B: it is small, and worth another bit
@@ -83,68 +96,50 @@ class Mix:
         return chosen
 
 
-FT = LlamaFileType
-IQ4 = {"attn_v": if_grouped("Q5_K"), "ffn_down": if_weighed(False, in_first(8, "Q5_K"))}
+FINER_OF_EIGHT = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS")
+# Mixtral of eight experts: beside those, attention's matrices are small.
+OF_EIGHT: Mapping[str, Callable[[Mix], str]] = {
+    "attn_k": lambda _: "Q8_0",
+    "attn_v": lambda _: "Q8_0",
+    "attn_output": lambda mix: "Q5_K" if mix.name in FINER_OF_EIGHT else mix.base,
+}
+SHARED = {"attn_v": if_grouped("Q5_K"), "ffn_down": if_weighed(False, in_first(8, "Q5_K"))}
+LARGER = {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")}
 MIXES = {
-    "F32": Mix("F32", FT.ALL_F32, output="F32"),
-    "F16": Mix("F16", FT.MOSTLY_F16, output="F16"),
-    "BF16": Mix("BF16", FT.MOSTLY_BF16, output="BF16"),
-    "Q8_0": Mix("Q8_0", FT.MOSTLY_Q8_0, output="Q8_0"),
-    "Q4_0": Mix("Q4_0", FT.MOSTLY_Q4_0, {"ffn_down": if_weighed(True, in_first(8, "Q4_1"))}),
-    "Q4_1": Mix("Q4_1", FT.MOSTLY_Q4_1),
-    "Q5_0": Mix("Q5_0", FT.MOSTLY_Q5_0, {"ffn_down": if_weighed(True, in_first(8, "Q5_1"))}),
-    "Q5_1": Mix("Q5_1", FT.MOSTLY_Q5_1),
-    "Q2_K_S": Mix(
-        "Q2_K",
-        FT.MOSTLY_Q2_K_S,
-        {"attn_v": if_grouped("Q4_K"), "ffn_down": in_first(8, "Q4_K")},
-    ),
-    "Q2_K": Mix(
-        "Q2_K",
-        FT.MOSTLY_Q2_K,
-        {
+    mix.name: mix
+    for mix in (
+        *(Mix(name, name, output=name) for name in ("F32", "F16", "BF16", "Q8_0")),
+        Mix("Q4_0", "Q4_0", {"ffn_down": if_weighed(True, in_first(8, "Q4_1"))}),
+        Mix("Q4_1", "Q4_1"),
+        Mix("Q5_0", "Q5_0", {"ffn_down": if_weighed(True, in_first(8, "Q5_1"))}),
+        Mix("Q5_1", "Q5_1"),
+        Mix("Q2_K_S", "Q2_K", {"attn_v": if_grouped("Q4_K"), "ffn_down": in_first(8, "Q4_K")}),
+        Mix("Q2_K", "Q2_K", {
             "attn_v": if_grouped("Q4_K", "Q3_K"),
             "attn_output": always("Q3_K"),
             "ffn_down": always("Q3_K"),
-        },
-    ),
-    "Q3_K_S": Mix("Q3_K", FT.MOSTLY_Q3_K_S),
-    "Q3_K_M": Mix(
-        "Q3_K",
-        FT.MOSTLY_Q3_K_M,
-        {
+        }),
+        Mix("Q3_K_S", "Q3_K"),
+        Mix("Q3_K_M", "Q3_K", {
             "attn_v": below(2, "Q5_K", "Q4_K"),
             "attn_output": always("Q4_K"),
             "ffn_down": in_first(16, "Q5_K", "Q4_K"),
-        },
-    ),
-    "Q3_K_L": Mix(
-        "Q3_K",
-        FT.MOSTLY_Q3_K_L,
-        {role: always("Q5_K") for role in ("attn_v", "attn_output", "ffn_down")},
-    ),
-    "Q4_K_S": Mix(
-        "Q4_K", FT.MOSTLY_Q4_K_S, {"attn_v": below(4, "Q5_K"), "ffn_down": in_first(8, "Q5_K")}
-    ),
-    "Q4_K_M": Mix(
-        "Q4_K",
-        FT.MOSTLY_Q4_K_M,
-        {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")},
-    ),
-    "Q5_K_S": Mix("Q5_K", FT.MOSTLY_Q5_K_S),
-    "Q5_K_M": Mix(
-        "Q5_K",
-        FT.MOSTLY_Q5_K_M,
-        {role: where_more_matters("Q6_K") for role in ("attn_v", "ffn_down")},
-    ),
-    "Q6_K": Mix("Q6_K", FT.MOSTLY_Q6_K),
-    "IQ4_NL": Mix("IQ4_NL", FT.MOSTLY_IQ4_NL, IQ4),
-    "IQ4_XS": Mix("IQ4_XS", FT.MOSTLY_IQ4_XS, IQ4),
-    "TQ1_0": Mix("TQ1_0", FT.MOSTLY_TQ1_0, embedding="Q4_K"),
-    "TQ2_0": Mix("TQ2_0", FT.MOSTLY_TQ2_0, embedding="Q4_K"),
-    # llama.cpp keeps MXFP4 to the experts of mixtures; a model that has none may want it too
-    "MXFP4": Mix("MXFP4", FT.MOSTLY_MXFP4_MOE, output="Q8_0"),
-}
+        }),
+        Mix("Q3_K_L", "Q3_K", dict.fromkeys(("attn_v", "attn_output", "ffn_down"), always("Q5_K"))),
+        Mix("Q4_K_S", "Q4_K", {"attn_v": below(4, "Q5_K"), "ffn_down": in_first(8, "Q5_K")}),
+        Mix("Q4_K_M", "Q4_K", LARGER),
+        Mix("Q5_K_S", "Q5_K"),
+        Mix("Q5_K_M", "Q5_K", LARGER),
+        Mix("Q6_K", "Q6_K"),
+        Mix("IQ4_NL", "IQ4_NL", SHARED),
+        Mix("IQ4_XS", "IQ4_XS", SHARED),
+        Mix("TQ1_0", "TQ1_0", embedding="Q4_K"),
+        Mix("TQ2_0", "TQ2_0", embedding="Q4_K"),
+        # llama.cpp keeps MXFP4 to the experts of mixtures, as `choose` does; a model without any
+        # may want it too
+        Mix("MXFP4", "MXFP4", output="Q8_0"),
+    )
+}  # fmt: skip
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 # What serves where rows are no multiple of a block of 256.

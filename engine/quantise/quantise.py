@@ -6,33 +6,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from gguf import GGML_QUANT_VERSION
 
+from engine.errors import EngineError
 from engine.faults import shown_path
-from engine.gguf_cursor import shown
-from engine.gguf_edit import keys_of
-from engine.gguf_file import Bytes, GGUFFile, TensorInfo
-from engine.gguf_writer import NewTensor, u32, write_gguf
+from engine.gguf.cursor import shown
+from engine.gguf.edit import keys_of, write_from
+from engine.gguf.file import Bytes, GGUFFile, TensorInfo
+from engine.gguf.tensor_reader import TensorReader
+from engine.gguf.writer import NewTensor, u32
 from engine.offload.bundle import UNDO_FIRST, is_bundled
 from engine.quantise.importance import Importance
 from engine.quantise.mixes import ALIASES, MIXES, Mix, Place, fitting
-from engine.quantise.values import Floats, misfit, run
-from engine.tensor_reader import TensorReader
+from engine.quantise.values import Floats, Formats, decoding, encoding, misfit
+from engine.recurrent import is_small
 from engine.watch import Watch
-from kernels.certificates import Store
 from kernels.certify import Certified
-from kernels.choose import Chooser, Need
-from kernels.cpu.cores import physical_cores
-from kernels.cpu.team import Team
-from kernels.kernel import Kernel
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import Team
 from reference.formats import FORMATS
 
 PIECE = 2**22  # elements at a time
 FLOATS = ("F32", "F16", "BF16")
+VALUES = (".attn_v.weight", ".attn_qkv.weight", ".attn_kv_b.weight")  # whole, or rows of them
 
 
-class QuantiseError(ValueError):
+class QuantiseError(EngineError):
     """A model that cannot be quantised so; the message is one plain line."""
 
 
@@ -64,11 +63,23 @@ class Recipe:
             raise QuantiseError(f"there is no type {self.type!r}: want {', '.join(MIXES)}")
         return mix
 
+    @property
+    def rules(self) -> list[tuple[re.Pattern[str], str]]:
+        """The overrides. Raises `QuantiseError` if a format or a pattern is none."""
+        formats = (self.output, self.embedding, *(name for _, name in self.overrides))
+        for name in filter(None, formats):
+            _check_format(name)
+        try:
+            return [(re.compile(pattern), name) for pattern, name in self.overrides]
+        except re.error as error:
+            raise QuantiseError(f"{error.pattern!r} is no regular expression: {error}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A tensor and the format it gets, if another one; `note` says why it is not the one asked
-    for, `importance` float32 [hidden] how much its columns matter, where that decides anything."""
+    for, `importance` float32 [experts or 1, hidden] how much its columns matter, where that decides
+    anything."""
 
     tensor: TensorInfo
     format: str
@@ -80,13 +91,9 @@ class Choice:
         return self.format == self.tensor.type_name
 
     @property
-    def source(self) -> Need:
-        return Need("dequantise", self.tensor.type_name)
-
-    @property
-    def target(self) -> Need:
-        op = "quantise" if self.importance is None else "quantise_weighted"
-        return Need(op, self.format)
+    def weights(self) -> int:
+        """The number of elements."""
+        return math.prod(self.tensor.dims)
 
     @property
     def becomes(self) -> NewTensor:
@@ -95,15 +102,9 @@ class Choice:
 
 def choices(file: GGUFFile, recipe: Recipe) -> list[Choice]:
     """What becomes of every tensor, in the file's order. Raises `QuantiseError`."""
-    mix = recipe.mix
+    mix, overrides = recipe.mix, recipe.rules
     if is_bundled(file):
         raise QuantiseError(f"{shown_path(file.path)}: {UNDO_FIRST}")
-    for name in filter(None, (recipe.output, recipe.embedding, *(f for _, f in recipe.overrides))):
-        _check_format(name)
-    try:
-        overrides = [(re.compile(pattern), name) for pattern, name in recipe.overrides]
-    except re.error as error:
-        raise QuantiseError(f"{error.pattern!r} is no regular expression: {error}") from None
     matrices = [name for name, tensor in file.tensors.items() if _is_matrix(tensor)]
     for pattern, _ in overrides:
         if not any(map(pattern.search, matrices)):
@@ -147,29 +148,39 @@ def _choice(
     role = _role(file, tensor.name)
     if wanted is None:
         named = _named(recipe, tensor.name, role)
-        place = _place(file, tensor.name, recipe)
+        place = _place(file, tensor, recipe)
         wanted = named or (mix.base if recipe.pure else mix.choose(role, place))
     hidden = tensor.dims[-1]
     chosen = fitting(wanted, hidden)
     note = f"{chosen}, since rows of {hidden} take no {wanted}" if chosen != wanted else ""
     if recipe.importance is None or FORMATS[chosen].encode_weighted is None:
         return Choice(tensor, chosen, note)
-    importance = recipe.importance.of(tensor.name, hidden)
+    importance = recipe.importance.of(tensor.name, hidden, _experts(tensor))
     if importance is None:
         note = ", ".join(filter(None, (note, "not in the importance matrix")))
     return Choice(tensor, chosen, note, importance)
 
 
 def _is_matrix(tensor: TensorInfo) -> bool:
-    """Whether a tensor is quantised at all: norms, biases, routers and positions that were learned
-    stay as they are."""
+    """Whether a tensor is quantised at all: norms, biases, routers, positions that were learned,
+    a single row and a recurrent block's convolution stay as they are."""
     kept = tensor.name.endswith(("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight"))
-    return tensor.name.endswith("weight") and len(tensor.dims) >= 2 and not kept
+    small = kept or is_small(tensor.name)
+    return tensor.name.endswith("weight") and math.prod(tensor.dims[:-1]) > 1 and not small
+
+
+def _experts(tensor: TensorInfo) -> int:
+    """How many experts' rows a tensor has, one after another; 1: it is no mixture's."""
+    return tensor.dims[0] if len(tensor.dims) == 3 else 1
 
 
 def _role(file: GGUFFile, name: str) -> str:
-    """`output`, also of an embedding that is both, `token_embd`, or as in blk.0.ROLE.weight."""
+    """`output`, also of an embedding that is both, `token_embd`, or as in blk.0.ROLE.weight, where
+    what experts have counts as what a network has that is alone, and values have rows of others."""
+    if name.endswith(VALUES):
+        return "attn_v"
     role = name.removesuffix(".weight").rpartition(".")[2]
+    role = re.sub(r"^(ffn_(gate|up|down)).*", r"\1", role)
     return "output" if role == "token_embd" and "output.weight" not in file.tensors else role
 
 
@@ -181,20 +192,27 @@ def _named(recipe: Recipe, name: str, role: str) -> str | None:
     return recipe.output if role == "output" else None
 
 
-def _place(file: GGUFFile, name: str, recipe: Recipe) -> Place:
-    block = re.match(r"blk\.(\d+)\.", name)
+def _place(file: GGUFFile, tensor: TensorInfo, recipe: Recipe) -> Place:
+    """As llama.cpp counts: values by the blocks that attend, and heads by the first block."""
+    name = tensor.name
+    block, kin = re.match(r"blk\.(\d+)\.", name), [name]
+    if name.endswith(VALUES):
+        kin = [other for other in file.tensors if other.endswith(VALUES)]
     prefix = file.metadata.get("general.architecture", "")
 
     def count(key: str, default: int) -> int:
         value = file.metadata.get(f"{prefix}.{key}", default)
+        value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, int) and value > 0 else default
 
     heads = count("attention.head_count", 1)
     return Place(
-        layer=int(block[1]) if block else 0,
-        layers=count("block_count", 1),
+        layer=kin.index(name) if len(kin) > 1 else int(block[1]) if block else 0,
+        layers=len(kin) if len(kin) > 1 else count("block_count", 1),
         grouped=heads // count("attention.head_count_kv", heads),
         weighed=recipe.importance is not None,
+        experts=count("expert_count", 0),
+        of_experts=_experts(tensor) > 1,
     )
 
 
@@ -209,7 +227,7 @@ def quantise(
 ) -> list[Choice]:
     """Write `out`; what became of each tensor.
 
-    `watch` gets bytes of the source done and their total. Raises `QuantiseError`, `OutputError` or
+    `watch` gets bytes written and their total. Raises `QuantiseError`, `OutputError` or
     `GGUFError`, and leaves nothing of `out` then.
     """
     plan = choices(file, recipe)
@@ -219,61 +237,35 @@ def quantise(
     }
     if recipe.importance:
         keys |= recipe.importance.provenance()
-    total = sum(choice.tensor.n_bytes for choice in plan)
+    changed = [choice for choice in plan if not choice.copied]
+    needs = [decoding(choice.tensor.type_name) for choice in changed]
+    needs += [encoding(choice.format, choice.importance is not None) for choice in changed]
 
-    def pieces(team: Team, kernels: dict[Need, Kernel]) -> Iterator[Bytes]:
-        done = 0
-        with TensorReader(file) as reader:
-            for choice in plan:
-                convert = _Converter(choice, kernels, team)
-                for piece in reader.rows(choice.tensor, convert.bytes_at_once):
-                    yield piece.reshape(-1) if choice.copied else convert(piece)
-                    done += piece.nbytes
-                    if watch:
-                        watch(done, total)
-            reader.check()
+    def pieces(reader: TensorReader) -> Iterator[Bytes]:
+        for choice in plan:
+            tensor, first = choice.tensor, 0
+            for rows in reader.rows(tensor, PIECE * tensor.n_bytes // max(1, choice.weights)):
+                if choice.copied:
+                    yield rows
+                    continue
+                x = formats.decoded(rows, tensor.type_name, tensor.dims[-1])
+                if fault := misfit(x, choice.format, first):
+                    raise QuantiseError(f"tensor {shown(tensor.name)}: {fault}")
+                yield from _encoded(formats, choice, x, first)
+                first += len(rows)
 
-    kernels = Chooser(Store()).choose(_needs(plan), certified)
     with Team(threads or physical_cores()) as team:
-        write_gguf(
-            out,
-            keys,
-            [choice.becomes for choice in plan],
-            pieces(team, kernels),
-            magic=file.magic,
-            version=file.version,
-            reads=file.path,
-        )
+        formats = Formats(team, needs, certified)
+        write_from(file, out, keys, [choice.becomes for choice in plan], pieces, watch)
     return plan
 
 
-def _needs(plan: Sequence[Choice]) -> list[Need]:
-    changed = [choice for choice in plan if not choice.copied]
-    sources = [choice.source for choice in changed]
-    return list(dict.fromkeys(sources + [choice.target for choice in changed]))
-
-
-class _Converter:
-    """Rows of one tensor into its new format, by all threads of a team."""
-
-    def __init__(self, choice: Choice, kernels: dict[Need, Kernel], team: Team) -> None:
-        self.choice, self.team, self.row = choice, team, 0
-        elements = max(1, math.prod(choice.tensor.dims))
-        self.bytes_at_once = PIECE * choice.tensor.n_bytes // elements
-        if not choice.copied:
-            self.decode, self.encode = kernels[choice.source], kernels[choice.target]
-
-    def __call__(self, rows: Bytes) -> Bytes:
-        """uint8 [rows, row_bytes] -> uint8, flat."""
-        hidden = self.choice.tensor.dims[-1]
-        x = np.empty((len(rows), hidden), np.float32)
-        run(self.team, self.decode, {"data": rows, "out": x})
-        if fault := misfit(x, self.choice.format, self.row):
-            raise QuantiseError(f"tensor {shown(self.choice.tensor.name)}: {fault}")
-        target = FORMATS[self.choice.format]
-        out = np.empty((len(rows), target.row_bytes(hidden)), np.uint8)
-        importance = self.choice.importance
-        matters = {} if importance is None else {"importance": importance}
-        run(self.team, self.encode, {"x": x, "out": out, **matters})
-        self.row += len(rows)
-        return out.reshape(-1)
+def _encoded(formats: Formats, choice: Choice, x: Floats, first: int) -> Iterator[Bytes]:
+    """Rows from `first` on, each expert's with its own importance."""
+    if choice.importance is None:
+        yield formats.encoded(x, choice.format)
+        return
+    each = choice.weights // choice.importance.size
+    for expert in range(first // each, -(-(first + len(x)) // each)):
+        own = x[max(0, expert * each - first) : (expert + 1) * each - first]
+        yield formats.encoded(own, choice.format, choice.importance[expert])

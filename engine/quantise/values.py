@@ -1,12 +1,17 @@
 """Values on their way into a weight format, and the kernels that take them there."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from kernels.cpu.share import pack_words
-from kernels.cpu.team import Program, Team
-from kernels.kernel import Kernel
+from kernels.certificates import Store
+from kernels.certify import Certified
+from kernels.choose import Chooser, Need
+from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.team import Program, Team
+from reference.formats import FORMATS
+from reference.formats.format import Bytes
 
 LARGEST = 65504.0  # of float16, which most formats keep their scales in
 LARGEST_F32 = float(np.finfo(np.float32).max)
@@ -28,7 +33,42 @@ def misfit(x: Floats, format: str, first_row: int = 0) -> str:
     return f"element {column} of row {first_row + row} is {value:g}, which {format} cannot hold"
 
 
-def run(team: Team, kernel: Kernel, arrays: dict[str, Any]) -> None:
-    """The kernel over these arrays, by all threads of the team."""
-    block = pack_words(kernel.share.signature, arrays)
-    team.run(Program([(kernel.share, block)], arrays))
+def decoding(format: str) -> Need:
+    """The kernel that reads a format."""
+    return Need("dequantise", format)
+
+
+def encoding(format: str, weighted: bool = False) -> Need:
+    """The kernel that writes a format; `weighted`: where columns differ in how much they matter."""
+    return Need("quantise_weighted" if weighted else "quantise", format)
+
+
+class Formats:
+    """Rows out of and into weight formats, by certified kernels on all threads of a team."""
+
+    def __init__(
+        self, team: Team, needs: Iterable[Need], certified: Certified | None = None
+    ) -> None:
+        self._team = team
+        wanted = [need for need in dict.fromkeys(needs) if need != encoding("F32")]  # only moved
+        self._kernels = Chooser(Store()).choose(wanted, certified)
+
+    def decoded(self, rows: Bytes, format: str, elements: int) -> Floats:
+        """uint8 [rows, row_bytes] -> float32 [rows, elements]."""
+        out = np.empty((len(rows), elements), np.float32)
+        self._run(decoding(format), {"data": rows, "out": out})
+        return out
+
+    def encoded(self, rows: Floats, format: str, importance: Floats | None = None) -> Bytes:
+        """float32 [rows, elements] -> uint8, flat; `importance` float32 [elements]."""
+        x = np.ascontiguousarray(rows)
+        if format == "F32":
+            return x.view(np.uint8).reshape(-1)
+        out = np.empty((len(x), FORMATS[format].row_bytes(x.shape[1])), np.uint8)
+        weights = {} if importance is None else {"importance": importance}
+        self._run(encoding(format, bool(weights)), {"x": x, "out": out, **weights})
+        return out.reshape(-1)
+
+    def _run(self, need: Need, arrays: dict[str, Any]) -> None:
+        share = self._kernels[need].share
+        self._team.run(Program([(share, pack_words(share.signature, arrays))], arrays))

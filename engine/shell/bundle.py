@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 if TYPE_CHECKING:
     from engine.offload.bundle import Bundle
@@ -19,9 +20,7 @@ def bundle(
         str, typer.Argument(metavar="IN", help="A sparse GGUF file, or e.g. story-relu.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Give back the tensors of a file with bundles.")
-    ] = False,
+    undo: bool = option(False, "Give back the tensors of a file with bundles."),
     as_json: o.Json = False,
 ) -> None:
     """Put the rows of each neuron of a sparse model side by side, to be read from disk at once.
@@ -31,7 +30,7 @@ def bundle(
     --undo gives back the tensors, bit for bit. IN is only read; OUT is there when it is complete.
     """
     from engine.embedded import resolve
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
     from engine.offload.bundle import bundles
     from engine.offload.bundling import bundle, unbundle
     from engine.shell.show import bytes_bar
@@ -56,9 +55,7 @@ def bundle(
 
 def _show(found: "list[Bundle]") -> None:
     """A line for each kind of bundle, and what the rows' ends cost."""
-    from rich.table import Column, Table
-
-    from engine.shell.show import stdout
+    from engine.shell.show import figures, print_table
 
     kinds = Counter(
         (
@@ -69,8 +66,7 @@ def _show(found: "list[Bundle]") -> None:
         )
         for bundle in found
     )
-    names = ("blocks", "neurons", "bytes of a neuron", "stride")
-    table = Table("bundle", *(Column(name, justify="right") for name in names))
-    for (formats, *sizes), count in kinds.items():
-        table.add_row(formats, str(count), *(f"{size:,}" for size in sizes))
-    stdout().print(table)
+    print_table(
+        ("bundle", *figures("blocks", "neurons", "bytes of a neuron", "stride")),
+        ((formats, count, *sizes) for (formats, *sizes), count in kinds.items()),
+    )

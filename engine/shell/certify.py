@@ -5,11 +5,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 if TYPE_CHECKING:
     from kernels.certificates import Certificate
@@ -17,25 +18,30 @@ if TYPE_CHECKING:
 
 
 def certify(
-    op: Annotated[str | None, typer.Option(help="Kernels of this op only.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Let Hypothesis try to break them.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Try certified kernels anew.")] = False,
+    op: str | None = option(None, "Kernels of this op only."),
+    deep: bool = option(False, "Let Hypothesis try to break them."),
+    again: bool = option(False, "Try certified kernels anew."),
     as_json: o.Json = False,
 ) -> None:
-    """Try kernels against their references and their ops' laws, and keep the certificates."""
+    """Try kernels against their references and their ops' laws, and keep the certificates.
+
+    Those of installed packages are tried, too.
+    """
     from dataclasses import asdict
 
-    from rich.table import Table
-
-    from engine.shell.show import progress_bar, stdout
+    from engine.shell.show import note, print_table, progress_bar
     from kernels.certificates import Store, holding, reached
     from kernels.certify import certify as try_all
-    from kernels.table import EVERY
+    from kernels.table import EVERY, complaints, of_packages
     from kernels.trial import Request
 
-    chosen = [k for k in EVERY if op in (None, k.op) and not k.missing()]
+    every = (*EVERY, *of_packages())
+    chosen = [k for k in every if op in (None, k.op) and not k.missing()]
+    for complaint in complaints():
+        note(complaint)
     if not chosen:
-        raise ValueError(f"there is no op {op!r} with a kernel for this machine")
+        wrong = ValueError if any(k.op == op for k in every) else typer.BadParameter
+        raise wrong(f"there is no op {op!r} with a kernel for this machine")
     if deep:
         raise typer.Exit(_deep(op))
     store = Store()
@@ -56,15 +62,15 @@ def certify(
     if as_json:
         print(json.dumps([asdict(c) for c in found]))
     else:
-        columns = "kernel", "level", "cases", "error / bound", "NMSE", "seconds"
-        table = Table(*columns, "tried up to", "outcome")
-        for c in found:
-            outcome = "certified" if c.passed else c.failure
-            table.add_row(
-                c.kernel, c.level, str(c.cases), f"{c.worst:.3f}", f"{c.nmse:.1e}",
-                f"{c.seconds:.2f}", domain(c), outcome,
-            )  # fmt: skip
-        stdout().print(table)
+        columns = "kernel", "level", "cases", "error / bound", "NMSE", "seconds", "tried up to"
+        print_table(
+            (*columns, "outcome"),
+            (
+                (c.kernel, c.level, c.cases, f"{c.worst:.3f}", f"{c.nmse:.1e}", f"{c.seconds:.2f}",
+                 domain(c), "certified" if c.passed else c.failure)
+                for c in found
+            ),
+        )  # fmt: skip
     if any(not c.passed for c in found):
         raise typer.Exit(1)
 

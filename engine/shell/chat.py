@@ -1,90 +1,174 @@
-"""assay chat: talk to a model by its own chat template."""
+"""assay chat: talk to a model by its own chat template, or another."""
 
+import json
 import sys
-from typing import Annotated
-
-import typer
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.shell import options as o
+from engine.shell.groups import option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.completion import Piece
+    from engine.shell.reading import Reader
+    from engine.shell.slash import Chat
+
+ANSWER = o.Sampling(max_tokens=512)
+MESSAGES = ".messages.json"  # beside a session, what was said
 
 
 def chat(
     model: o.ModelName,
-    system: Annotated[str | None, typer.Option(help="What the system message says.")] = None,
-    predict: o.Predict = 512,
-    threads: o.Threads = 0,
-    context: o.Context = 0,
-    temp: o.Temperature = 0.8,
-    top_k: o.TopK = 40,
-    top_p: o.TopP = 0.95,
-    min_p: o.MinP = 0.05,
-    seed: o.Seed = None,
-    kv: o.KvFormat = "F16",
-    numerics: o.Numerics = "exact",
-    tune: o.Tune = True,
-    pinned: o.Pinned = False,
-    device: o.Device = "cpu",
-    gpu_layers: o.GpuLayers = -1,
-    keep_packed: o.KeepPacked = False,
-    variant: o.Variant = None,
-    strict: o.Strict = False,
-    sparse: o.Sparse = "auto",
-    sparse_threshold: o.SparseThreshold = None,
-    union: o.Union = False,
-    ram_budget: o.RamBudget = "",
+    *,
+    system: str | None = option(None, "What the system message says.", also="-sys --system-prompt"),
+    template: str = o.TEMPLATE,
+    text: o.Text,
+    as_json: o.Json = False,
+    sampling: o.Sampling = ANSWER,
+    loading: o.Loading,
+    drafting: o.Drafting,
 ) -> None:
-    """Talk to a model; an empty line or Ctrl-D ends, Ctrl-C stops an answer."""
-    from engine.checks import PromptError
-    from engine.sampling_params import SamplingParams
-    from engine.shell.show import loaded, print_timings
+    """Talk to a model. Ctrl-C stops an answer, Ctrl-D leaves, /help tells the rest.
 
-    params = SamplingParams(
-        max_tokens=None if predict < 0 else predict,
-        temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-    )  # fmt: skip
-    history = [{"role": "system", "content": system}] if system else []
+    Where standard input is no terminal each line of it is a message, and each answer a line or
+    more; with --json it is one line of JSON.
+    """
+    from engine.aside import check
+    from engine.cache.session import restore, save
+    from engine.shell.conversation import Conversation
+    from engine.shell.prompts import prompt_text, unescaped_sampling
+    from engine.shell.show import loaded, print_timings, silence
+    from engine.shell.slash import Chat
+
+    if text.quiet:
+        silence()
+    if text.escape:
+        sampling = unescaped_sampling(sampling)
+    loading.options()  # wrong usage is said before all else
+    params, speculation = sampling.params(), drafting.settings()
+    source = _template(model, template)
+    first = None
+    if text.prompt is not None or text.file is not None:
+        first = prompt_text(text.prompt, text.file, text.escape)
+    if text.session is not None:
+        check(text.session)
     with loaded(
         model,
+        loading,
+        draft=drafting.draft or None,
+        speculation=speculation,
         sampling=params,
-        tune=tune,
-        threads=threads,
-        context=context,
-        kv_format=kv,
-        numerics=numerics,
-        pinned=pinned,
-        device=device,
-        gpu_layers=gpu_layers,
-        keep_packed=keep_packed,
-        variant=variant,
-        strict=strict,
-        background=not ram_budget,
-        sparse=sparse,
-        threshold=sparse_threshold,
-        union=union,
-        ram_budget=ram_budget,
+        background=not (loading.ram_budget or speculation),
     ) as engine:
-        while (line := _ask()) is not None:
-            history.append({"role": "user", "content": line})
-            answer: list[str] = []
-            try:
-                for piece in engine.chat(history, params):
-                    answer.append(piece.text)
-                    print(piece.text, end="", flush=True)
-            except KeyboardInterrupt:
-                print(" [stopped]", end="", flush=True)
-            except PromptError as error:
-                history.pop()
-                print(f"({error}; your last message is forgotten)", file=sys.stderr)
-                continue
-            print()
-            history.append({"role": "assistant", "content": "".join(answer)})
-        print_timings(engine)
+        conversation = Conversation(engine, sampling, text, source)
+        if text.session is not None and text.session.exists():
+            conversation.load(_beside(text.session))
+            restore(engine, text.session)
+        if system:
+            conversation.system = system
+        talk = Chat(conversation, _reader(as_json), _tell(text.quiet or as_json))
+        if first:
+            _answered(talk, first, as_json)
+        while (line := talk.reader.ask()) is not None:
+            _line(talk, line, as_json)
+        if not (as_json or text.quiet):
+            print_timings(engine)
+        if text.session is not None:
+            save(engine, text.session)
+            conversation.save(_beside(text.session))
 
 
-def _ask() -> str | None:
-    """The user's next line; None when there is none."""
+def _template(model: str, given: str) -> str | None:
+    """The source of the template that was asked for, None for the model's own; ChatError, before
+    weights are loaded, if there is none, or none that can be read."""
+    from engine.chat import ChatTemplate, template_of
+    from engine.chat_templates import TEMPLATES, named
+    from engine.embedded import resolve
+    from engine.gguf.file import GGUFFile
+
+    if given:
+        ChatTemplate(source := named(given), "", "")
+        return source
+    with GGUFFile(resolve(model)) as file:
+        try:
+            ChatTemplate(template_of(file.metadata), "", "")
+        except ValueError as error:
+            names = ", ".join(TEMPLATES)
+            raise type(error)(f"{model}: {error}; give --template FILE or one of {names}") from None
+    return None
+
+
+def _reader(plain: bool) -> "Reader":
+    """A terminal that one edits on if there is one, unless programs read the answers."""
+    from engine.shell.reading import Lines, Terminal
+    from engine.shell.slash import COMMANDS, settable
+
+    if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Lines()
+    return Terminal(COMMANDS, settable())
+
+
+def _tell(aside: bool) -> "Callable[[str], None]":
+    """How a chat tells what is no answer: aside where only answers are wanted."""
+    return lambda line: print(line, file=sys.stderr if aside else sys.stdout, flush=True)
+
+
+def _beside(session: Path) -> Path:
+    return session.with_name(session.name + MESSAGES)
+
+
+def _line(talk: "Chat", line: str, as_json: bool) -> None:
+    from engine.shell.slash import obey
+
+    if not line.strip():
+        return
+    if not line.startswith("/"):
+        _answered(talk, line, as_json)
+        return
     try:
-        line = input("> " if sys.stdin.isatty() else "")
-    except EOFError:
-        return None
-    return line if line.strip() else None
+        obey(talk, line)
+    except ValueError as error:
+        print(f"({error})", file=sys.stderr)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what the command line would complain of
+            raise
+        print(f"({error})", file=sys.stderr)
+    if talk.wants_answer:
+        talk.wants_answer = False
+        _answered(talk, None, as_json)
+
+
+def _answered(talk: "Chat", question: str | None, as_json: bool) -> None:
+    """The next answer, to the last question if none is given."""
+    from engine.errors import EngineError
+    from engine.shell.run import coloured, told
+
+    conversation = talk.conversation
+    if question is not None:
+        conversation.ask(question)
+    asked = conversation.messages[-1]["content"]
+    found: list[Piece] = []
+    stopped = False
+    try:
+        with closing(conversation.answer()) as pieces:
+            for piece in pieces:
+                found.append(piece)
+                if not as_json:
+                    sys.stdout.write(coloured(piece) if conversation.text.colour else piece.text)
+                    sys.stdout.flush()
+    except KeyboardInterrupt:
+        stopped = True
+    except EngineError as error:
+        print(f"({error}; your last message is forgotten)", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"message": asked, "error": str(error)}), flush=True)
+        return
+    if as_json:
+        line = told(conversation.engine, found, conversation.sampling.logprobs)
+        line |= {"finish_reason": "cancelled"} if stopped else {}
+        print(json.dumps({"message": asked, **line}), flush=True)
+    else:
+        print(" [stopped]" if stopped else "", flush=True)

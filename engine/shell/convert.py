@@ -7,19 +7,18 @@ from typing import Annotated
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 
 def _print_supported(wanted: bool) -> None:
     if wanted:
-        from rich.table import Table
-
         from engine.convert import FAMILIES
-        from engine.shell.show import stdout
+        from engine.shell.show import print_table
 
-        table = Table("architecture in config.json", "models", "in GGUF")
-        for family in FAMILIES:
-            table.add_row(", ".join(family.architectures), family.about, family.gguf)
-        stdout().print(table)
+        print_table(
+            ("architecture in config.json", "models", "in GGUF"),
+            ((", ".join(family.architectures), family.about, family.gguf) for family in FAMILIES),
+        )
         raise typer.Exit
 
 
@@ -28,16 +27,11 @@ def convert(
         Path, typer.Argument(metavar="HF_DIR", help="config.json, *.safetensors, tokenizer files.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
-    outtype: Annotated[
-        str, typer.Option(help="Format of the matrices: f32, f16, bf16 or q8_0.")
-    ] = "f16",
-    predictors: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Predictors, model_{i}.pt: a sparse model, as PowerInfer's."
-        ),
-    ] = None,
-    name: Annotated[str, typer.Option(help="The model's name; the folder's if absent.")] = "",
+    outtype: str = option("f16", "Format of the matrices: f32, f16, bf16 or q8_0."),
+    predictors: Path | None = option(
+        None, "Predictors, model_{i}.pt: a sparse model, as PowerInfer's.", metavar="DIR"
+    ),
+    name: str = option("", "The model's name; the folder's if absent."),
     supported: Annotated[
         bool,
         typer.Option(
@@ -53,7 +47,7 @@ def convert(
     """Write a Hugging Face model as a GGUF file, for this engine and llama.cpp alike."""
     from engine.convert import OUTTYPES
     from engine.convert import convert as write
-    from engine.shell.show import loading, stderr, stdout
+    from engine.shell.show import loading, note, stdout
 
     if outtype.upper() not in OUTTYPES:
         raise typer.BadParameter(
@@ -66,19 +60,11 @@ def convert(
             watch=watcher.packed, certified=watcher.certified,
         )  # fmt: skip
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "file": str(out),
-                    "tensors": len(done.tensors),
-                    "bytes": done.n_bytes,
-                    "notes": done.notes,
-                }
-            )
-        )
+        written = {"file": str(out), "tensors": len(done.tensors), "bytes": done.n_bytes}
+        print(json.dumps(written | {"notes": done.notes}))
         return
-    for note in done.notes:
-        stderr.print(f"note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    for line in done.notes:
+        note(line)
     stdout().print(
         f"{out}: {len(done.tensors)} tensors, {done.n_bytes / 1e6:,.1f} MB",
         highlight=False, markup=False, soft_wrap=True,

@@ -1,26 +1,23 @@
 """assay imatrix: how much each column of a model's weights matters, from a text."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from engine.shell import options as o
+from engine.shell.groups import Only, option
 
 
 def imatrix(
     model: o.ModelName,
     file: o.TextFile,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where the matrix goes.")] = Path(
-        "imatrix.gguf"
-    ),
+    *,
+    out: Path = option(Path("imatrix.gguf"), "Where the matrix goes.", "-o"),
     context: o.Chunk = 0,
     chunks: o.Chunks = None,
-    threads: o.Threads = 0,
-    batch: o.Batch = 512,
-    kv: o.KvFormat = "F16",
-    variant: o.Variant = None,
-    strict: o.Strict = False,
+    as_json: o.Json = False,
+    loading: Annotated[o.Loading, Only("threads", "batch", "kv_format", "variant", "strict")],
 ) -> None:
     """Make an importance matrix for `assay quantize --imatrix`, in llama.cpp's file format.
 
@@ -29,6 +26,7 @@ def imatrix(
     """
     from engine.aside import check
     from engine.embedded import resolve
+    from engine.passes.observe import observe, sums_by_weight
     from engine.quantise.importance import write
     from engine.shell.perplexity import read_text
     from engine.shell.show import loaded, progress_bar
@@ -36,19 +34,21 @@ def imatrix(
     text, _ = read_text(model, file, context, chunks, None)
     check(out, None if str(file) == "-" else file)
     check(out, resolve(model))
+    loading = replace(loading, context=text.context)
     with (
-        loaded(
-            model, threads=threads, context=text.context, batch=batch, sequences=1, outputs=1,
-            kv_format=kv, variant=variant, strict=strict, observe=True,
-        ) as engine,
+        loaded(model, loading, sequences=1, outputs=1, passes=(observe,)) as engine,
         progress_bar() as bar,
-    ):  # fmt: skip
+    ):
         task = bar.add_task("chunks", total=len(text.chunks))
         for passage in text.passages():
             engine.reset()
             engine.model.evaluate(passage.tokens, 0)
             bar.update(task, advance=1)
-        sums = engine.model.observed.by_weight()
+        sums = sums_by_weight(engine.model)
     tokens = text.chunks.size
     write(out, sums, tokens, (file.name,), len(text.chunks), text.context)
+    if as_json:
+        found = {"file": str(out), "matrices": len(sums), "tokens": int(tokens)}
+        print(json.dumps(found | {"chunks": len(text.chunks), "context": text.context}))
+        return
     print(f"{out}: {len(sums)} matrices, from {tokens:,} tokens in {len(text.chunks):,} chunks")

@@ -5,14 +5,15 @@ import math
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 if TYPE_CHECKING:
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
     from engine.offload.bundle import Bundle
 
 WIDTH = 72  # characters of a value in the table
@@ -20,20 +21,13 @@ WIDTH = 72  # characters of a value in the table
 
 def inspect(
     model: o.ModelName,
-    key: Annotated[str | None, typer.Option(help="Print this key's value, nothing else.")] = None,
-    tensors: Annotated[bool, typer.Option(help="List the tensors too.")] = True,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a key; KEY:TYPE=VALUE adds one. May repeat."
-        ),
-    ] = None,
-    removed: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="KEY", help="Drop a key. May repeat.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Where the changed copy goes.")
-    ] = None,
+    key: str | None = option(None, "Print this key's value, nothing else."),
+    tensors: bool = option(True, "List the tensors too."),
+    settings: list[str] | None = option(
+        None, "Change a key; KEY:TYPE=VALUE adds one. May repeat.", "--set", metavar="KEY=VALUE"
+    ),
+    removed: list[str] | None = option(None, "Drop a key. May repeat.", "--remove", metavar="KEY"),
+    out: Path | None = option(None, "Where the changed copy goes.", "-o"),
     as_json: o.Json = False,
 ) -> None:
     """Print a file's metadata and tensors, or write a copy with other metadata.
@@ -45,8 +39,8 @@ def inspect(
         assay inspect draft.gguf --set tokenizer.ggml.eos_token_id=2 -o draft-2.gguf
     """
     from engine.embedded import resolve
-    from engine.gguf_edit import edited, keys_of, rewrite
-    from engine.gguf_file import GGUFError, GGUFFile
+    from engine.gguf.edit import edited, keys_of, rewrite
+    from engine.gguf.file import GGUFError, GGUFFile
     from engine.shell.show import bytes_bar
 
     if (out is None) != (not settings and not removed):
@@ -91,13 +85,12 @@ def _described(file: "GGUFFile", tensors: bool) -> dict[str, Any]:
 def _bundles(file: "GGUFFile") -> "dict[str, Bundle]":
     """By tensor; of a file that contradicts itself none, with a note."""
     from engine.offload.bundle import BundleError, bundles
-    from engine.shell.show import stderr
+    from engine.shell.show import note
 
     try:
         return {bundle.name: bundle for bundle in bundles(file).values()}
     except BundleError as error:
-        note = f"note: {error}"
-        stderr.print(note, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        note(str(error))
         return {}
 
 
@@ -107,30 +100,28 @@ def _type_name(file: "GGUFFile", key: str) -> str:
 
 
 def _show(file: "GGUFFile", tensors: bool) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+    from engine.gguf.cursor import NUMBERS
+    from engine.shell.show import figures, print_table, stdout
 
-    from engine.gguf_cursor import NUMBERS
-    from engine.shell.show import stdout
-
-    console, bundles = stdout(), _bundles(file)
-    table = Table("key", "type", "value")
+    bundles = _bundles(file)
+    keys = []
     for key, value in file.metadata.items():
         if isinstance(value, float):  # as short as its type allows
             value = float(str(NUMBERS[file.value_types[key].kind].type(value)))
-        table.add_row(escape(key), escape(_type_name(file, key)), escape(_short(value)))
-    console.print(table)
+        keys.append((key, _type_name(file, key), _short(value)))
+    print_table(("key", "type", "value"), keys)
     if tensors:
-        table = Table("tensor", "type", *(_right(name) for name in ("dims", "bytes", "offset")))
+        rows: list[tuple[object, ...]] = []
         for t in file.tensors.values():
-            dims = " x ".join(map(str, t.dims))
-            table.add_row(escape(t.name), t.type_name, dims, f"{t.n_bytes:,}", f"{t.offset:,}")
+            rows.append((t.name, t.type_name, " x ".join(map(str, t.dims)), t.n_bytes, t.offset))
             if t.name in bundles:
-                for name, part in bundles[t.name].parts.items():
-                    dims = f"{bundles[t.name].neurons} x {bundles[t.name].hidden}"
-                    n_bytes = f"{bundles[t.name].neurons * part.n_bytes:,}"
-                    table.add_row(f"  {name}", part.format, dims, n_bytes, f"+ {part.begin:,}")
-        console.print(table)
+                neurons, dims = bundles[t.name].neurons, bundles[t.name].hidden
+                rows += [
+                    (f"  {name}", part.format, f"{neurons} x {dims}", neurons * part.n_bytes,
+                     f"+ {part.begin:,}")
+                    for name, part in bundles[t.name].parts.items()
+                ]  # fmt: skip
+        print_table(("tensor", "type", *figures("dims", "bytes", "offset")), rows)
     counts: Counter[str] = Counter()
     elements = 0
     for t in file.tensors.values():
@@ -141,17 +132,11 @@ def _show(file: "GGUFFile", tensors: bool) -> None:
     stored = sum(t.n_bytes for t in file.tensors.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     bits = f", {8 * stored / elements:.2f} bits a weight" if elements else ""
-    console.print(
+    stdout().print(
         f"{file.magic} version {file.version}, {file.size:,} bytes; {len(file.metadata)} keys;"
         f" {len(file.tensors)} tensors ({kinds or 'none'}): {elements:,} weights{bits}",
         highlight=False,
     )
-
-
-def _right(name: str) -> Any:
-    from rich.table import Column
-
-    return Column(name, justify="right")
 
 
 def _short(value: Any) -> str:

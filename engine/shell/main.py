@@ -3,7 +3,9 @@
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+WRONG = 2  # exit status where the program was called wrongly
 INTERRUPTED = 130  # with which typer ends, in silence, on Ctrl-C
 
 
@@ -13,13 +15,9 @@ def main() -> None:
         _open_missing()
         from engine.shell.program import app
 
-        app()
+        code = app(prog_name="assay", standalone_mode=False)
     except KeyboardInterrupt:
         _fail("interrupted")
-    except SystemExit as ending:
-        if ending.code == INTERRUPTED:
-            _fail("interrupted")
-        raise
     except BrokenPipeError:
         # whoever read us has gone: let Python's own flush at exit find nothing to complain of
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -30,11 +28,24 @@ def main() -> None:
         # Python 3.11 says RuntimeError of Ctrl-C while a class is made.
         if isinstance(error.__cause__, KeyboardInterrupt):
             _fail("interrupted")
+        if isinstance(error.__cause__, EOFError):
+            _fail("standard input is at its end")
         # the errors that the rooms raise on bad input all derive from these; a traceback is for
         # those who ask for it
         if os.environ.get("ASSAY_TRACEBACK"):
             raise
-        _fail(_line(error))
+        from engine.shell.command import spelt
+
+        _fail(spelt(_line(error)))
+    except Exception as error:
+        from engine.shell.command import UsageError, misuse
+
+        if not isinstance(error, UsageError):
+            raise
+        _fail(misuse(error), WRONG)
+    if code == INTERRUPTED:
+        _fail("interrupted")
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _open_missing() -> None:
@@ -53,6 +64,6 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _fail(line: str) -> None:
+def _fail(line: str, code: int = 1) -> NoReturn:
     print(f"assay: {line}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(code)

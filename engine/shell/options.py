@@ -1,14 +1,313 @@
-"""Options that several commands share, as typer annotations."""
+"""Options that several commands share, in groups, and such as commands take alone.
 
+A field has the name that the engine's own dataclass has for it, so that a group is handed on as it
+is. Nothing of the engine is imported here: that takes a second, which `--help` can do without.
+"""
+
+import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or e.g. story.")]
-Threads = Annotated[int, typer.Option("-t", "--threads", help="0: one per core that it may use.")]
-Context = Annotated[
-    int, typer.Option("-c", "--context", help="Tokens of context; 0: the model's own.")
+from engine.shell.command import as_usage, spelt, typed
+from engine.shell.forms import FORMS, form, text_of
+from engine.shell.groups import of, option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from engine.options import Options
+    from engine.sampling.params import SamplingParams
+    from engine.speculation.settings import Settings
+
+
+UNTIL_FULL = -2  # tokens, as in llama.cpp: until the context is full, though it could be shifted
+UNLIMITED = (-1, UNTIL_FULL)
+
+
+def _threads(value: int) -> int:
+    return 0 if value == -1 else value
+
+
+def _one_format(value: str) -> str:
+    """The format of keys and values, which have one here. Wrong usage if two were typed."""
+    keys, values = (
+        next((text for name, text in reversed(typed("kv_format")) if name in names), None)
+        for names in (("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"))
+    )
+    if keys and values and keys.upper() != values.upper():
+        raise typer.BadParameter(
+            f"keys and values have one format here: -ctk {keys} and -ctv {values} differ"
+        )
+    return value.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How a model is loaded: what of engine.options.Options the program offers."""
+
+    threads: int = option(0, "0 or -1: one per core that it may use.", "-t", reads=_threads)
+    context: int = option(0, "Tokens of context; 0: the model's own.", "-c", also="--ctx-size")
+    batch: int = option(
+        512, "Most tokens of one step.", "-b", also="--batch-size -ub --ubatch-size"
+    )
+    kv_format: str = option(
+        "F16",
+        "Format of the cache: F32, F16, Q8_0 or Q4_0.",
+        "--kv",
+        reads=_one_format,
+        also="-ctk --cache-type-k -ctv --cache-type-v",
+        metavar="FORMAT",
+    )
+    numerics: str = option(
+        "exact", "exact, or fast: weights may be rounded to bfloat16.", metavar="KIND"
+    )
+    tune: bool = option(
+        True,
+        "Measure what suits this machine best when a model is first loaded; same bits.",
+    )
+    pinned: bool = option(False, "Keep each thread to a core of its own.")
+    device: str = option(
+        "cpu", "cpu, or cuda: a GPU runs the last of the model's blocks, or all.", metavar="NAME"
+    )
+    gpu_layers: int = option(
+        -1, "Blocks on the GPU, the last ones; -1: all.", "-ngl", also="--n-gpu-layers"
+    )
+    variant: str | None = option(None, "This variant alone, where an op has it.", metavar="NAME")
+    strict: bool = option(False, "Stop where a kernel fails its trial.")
+    keep_packed: bool = option(False, "Keep packed weights on disk for the next load.")
+    sparse: str = option(
+        "auto", "Of a sparse model, skip neurons: auto (where it pays), on or off.", metavar="MODE"
+    )
+    threshold: float | None = option(
+        None,
+        "What a neuron's logit has to reach, before LLAMA_SPARSE_PRED_THRESHOLD and the file's"
+        " own.",
+        "--sparse-threshold",
+        metavar="LOGIT",
+    )
+    union: bool = option(False, "A neuron that one token of a step needs serves them all.")
+    vram_budget: float = option(0.0, "GPU memory for neurons; -1: what is free.", metavar="GIB")
+    activation: Path | None = option(
+        None, "How often neurons fire: a folder of activation_{i}.pt, or .npz.", metavar="PATH"
+    )
+    reset_gpu_index: bool = option(False, "Place anew, whatever is kept.")
+    disable_gpu_index: bool = option(False, "Use no index: no neuron on the GPU.")
+    ram_budget: str = option(
+        "",
+        "Most memory, such as 600MiB: weights beyond it are read from disk all along.",
+        metavar="SIZE",
+    )
+
+    def options(self, **more: Any) -> "Options":
+        """As the engine takes them, with others that are none of the user's; wrong usage where it
+        does not."""
+        from engine.options import Options
+
+        with as_usage():
+            return Options(**asdict(self) | more)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen and when a text ends: what of SamplingParams the program offers."""
+
+    max_tokens: int = option(
+        128,
+        "Most tokens; -1: no limit, -2: until the context is full.",
+        "-n",
+        "--predict",
+        also="--n-predict",
+    )
+    temperature: float = option(
+        0.8, "0: always the likeliest token.", "--temp", also="--temperature"
+    )
+    top_k: int = option(40, "Keep the k likeliest; 0: off.")
+    top_p: float = option(0.95, "Keep the smallest set of this probability; 1: off.")
+    min_p: float = option(0.05, "Keep what is this likely against the best; 0: off.")
+    typical_p: float = option(
+        1.0, "Locally typical sampling; 1: off.", "--typical", also="--typical-p"
+    )
+    top_n_sigma: float = option(
+        -1.0, "Keep logits within so many deviations of the best; -1: off.", also="--top-nsigma"
+    )
+    xtc_probability: float = option(0.0, "How often all but the last likely token go; 0: off.")
+    xtc_threshold: float = option(0.1, "Tokens are likely from here; above 0.5: off.")
+    repetition_penalty: float = option(
+        1.0, "Of tokens that were there; 1: off.", "--repeat-penalty", also="--repetition-penalty"
+    )
+    presence_penalty: float = option(0.0, "Taken from a token's logit if it was there; 0: off.")
+    frequency_penalty: float = option(0.0, "The same for each time that it was there; 0: off.")
+    penalty_last_n: int = option(
+        64, "How far back these three look; 0: off, -1: over all.", "--repeat-last-n"
+    )
+    dry_multiplier: float = option(0.0, "Against repeated sequences (DRY); 0: off.")
+    dry_base: float = option(1.75, "How fast its penalty grows.")
+    dry_allowed_length: int = option(2, "Repetitions of this length go unpunished.")
+    dry_penalty_last_n: int = option(64, "How far back it looks; 0: off, -1: over all.")
+    dry_sequence_breakers: list[str] | None = option(
+        None,
+        "Sequences end at this, instead of at newline, colon, quote and star; may repeat; none:"
+        " nowhere.",
+        "--dry-sequence-breaker",
+    )
+    dynatemp_range: float = option(0.0, "Temperature moves by so much, by entropy; 0: off.")
+    dynatemp_exponent: float = option(1.0, "How entropy moves it.", "--dynatemp-exp")
+    mirostat: int = option(0, "1 or 2 instead of filters and penalties; 0: off.")
+    mirostat_tau: float = option(
+        5.0, "The surprise that it aims at.", "--mirostat-ent", also="--mirostat-tau"
+    )
+    mirostat_eta: float = option(0.1, "How fast it learns.", "--mirostat-lr", also="--mirostat-eta")
+    logit_bias: list[str] | None = option(
+        None,
+        "Add to a token's logit, as in 15043+1 or 15043-inf; may repeat.",
+        "-l",
+        metavar="ID±X",
+    )
+    logprobs: int | None = option(None, "With --json, the likeliest so many of each token.")
+    seed: int | None = option(
+        None, "Same seed, same text; -1, or none: another text each time.", "-s"
+    )
+    order: str = option(
+        "llama.cpp",
+        "llama.cpp filters, then divides by the temperature; vllm divides first.",
+        metavar="KIND",
+    )
+    stop: list[str] | None = option(
+        None, "End before this text; may repeat.", "-r", also="--reverse-prompt"
+    )
+    ignore_eos: bool = option(False, "Never end by itself.")
+    json_schema: str | None = option(
+        None, "The answer is JSON of this schema.", "-j", metavar="SCHEMA"
+    )
+    json_schema_file: str | None = option(
+        None, "Of the schema in this file.", "-jf", reads=text_of, metavar="FILE"
+    )
+    grammar: str | None = option(None, "It follows this grammar, in GBNF or Lark.")
+    grammar_file: str | None = option(
+        None, "The grammar in this file.", reads=text_of, metavar="FILE"
+    )
+    regex: str | None = option(None, "All of it matches this regular expression.")
+    choice: list[str] | None = option(None, "It is this text, or another one; may repeat.")
+
+    @property
+    def nothing(self) -> bool:
+        """No token is wanted at all."""
+        return self.max_tokens == 0
+
+    def params(self) -> "SamplingParams":
+        """The parameters as the engine takes them, of one token where none is wanted; wrong usage
+        where it does not take them."""
+        from engine.sampling.params import SamplingParams
+
+        given = asdict(self) | {
+            "max_tokens": None if self.max_tokens in UNLIMITED else self.max_tokens or 1,
+            "seed": None if self.seed == -1 else self.seed,
+            "stop": self.stop or (),
+            "logit_bias": dict(map(_bias, self.logit_bias or ())),
+        }
+        given["structured_outputs"] = form({field: given.pop(field) for field in FORMS})
+        if self.max_tokens < UNTIL_FULL:
+            raise typer.BadParameter(
+                spelt(
+                    f"max_tokens is {self.max_tokens}: want a number from 0 up, -1 or {UNTIL_FULL}"
+                )
+            )
+        breakers = given.pop("dry_sequence_breakers")
+        if breakers:
+            given["dry_sequence_breakers"] = [b for b in breakers if b != "none"]
+        with as_usage():
+            return SamplingParams(**given)
+
+
+def _bias(given: str) -> tuple[int, float]:
+    found = re.fullmatch(r"(\d+)([+-].+)", given)
+    try:
+        return int(found[1]), float(found[2])  # type: ignore[index]
+    except (TypeError, ValueError):
+        raise typer.BadParameter(
+            f"{spelt('logit_bias ')}{given!r}: want a token's id, + or - and a number, as 15043-1.5"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Who drafts tokens, and how."""
+
+    draft: str = option(
+        "",
+        "A smaller model that drafts tokens.",
+        also="-md --model-draft --spec-draft-model",
+        metavar="MODEL",
+    )
+    speculate: str = option(
+        "",
+        "Draft by linear, tree (a draft model's or, with --draft-threshold, the model's own),"
+        " lookup, trie or lookahead.",
+        metavar="KIND",
+    )
+    draft_max: int | None = option(
+        None, "Most tokens of a draft.", also="--draft-n --spec-draft-n-max"
+    )
+    draft_min: int = option(
+        0, "Shorter drafts are not used.", also="--draft-n-min --spec-draft-n-min"
+    )
+    draft_p_min: float = option(
+        0.75, "Drafting ends before a token less likely.", also="--spec-draft-p-min"
+    )
+    p_split: float = option(
+        0.1, "A tree forks at tokens this likely.", "--draft-p-split", also="--spec-draft-p-split"
+    )
+    n_parallel: int = option(4, "Most branches of a tree.", "--draft-parallel")
+    draft_threshold: float | None = option(
+        None, "A sparse model drafts for itself with the neurons that reach this.", metavar="LOGIT"
+    )
+
+    def settings(self) -> "Settings | None":
+        """The settings of the kind asked for, or of a draft model's; None where nothing drafts."""
+        from engine.speculation.settings import settings
+
+        drafts = self.draft or self.draft_threshold is not None
+        kind = self.speculate or ("linear" if drafts else "")
+        with as_usage(threshold="draft_threshold"):
+            return settings(kind, threshold=self.draft_threshold, **asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What is continued and how, of commands that write."""
+
+    prompt: str | None = option(None, "Text to continue; in chat the first message.", "-p")
+    file: Path | None = option(None, "Read it here; - is standard input.", "-f")
+    escape: bool = option(True, r"\n, \t, \x41 and the like in texts mean what they do in C.", "-e")
+    context_shift: bool = option(False, "Forget the older half when full.")
+    keep: int = option(0, "First tokens that a shift never forgets; -1: the prompt.")
+    session: Path | None = option(None, "Go on from this file if it exists; write it at the end.")
+    colour: bool = option(
+        False, "Show drafted tokens in colour.", "--colour", "--color", also="-co"
+    )
+    quiet: bool = option(False, "Print the text alone: no prompt, times, notes or bars.", "-q")
+
+    def shifts(self, sampling: Sampling) -> bool:
+        """Whether a full context goes on without its older half."""
+        return self.context_shift and sampling.max_tokens != UNTIL_FULL
+
+    def kept(self, prompt: "Sequence[int]") -> int:
+        """How many of the first tokens a shift never forgets."""
+        return len(prompt) if self.keep == -1 else self.keep
+
+
+TEMPLATE = option(
+    "",
+    "How messages become a prompt, if not as the model's file says: chatml, llama3, gemma, mistral,"
+    " phi3 and others by name, or a file in Jinja.",
+    also="--chat-template --chat-template-file",
+    metavar="NAME",
+)
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A GGUF file, hf:OWNER/REPO:FILE, or e.g. story.")
 ]
 TextFile = Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")]
 Chunk = Annotated[
@@ -18,125 +317,16 @@ Chunk = Annotated[
     ),
 ]
 Chunks = Annotated[int | None, typer.Option(help="Most chunks; all by default.")]
-Batch = Annotated[int, typer.Option("-b", "--batch", help="Most tokens of one step.")]
-KvFormat = Annotated[str, typer.Option("--kv", help="Format of the cache: F32, F16, Q8_0 or Q4_0.")]
-Numerics = Annotated[str, typer.Option(help="exact, or fast: weights may be rounded to bfloat16.")]
-Tune = Annotated[
-    bool,
-    typer.Option(
-        "--tune/--no-tune",
-        help="Measure what suits this machine best when a model is first loaded; same bits.",
-    ),
-]
-Pinned = Annotated[bool, typer.Option("--pinned", help="Keep each thread to a core of its own.")]
-Device = Annotated[
-    str, typer.Option(help="cpu, or cuda: a GPU runs the last of the model's blocks, or all.")
-]
-GpuLayers = Annotated[
-    int,
-    typer.Option(
-        "-ngl",
-        "--gpu-layers",
-        metavar="N",
-        help="Blocks on the GPU, the last ones; -1: all.",
-    ),
-]
-Variant = Annotated[str | None, typer.Option(help="This variant alone, where an op has it.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop where a kernel fails its trial.")]
-KeepPacked = Annotated[
-    bool, typer.Option("--keep-packed", help="Keep packed weights on disk for the next load.")
-]
-Sparse = Annotated[
-    str, typer.Option(help="Of a sparse model, skip neurons: auto (where it pays), on or off.")
-]
-SparseThreshold = Annotated[
-    float | None,
-    typer.Option(
-        "--sparse-threshold",
-        metavar="LOGIT",
-        show_default=False,
-        help="What a neuron's logit has to reach, before LLAMA_SPARSE_PRED_THRESHOLD and the"
-        " file's own.",
-    ),
-]
-Union = Annotated[
-    bool, typer.Option("--union", help="A neuron that one token of a step needs serves them all.")
-]
-VramBudget = Annotated[
-    float,
-    typer.Option("--vram-budget", metavar="GIB", help="GPU memory for neurons; -1: what is free."),
-]
-Activation = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="How often neurons fire: a folder of activation_{i}.pt, or .npz.",
-        show_default=False,
-    ),
-]
-ResetGpuIndex = Annotated[
-    bool, typer.Option("--reset-gpu-index", help="Place anew, whatever is kept.")
-]
-DisableGpuIndex = Annotated[
-    bool, typer.Option("--disable-gpu-index", help="Use no index: no neuron on the GPU.")
-]
-RamBudget = Annotated[
-    str,
-    typer.Option(
-        "--ram-budget",
-        metavar="SIZE",
-        help="Most memory, such as 600MiB: weights beyond it are read from disk all along.",
-        show_default=False,
-    ),
-]
-Draft = Annotated[
-    str,
-    typer.Option(
-        "--draft", metavar="MODEL", help="A smaller model that drafts tokens.", show_default=False
-    ),
-]
-Speculate = Annotated[
-    str,
-    typer.Option(
-        "--speculate",
-        metavar="KIND",
-        help="Draft by linear, tree (a draft model's or, with --draft-threshold, the model's own),"
-        " lookup, trie or lookahead.",
-        show_default=False,
-    ),
-]
-DraftMax = Annotated[
-    int | None, typer.Option("--draft-max", help="Most tokens of a draft.", show_default=False)
-]
-DraftMin = Annotated[int, typer.Option("--draft-min", help="Shorter drafts are not used.")]
-DraftPMin = Annotated[
-    float, typer.Option("--draft-p-min", help="Drafting ends before a token less likely.")
-]
-DraftPSplit = Annotated[
-    float, typer.Option("--draft-p-split", help="A tree forks at tokens this likely.")
-]
-DraftParallel = Annotated[int, typer.Option("--draft-parallel", help="Most branches of a tree.")]
-DraftThreshold = Annotated[
-    float | None,
-    typer.Option(
-        "--draft-threshold",
-        metavar="LOGIT",
-        help="A sparse model drafts for itself with the neurons that reach this.",
-        show_default=False,
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Predict = Annotated[int, typer.Option("-n", "--predict", help="Most tokens; -1: no limit.")]
-Seed = Annotated[
-    int | None, typer.Option("-s", "--seed", help="Same seed, same text; random if absent.")
-]
-Temperature = Annotated[float, typer.Option("--temp", help="0: always the likeliest token.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest; 0: off.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Keep the smallest set of this probability.")]
-MinP = Annotated[float, typer.Option("--min-p", help="Keep what is this likely against the best.")]
-Typical = Annotated[float, typer.Option("--typical", help="Locally typical sampling; 1: off.")]
-RepeatPenalty = Annotated[float, typer.Option("--repeat-penalty", help="1: off.")]
-PresencePenalty = Annotated[float, typer.Option("--presence-penalty", help="0: off.")]
-FrequencyPenalty = Annotated[float, typer.Option("--frequency-penalty", help="0: off.")]
-Mirostat = Annotated[int, typer.Option("--mirostat", help="1 or 2; 0: off.")]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Never end by itself.")]
+Threads = Annotated[int, of(Loading, "threads")]
+Context = Annotated[int, of(Loading, "context")]
+Batch = Annotated[int, of(Loading, "batch")]
+KvFormat = Annotated[str, of(Loading, "kv_format")]
+Numerics = Annotated[str, of(Loading, "numerics")]
+Variant = Annotated[str | None, of(Loading, "variant")]
+Strict = Annotated[bool, of(Loading, "strict")]
+Sparse = Annotated[str, of(Loading, "sparse")]
+SparseThreshold = Annotated[float | None, of(Loading, "threshold")]
+Union = Annotated[bool, of(Loading, "union")]
+Activation = Annotated[Path | None, of(Loading, "activation")]
+RamBudget = Annotated[str, of(Loading, "ram_budget")]

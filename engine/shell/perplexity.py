@@ -2,48 +2,33 @@
 
 import json
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from engine.shell import options as o
+from engine.shell.groups import Without, option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from engine.engine import Engine
     from engine.perplexity import Comparison, Estimate, LogitsFile, Perplexity, Tally, Text
 
 USUAL_CONTEXT = 512
 MOST_OUTPUTS = 256  # rows of logits in memory at once
+READING = Without("context")  # which is that of the chunks
 
 
 def perplexity(
     model: o.ModelName,
     file: o.TextFile,
+    *,
     context: o.Chunk = 0,
     chunks: o.Chunks = None,
-    save_logits: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep log-probabilities, to be a base.")
-    ] = None,
-    base: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with what another run kept.")
-    ] = None,
-    threads: o.Threads = 0,
-    batch: o.Batch = 512,
-    kv: o.KvFormat = "F16",
-    numerics: o.Numerics = "exact",
-    pinned: o.Pinned = False,
-    device: o.Device = "cpu",
-    gpu_layers: o.GpuLayers = -1,
-    variant: o.Variant = None,
-    strict: o.Strict = False,
-    keep_packed: o.KeepPacked = False,
-    sparse: o.Sparse = "auto",
-    sparse_threshold: o.SparseThreshold = None,
-    union: o.Union = False,
-    ram_budget: o.RamBudget = "",
+    save_logits: Path | None = option(
+        None, "Keep log-probabilities, to be a base.", metavar="FILE"
+    ),
+    base: Path | None = option(None, "Compare with what another run kept.", metavar="FILE"),
+    loading: Annotated[o.Loading, READING],
     as_json: o.Json = False,
 ) -> None:
     """Measure a model's perplexity on a text, by llama.cpp's method.
@@ -67,15 +52,9 @@ def perplexity(
             kept.check(text, vocab)
         if save_logits:
             check(save_logits, base)
-        engine = stack.enter_context(
-            loaded(
-                model, threads=threads, context=text.context, batch=batch, sequences=1,
-                outputs=min(text.scored, MOST_OUTPUTS), kv_format=kv, numerics=numerics,
-                pinned=pinned, device=device, gpu_layers=gpu_layers, variant=variant,
-                strict=strict, keep_packed=keep_packed, sparse=sparse, threshold=sparse_threshold,
-                union=union, ram_budget=ram_budget,
-            )
-        )  # fmt: skip
+        loading = replace(loading, context=text.context)
+        outputs = min(text.scored, MOST_OUTPUTS)
+        engine = stack.enter_context(loaded(model, loading, sequences=1, outputs=outputs))
         scorer, tally = Scorer(engine), Tally()
         writer = stack.enter_context(writing(save_logits, text, vocab)) if save_logits else None
         coded = kept.coded() if kept else None
@@ -99,12 +78,12 @@ def read_text(
     """The text in chunks, and the model's vocabulary, before any weight is touched."""
     from engine.config import ModelConfig
     from engine.embedded import resolve
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
     from engine.perplexity import PerplexityError, cut
-    from engine.shell.run import prompt_text
+    from engine.shell.prompts import read_text as text_of
     from engine.tokenizer import Tokenizer
 
-    words = prompt_text(None, None if str(file) == "-" else file).removesuffix("\n")
+    words = text_of(file)
     if not words:
         raise PerplexityError(f"{file}: the text is empty")
     with GGUFFile(resolve(model)) as opened:
@@ -123,8 +102,6 @@ def read_text(
 
 
 def as_dict(tally: "Tally", text: "Text", engine: "Engine") -> dict[str, object]:
-    from dataclasses import asdict
-
     comparison = tally.comparison()
     return {
         **asdict(tally.perplexity()),
@@ -139,43 +116,40 @@ def as_dict(tally: "Tally", text: "Text", engine: "Engine") -> dict[str, object]
 
 def show(found: "Perplexity", comparison: "Comparison | None", text: "Text") -> None:
     """What llama.cpp prints at the end."""
-    from rich.table import Column, Table
+    from engine.shell.show import figures, print_table, stdout
 
-    from engine.shell.show import stdout
-
-    console = stdout()
     each = f"{len(text.chunks):,} chunks of {text.context:,}"
     value, error = found.perplexity.value, found.perplexity.error
-    console.print(
+    stdout().print(
         f"perplexity {value:.4f} ± {error:.4f} over {found.tokens:,} tokens in {each}",
         highlight=False,
     )
     if comparison is None:
         return
     c = comparison
-    table = Table("beside the base", Column("value", justify="right"), Column("±", justify="right"))
 
-    def add(name: str, estimate: "Estimate", scale: float = 1.0, unit: str = "") -> None:
-        figures = (f"{scale * x:.6f}{unit}" for x in (estimate.value, estimate.error))
-        table.add_row(name, *figures)
+    def row(name: str, estimate: "Estimate", scale: float = 1.0, unit: str = "") -> list[str]:
+        return [name, *(f"{scale * x:.6f}{unit}" for x in (estimate.value, estimate.error))]
 
-    add("perplexity of the base", c.base.perplexity)
-    add("ln(perplexity / base)", c.log_ratio)
-    add("perplexity / base", c.ratio)
-    add("perplexity - base", c.difference)
-    table.add_row("correlation of -ln p", f"{100 * c.correlation:.2f}%", "")
-    add("mean KL divergence (nats)", c.divergence)
-    add("mean Δp", c.delta_p, 100, "%")
-    add("root mean square Δp", c.delta_p_rms, 100, "%")
-    add("same likeliest token", c.same_top, 100, "%")
-    console.print(table)
-    rows: Sequence[str] = [*c.delta_p_percentiles]
-    table = Table("percentile", *(Column(n, justify="right") for n in ("KL divergence", "Δp")))
-    for name in rows:
-        divergence = c.divergence_percentiles.get(name)
-        table.add_row(
-            name,
-            "" if divergence is None else f"{divergence:.6f}",
-            f"{100 * c.delta_p_percentiles[name]:.3f}%",
-        )
-    console.print(table)
+    print_table(
+        ("beside the base", *figures("value", "±")),
+        (
+            row("perplexity of the base", c.base.perplexity),
+            row("ln(perplexity / base)", c.log_ratio),
+            row("perplexity / base", c.ratio),
+            row("perplexity - base", c.difference),
+            ("correlation of -ln p", f"{100 * c.correlation:.2f}%", ""),
+            row("mean KL divergence (nats)", c.divergence),
+            row("mean Δp", c.delta_p, 100, "%"),
+            row("root mean square Δp", c.delta_p_rms, 100, "%"),
+            row("same likeliest token", c.same_top, 100, "%"),
+        ),
+    )
+    known = {name: f"{value:.6f}" for name, value in c.divergence_percentiles.items()}
+    print_table(
+        ("percentile", *figures("KL divergence", "Δp")),
+        (
+            (name, known.get(name), f"{100 * delta:.3f}%")
+            for name, delta in c.delta_p_percentiles.items()
+        ),
+    )

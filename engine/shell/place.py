@@ -3,33 +3,26 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from engine.shell import options as o
+from engine.shell.groups import Only, option
 
 if TYPE_CHECKING:
     from engine.placement import Activations, Found
 
+OF_NEURONS = Only(
+    "context", "kv_format", "vram_budget", "activation", "reset_gpu_index", "disable_gpu_index"
+)
+FREE = o.Loading(vram_budget=-1.0)
 FOLDER = "activation"  # beside the model, where PowerInfer looks
 
 
 def place(
     model: o.ModelName,
-    budget: o.VramBudget = -1.0,
-    activation: o.Activation = None,
-    context: o.Context = 0,
-    kv: o.KvFormat = "F16",
-    cpu_speed: Annotated[
-        float, typer.Option(metavar="GB/S", help="At which the CPU reads weights.")
-    ] = 50.0,
-    gpu_speed: Annotated[
-        float, typer.Option(metavar="GB/S", help="At which the GPU does.")
-    ] = 1000.0,
-    sync_cost: Annotated[
-        float, typer.Option(metavar="US", help="Time a token that a layer on both sides costs.")
-    ] = 30.0,
-    reset: o.ResetGpuIndex = False,
-    disable: o.DisableGpuIndex = False,
+    *,
+    loading: Annotated[o.Loading, OF_NEURONS] = FREE,
+    cpu_speed: float = option(50.0, "At which the CPU reads weights.", metavar="GB/S"),
+    gpu_speed: float = option(1000.0, "At which the GPU does.", metavar="GB/S"),
+    sync_cost: float = option(30.0, "Time a token that a layer on both sides costs.", metavar="US"),
     as_json: o.Json = False,
 ) -> None:
     """Place a sparse model's neurons: the most active ones on the GPU, within a budget.
@@ -41,23 +34,30 @@ def place(
     """
     from engine.aside import OutputError
     from engine.embedded import resolve
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
     from engine.placement import Speeds, budget_bytes, find, statistics
-    from engine.shell.show import progress_bar, stderr
+    from engine.shell.show import note, progress_bar
 
     path = resolve(model)
     speeds = Speeds(1e9 * cpu_speed, 1e9 * gpu_speed, sync_cost / 1e6)
+    activation, disable = loading.activation, loading.disable_gpu_index
     if activation is None and (path.parent / FOLDER).is_dir() and not disable:
         activation = path.parent / FOLDER
     with GGUFFile(path) as file, progress_bar() as bar:
         bar.add_task("placing neurons", total=None)
         activations = None if activation is None else statistics.read(activation)
         found = find(
-            file, activations, budget_bytes(budget), context=context, kv_format=kv, speeds=speeds,
-            reset=reset, disable=disable,
-        )  # fmt: skip
-    for note in found.placement.notes:
-        stderr.print(f"note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+            file,
+            activations,
+            budget_bytes(loading.vram_budget),
+            context=loading.context,
+            kv_format=loading.kv_format,
+            speeds=speeds,
+            reset=loading.reset_gpu_index,
+            disable=disable,
+        )
+    for line in found.placement.notes:
+        note(line)
     if as_json:
         print(json.dumps(_described(found, activations)))
     else:
@@ -89,26 +89,21 @@ def _described(found: "Found", activations: "Activations | None") -> dict[str, A
 
 
 def _show(found: "Found", activations: "Activations | None") -> None:
-    from rich.table import Column, Table
-
-    from engine.shell.show import stdout
+    from engine.shell.show import figures, print_table, stdout
 
     said = _described(found, activations)
     names = ["block", "neurons", "on the GPU", "share", "bytes"]
     if activations is not None:
         names.append("of activations")
-    table = Table(*(Column(name, justify="right") for name in names))
+    rows = []
     for row in said["blocks"]:
-        cells = [f"{row[key]:,}" for key in ("block", "neurons", "on_gpu")]
-        cells += [f"{row['on_gpu'] / row['neurons']:.1%}", f"{row['bytes']:,}"]
-        if activations is not None:
-            cells.append(f"{row['activations']:.1%}")
-        table.add_row(*cells)
-    console = stdout()
-    console.print(table)
+        share = f"{row['on_gpu'] / row['neurons']:.1%}"
+        cells = [row["block"], row["neurons"], row["on_gpu"], share, row["bytes"]]
+        rows.append(cells + [f"{row[name]:.1%}" for name in ("activations",) if name in row])
+    print_table(figures(*names), rows)
     neurons, on_gpu = (sum(row[key] for row in said["blocks"]) for key in ("neurons", "on_gpu"))
     before = [f"{len(said['dense'])} tensors", *said["cache"]]
-    console.print(
+    stdout().print(
         f"{on_gpu:,} of {neurons:,} neurons on the GPU: {said['needed_bytes']:,} of"
         f" {said['capacity_bytes']:,} bytes that {', '.join(before)} leave of"
         f" {said['budget_bytes']:,}",

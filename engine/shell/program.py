@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from engine.shell import (
+    batch,
     bundle,
     certify,
     chat,
     convert,
+    embed,
     imatrix,
     inspect,
     ops,
@@ -23,39 +25,61 @@ from engine.shell import (
     tokenize,
     tune,
 )
+from engine.shell.command import Command, Program
+from engine.shell.groups import spread
+
+FIRST = """
+Begin with a model that comes along, then with any GGUF file:
+
+  assay run story -p "Once upon a time"
+  assay chat MODEL.gguf
+
+`assay COMMAND --help` tells what a command takes; docs/tutorial.md is an hour
+with all of them.
+"""
+COMMANDS: dict[str, dict[Callable[..., None], str]] = {
+    "Write": {
+        run.run: "Continue a prompt.",
+        chat.chat: "Talk to a model.",
+        batch.batch: "Answer many prompts of a file.",
+        tokenize.tokenize: "Print a text's tokens.",
+        embed.embed: "Print texts as vectors.",
+    },
+    "Models": {
+        convert.convert: "Write a Hugging Face model as a GGUF file.",
+        inspect.inspect: "Print a file's metadata and tensors, or change keys.",
+        imatrix.imatrix: "Find out which columns of weights matter.",
+        quantize.quantize: "Write a model in another weight format.",
+        sparsify.sparsify: "Make a sparse model with predictors.",
+        bundle.bundle: "Bring each neuron's rows together on disk.",
+        perplexity.perplexity: "Measure how well a model foretells a text.",
+    },
+    "Kernels": {
+        ops.ops: "List ops and their kernels.",
+        certify.certify: "Try kernels, keep certificates.",
+        plan.plan: "Print the nodes of a step.",
+        place.place: "Choose a sparse model's neurons for the GPU.",
+        tune.tune: "Measure what suits this machine.",
+    },
+}
+ADDED = "Measure"  # by other rooms
 
 app = typer.Typer(
     name="assay",
+    cls=Program,
     help="A lab in which LLM kernels prove themselves before an engine may use them.",
     epilog="ASSAY_CACHE is the folder of certificates and compiled kernels; ASSAY_TRACEBACK=1"
     " shows where an error came from.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[Callable[..., None], str] = {
-    run.run: "Continue a prompt.",
-    chat.chat: "Talk to a model.",
-    tokenize.tokenize: "Print a text's tokens.",
-    convert.convert: "Write a Hugging Face model as a GGUF file.",
-    inspect.inspect: "Print a file's metadata and tensors, or change keys.",
-    imatrix.imatrix: "Find out which columns of weights matter.",
-    quantize.quantize: "Write a model in another weight format.",
-    sparsify.sparsify: "Make a sparse model with predictors.",
-    bundle.bundle: "Bring each neuron's rows together on disk.",
-    perplexity.perplexity: "Measure how well a model foretells a text.",
-    plan.plan: "Print the nodes of a step.",
-    place.place: "Choose a sparse model's neurons for the GPU.",
-    ops.ops: "List ops and their kernels.",
-    certify.certify: "Try kernels, keep certificates.",
-    tune.tune: "Measure what suits this machine.",
-}
-for command, summary in COMMANDS.items():
-    app.command(short_help=summary)(command)
+for kind, commands in COMMANDS.items():
+    for command, summary in commands.items():
+        app.command(cls=Command, short_help=summary, rich_help_panel=kind)(spread(command))
 for added in entry_points(group="assay.commands"):
-    app.command(added.name)(added.load())
+    app.command(added.name, cls=Command, rich_help_panel=ADDED)(spread(added.load()))
 
 
 def _version(wanted: bool) -> None:
@@ -68,8 +92,12 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it, end.")
     ] = False,
 ) -> None:
-    """Options of the program itself."""
+    """Options of the program itself; with no command at all, where to begin."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        print(FIRST, end="")

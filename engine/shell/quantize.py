@@ -1,28 +1,19 @@
 """assay quantize: a model in another weight format."""
 
 import json
-import math
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from engine.shell import options as o
+from engine.shell.command import as_usage
+from engine.shell.groups import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engine.quantise import Choice
-
-TensorTypes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tensor-type",
-        metavar="REGEX=FORMAT",
-        help="Tensors whose name matches get this format; the first that matches. May repeat.",
-    ),
-]
 
 
 def quantize(
@@ -31,26 +22,20 @@ def quantize(
     type_: Annotated[
         str, typer.Argument(metavar="TYPE", help="A format or mix, such as Q8_0 or Q4_K_M.")
     ],
-    imatrix: Annotated[
-        Path | None, typer.Option(help="Importance matrix, of `assay imatrix` or llama.cpp.")
-    ] = None,
-    pure: Annotated[
-        bool, typer.Option("--pure", help="All matrices in the same format, no mix.")
-    ] = False,
-    tensor_types: TensorTypes = None,
-    output_type: Annotated[
-        str | None, typer.Option("--output-type", help="Format of the output matrix.")
-    ] = None,
-    embedding_type: Annotated[
-        str | None, typer.Option("--embedding-type", help="Format of the token embedding.")
-    ] = None,
-    requantise: Annotated[
-        bool,
-        typer.Option("--allow-requantize", help="Take quantised tensors too; errors add up."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")
-    ] = False,
+    imatrix: Path | None = option(None, "Importance matrix, of `assay imatrix` or llama.cpp."),
+    pure: bool = option(False, "All matrices in the same format, no mix."),
+    tensor_types: list[str] | None = option(
+        None,
+        "Tensors whose name matches get this format; the first that matches. May repeat.",
+        "--tensor-type",
+        metavar="REGEX=FORMAT",
+    ),
+    output_type: str | None = option(None, "Format of the output matrix."),
+    embedding_type: str | None = option(None, "Format of the token embedding."),
+    requantise: bool = option(
+        False, "Take quantised tensors too; errors add up.", "--allow-requantize"
+    ),
+    dry_run: bool = option(False, "Say what would be done, write nothing."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
@@ -67,10 +52,10 @@ def quantize(
     """
     from engine.aside import check
     from engine.embedded import resolve
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
     from engine.quantise import Recipe, choices, quantise
     from engine.quantise.importance import read
-    from engine.shell.show import loading, stderr
+    from engine.shell.show import loading, note
 
     overrides = []
     for setting in tensor_types or ():
@@ -87,21 +72,17 @@ def quantize(
         importance=read(imatrix) if imatrix else None,
         requantise=requantise,
     )
+    with as_usage():
+        _ = recipe.mix, recipe.rules  # which complain
     with GGUFFile(resolve(model)) as file:
         plan = choices(file, recipe)
         if not dry_run:
             check(out, file.path)
             with loading(f"quantising {out.name} (MB)") as watcher:
-                quantise(
-                    file,
-                    out,
-                    recipe,
-                    threads=threads,
-                    watch=watcher.packed,
-                    certified=watcher.certified,
-                )
-    for note in _notes(plan):
-        stderr.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+                packed, tried = watcher.packed, watcher.certified
+                quantise(file, out, recipe, threads=threads, watch=packed, certified=tried)
+    for line in _notes(plan):
+        note(line)
     if as_json:
         print(json.dumps([_row(choice) for choice in plan]))
     else:
@@ -132,38 +113,31 @@ def _row(choice: "Choice") -> dict[str, str | int]:
 
 def _show(plan: "Sequence[Choice]", dry_run: bool) -> None:
     """A line for each kind of change, or in a dry run for each tensor, and the sum."""
-    from rich.markup import escape
-    from rich.table import Column, Table
+    from engine.shell.show import figures, print_table, stdout
 
-    from engine.shell.show import stdout
-
-    console = stdout()
-    numbers = [Column(name, justify="right") for name in ("weights", "bytes")]
     if dry_run:
-        table = Table("tensor", "from", "to", *numbers)
-        for c in plan:
-            weights = math.prod(c.tensor.dims)
-            table.add_row(
-                escape(c.tensor.name), c.tensor.type_name, c.format, f"{weights:,}",
-                f"{c.becomes.n_bytes:,}",
-            )  # fmt: skip
+        print_table(
+            ("tensor", "from", "to", *figures("weights", "bytes")),
+            (
+                (c.tensor.name, c.tensor.type_name, c.format, c.weights, c.becomes.n_bytes)
+                for c in plan
+            ),
+        )
     else:
-        table = Table("from", "to", Column("tensors", justify="right"), *numbers)
-        tensors: Counter[tuple[str, str]] = Counter()
-        weights_of: Counter[tuple[str, str]] = Counter()
-        bytes_of: Counter[tuple[str, str]] = Counter()
-        for c in plan:
-            change = c.tensor.type_name, c.format
-            tensors[change] += 1
-            weights_of[change] += math.prod(c.tensor.dims)
-            bytes_of[change] += c.becomes.n_bytes
-        for change, count in tensors.most_common():
-            table.add_row(*change, str(count), f"{weights_of[change]:,}", f"{bytes_of[change]:,}")
-    console.print(table)
+        changes: dict[tuple[str, str], list[Choice]] = {}
+        for choice in plan:
+            changes.setdefault((choice.tensor.type_name, choice.format), []).append(choice)
+        print_table(
+            ("from", "to", *figures("tensors", "weights", "bytes")),
+            (
+                (*change, len(of), sum(c.weights for c in of), sum(c.becomes.n_bytes for c in of))
+                for change, of in sorted(changes.items(), key=lambda row: -len(row[1]))
+            ),
+        )
     before = sum(c.tensor.n_bytes for c in plan)
     after = sum(c.becomes.n_bytes for c in plan)
-    elements = max(1, sum(math.prod(c.tensor.dims) for c in plan))
-    console.print(
+    elements = max(1, sum(c.weights for c in plan))
+    stdout().print(
         f"{before:,} bytes of tensors become {after:,}: {8 * before / elements:.2f} bits a weight"
         f" become {8 * after / elements:.2f}",
         highlight=False,

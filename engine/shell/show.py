@@ -2,11 +2,13 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -17,25 +19,64 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column, Table
 
 from engine.engine import Engine
-from engine.options import Options
 from engine.options import Progress as Watcher
-from engine.sampling_params import SamplingParams
+from engine.sampling.params import SamplingParams
+from engine.shell.command import as_usage, notes
+from engine.shell.options import Loading
 from engine.speculation.settings import Settings
 from engine.timings import Span
 from engine.watch import Watch
 from kernels.certify import Trials
+from kernels.choose import VariantError
 
 stderr = Console(stderr=True)
 SILENCE = 5.0  # seconds after which there is a line where there is no bar
-PIPE_WIDTH = 200  # columns of a table that no terminal limits
+PIPE_WIDTH = 10_000  # columns where no terminal limits them: a row of a table is a line
 
 
 def stdout() -> Console:
     """For tables: as wide as the terminal, and wide enough where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def note(text: str) -> None:
+    """What the user should know beside the result: a line on stderr."""
+    stderr.print(f"note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def silence() -> None:
+    """No notes and no bars from here on: the user wants the result alone."""
+    stderr.quiet = True
+
+
+def figures(*names: str) -> list[Column]:
+    """Columns of a table that hold numbers."""
+    return [Column(name, justify="right") for name in names]
+
+
+def table(*columns: str | Column) -> Table:
+    """A table to fill: with lines on a terminal, two spaces apart where programs read it."""
+    if stdout().is_terminal:
+        return Table(*columns, pad_edge=False)
+    return Table(*columns, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+
+
+def print_table(columns: Iterable[str | Column], rows: Iterable[Iterable[object]]) -> None:
+    """Whole numbers have commas, None is nothing, and a text is shown as it is."""
+    shown = table(*columns)
+    for row in rows:
+        shown.add_row(*map(_cell, row))
+    stdout().print(shown)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
 
 
 def progress_bar() -> Progress:
@@ -77,7 +118,7 @@ def loading(name: str) -> Iterator[Watcher]:
 
     def say(trials: Trials) -> None:
         nonlocal told
-        if not stderr.is_terminal and time.monotonic() > told + SILENCE:
+        if not (stderr.is_terminal or stderr.quiet) and time.monotonic() > told + SILENCE:
             told = time.monotonic()
             print(f"assay: {trials}", file=sys.stderr, flush=True)
 
@@ -105,48 +146,50 @@ def loading(name: str) -> Iterator[Watcher]:
 @contextmanager
 def loaded(
     model: str,
+    options: Loading | None = None,
+    *,
     quiet: bool = False,
     draft: str | None = None,
     speculation: Settings | None = None,
     sampling: SamplingParams | None = None,
-    **options: Any,
+    **more: Any,
 ) -> Iterator[Engine]:
     """The engine for a command, with a progress bar while kernels are certified; `quiet` where an
-    earlier load has told its notes."""
+    earlier load has told its notes. `more` are options that are none of the user's."""
+    for line in [] if quiet else notes():
+        note(line)
     with loading("packing weights (MB)") as watcher:
-        engine = Engine.load(
-            model,
-            Options(progress=watcher, **options),
-            draft=draft,
-            speculation=speculation,
-            sampling=sampling,
-        )
+        try:
+            engine = Engine.load(
+                model,
+                (options or Loading()).options(progress=watcher, **more),
+                draft=draft,
+                speculation=speculation,
+                sampling=sampling,
+            )
+        except VariantError as error:
+            raise typer.BadParameter(str(error)) from None
     with engine:
-        for note in [] if quiet else engine.model.notes:
-            stderr.print(f"note: {note}", style="yellow", highlight=False, soft_wrap=True)
+        if sampling and sampling.structured_outputs:
+            with as_usage():  # what only this vocabulary tells of a form
+                engine.samplers.grammars.constraint(sampling.structured_outputs)
+        for line in [] if quiet else engine.model.notes:
+            note(line)
         yield engine
 
 
 def print_timings(engine: Engine) -> None:
     """The lines the field prints, to stderr."""
-    t = engine.timings
-
-    def line(name: str, span: Span) -> str:
-        text = f"{name:>12} time = {1000 * span.seconds:10.2f} ms"
-        if not span.tokens:
-            return text
-        each = f"{1000 * span.seconds / span.tokens:8.2f} ms per token"
-        return f"{text} / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
-
+    drafts = engine.timings.speculation
     print("\n", file=sys.stderr)
-    for name, span in (
-        ("load", t.load), ("prompt eval", t.prompt), ("eval", t.eval), ("sample", t.sample),
-        ("total", t.total),
-    ):  # fmt: skip
-        print(line(name, span), file=sys.stderr)
-    if drafts := t.speculation:
-        print(line("draft", drafts.draft), file=sys.stderr)
-        print(line("verify", drafts.verify), file=sys.stderr)
+    more = {"draft": drafts.draft, "verify": drafts.verify} if drafts else {}
+    for name, span in (_spans(engine) | more).items():
+        line = f"{name:>12} time = {1000 * span.seconds:10.2f} ms"
+        if span.tokens:
+            each = f"{1000 * span.seconds / span.tokens:8.2f} ms per token"
+            line += f" / {span.tokens:5d} tokens ({each}, {span.rate:9.2f} tokens/s)"
+        print(line, file=sys.stderr)
+    if drafts:
         print(
             f"{'drafted':>12} {drafts.drafted} tokens, accepted {drafts.accepted}"
             f" ({drafts.acceptance:.1%}), {drafts.tokens_per_step:.2f} tokens a step",
@@ -156,19 +199,15 @@ def print_timings(engine: Engine) -> None:
 
 def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
     """The same figures for programs: seconds, tokens, tokens per second."""
-    t = engine.timings
-    spans = {
-        "load": t.load,
-        "prompt_eval": t.prompt,
-        "eval": t.eval,
-        "sample": t.sample,
-        "total": t.total,
-    }
     found: dict[str, dict[str, Any]] = {
-        name: {"seconds": s.seconds, "tokens": s.tokens, "tokens_per_second": s.rate}
-        for name, s in spans.items()
+        name.replace(" ", "_"): {
+            "seconds": span.seconds,
+            "tokens": span.tokens,
+            "tokens_per_second": span.rate,
+        }
+        for name, span in _spans(engine).items()
     }
-    if drafts := t.speculation:
+    if drafts := engine.timings.speculation:
         found["speculation"] = {
             "drafted": drafts.drafted,
             "accepted": drafts.accepted,
@@ -180,3 +219,15 @@ def timings_json(engine: Engine) -> dict[str, dict[str, Any]]:
             "verify_seconds": drafts.verify.seconds,
         }
     return found
+
+
+def _spans(engine: Engine) -> dict[str, Span]:
+    """The times that a run is made of, by the field's words."""
+    t = engine.timings
+    return {
+        "load": t.load,
+        "prompt eval": t.prompt,
+        "eval": t.eval,
+        "sample": t.sample,
+        "total": t.total,
+    }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,27 +23,18 @@ def sparsify(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A dense GGUF file.")],
     text: Annotated[Path, typer.Argument(metavar="TEXT", help="In UTF-8; - reads stdin.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Such as NAME.powerinfer.gguf.")],
-    recall: Annotated[
-        float, typer.Option(help="Share of the active neurons that predictors must find.")
-    ] = 0.95,
-    rank: Annotated[
-        int, typer.Option(help="Of all predictors; 0: the smallest of 32, 64, ... that will do.")
-    ] = 0,
-    steps: Annotated[int, typer.Option(help="Of training, for each rank that is tried.")] = 1500,
-    statistics: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Keep how often each neuron was active: a folder of PowerInfer's"
-            " activation_{i}.pt, or a .npz.",
-        ),
-    ] = None,
-    context: Annotated[
-        int,
-        typer.Option("-c", "--context", help="Tokens of a chunk; 0: 512, or the model's own."),
-    ] = 0,
-    chunks: Annotated[int | None, typer.Option(help="Most chunks; all by default.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the training.")] = 0,
+    recall: float = option(0.95, "Share of the active neurons that predictors must find."),
+    rank: int = option(0, "Of all predictors; 0: the smallest of 32, 64, ... that will do."),
+    steps: int = option(1500, "Of training, for each rank that is tried."),
+    statistics: Path | None = option(
+        None,
+        "Keep how often each neuron was active: a folder of PowerInfer's activation_{i}.pt, or a"
+        " .npz.",
+        metavar="PATH",
+    ),
+    context: int = option(0, "Tokens of a chunk; 0: 512, or the model's own.", "-c"),
+    chunks: int | None = option(None, "Most chunks; all by default."),
+    seed: int = option(0, "Of the training."),
     threads: o.Threads = 0,
     as_json: o.Json = False,
 ) -> None:
@@ -59,9 +51,9 @@ def sparsify(
     """
     from engine.aside import check as check_out
     from engine.embedded import resolve
-    from engine.gguf_file import GGUFFile
+    from engine.gguf.file import GGUFFile
     from engine.shell.perplexity import read_text
-    from engine.shell.show import stderr
+    from engine.shell.show import note
     from engine.sparsify import SparsifyError, check
 
     if not 0 < recall <= 1:
@@ -88,11 +80,10 @@ def sparsify(
             watchers=watchers,
         )  # fmt: skip
     if made.perplexities.silu < made.perplexities.relu:
-        stderr.print(
-            f"note: {model} was hardly trained with ReLU: the perplexity on text held out is"
-            f" {made.perplexities.relu:.4f} with it and {made.perplexities.silu:.4f} with SiLU",
-            style="yellow", highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+        note(
+            f"{model} was hardly trained with ReLU: the perplexity on text held out is"
+            f" {made.perplexities.relu:.4f} with it and {made.perplexities.silu:.4f} with SiLU"
+        )
     if as_json:
         rows = [_row(i, block) for i, block in enumerate(made.blocks)]
         found = {"out": str(out), "blocks": rows, "perplexities": asdict(made.perplexities)}
@@ -136,33 +127,28 @@ def _row(i: int, made: "BlockMade") -> dict[str, int | float]:
 
 def _show(made: "Sequence[BlockMade]", recall: float) -> None:
     """A line for each block, and what all of them come to."""
-    from rich.table import Column, Table
+    from statistics import fmean
 
-    from engine.shell.show import stderr, stdout
+    from engine.shell.show import figures, note, print_table, stdout
 
-    names = ("active", "rank", "recall", "precision", "predicted")
-    table = Table("block", *(Column(name, justify="right") for name in names))
-    for i, m in enumerate(made):
-        j = m.judged
-        table.add_row(
-            str(i), f"{m.active_share:.1%}", str(m.rank), f"{j.recall:.1%}", f"{j.precision:.1%}",
-            f"{j.predicted_share:.1%}",
-        )  # fmt: skip
-    console = stdout()
-    console.print(table)
-    count = len(made)
-    active, predicted = (
-        sum(values) / count
-        for values in ([m.active_share for m in made], [m.judged.predicted_share for m in made])
-    )
-    console.print(
+    print_table(
+        ("block", *figures("active", "rank", "recall", "precision", "predicted")),
+        (
+            (i, f"{m.active_share:.1%}", m.rank, f"{m.judged.recall:.1%}",
+             f"{m.judged.precision:.1%}", f"{m.judged.predicted_share:.1%}")
+            for i, m in enumerate(made)
+        ),
+    )  # fmt: skip
+    active = fmean(m.active_share for m in made)
+    predicted = fmean(m.judged.predicted_share for m in made)
+    stdout().print(
         f"{active:.1%} of the neurons are active, {predicted:.1%} are predicted to be",
         highlight=False,
     )
     short = [str(i) for i, m in enumerate(made) if m.judged.recall < recall - ROUNDING]
     if short:
         which = f"block{'s' if len(short) > 1 else ''} {', '.join(short)}"
-        stderr.print(
-            f"note: {which}: a recall of {recall:.1%} was not reached; more text, more --steps or"
-            " a higher --rank may", style="yellow", highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        note(
+            f"{which}: a recall of {recall:.1%} was not reached; more text, more --steps or a"
+            " higher --rank may"
+        )

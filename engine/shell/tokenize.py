@@ -7,23 +7,20 @@ from typing import Annotated
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 
 def tokenize(
     model: o.ModelName,
     text: Annotated[str | None, typer.Argument(help="Standard input if absent.")] = None,
-    bos: Annotated[
-        bool, typer.Option("--bos", help="Add BOS and EOS as the model has it.")
-    ] = False,
-    special: Annotated[
-        bool, typer.Option("--special", help="Read the names of special tokens as those tokens.")
-    ] = False,
+    bos: bool = option(False, "Add BOS and EOS as the model has it."),
+    special: bool = option(False, "Read the names of special tokens as those tokens."),
     as_json: o.Json = False,
 ) -> None:
     """Print a text's token ids and pieces; works on vocabulary-only files too."""
     from engine.embedded import resolve
-    from engine.gguf_file import GGUFFile
-    from engine.shell.run import prompt_text
+    from engine.gguf.file import GGUFFile
+    from engine.shell.prompts import prompt_text
     from engine.tokenizer import Tokenizer
 
     source = prompt_text(text, None)

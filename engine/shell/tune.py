@@ -1,16 +1,15 @@
 """assay tune: measure the knobs of a model's kernels on this machine."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from engine.shell import options as o
+from engine.shell.groups import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.table import Table
+    from collections.abc import Sequence
 
     from kernels.tuning import Tuned
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 def tune(
     model: o.ModelName,
     threads: o.Threads = 0,
-    seconds: Annotated[float, typer.Option(help="About how long to measure.")] = 30.0,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is known.")] = False,
+    seconds: float = option(30.0, "About how long to measure."),
+    again: bool = option(False, "Measure anew what is known."),
     as_json: o.Json = False,
 ) -> None:
     """Measure what suits this machine best at a model's sizes, and keep it for later loads.
@@ -28,11 +27,9 @@ def tune(
     the like: none changes a bit of what a model says. The first load of a large model does the same
     in a few seconds.
     """
-    from dataclasses import asdict
-
     from engine.engine import Engine
     from engine.options import Options
-    from engine.shell.show import loading, stdout
+    from engine.shell.show import loading
     from engine.tune import Tuner
     from kernels.tuning import keep
 
@@ -44,25 +41,29 @@ def tune(
             plan, team = engine.model.plan, engine.model.team
             found = Tuner(plan, team, seconds, watcher.tuned).tuned(again)
     keep(found)
-    if as_json:
-        print(json.dumps([asdict(one) for one in found]))
-    elif found:
-        stdout().print(table_of(found))
-    else:
-        print("nothing new: all is known (--again), the weights are few, or the machine is busy")
+    nothing = "nothing new: all is known (--again), the weights are few, or the machine is busy"
+    show_tuned(found, as_json, nothing)
 
 
-def table_of(found: "Iterable[Tuned]") -> "Table":
-    """What was chosen, against what there was, and what that gained for a single token."""
-    from rich.table import Table
+def show_tuned(found: "Sequence[Tuned]", as_json: bool, nothing: str) -> None:
+    """What was chosen, against what there was, and what that gained for a single token; a line
+    where there is nothing."""
+    from dataclasses import asdict
 
+    from engine.shell.show import print_table
     from kernels.tuning import changes
 
-    table = Table("kernel", "threads", "sizes", "chosen (before)", "gain", "least to most", "when")
-    for one in found:
-        low, high = one.spread
-        table.add_row(
-            one.kernel, str(one.threads), one.shape, changes(one),
-            f"{one.gain:.3f}", f"{low:.3f} to {high:.3f}", one.when[:16],
-        )  # fmt: skip
-    return table
+    if as_json:
+        print(json.dumps([asdict(one) for one in found]))
+        return
+    if not found:
+        print(nothing)
+        return
+    print_table(
+        ("kernel", "threads", "sizes", "chosen (before)", "gain", "least to most", "when"),
+        (
+            (one.kernel, one.threads, one.shape, changes(one), f"{one.gain:.3f}",
+             "{:.3f} to {:.3f}".format(*one.spread), one.when[:16])
+            for one in found
+        ),
+    )  # fmt: skip

@@ -1,13 +1,13 @@
 """The activation of a model is not in its file: here it is ReLU, and a text tells how that fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.engine import Engine
 from engine.graph import Graph
-from engine.model import Array
 from engine.options import Options
+from engine.passes import Memory
 from engine.perplexity import Passage, Scorer, Tally
 
 ENOUGH = 8  # passages
@@ -21,11 +21,10 @@ class Perplexities:
     silu: float
 
 
-def with_relu(graph: Graph, limits: Mapping[str, int]) -> tuple[Graph, dict[str, Array]]:
+def with_relu(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
     """The graph with ReLU for SiLU."""
-    return Graph(
-        [replace(node, op="reglu") if node.op == "swiglu" else node for node in graph.nodes]
-    ), {}
+    nodes = [replace(node, op="reglu") if node.op == "swiglu" else node for node in graph.nodes]
+    return Graph(nodes), memory
 
 
 def perplexities(path: Path, passages: Sequence[Sequence[int]], options: Options) -> Perplexities:
@@ -34,8 +33,8 @@ def perplexities(path: Path, passages: Sequence[Sequence[int]], options: Options
     longest = max(len(text.tokens) for text in texts)
     options = replace(options, context=longest, sequences=1, outputs=longest)
     found = []
-    for rewrite in (with_relu, None):
-        with Engine.load(path, replace(options, rewrite=rewrite)) as engine:
+    for passes in ((with_relu,), ()):
+        with Engine.load(path, replace(options, passes=passes)) as engine:
             scorer, tally = Scorer(engine), Tally()
             for text in texts:
                 tally.add(scorer.read(text))

@@ -1,6 +1,6 @@
 """The sparse file of a dense model: the same tensors, down transposed, predictors beside them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,22 +8,19 @@ from typing import Any
 import numpy as np
 
 from engine.faults import shown_path
-from engine.gguf_cursor import shown
-from engine.gguf_edit import keys_of, write_from
-from engine.gguf_file import Bytes, GGUFFile, TensorInfo
-from engine.gguf_writer import Keys, NewTensor, f32
+from engine.gguf.cursor import shown
+from engine.gguf.edit import keys_of, write_from
+from engine.gguf.file import Bytes, GGUFFile, TensorInfo
+from engine.gguf.tensor_reader import TensorReader
+from engine.gguf.writer import Keys, NewTensor, f32
 from engine.quantise.mixes import fitting
-from engine.quantise.values import misfit, run
+from engine.quantise.values import Formats, decoding, encoding, misfit
 from engine.sparsify.gather import SparsifyError
 from engine.sparsity import MAGIC, THRESHOLD
-from engine.tensor_reader import TensorReader
 from engine.watch import Watch
-from kernels.certificates import Store
 from kernels.certify import Certified
-from kernels.choose import Chooser, Need
-from kernels.cpu.cores import physical_cores
-from kernels.cpu.team import Team
-from kernels.kernel import Kernel
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import Team
 from reference.formats import FORMATS
 
 WORDS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # an element each: only moved
@@ -114,60 +111,40 @@ def export(
     if len(predictors) != blocks:
         raise SparsifyError(f"{len(predictors)} predictors for {blocks} blocks")
     tensors = layout(file, [p.rank for p in predictors])
-    downs = [t for t in file.tensors.values() if t.name.endswith(DOWN)]
-    needs = {
-        need: None
-        for t in downs
-        if t.type_name not in WORDS
-        for need in (
-            Need("dequantise", t.type_name),
-            Need("quantise", fitting(t.type_name, t.dims[0])),
-        )
-    }
+    downs = [t for t in file.tensors.values() if t.name.endswith(DOWN) and t.type_name not in WORDS]
+    needs = [decoding(tensor.type_name) for tensor in downs]
+    needs += [encoding(fitting(tensor.type_name, tensor.dims[0])) for tensor in downs]
 
     def pieces(reader: TensorReader) -> Iterator[Bytes]:
         for tensor in file.tensors.values():
             if tensor.name.endswith(DOWN):
                 predictor = predictors[int(tensor.name.split(".")[1])]
-                yield from _down_and_predictor(tensor, reader, predictor, team, kernels)
+                yield transposed(np.concatenate(list(reader.rows(tensor))), tensor, formats)
+                yield from _matrices(predictor, tensor.name.removesuffix(DOWN))
             else:
                 yield from reader.rows(tensor)
 
-    kernels = Chooser(Store()).choose(list(needs), certified)
     keys = keys_of(file) | {THRESHOLD: f32(threshold)} | dict(more_keys or {})
     with Team(threads or physical_cores()) as team:
+        formats = Formats(team, needs, certified)
         write_from(file, out, keys, tensors, pieces, watch, magic=MAGIC)
 
 
-def _down_and_predictor(
-    tensor: TensorInfo,
-    reader: TensorReader,
-    predictor: Predictor,
-    team: Team,
-    kernels: Mapping[Need, Kernel],
-) -> Iterator[Bytes]:
-    stored = np.concatenate(list(reader.rows(tensor)))
-    yield transposed(stored, tensor, team, kernels)
-    block = tensor.name.removesuffix(DOWN)
+def _matrices(predictor: Predictor, block: str) -> Iterator[Bytes]:
+    """The bytes of fc1 and fc2; `block` is what their names begin with."""
     for name, matrix in (("fc1", predictor.fc1), ("fc2", predictor.fc2)):
         if fault := misfit(matrix, "F16"):
             raise SparsifyError(f"tensor {block}{name}.weight: {fault}")
         yield matrix.astype(np.float16).view(np.uint8).reshape(-1)
 
 
-def transposed(
-    stored: Bytes, tensor: TensorInfo, team: Team, kernels: Mapping[Need, Kernel]
-) -> Bytes:
+def transposed(stored: Bytes, tensor: TensorInfo, formats: Formats) -> Bytes:
     """A tensor's rows uint8 [rows, row_bytes] as those of its transpose, flat."""
     if word := WORDS.get(tensor.type_name):
         return np.ascontiguousarray(stored.view(word).T).view(np.uint8).reshape(-1)
     rows, elements = tensor.dims
-    x = np.empty((rows, elements), np.float32)
-    run(team, kernels[Need("dequantise", tensor.type_name)], {"data": stored, "out": x})
+    turned = formats.decoded(stored, tensor.type_name, elements).T
     kind = fitting(tensor.type_name, rows)
-    turned = np.ascontiguousarray(x.T)
     if fault := misfit(turned, kind):
         raise SparsifyError(f"tensor {shown(tensor.name)}: {fault}")
-    out = np.empty((elements, FORMATS[kind].row_bytes(rows)), np.uint8)
-    run(team, kernels[Need("quantise", kind)], {"x": turned, "out": out})
-    return out.reshape(-1)
+    return formats.encoded(turned, kind)

@@ -18,10 +18,12 @@ import numpy as np
 
 from engine.aside import OutputError
 from engine.config import ModelConfig
+from engine.errors import EngineError
 from engine.faults import unwritable
 from engine.graph import Graph, Value
 from engine.model import Model
 from engine.options import Options
+from engine.passes import Memory, limits_of
 from engine.sparsify.activation import with_relu
 
 INPUT = re.compile(r"blk\.\d+\.attn_residual")
@@ -31,19 +33,19 @@ HELD_OUT_EVERY = 10  # passages
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class SparsifyError(ValueError):
+class SparsifyError(EngineError):
     """A model or a text of which no sparse model can be made: one line that says why."""
 
 
-def watched(graph: Graph, limits: Mapping[str, int]) -> tuple[Graph, dict[str, Array]]:
-    """The graph with ReLU for SiLU; inputs and gates are kept, in arrays float32 [tokens, width]
-    by their names, until the next step."""
-    graph, kept = with_relu(graph, limits)
+def keep_inputs_and_gates(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
+    """The graph in which inputs and gates of the networks are memory, float32 [tokens, width] by
+    their names, until the next step."""
+    kept, limits = Memory(), limits_of(memory)
     nodes = [
         replace(node, arguments={k: _kept(v, kept, limits) for k, v in node.arguments.items()})
         for node in graph.nodes
     ]
-    return Graph(nodes), kept
+    return Graph(nodes), memory | kept
 
 
 def _kept(value: Value | float, kept: dict[str, Array], limits: Mapping[str, int]) -> Value | float:
@@ -59,16 +61,9 @@ def _kept(value: Value | float, kept: dict[str, Array], limits: Mapping[str, int
 @contextmanager
 def relu_model(path: Path, options: Options) -> Iterator[tuple[Model, dict[str, Array]]]:
     """The model with ReLU, and what a step leaves of each block's input and gate, by name."""
-    kept: dict[str, Array] = {}
-
-    def rewrite(graph: Graph, limits: Mapping[str, int]) -> tuple[Graph, dict[str, Array]]:
-        graph, arrays = watched(graph, limits)
-        kept.update(arrays)
-        return graph, arrays
-
-    model = Model(path, replace(options, rewrite=rewrite))
+    model = Model(path, replace(options, passes=(with_relu, keep_inputs_and_gates)))
     try:
-        yield model, kept
+        yield model, model.memory
     finally:
         model.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from engine.aside import check as check_out
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.options import Options, Progress
 from engine.placement import statistics
 from engine.sparsify.activation import Perplexities, perplexities
@@ -16,7 +16,7 @@ from engine.sparsify.export import Predictor, check, export
 from engine.sparsify.gather import gather, is_held_out
 from engine.sparsify.train import THRESHOLD, Judged, Training, train
 from kernels.certify import Certified
-from kernels.cpu.cores import physical_cores
+from kernels.cpu.runtime.cores import physical_cores
 
 
 @dataclass(frozen=True, slots=True)

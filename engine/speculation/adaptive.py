@@ -11,7 +11,7 @@ HICCUP = 8  # times the mean: what lasted longer is not the length's fault
 # What nobody tries is never found to be good, so what was seldom seen is thought to be:
 ACCEPTED = 4  # drafts that were accepted
 FREE = 1  # step that cost nothing
-LONGEST_REST = 32  # tokens: after more, a draft model would have much to read before its next try
+LONGEST_REST = 512  # tokens
 
 
 def expected_tokens(acceptance: Iterable[float]) -> list[float]:
@@ -114,14 +114,12 @@ class AdaptiveLength:
         be tried again."""
         if self.best or 0 not in self.step_seconds.means:
             return 0
-        plain = self.step_seconds.means[0]
         due = sum(self._lost.values()) / PROBING - self._elapsed
-        tokens = max(0, min(LONGEST_REST, int(due / plain)))
-        self._elapsed += tokens * plain
-        return tokens
+        return max(0, min(LONGEST_REST, int(due / self.step_seconds.means[0])))
 
     def rested(self, step_seconds: float) -> None:
         """What a step took that nobody was asked about."""
+        self._elapsed += step_seconds
         self.step_seconds.add(0, step_seconds)
 
     def record(self, asked: int, accepted: int, draft_seconds: float, step_seconds: float) -> None:
@@ -131,9 +129,12 @@ class AdaptiveLength:
             raise ValueError(f"{accepted} accepted of {asked} asked for, at most {self.most}")
         # Tokens that cost more than one by one are never worth it, so how much more is no matter;
         # twice, since this is said of means.
-        limit = 2 * (1 + asked) * self.step_seconds.means.get(0, math.inf)
+        plain = (1 + asked) * self.step_seconds.means.get(0, math.inf)
+        took, limit = draft_seconds + step_seconds, 2 * plain
         draft_seconds, step_seconds = min(draft_seconds, limit), min(step_seconds, limit)
         seconds = draft_seconds + step_seconds
+        if asked in self.step_seconds.means:  # the first time something may have been compiled
+            seconds = min(took, HICCUP * plain)
         self._elapsed += seconds
         if asked in self._lost and asked != self.best:
             lost = self._lost[asked] + seconds - (1 + accepted) * self._pace

@@ -8,7 +8,7 @@ from typing import Protocol
 from engine.config import ModelError
 from engine.model import Model
 from engine.options import MOST_SEQUENCES, Options
-from engine.samplers import Samplers
+from engine.sampling.samplers import Samplers
 from engine.speculation import vocabularies
 from engine.speculation.drafter import Drafter
 from engine.speculation.lookahead import LookaheadDrafter
@@ -49,6 +49,7 @@ def with_room(options: Options, settings: Settings) -> Options:
         options,
         sequences=max(options.sequences, min(2 + branches(settings), MOST_SEQUENCES)),
         outputs=max(options.outputs, 1 + settings.draft_max),
+        states=max(options.states, 1 + settings.draft_max),
     )
 
 

@@ -5,7 +5,7 @@ holds the text and the leaf's ancestors: a node sees the cells of its first sequ
 position, and those are its ancestors. No cell is copied, only lists of cells.
 """
 
-from engine.cells import Cells
+from engine.cache.cells import Cells
 from engine.speculation.drafter import TEXT, Draft
 
 

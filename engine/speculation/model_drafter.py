@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.model import Model
-from engine.sampler import Sampler
+from engine.sampling.sampler import Sampler
 from engine.speculation.drafter import TEXT, Branches, Draft, Verified
 
 CANDIDATES = 10  # tokens among which probabilities are shared, as llama.cpp's drafters have it
@@ -71,6 +71,7 @@ class OtherModel:
         text = self._read(text)
         most = min(len(self._held), len(text) - 1)
         shared = next((i for i in range(most) if self._held[i] != text[i]), most)
+        shared = cells.reach(0, shared)
         cells.remove(0, begin=shared)
         self._held = self._held[:shared]
         logits = model.evaluate(text[shared:], shared)

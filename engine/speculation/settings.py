@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from engine.config import ModelError
-from engine.sampling_params import SamplingParams
+from engine.sampling.params import SamplingParams
 
 
 def _demand(**least: tuple[int, int]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.completion import Completion, Piece
+from engine.completion import Completion, Piece, Row
 from engine.config import ModelError
 from engine.model import Model, NumericalError
 from engine.speculation import cache_tree
@@ -44,6 +44,8 @@ class Speculation:
     ) -> None:
         self._model, self._drafter, self.verifier = model, drafter, verifier
         self._most = min(most, model.limits["tokens"] - 1, model.limits["outputs"] - 1)
+        if states := model.cells.states:  # one behind every token, or none could be dropped
+            self._most = min(self._most, max(0, states.spare - 1))
         self._branches = min(branches, model.options.sequences - 1)
         self._length = AdaptiveLength(self._most) if adaptive else None
         self._settled_in = 0.0  # seconds
@@ -62,31 +64,41 @@ class Speculation:
         self._foretold = 0  # of these, those that the draft has
         self.timings = Drafting()
 
-    def sample(
-        self,
-        completion: Completion,
-        logits: Array,
-        prompt_logprobs: tuple[float | None, ...] | None,
-    ) -> Piece:
+    def has_room(self, live: Sequence[Completion]) -> bool:
+        """Whether the draft has what the text goes on with, or there is a cell for it, with those
+        of a draft that has not."""
+        if live and self._is_ahead(live[0].tokens[-1]):
+            return True
+        self.settle()
+        return self._model.cells.free >= len(live)
+
+    def run(self, live: Sequence[Completion]) -> Sequence[Row]:
+        """The logits [vocab] behind the text's last token, which the draft has, or a step gives."""
+        (completion,) = live
+        token = completion.tokens[-1]
+        return [self._go_on(token) if self._is_ahead(token) else self._step(completion)]
+
+    def sample(self, completion: Completion, row: Row) -> Piece:
         """The completion's next token, from the logits [vocab] behind its last."""
         if self.verifier:
+            assert isinstance(row, np.ndarray)
             sampler = completion.sampler
-            sampled = self.verifier.sample(sampler, logits, self._draft, self._node)
-            piece = completion.take(sampled, prompt_logprobs)
+            sampled = self.verifier.sample(sampler, row, self._draft, self._node)
+            piece = completion.take(sampled)
         else:
-            piece = completion.sample(logits, prompt_logprobs)
+            piece = completion.sample(row)
         token = completion.tokens[-1]
         self._text.append(token)
         self._taken.append(token)
-        drafted = self.is_ahead(token)
+        drafted = self._is_ahead(token)
         self._foretold += drafted
         return replace(piece, drafted=True) if drafted else piece
 
-    def is_ahead(self, token: int) -> bool:
+    def _is_ahead(self, token: int) -> bool:
         """Whether the logits behind this token, the last sampled, are there."""
         return (self._node, token) in self._children
 
-    def go_on(self, token: int) -> Array:
+    def _go_on(self, token: int) -> Array:
         """Take them."""
         assert self._rows is not None
         self._node = self._children[self._node, token]
@@ -112,7 +124,7 @@ class Speculation:
             self._resting = self._length.rest()
         self._settled_in = time.perf_counter() - started
 
-    def step(self, completion: Completion) -> Array:
+    def _step(self, completion: Completion) -> Array:
         """Run the text's last token, and with it a draft of what may follow, of as many tokens as
         the completion may still have at most; the last token's logits [vocab]."""
         cells, most = self._model.cells, completion.params.max_tokens

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.sampler import Sampled, Sampler
-from engine.sampling_chain import Bind
-from engine.sampling_params import Logits
+from engine.sampling.chain import Bind
+from engine.sampling.params import Logits
+from engine.sampling.sampler import Sampled, Sampler
 from engine.speculation.drafter import Draft
 from kernels.call import Run, bind
 from kernels.table import variants

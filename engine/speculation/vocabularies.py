@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, takewhile
 from pathlib import Path
 
+from engine.errors import EngineError
 from engine.tokenizer import Detokenizer, Tokenizer, TokenizerError
 
 # llama.cpp's rule: vocabularies of one family differ in what was padded, and in the first tokens.
@@ -12,7 +13,7 @@ SIZE_DIFFERENCE = 128
 FIRST_COMPARED = 5
 
 
-class VocabularyError(ValueError):
+class VocabularyError(EngineError):
     """A draft model whose tokens are not the target's: one plain line."""
 
 

@@ -16,9 +16,9 @@ from engine.tokenizer.vocab import (
     TokenizerError,
     TokenType,
     Vocab,
-    read_flag,
     read_id,
     read_scores,
+    read_value,
 )
 
 SPACE: Final = "\u2581"
@@ -44,14 +44,15 @@ class SentencePieceBPE:
         self._unknown = len(vocab)
         declared = next(iter(vocab.of_type(TokenType.UNKNOWN)), None)
         self._unk_id = read_id(metadata, "unknown_token_id", vocab, default=declared)
-        self._one_space = read_flag(metadata, "remove_extra_whitespaces", False)
+        self._one_space = read_value(metadata, "remove_extra_whitespaces", False)
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text.
+    def encode(self, text: str, *, prefix: bool = False) -> list[int]:
+        """The ids of a text, with a space before it if `prefix`.
 
         Raises `TokenizerError` for a character that is no token in a vocabulary with neither
         byte tokens nor an unknown token.
         """
+        text = " " + text if prefix else text
         if self._one_space:
             text = re.sub(" +", " ", text).rstrip(" ")
         ids: list[int] = self._library.encode(text)

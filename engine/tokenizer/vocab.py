@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from engine.errors import EngineError
+
 _T = TypeVar("_T")
 _F32_MAX = 3.4028234663852886e38
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
-class TokenizerError(ValueError):
+class TokenizerError(EngineError):
     """A vocabulary or a text that cannot be used; the message is one plain line."""
 
 
@@ -90,19 +92,12 @@ def read_list(
     return list(value)
 
 
-def read_flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
-    """The bool at `tokenizer.ggml.<name>`, or the default where the key is absent."""
+def read_value(metadata: Mapping[str, Any], name: str, default: _T) -> _T:
+    """What is at `tokenizer.ggml.<name>`, of the default's type; the default where it is absent."""
     value = metadata.get(f"tokenizer.ggml.{name}", default)
-    if not isinstance(value, bool):
-        raise TokenizerError(f"tokenizer.ggml.{name} must be bool, got {type(value).__name__}")
-    return value
-
-
-def read_text(metadata: Mapping[str, Any], name: str, default: str) -> str:
-    """The string at `tokenizer.ggml.<name>`, or the default where the key is absent."""
-    value = metadata.get(f"tokenizer.ggml.{name}", default)
-    if not isinstance(value, str):
-        raise TokenizerError(f"tokenizer.ggml.{name} must be str, got {type(value).__name__}")
+    if not isinstance(value, type(default)):
+        wanted, got = type(default).__name__, type(value).__name__
+        raise TokenizerError(f"tokenizer.ggml.{name} must be {wanted}, got {got}")
     return value
 
 

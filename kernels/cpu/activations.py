@@ -1,12 +1,14 @@
-"""silu, gelu, gelu_erf, relu and squared_relu on the CPU: tokens are shared among threads."""
+"""silu, gelu, gelu_erf, relu, squared_relu, softplus and sigmoid on the CPU: tokens are shared
+among threads."""
 
 import numpy as np
 from numba import njit
 
-from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import add, div, f32x16, fma, maximum, minimum, mul, splat, sub, zero
-from kernels.cpu.simd_exp import exp
-from kernels.cpu.sweep import load_some, own_elements, store_some
+from kernels.cpu.isa.lanes import fabs
+from kernels.cpu.isa.simd import add, div, f32x16, fma, maximum, minimum, mul, splat, sub, zero
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.sweep import load_some, own_elements, store_some
+from kernels.cpu.runtime.share import arguments, share
 from reference.activations import OPS
 
 SIGNATURE = OPS[0].signature
@@ -101,3 +103,40 @@ def squared_relu(block, thread, n_threads):
     for i in range(first, last):
         value = relu_of(source[i])
         target[i] = value * value
+
+
+@njit(inline="always")
+def log1p_of(e):
+    """log(1 + e) for 0 <= e <= 1: 2 atanh(z), z = e / (2 + e) <= 1/3, by its series, of which the
+    first term left out is below 2^-28."""
+    z = div(e, add(e, splat(f32x16, 2.0)))
+    square = mul(z, z)
+    p = splat(f32x16, 2.0 / 15.0)
+    p = fma(p, square, splat(f32x16, 2.0 / 13.0))
+    p = fma(p, square, splat(f32x16, 2.0 / 11.0))
+    p = fma(p, square, splat(f32x16, 2.0 / 9.0))
+    p = fma(p, square, splat(f32x16, 2.0 / 7.0))
+    p = fma(p, square, splat(f32x16, 2.0 / 5.0))
+    p = fma(p, square, splat(f32x16, 2.0 / 3.0))
+    return fma(mul(p, square), z, add(z, z))
+
+
+@share(SIGNATURE)
+def softplus(block, thread, n_threads):
+    """NaN stays NaN."""
+    x, out = arguments(block, SIGNATURE)
+    first, last = own_elements(x, thread, n_threads)
+    for i in range(first, last, 16):
+        value = load_some(x, i, last)
+        tail = log1p_of(exp(sub(zero(f32x16), fabs(value))))
+        store_some(out, i, last, add(maximum(zero(f32x16), value), tail))
+
+
+@share(SIGNATURE)
+def sigmoid(block, thread, n_threads):
+    x, out = arguments(block, SIGNATURE)
+    first, last = own_elements(x, thread, n_threads)
+    one = splat(f32x16, 1.0)
+    for i in range(first, last, 16):
+        value = sub(zero(f32x16), load_some(x, i, last))
+        store_some(out, i, last, over_one_plus_exp(one, value))

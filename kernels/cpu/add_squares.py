@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kernels.cpu.share import arguments, part, share
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.add_squares import OP
 
 SIGNATURE = OP.signature

@@ -19,20 +19,20 @@ from numba import njit
 
 from kernels.cpu.attention_sums import BASES, CHUNK, DESK, DIM_STRIDE, MERGED, QUERIES, SUM, WIDEST
 from kernels.cpu.attention_tile import SIGNATURE, attend, bring_queries, chunks_of, finite
-from kernels.cpu.closures import inner
-from kernels.cpu.formats import TAGS, FormatTag
-from kernels.cpu.share import Share, arguments, by_format, part
-from kernels.cpu.simd import extract, f32x16, fma, load, mul, splat, store, zero
-from kernels.cpu.simd_exp import exp
-from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.formats.decoding import TAGS, FormatTag
+from kernels.cpu.isa.simd import extract, f32x16, fma, load, mul, splat, store, zero
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, by_format, part
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 FEW = 8  # tokens
 MERGE_SIGNATURE = (
-    "lists: i32[sequences capacity], spans: i32[tokens 3], scratch: f32[partials]"
-    " -> out: f32[tokens heads head_dim]"
+    "lists: i32[sequences capacity], spans: i32[tokens 3], sinks: f32[heads],"
+    " scratch: f32[partials] -> out: f32[tokens heads head_dim]"
 )
 
 
@@ -77,9 +77,14 @@ def merge(to, t, source, s, head_dim):
 
 
 @inner
-def finish(out, o, cells, source, s, head_dim):
-    """The output at out[o:], from the partial result over all of a token's cells."""
-    inverse = splat(f32x16, np.float32(1) / source[s + head_dim + 1])
+def finish(out, o, cells, sink, source, s, head_dim):
+    """The output at out[o:], from the partial result over all of a token's cells and the sink."""
+    high, total, shrink = source[s + head_dim], source[s + head_dim + 1], np.float32(1)
+    if sink != -np.inf:
+        highest = finite(max(high, sink))
+        shrink = extract(exp(splat(f32x16, high - highest)), 0)
+        total = total * shrink + extract(exp(splat(f32x16, sink - highest)), 0)
+    inverse = splat(f32x16, shrink / total)
     for d in range(0, head_dim, 16):
         mean = mul(load(f32x16, source, s + d), inverse)
         store(out, o + d, mean if cells > 0 else zero(f32x16))
@@ -99,7 +104,7 @@ def flash(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = layout.block, layout.block_bytes
 
     def generic(block, thread, n_threads):
-        q, k, _, lists, spans, _, _, _, _, _, scratch, out = arguments(block, SIGNATURE)
+        q, k, _, lists, spans, _, _, _, sinks, _, _, scratch, out = arguments(block, SIGNATURE)
         desk = stack(np.float32, DESK)
         bases, places = stack(np.int64, BASES), stack(np.int32, CHUNK)
         tokens, heads, head_dim = q.shape
@@ -145,14 +150,15 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                         for h in range(h0, h1):
                             row = MERGED + ((t - t0) * (h1 - h0) + h - h0) * DIM_STRIDE
                             cells = spans[t, 2] - spans[t, 1]
-                            finish(out, (t * heads + h) * head_dim, cells, desk, row, head_dim)
+                            at = (t * heads + h) * head_dim
+                            finish(out, at, cells, sinks[h], desk, row, head_dim)
 
     return generic
 
 
 def merge_chunks(block, thread, n_threads):
     """The second share: what chunks of few tokens gave, merged."""
-    lists, spans, scratch, out = arguments(block, MERGE_SIGNATURE)
+    lists, spans, sinks, scratch, out = arguments(block, MERGE_SIGNATURE)
     tokens, heads, head_dim = out.shape
     chunks, step = chunks_of(lists.shape[1]), head_dim + 2
     first, last = part(tokens * heads, thread, n_threads)
@@ -162,7 +168,7 @@ def merge_chunks(block, thread, n_threads):
             slot = item * chunks * step
             for chunk in range(1, chunks_of(cells)):
                 merge(scratch, slot, scratch, slot + chunk * step, head_dim)
-            finish(out, item * head_dim, cells, scratch, slot, head_dim)
+            finish(out, item * head_dim, cells, sinks[item % heads], scratch, slot, head_dim)
 
 
 SHARES = by_format(flash, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})

@@ -18,7 +18,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.amx import (
+from kernels.cpu.attention import copy, end_of_run, finish, merge
+from kernels.cpu.attention_sums import CHUNK, DIM_STRIDE, WIDEST
+from kernels.cpu.attention_tile import chunks_of, tanh
+from kernels.cpu.formats.cache_rows import sixteen
+from kernels.cpu.formats.decoding import TAGS, FormatTag
+from kernels.cpu.isa.amx import (
     AMX,
     EMULATED,
     FULL,
@@ -30,16 +35,7 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
-from kernels.cpu.attention import copy, end_of_run, finish, merge
-from kernels.cpu.attention_sums import CHUNK, DIM_STRIDE, WIDEST
-from kernels.cpu.attention_tile import chunks_of, tanh
-from kernels.cpu.cache_rows import sixteen
-from kernels.cpu.closures import inner
-from kernels.cpu.formats import TAGS, FormatTag
-from kernels.cpu.linear import named
-from kernels.cpu.linear_amx import ROW, ROWS, TileShare
-from kernels.cpu.share import Share, arguments
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     add,
     convert,
     div,
@@ -58,9 +54,13 @@ from kernels.cpu.simd import (
     where_less,
     zero,
 )
-from kernels.cpu.simd_exp import exp
-from kernels.cpu.simd_shuffle import stack, transpose
-from kernels.cpu.simd_x86 import in_pairs, narrow
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_shuffle import stack, transpose
+from kernels.cpu.isa.simd_x86 import in_pairs, narrow
+from kernels.cpu.linear import named
+from kernels.cpu.linear_amx import ROW, ROWS, TileShare
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments
 from reference.attention import OP
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
@@ -301,7 +301,7 @@ def flash(tiles_tag: Any, tag: FormatTag) -> Callable[..., None]:
 
     def kernel(block, thread, n_threads):
         (
-            q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, out,
+            q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
         ) = arguments(block, SIGNATURE)  # fmt: skip
         tokens, heads, head_dim = q.shape
         kv_heads = k.shape[1] // block_bytes * block_elements // head_dim
@@ -368,7 +368,7 @@ def flash(tiles_tag: Any, tag: FormatTag) -> Callable[..., None]:
                 for row in range(rows):
                     t, h = t0 + row // across, h0 + row % across
                     cells, at = spans[t, 2] - spans[t, 1], (t * heads + h) * head_dim
-                    finish(out, at, cells, merged, row * DIM_STRIDE, head_dim)
+                    finish(out, at, cells, sinks[h], merged, row * DIM_STRIDE, head_dim)
         release(tiles_tag, state)
 
     return named(kernel, tiles_tag.form)

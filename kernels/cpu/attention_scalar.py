@@ -6,10 +6,8 @@ For any head_dim, and as the fallback: (token, head) pairs are shared among thre
 import math
 from collections.abc import Callable
 
-import numpy as np
-
-from kernels.cpu.formats import TAGS, FormatTag, element
-from kernels.cpu.share import arguments, by_format, part
+from kernels.cpu.formats.decoding import TAGS, FormatTag, element
+from kernels.cpu.runtime.share import arguments, by_format, part
 from reference.attention import OP
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
@@ -22,9 +20,9 @@ def plain(tag: FormatTag) -> Callable[..., None]:
     block_elements, block_bytes = layout.block, layout.block_bytes
 
     def scalar(block, thread, n_threads):
-        (q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, out) = arguments(
-            block, SIGNATURE
-        )
+        (
+            q, k, v, lists, spans, positions, cell_positions, slopes, sinks, scale, softcap, out,
+        ) = arguments(block, SIGNATURE)  # fmt: skip
         tokens, heads, head_dim = q.shape
         group = heads * head_dim // (k.shape[1] // block_bytes * block_elements)
         first, last = part(tokens * heads, thread, n_threads)
@@ -32,9 +30,11 @@ def plain(tag: FormatTag) -> Callable[..., None]:
             t, h = item // heads, item % heads
             cells = lists[spans[t, 0]]
             column = h // group * head_dim
-            highest, total = -np.inf, 0.0
+            sink = float(sinks[h])
+            highest, total = sink, 0.0
             for passes in range(2):  # find the largest score, then sum what exp makes of them
                 out[t, h, :] = 0
+                total = math.exp(sink - highest) if passes else 0.0
                 for j in range(spans[t, 1], spans[t, 2]):
                     cell = cells[j]
                     dot = 0.0

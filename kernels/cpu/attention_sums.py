@@ -7,11 +7,11 @@ chains over head_dim, sixteen cells side by side, and its weighted sum is a chai
 
 from numba import int64, njit
 
-from kernels.cpu.cache_rows import four_rows, line_begins, sixteen, start_of
-from kernels.cpu.closures import inner
-from kernels.cpu.simd import f32x16, load, prefetch, store
-from kernels.cpu.simd_shuffle import fma_rows, gather_quarters, load_rows, store_rows
-from kernels.cpu.tiles import zeros
+from kernels.cpu.formats.cache_rows import four_rows, line_begins, sixteen, start_of
+from kernels.cpu.isa.simd import f32x16, load, prefetch, store
+from kernels.cpu.isa.simd_shuffle import fma_rows, gather_quarters, load_rows, store_rows
+from kernels.cpu.isa.tiles import zeros
+from kernels.cpu.runtime.closures import inner
 
 QUERIES = 32  # rows of a tile, at most
 CHUNK = 256  # cells of a chunk

@@ -23,10 +23,8 @@ from kernels.cpu.attention_sums import (
     query_of,
     values,
 )
-from kernels.cpu.cache_rows import sixteen
-from kernels.cpu.closures import inner
-from kernels.cpu.share import arguments
-from kernels.cpu.simd import (
+from kernels.cpu.formats.cache_rows import sixteen
+from kernels.cpu.isa.simd import (
     add,
     convert,
     div,
@@ -43,8 +41,10 @@ from kernels.cpu.simd import (
     sum_lanes,
     zero,
 )
-from kernels.cpu.simd_exp import exp
-from kernels.cpu.simd_shuffle import first_lanes
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.isa.simd_shuffle import first_lanes
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments
 from reference.attention import OP
 
 SIGNATURE = OP.signature.replace(" -> ", ", scratch: f32[partials] -> ")
@@ -97,7 +97,7 @@ def chunks_of(cells):
 @inner
 def bring_queries(block, desk, t0, t1, h0, h1):
     """A tile's queries, to its desk: -> the most cells that one of its tokens sees."""
-    q, _, _, _, spans, _, _, _, _, _, _, _ = arguments(block, SIGNATURE)
+    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(block, SIGNATURE)
     head_dim, most = q.shape[2], 0
     for t in range(t0, t1):
         most = max(most, spans[t, 2] - spans[t, 1])
@@ -122,7 +122,7 @@ def attend(tag, block, desk, bases, places, t0, t1, h0, h1, column, chunk):
     begins at byte `column` of a cell's row.
     """
     (
-        q, k, v, lists, spans, positions, cell_positions, slopes, scale, softcap, _, _,
+        q, k, v, lists, spans, positions, cell_positions, slopes, _, scale, softcap, _, _,
     ) = arguments(block, SIGNATURE)  # fmt: skip
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
     rows = (t1 - t0) * width

@@ -2,15 +2,16 @@
 
 import math
 
+import numpy as np
 from numba import njit
 
-from kernels.cpu.activations import gelu_of, silu_of
-from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import f32x16, maximum, mul, zero
-from kernels.cpu.sweep import load_some, own_elements, store_some
+from kernels.cpu.activations import gelu_of, over_one_plus_exp, silu_of
+from kernels.cpu.isa.simd import add, f32x16, maximum, minimum, mul, splat, zero
+from kernels.cpu.isa.sweep import load_some, own_elements, store_some
+from kernels.cpu.runtime.share import arguments, share
 from reference.gated_activations import OPS
 
-SIGNATURE = OPS[0].signature
+SIGNATURE, CLAMPED = OPS[0].signature, OPS[-1].signature
 
 
 @share(SIGNATURE)
@@ -72,3 +73,16 @@ def drelu(block, thread, n_threads):
     for i in range(first, last, 16):
         active = opened(load_some(up, i, last))
         store_some(out, i, last, mul(opened(load_some(gate, i, last)), active))
+
+
+@share(CLAMPED)
+def swiglu_oai(block, thread, n_threads):
+    """NaN stays NaN."""
+    gate, up, alpha, limit, out = arguments(block, CLAMPED)
+    first, last = own_elements(gate, thread, n_threads)
+    factor, one = splat(f32x16, -np.float32(alpha)), splat(f32x16, 1.0)
+    most, least = splat(f32x16, np.float32(limit)), splat(f32x16, -np.float32(limit))
+    for i in range(first, last, 16):
+        g = minimum(most, load_some(gate, i, last))
+        u = maximum(least, minimum(most, load_some(up, i, last)))
+        store_some(out, i, last, mul(over_one_plus_exp(g, mul(factor, g)), add(u, one)))

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from kernels.cpu.encoding import encode
-from kernels.cpu.formats import TAGS, FormatTag
-from kernels.cpu.share import arguments, by_format, part
+from kernels.cpu.formats.decoding import TAGS, FormatTag
+from kernels.cpu.formats.encoding import encode
+from kernels.cpu.runtime.share import arguments, by_format, part
 from reference.kv_write import FORMATS_OF_CACHE
 
 SIGNATURE = "x: f32[tokens width], cells: i32[tokens] -> out: format[capacity width]"

@@ -10,9 +10,9 @@ import math
 import numpy as np
 from numba import njit
 
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import add, f32x16, fma, load, mul, splat, sub, sum_lanes, zero
-from kernels.cpu.sweep import load_some, store_some
+from kernels.cpu.isa.simd import add, f32x16, fma, load, mul, splat, sub, sum_lanes, zero
+from kernels.cpu.isa.sweep import load_some, store_some
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.layer_norm import OP
 
 SIGNATURE = OP.signature

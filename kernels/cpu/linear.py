@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
-from kernels.cpu.share import part
-from kernels.cpu.simd import CACHE_LINE, f32x16, prefetch
-from kernels.cpu.tiles import in_tiles, load_tile, store_tile, zeros
+from kernels.cpu.isa.simd import CACHE_LINE, f32x16, prefetch
+from kernels.cpu.isa.tiles import in_tiles, load_tile, store_tile, zeros
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import part
 from kernels.knob import Knob
 
 LANES = 16
@@ -29,7 +29,7 @@ STREAM = (
 )
 
 FIRST = np.int64(0)  # a token: for a plain 0 Numba would compile what takes it twice
-UNTUNED, NEVER = (0, 2048, 1), (0, 0, 0)  # of kernels without knobs
+NEVER = 0, 0, 0  # values of STREAM's knobs: nothing is asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu import linear_blocks
-from kernels.cpu.amx import (
+from kernels.cpu.formats.block_scales import integers_of, offset_scale
+from kernels.cpu.formats.layouts import BLOCK, LATTICES, LAYOUTS, Layout
+from kernels.cpu.isa.amx import (
     AMX,
     EMULATED,
     configure,
@@ -33,14 +35,7 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
-from kernels.cpu.block_scales import integers_of, offset_scale
-from kernels.cpu.closures import inner
-from kernels.cpu.layouts import BLOCK, LATTICES, LAYOUTS, Layout
-from kernels.cpu.linear import LANES, STREAM, Blocking, ask_for_part, named
-from kernels.cpu.linear_blocks import SIGNATURE, total_of
-from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, four_codes
-from kernels.cpu.share import Share, arguments, part
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     convert,
     f16x16,
     f32x16,
@@ -55,8 +50,13 @@ from kernels.cpu.simd import (
     store,
     store_first,
 )
-from kernels.cpu.simd_shuffle import load_rows, stack, store_rows
-from kernels.cpu.tiles import add_scaled, fma_outer, zeros
+from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
+from kernels.cpu.isa.tiles import add_scaled, fma_outer, zeros
+from kernels.cpu.linear import LANES, STREAM, Blocking, ask_for_part, named
+from kernels.cpu.linear_blocks import SIGNATURE, total_of
+from kernels.cpu.linear_int8 import AVX512_VNNI, GENERIC, four_codes
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, part
 from kernels.knob import Knob
 
 ROWS = 16  # of a tile: tokens

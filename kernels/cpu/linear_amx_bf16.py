@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.amx import (
+from kernels.cpu.formats.block_scales import integers_of, offset_scale
+from kernels.cpu.formats.decoding import CODINGS
+from kernels.cpu.formats.layouts import LAYOUTS, Layout
+from kernels.cpu.isa.amx import (
     AMX,
     EMULATED,
     FULL,
@@ -29,16 +32,7 @@ from kernels.cpu.amx import (
     tile_store,
     tile_zero,
 )
-from kernels.cpu.block_scales import integers_of, offset_scale
-from kernels.cpu.closures import inner
-from kernels.cpu.formats import CODINGS
-from kernels.cpu.layouts import LAYOUTS, Layout
-from kernels.cpu.linear import LANES, NEVER, asking, named
-from kernels.cpu.linear_amx import ROW, ROWS, C, TileShare, fetch, product, put
-from kernels.cpu.linear_bf16 import PADDED, SIGNATURE
-from kernels.cpu.linear_int8 import four_codes
-from kernels.cpu.share import Share, arguments, part
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     CACHE_LINE,
     Vector,
     convert,
@@ -50,8 +44,14 @@ from kernels.cpu.simd import (
     splat,
     store,
 )
-from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.simd_x86 import narrow, scaled_pairs
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.simd_x86 import narrow, scaled_pairs
+from kernels.cpu.linear import LANES, NEVER, asking, named
+from kernels.cpu.linear_amx import ROW, ROWS, C, TileShare, fetch, product, put
+from kernels.cpu.linear_bf16 import PADDED, SIGNATURE
+from kernels.cpu.linear_int8 import four_codes
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, part
 
 PANEL = 1024  # units of PADDED elements of sixteen tokens: a megabyte, half of the second cache
 TILES = 16, 32  # of sixteen tokens: what meets weights before the next ones have to be lowered

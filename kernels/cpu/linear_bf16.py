@@ -11,13 +11,13 @@ rows, and beyond hidden up to whole PADDED (a tile of a matrix unit). A panel ho
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
+from kernels.cpu.isa.simd import bf16x16, bf16x32, convert, f32x16, load, load_first, store
+from kernels.cpu.isa.simd_shuffle import stack, transpose
+from kernels.cpu.isa.simd_x86 import dot2
+from kernels.cpu.isa.tiles import outer
 from kernels.cpu.linear import LANES, Blocking, chains, product
-from kernels.cpu.share import Share, arguments
-from kernels.cpu.simd import bf16x16, bf16x32, convert, f32x16, load, load_first, store
-from kernels.cpu.simd_shuffle import stack, transpose
-from kernels.cpu.simd_x86 import dot2
-from kernels.cpu.tiles import outer
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 STEP = 4 * LANES

@@ -19,21 +19,21 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu import linear_pairs
-from kernels.cpu.block_scales import beginning, integers_of, offset_scale
-from kernels.cpu.closures import inner
-from kernels.cpu.formats import CODINGS
-from kernels.cpu.layouts import BLOCK, LAYOUTS, Layout
-from kernels.cpu.linear import FIRST, LANES, Blocking, asking, named, product
-from kernels.cpu.share import Share, arguments, by_format, part
-from kernels.cpu.simd import (
+from kernels.cpu.formats.block_scales import beginning, integers_of, offset_scale
+from kernels.cpu.formats.decoding import CODINGS
+from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
+from kernels.cpu.isa.simd import (
     Vector,
     convert,
     load,
     mul,
     splat,
 )
-from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
+from kernels.cpu.linear import FIRST, LANES, Blocking, asking, named, product
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, by_format, part
 
 SIGNATURE = (
     "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32],"

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
-from kernels.cpu.linear import LANES, Blocking, asking, chains, named, product
-from kernels.cpu.share import arguments, by_format, part
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     CACHE_LINE,
     Vector,
     bf16x16,
@@ -27,8 +24,11 @@ from kernels.cpu.simd import (
     store_first,
     zero,
 )
-from kernels.cpu.simd_shuffle import stack, transpose
-from kernels.cpu.tiles import fma_outer
+from kernels.cpu.isa.simd_shuffle import stack, transpose
+from kernels.cpu.isa.tiles import fma_outer
+from kernels.cpu.linear import LANES, Blocking, asking, chains, named, product
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, by_format, part
 
 SIGNATURE = "x: f32[tokens hidden], weight: u8[packed], tuning: i64[knobs] -> out: f32[tokens out]"
 

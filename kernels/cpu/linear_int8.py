@@ -9,18 +9,18 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.layouts import LATTICES, LAYOUTS, WORD_ROWS, Layout
-from kernels.cpu.linear import Blocking
-from kernels.cpu.linear_blocks import Meeting, shares
-from kernels.cpu.simd import (
+from kernels.cpu.formats.layouts import LATTICES, LAYOUTS, WORD_ROWS, Layout
+from kernels.cpu.isa.simd import (
     Vector,
     address_of,
     dot_pairs,
     even_bytes,
     odd_bytes,
 )
-from kernels.cpu.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
-from kernels.cpu.tiles import outer, outer_of_two
+from kernels.cpu.isa.simd_x86 import dot4, dot4_of_signed, dot4_of_small, looked_up, to_unsigned
+from kernels.cpu.isa.tiles import outer, outer_of_two
+from kernels.cpu.linear import Blocking
+from kernels.cpu.linear_blocks import Meeting, shares
 
 four_bytes, four_signed, four_small = outer(dot4), outer(dot4_of_signed), outer(dot4_of_small)
 two_halves = outer(dot_pairs)

@@ -29,11 +29,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.layouts import WORD_ROWS, Layout
-from kernels.cpu.linear import Blocking
-from kernels.cpu.linear_blocks import Meeting, shares
-from kernels.cpu.simd import I32, Vector, address_of, broadcast, i8x32, i8x64, i32x8
-from kernels.cpu.simd_x86 import (
+from kernels.cpu.formats.layouts import WORD_ROWS, Layout
+from kernels.cpu.isa.simd import I32, Vector, address_of, broadcast, i8x32, i8x64, i32x8
+from kernels.cpu.isa.simd_x86 import (
     dots_of_bytes,
     dots_of_fours,
     dots_of_halves,
@@ -41,6 +39,8 @@ from kernels.cpu.simd_x86 import (
     permuted_of_two,
     shuffled,
 )
+from kernels.cpu.linear import Blocking
+from kernels.cpu.linear_blocks import Meeting, shares
 
 FORMATS = "Q4_0", "Q2_K", "TQ1_0", "TQ2_0"
 FORMATS_OF_AVX512 = (*FORMATS, "Q3_K")

@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.block_scales import beginning, integers_of, offset_scale
-from kernels.cpu.closures import inner
-from kernels.cpu.layouts import BLOCK, WORD_ROWS, Layout
-from kernels.cpu.linear import FIRST, LANES, ask_for_part, filling
-from kernels.cpu.share import part
-from kernels.cpu.simd import (
+from kernels.cpu.formats.block_scales import beginning, integers_of, offset_scale
+from kernels.cpu.formats.layouts import BLOCK, WORD_ROWS, Layout
+from kernels.cpu.isa.simd import (
     Vector,
     convert,
     f32x16,
@@ -31,8 +28,11 @@ from kernels.cpu.simd import (
     splat,
     store,
 )
-from kernels.cpu.simd_shuffle import load_rows, stack, store_rows
-from kernels.cpu.tiles import add_scaled, fma_outer, in_tiles, load_tile, store_tile, zeros
+from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
+from kernels.cpu.isa.tiles import add_scaled, fma_outer, in_tiles, load_tile, store_tile, zeros
+from kernels.cpu.linear import FIRST, LANES, ask_for_part, filling
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import part
 
 WORDS = BLOCK // 4  # of a block's row
 CODES = WORDS * WORD_ROWS  # bytes of a lowered block of a group

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.cpu.formats import TAGS, FormatTag, element
-from kernels.cpu.share import arguments, by_format, part
+from kernels.cpu.formats.decoding import TAGS, FormatTag, element
+from kernels.cpu.runtime.share import arguments, by_format, part
 from reference.linear import OP
 
 SIGNATURE = OP.signature

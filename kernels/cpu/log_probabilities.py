@@ -5,9 +5,7 @@ import math
 import numpy as np
 from numba import njit
 
-from kernels.cpu.samplers.mass import GONE, chunk, highest, total
-from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     add,
     convert,
     f32x16,
@@ -20,7 +18,9 @@ from kernels.cpu.simd import (
     u16x16,
     where_above,
 )
-from kernels.cpu.simd_exp import exp
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.runtime.share import arguments, share
+from kernels.cpu.samplers.mass import GONE, chunk, highest, total
 from reference.bounds import TINY
 from reference.log_probabilities import DEEPEST, FORGOTTEN, OPS, STEPS
 

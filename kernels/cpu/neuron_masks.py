@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import lowest_bit, nonzero
+from kernels.cpu.isa.simd import lowest_bit, nonzero
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.neuron_masks import OPS
 
 THRESHOLD, UNION, SPLIT, ROWS, COUNTS, MASKED = (op.signature for op in OPS)

@@ -8,8 +8,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import I32, call_llvm, f32x16, load, mul, splat, suffix
+from kernels.cpu.isa.simd import I32, call_llvm, f32x16, load, mul, splat, suffix
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.quantise_activations import BLOCK, OP
 
 SIGNATURE = OP.signature

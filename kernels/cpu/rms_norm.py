@@ -6,9 +6,9 @@
 
 import math
 
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import f32x16, fma, mul, splat, sum_lanes, zero
-from kernels.cpu.sweep import load_some, store_some
+from kernels.cpu.isa.simd import f32x16, fma, mul, splat, sum_lanes, zero
+from kernels.cpu.isa.sweep import load_some, store_some
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.rms_norm import OP
 
 SIGNATURE = OP.signature

@@ -10,8 +10,8 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import I32, add, f32x16, load, mul, store, sub
+from kernels.cpu.isa.simd import I32, add, f32x16, load, mul, store, sub
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.rope import OPS
 
 ROTATION, NORM, NEOX = (op.signature for op in OPS)

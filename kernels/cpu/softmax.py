@@ -3,9 +3,9 @@
 import numpy as np
 from numba import njit
 
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import extract, f32x16, load, load_first, splat, store, store_first, sub
-from kernels.cpu.simd_exp import exp
+from kernels.cpu.isa.simd import extract, f32x16, load, load_first, splat, store, store_first, sub
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.softmax import OP
 
 SIGNATURE = OP.signature

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
-from kernels.cpu.columns import COLUMNS, DECODED, TABLED, decoded_elements
-from kernels.cpu.formats import TAGS, element
+from kernels.cpu.formats.columns import COLUMNS, DECODED, SPREAD, TABLED, decoded_elements
+from kernels.cpu.formats.decoding import TAGS, element
+from kernels.cpu.formats.rows import ask, ask_along
+from kernels.cpu.isa.simd import CACHE_LINE, f32x1, f32x16, fma, load, splat, store
+from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.linear import named
-from kernels.cpu.rows import ask, ask_along
-from kernels.cpu.share import Share, arguments, by_format, part
-from kernels.cpu.simd import CACHE_LINE, f32x1, f32x16, fma, load, splat, store
-from kernels.cpu.simd_shuffle import stack
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, by_format, part
 from reference.formats import FORMATS
 
 SIGNATURE = (
@@ -71,10 +71,8 @@ def put_columns(out, at, sums):
     store(out, at + 16, high)
 
 
-def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[..., None]:
-    decode, tag = decoded.get(format) or decoded_elements(format), TAGS[format]
-    elements, size = FORMATS[format].block, FORMATS[format].block_bytes
-    lines = -(-NEURONS * CHUNK // elements * size // CACHE_LINE)  # of a chunk of columns
+def together(decode: Any) -> Any:
+    """Eight neurons' columns, decoded for all tokens, added to their outputs."""
 
     @njit(inline="always")
     def columns(weight, starts, factors, first, count, c, out):
@@ -93,9 +91,30 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
             sums = added(sums, w6, factors[own + 6])
             put_columns(out, at, added(sums, w7, factors[own + 7]))
 
+    return columns
+
+
+def by_turns(decode: Any) -> Any:
+    """The same of one token, each neuron's as they come: AVX2's registers hold only four's."""
+
+    @njit(inline="always")
+    def columns(weight, starts, factors, first, count, c, out):
+        at = first * out.shape[1] + c
+        sums = columns_of(out, at)
+        for r in range(NEURONS):
+            sums = added(sums, decode(weight, starts[r], c), factors[r])
+        put_columns(out, at, sums)
+
+    return columns
+
+
+def over_columns(columns: Any, format: str) -> Any:
+    """Eight neurons' columns added to the tokens' outputs; what follows is asked for."""
+    elements, size = FORMATS[format].block, FORMATS[format].block_bytes
+    lines = -(-NEURONS * CHUNK // elements * size // CACHE_LINE)  # of a chunk of columns
+
     @inner
     def add_together(weight, starts, ahead, factors, first, count, begin, end, along, out):
-        """Eight neurons' columns added to the tokens' outputs; what follows is asked for."""
         first_byte, last = begin // elements * size, end // elements * size
         row, byte = 0, first_byte
         for chunk in range(begin, end, CHUNK):
@@ -106,6 +125,15 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
                     at, then = c * size // elements, (c + COLUMNS) * size // elements
                     ask_along(weight, starts, ahead, at, then - at, first_byte, last, along)
                 columns(weight, starts, factors, first, count, c, out)
+
+    return add_together
+
+
+def axpy(decoded: Mapping[str, Any], alone: Any, variant: str, format: str) -> Callable[..., None]:
+    """`alone`: how a token alone is met, if not as several are."""
+    decode, tag = decoded.get(format) or decoded_elements(format), TAGS[format]
+    add_together = over_columns(together(decode), format)
+    add_alone = over_columns(alone(decode), format) if alone else add_together
 
     @inner
     def add_one(weight, start, r, factors, first, count, begin, end, out):
@@ -145,10 +173,11 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
             found, j = next_neurons(own, 0, starts, factors)
             while found:
                 more, j = next_neurons(own, j, ahead, after)
-                if found == NEURONS:
-                    add_together(
-                        bytes_, starts, ahead, factors, first, some, begin, end, tuning[0], out
-                    )
+                eight = bytes_, starts, ahead, factors, first, some, begin, end, tuning[0], out
+                if found == NEURONS and some == 1:
+                    add_alone(*eight)
+                elif found == NEURONS:
+                    add_together(*eight)
                 else:
                     for r in range(found):
                         add_one(bytes_, starts[r], r, factors, first, some, begin, end, out)
@@ -159,9 +188,12 @@ def axpy(decoded: Mapping[str, Any], variant: str, format: str) -> Callable[...,
     return named(sparse_axpy, variant)
 
 
-def _shares(decoded: Mapping[str, Any], variant: str, formats: Iterable[str]) -> dict[str, Share]:
-    return by_format(partial(axpy, decoded, variant), SIGNATURE, {f: f for f in formats})
+def _shares(
+    decoded: Mapping[str, Any], alone: Any, variant: str, formats: Iterable[str]
+) -> dict[str, Share]:
+    return by_format(partial(axpy, decoded, alone, variant), SIGNATURE, {f: f for f in formats})
 
 
-GENERIC_SHARES = _shares(DECODED, "generic", FORMATS)
-AVX512_SHARES = _shares(TABLED, "avx512", TABLED)
+GENERIC_SHARES = _shares(DECODED, None, "generic", FORMATS)
+AVX2_SHARES = _shares(SPREAD, by_turns, "avx2", SPREAD)
+AVX512_SHARES = _shares(TABLED, None, "avx512", TABLED)

@@ -15,17 +15,17 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu import linear_blocks, linear_float, linear_int8
-from kernels.cpu.closures import inner
-from kernels.cpu.formats import CODINGS
-from kernels.cpu.layouts import LAYOUTS
+from kernels.cpu.formats.decoding import CODINGS
+from kernels.cpu.formats.layouts import LAYOUTS
+from kernels.cpu.formats.rows import PIECES, bring_units, meet_units
+from kernels.cpu.isa.simd import f32x16, zero
+from kernels.cpu.isa.simd import store as store_vector
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.tiles import fma_outer, in_tiles
 from kernels.cpu.linear import FIRST, LANES, NEVER, Blocking, chains, filling, named
 from kernels.cpu.linear_blocks import Meeting
-from kernels.cpu.rows import PIECES, bring_units, meet_units
-from kernels.cpu.share import Share, arguments, by_format, part
-from kernels.cpu.simd import f32x16, zero
-from kernels.cpu.simd import store as store_vector
-from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.tiles import fma_outer, in_tiles
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, by_format, part
 from reference.op import Shape
 
 REST = (

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from kernels.cpu.closures import inner
-from kernels.cpu.share import arguments, part, share
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.verification import OPS
 
 ACCEPT, RECOVER, EXCLUDE, PICK = (op.signature for op in OPS)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from kernels.cpu.encoding import encode, encode_weighted
-from kernels.cpu.formats import TAGS, FormatTag, element
-from kernels.cpu.share import arguments, by_format, part
+from kernels.cpu.formats.decoding import TAGS, FormatTag, element
+from kernels.cpu.formats.encoding import encode, encode_weighted
+from kernels.cpu.runtime.share import arguments, by_format, part
 from reference.weight_formats import OPS
 
 QUANTISE, WEIGHTED, DEQUANTISE = (op.signature for op in OPS)

@@ -33,3 +33,14 @@ struct SquaredRelu {
     return active * active;
   }
 };
+
+// NaN stays NaN.
+struct Softplus {
+  __device__ float operator()(float x) const {
+    return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x)));
+  }
+};
+
+struct Sigmoid {
+  __device__ float operator()(float x) const { return 1.f / (1.f + expf(-x)); }
+};

@@ -1,4 +1,4 @@
-"""silu, gelu, gelu_erf, relu and squared_relu on a GPU."""
+"""silu, gelu, gelu_erf, relu, squared_relu, softplus and sigmoid on a GPU."""
 
 from kernels.cuda.launch import Launch, items
 from reference.activations import OPS

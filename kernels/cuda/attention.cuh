@@ -7,8 +7,9 @@
 #pragma once
 #include "portable.cuh"
 
-constexpr int CHUNK = 128;  // cells
-constexpr int FEW = 8;      // tokens, with up to which chunks are dealt out to blocks
+constexpr int CHUNK = 128;        // cells
+constexpr int FEW = 8;            // tokens, with up to which chunks are dealt out to blocks
+constexpr float LARGE = 32768.f;  // by which tensor cores have weights larger
 
 // A maximum to subtract: 0 where nothing was above minus infinity, or that would give NaN.
 static __device__ __forceinline__ float finite(float highest) {
@@ -39,6 +40,22 @@ static __device__ __forceinline__ Factors factors(float before, float highest, f
 static __device__ __forceinline__ float merged(float before, float chunk, Factors by) {
   return fmaf(before, by.before, __fmul_rn(chunk, by.chunk));
 }
+
+// The sum of weights with the weight of a head's sink, which has no value, and how all that was
+// summed before shrinks by it; `one` is what a weight of 1 adds to the sum.
+struct Ending {
+  float shrink, total;
+
+  __device__ Ending(float highest, float before, float sink, float one = 1.f)
+      : shrink(1.f), total(before) {
+    if (sink == -INFINITY) return;
+    const Factors by = factors(highest, sink, fmaxf(highest, sink));
+    shrink = by.before;
+    total = merged(before, one, by);
+  }
+
+  __device__ float inverse() const { return shrink / total; }
+};
 
 // Partial results of few tokens: [tokens, heads, chunks, head_dim] sums, then the highest scores
 // and the sums of weights, [tokens, heads, chunks] each.

@@ -30,7 +30,7 @@ PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
 # `scratch` is as large as `partials` says.
 SIGNATURE = PLAIN_SIGNATURE.replace(" -> ", ", scratch: f32[tokens heads] -> ")
 MERGE_SIGNATURE = (
-    "spans: i32[tokens 3], scratch: f32[tokens heads head_dim capacity]"
+    "spans: i32[tokens 3], sinks: f32[heads], scratch: f32[tokens heads head_dim capacity]"
     " -> out: f32[tokens heads head_dim]"
 )
 
@@ -146,11 +146,15 @@ def scalar(format: str) -> tuple[Launch, ...]:
     return (Launch("attention_scalar.cu", "attention_scalar", PLAIN_SIGNATURE, items, format),)
 
 
-MERGE = Launch("attention_merge.cu", "attention_merge", MERGE_SIGNATURE, merging)
+def merge(name: str) -> Launch:
+    return Launch("attention_merge.cu", name, MERGE_SIGNATURE, merging)
+
+
+MERGE, MERGE_LARGE = merge("attention_merge"), merge("attention_merge_large")
 
 tensor = (
     *(tensor_few(head_dim) for head_dim in TENSOR_HEADS),
-    MERGE,
+    MERGE_LARGE,
     *(tensor_many(head_dim) for head_dim in TENSOR_HEADS),
 )
 

@@ -6,11 +6,14 @@ constexpr int THREADS = 128;
 
 // A block of threads for a token and head: a warp reads the highest scores of 32 chunks, finds by
 // how much each merge shrinks what it merges, and goes through the sums. Lanes come to
-// put(inside, at, element) with elements side by side, those beyond head_dim not inside.
+// put(inside, at, element) with elements side by side, those beyond head_dim not inside. A weight of
+// 1 counts as `one` in what is merged.
 template <class Put>
 static __device__ __forceinline__ void merge(const int* __restrict__ spans,
-                                             const float* __restrict__ scratch, int tokens,
-                                             int heads, int head_dim, int capacity, Put put) {
+                                             const float* __restrict__ sinks,
+                                             const float* __restrict__ scratch, float one,
+                                             int tokens, int heads, int head_dim, int capacity,
+                                             Put put) {
   const int item = blockIdx.x, t = item / heads, lane = threadIdx.x % WARP;
   const int chunks = chunks_of(spans[3 * t + 2] - spans[3 * t + 1]);
   const Partials from(const_cast<float*>(scratch), tokens, heads, head_dim, capacity);
@@ -38,7 +41,8 @@ static __device__ __forceinline__ void merge(const int* __restrict__ spans,
       }
       highest = __shfl_sync(ALL, now, WARP - 1);
     }
+    const float inverse = Ending(highest, total, sinks[item % heads], one).inverse();
     put(begin + lane < head_dim, static_cast<size_t>(item) * head_dim + d,
-        chunks > 0 ? mean * (1.f / total) : 0.f);
+        chunks > 0 ? mean * inverse : 0.f);
   }
 }

@@ -2,13 +2,18 @@
 #include "attention_merge.cuh"
 #include "quantise_activations.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    attention_merge_round(const int* __restrict__ spans, const float* __restrict__ scratch,
-                          float* __restrict__ out, int8_t* __restrict__ codes,
-                          float* __restrict__ steps, int32_t* __restrict__ total, int tokens,
-                          int heads, int head_dim, int capacity) {
-  merge(spans, scratch, tokens, heads, head_dim, capacity, [&](bool, size_t at, float x) {
-    out[at] = x;
-    round_one(x, at, codes, steps, total);
-  });
-}
+#define KERNEL(name, one)                                                                         \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                           \
+      name(const int* __restrict__ spans, const float* __restrict__ sinks,                        \
+           const float* __restrict__ scratch, float* __restrict__ out,                            \
+           int8_t* __restrict__ codes, float* __restrict__ steps, int32_t* __restrict__ total,    \
+           int tokens, int heads, int head_dim, int capacity) {                                   \
+    merge(spans, sinks, scratch, one, tokens, heads, head_dim, capacity,                          \
+          [&](bool, size_t at, float x) {                                                         \
+            out[at] = x;                                                                          \
+            round_one(x, at, codes, steps, total);                                                \
+          });                                                                                     \
+  }
+
+KERNEL(attention_merge_round, 1.f)
+KERNEL(attention_merge_large_round, LARGE)  // of tensor cores

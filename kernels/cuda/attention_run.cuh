@@ -11,7 +11,7 @@ struct Inputs {
   const float* q;
   const uint8_t *k, *v;
   const int *lists, *spans, *positions, *cell_positions;
-  const float* slopes;
+  const float *slopes, *sinks;
   float scale, softcap;
   float *scratch, *out;
   int tokens, heads, head_dim, capacity, kv_heads;
@@ -103,11 +103,11 @@ static __device__ __forceinline__ void look_up(const Inputs& in, const Run& run,
   const float *__restrict__ q, const uint8_t *__restrict__ k, const uint8_t *__restrict__ v,       \
       const int *__restrict__ lists, const int *__restrict__ spans,                                \
       const int *__restrict__ positions, const int *__restrict__ cell_positions,                   \
-      const float *__restrict__ slopes, double scale, double softcap, float *__restrict__ scratch, \
-      float *__restrict__ out, int tokens, int heads, int head_dim, int capacity, int kv_heads,    \
-      int sequences
+      const float *__restrict__ slopes, const float *__restrict__ sinks, double scale,             \
+      double softcap, float *__restrict__ scratch, float *__restrict__ out, int tokens, int heads, \
+      int head_dim, int capacity, int kv_heads, int sequences
 #define GIVEN                                                                                   \
   {                                                                                             \
-    q, k, v, lists, spans, positions, cell_positions, slopes, static_cast<float>(scale),        \
+    q, k, v, lists, spans, positions, cell_positions, slopes, sinks, static_cast<float>(scale), \
         static_cast<float>(softcap), scratch, out, tokens, heads, head_dim, capacity, kv_heads, \
   }

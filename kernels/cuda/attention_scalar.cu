@@ -7,9 +7,9 @@ extern "C" __global__ void attention_scalar(
     const float* __restrict__ q, const uint8_t* __restrict__ k, const uint8_t* __restrict__ v,
     const int* __restrict__ lists, const int* __restrict__ spans,
     const int* __restrict__ positions, const int* __restrict__ cell_positions,
-    const float* __restrict__ slopes, double scale, double softcap, float* __restrict__ out,
-    int tokens, int heads, int head_dim, int capacity, int kv_heads,
-    int sequences) {
+    const float* __restrict__ slopes, const float* __restrict__ sinks, double scale,
+    double softcap, float* __restrict__ out, int tokens, int heads, int head_dim, int capacity,
+    int kv_heads, int sequences) {
   __shared__ float weights[CHUNK], partial[WARP];
   __shared__ int cells[CHUNK];
   const int t = blockIdx.x / heads, head = blockIdx.x % heads, begin = spans[3 * t + 1];
@@ -50,5 +50,7 @@ extern "C" __global__ void attention_scalar(
     }
     __syncthreads();
   }
-  for (int d = threadIdx.x; d < head_dim && count > 0; d += CHUNK) mean[d] /= total;
+  const Ending end(highest, total, sinks[head]);
+  for (int d = threadIdx.x; d < head_dim && count > 0; d += CHUNK)
+    mean[d] = mean[d] * end.shrink / end.total;
 }

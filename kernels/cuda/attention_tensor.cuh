@@ -17,7 +17,6 @@ constexpr int QUARTER = CHUNK / 4;     // cells
 constexpr int TILES = QUARTER / TILE;  // of a quarter
 constexpr int STEPS = CHUNK / 16;      // of a weighted sum
 constexpr int SLICE = 32;              // elements
-constexpr float LARGE = 32768.f;
 constexpr int WIDEST = 128;  // head_dim
 
 // Bytes of a head's row, and from row to row in shared memory: lanes that read rows one below the

@@ -144,7 +144,8 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
       const int row = first_row + g + 8 * i;
       if (row >= run.rows) continue;
       const bool some = shared.known[row].cells > 0;
-      const float inverse = some ? 1.f / total[i] : 0.f;
+      const float sink = in.sinks[run.head(row)];
+      const float inverse = some ? Ending(highest[i], total[i], sink, LARGE).inverse() : 0.f;
       float* const to = in.out + run.item(in, row) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half)

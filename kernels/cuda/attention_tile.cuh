@@ -261,7 +261,9 @@ static __device__ __forceinline__ void attend(const Inputs& in, const Desk& desk
       if (row >= run.rows) continue;
       const size_t to = run.item(in, row) * in.head_dim;
       const bool some = cells_of(in, run.token(row)) > 0;
-      const float inverse = some ? 1.f / desk.row[row].total : 0.f;
+      const Row& own = desk.row[row];
+      const float sink = in.sinks[run.head(row)];
+      const float inverse = some ? Ending(own.highest, own.total, sink).inverse() : 0.f;
 #pragma unroll
       for (int e = 0; e < DIMS; ++e) in.out[to + d + e] = some ? means[i][e] * inverse : 0.f;
     }

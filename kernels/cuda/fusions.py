@@ -66,17 +66,16 @@ NORMS = (
 
 # A gated activation rounded
 
-GATED = f"gate: f32[tokens hidden], up: f32[tokens hidden] -> out: f32[tokens hidden], {ROUNDED}"
-
 
 def _gated(op: str) -> Fused:
     name = f"{op}_round"
+    signature = f"{row(op).spec.signature.replace('width', 'hidden')}, {ROUNDED}"
     return Fused(
         op=name,
         variant="generic",
-        signature=GATED,
+        signature=signature,
         members=(Member(row(op), {"width": "hidden"}), Member(ROUND, {"x": "out"})),
-        stages=(Launch("gated_round.cu", name, GATED, items("tokens", "hidden", each=4)),),
+        stages=(Launch("gated_round.cu", name, signature, items("tokens", "hidden", each=4)),),
         axes=BLOCKS,
         fit=whole_blocks,
     )
@@ -195,13 +194,11 @@ def _rope_write(rope: str, format: str) -> Fused:
 
 # What few tokens attend to, merged and rounded; attention has a q and a scale of its own already
 
-MERGE_ROUND = Launch(
-    "attention_merge_round.cu",
-    "attention_merge_round",
+MERGE_ROUND_SIGNATURE = (
     f"{attention.MERGE_SIGNATURE}, codes: i8[tokens heads head_dim],"
-    " steps: f32[tokens heads head_dim/32], total: i32[tokens heads head_dim/32]",
-    attention.merging,
+    " steps: f32[tokens heads head_dim/32], total: i32[tokens heads head_dim/32]"
 )
+MERGES = (attention.MERGE, attention.MERGE_LARGE)
 
 
 def heads_of_blocks(shape: Shape, format: str | None) -> Shape:
@@ -210,12 +207,17 @@ def heads_of_blocks(shape: Shape, format: str | None) -> Shape:
     return ATTENTION.fit({**shape, "head_dim": head_dim}, format)
 
 
+def _rounding(merge: Launch) -> Launch:
+    name = f"{merge.function}_round"
+    return Launch("attention_merge_round.cu", name, MERGE_ROUND_SIGNATURE, attention.merging)
+
+
 def _attention(kernel: CudaKernel) -> Fused:
     def takes(shape: Shape) -> bool:
         few = shape["tokens"] <= attention.FEW
         return few and shape["head_dim"] % BLOCK == 0 and kernel.takes(shape)
 
-    _, _, rounded = MERGE_ROUND.signature.partition(" -> ")
+    _, _, rounded = MERGE_ROUND_SIGNATURE.partition(" -> ")
     return Fused(
         op="attention_round",
         variant=kernel.variant,
@@ -225,7 +227,7 @@ def _attention(kernel: CudaKernel) -> Fused:
             Member(kernel),
             Member(ROUND, {"x": "out", "q": "codes", "scale": "steps", "hidden": "heads*head_dim"}),
         ),
-        stages=tuple(MERGE_ROUND if s is attention.MERGE else s for s in kernel.stages),
+        stages=tuple(_rounding(s) if s in MERGES else s for s in kernel.stages),
         scratch=kernel.scratch,
         takes=takes,
         numerics=kernel.numerics,

@@ -26,3 +26,11 @@ static __device__ __forceinline__ void map_and_round(const float* gate, const fl
     map_and_round(gate, up, out, q, scale, total, static_cast<size_t>(tokens) * hidden, Of());  \
   }
 EACH_GATED(GATED)
+
+extern "C" __global__ void swiglu_oai_round(
+    const float* __restrict__ gate, const float* __restrict__ up, double alpha, double limit,
+    float* __restrict__ out, int8_t* __restrict__ q, float* __restrict__ scale,
+    int32_t* __restrict__ total, int tokens, int hidden) {
+  map_and_round(gate, up, out, q, scale, total, static_cast<size_t>(tokens) * hidden,
+                SwigluOai{static_cast<float>(alpha), static_cast<float>(limit)});
+}

@@ -65,8 +65,10 @@ def across(axis: str, width: str, threads: int = 256) -> Callable[[Shape], Grid]
 
 @cache
 def sources(name: str, folder: Path) -> tuple[tuple[str, str], ...]:
-    """A file of a folder and all that it includes, as (name, text), sorted."""
-    text = MADE[name]() if name in MADE else (folder / name).read_text()
+    """A file of a folder and all that it includes, as (name, text), sorted; a file of somebody's
+    may include ours."""
+    where = folder / name if (folder / name).exists() else FOLDER / name
+    text = MADE[name]() if name in MADE else where.read_text()
     found = {name: text}
     for included in _INCLUDE.findall(text):
         found |= dict(sources(included, folder))

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.cpu.code_planes import SIGNATURE, packer, sizes
-from kernels.cpu.share import pack_words
+from kernels.cpu.formats.code_planes import SIGNATURE, packer, sizes
+from kernels.cpu.runtime.share import pack_words
 from kernels.provenance import fingerprint
 from reference.formats import FORMATS
 from reference.op import Array

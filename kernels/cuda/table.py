@@ -5,9 +5,11 @@ from kernels.cuda import (
     add_squares,
     arithmetic,
     attention,
+    causal_conv1d,
     choice,
     embedding,
     gated_activations,
+    gated_delta_net,
     kv_write,
     layer_norm,
     linear,
@@ -17,6 +19,7 @@ from kernels.cuda import (
     softmax,
     sparse_axpy,
     sparse_linear,
+    ssm_scan,
     top_k,
     verification,
     weight_formats,
@@ -27,6 +30,7 @@ from kernels.cuda.product import Stage
 from reference.kv_write import FORMATS_OF_CACHE
 
 ONTO = (("out", "before"),)  # what was there before
+STATES = (("states", "before"),)
 
 CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(CudaKernel("embedding", "generic", (x,), f) for f, x in embedding.LAUNCHES.items()),
@@ -87,7 +91,10 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),
     CudaKernel("add", "generic", (arithmetic.add,)),
     CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
+    CudaKernel("mul", "generic", (arithmetic.mul,)),
+    CudaKernel("mul_columns", "generic", (arithmetic.mul_columns,)),
     CudaKernel("scale", "generic", (arithmetic.scale,)),
+    CudaKernel("softcap", "generic", (arithmetic.softcap,)),
     *(CudaKernel(op, "generic", (x,)) for op, x in neuron_masks.LAUNCHES.items()),
     *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
     *(
@@ -97,6 +104,28 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(
         CudaKernel("sparse_axpy", "generic", x, f, scratch=sparse_axpy.partials)
         for f, x in sparse_axpy.LAUNCHES.items()
+    ),
+    CudaKernel("causal_conv1d", "generic", (causal_conv1d.generic,), in_place=STATES),
+    CudaKernel(
+        "ssm_scan",
+        "generic",
+        (ssm_scan.channels,),
+        in_place=STATES,
+        scratch=ssm_scan.of_channels,
+    ),
+    CudaKernel(
+        "ssm_scan_heads",
+        "generic",
+        (ssm_scan.heads,),
+        in_place=STATES,
+        scratch=ssm_scan.of_heads,
+    ),
+    CudaKernel(
+        "gated_delta_net",
+        "generic",
+        (gated_delta_net.generic,),
+        in_place=STATES,
+        scratch=gated_delta_net.scratch,
     ),
     CudaKernel("add_squares", "generic", (add_squares.generic,)),
     CudaKernel("top_k", "generic", (top_k.generic,)),

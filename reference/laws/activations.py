@@ -70,6 +70,28 @@ def tail_keeps_its_digits(apply: Apply, case: Case) -> str:
     return f"off by a share of {off.max():.3g}" if (off > 105 * x**-8.0 + 2e-5).any() else ""
 
 
+def both_sides_make_one(apply: Apply, case: Case) -> str:
+    """The share at x and that at -x are all there is, and at 0 they are the same."""
+    off = np.abs(apply({"x": LINE})["out"].astype(np.float64) + apply({"x": -LINE})["out"] - 1)
+    middle = apply({"x": np.zeros((1, 3), np.float32)})["out"]
+    if (middle != 0.5).any():
+        return f"{middle[0, 0]} at 0"
+    return f"off by {off.max():.3g}" if (off > 8 * U).any() else ""
+
+
+def odd_part_is_x(apply: Apply, case: Case) -> str:
+    """log(1 + e^x) - log(1 + e^-x) is x."""
+    up, down = (apply({"x": x})["out"].astype(np.float64) for x in (LINE, -LINE))
+    off = np.abs(up - down - LINE)
+    return f"off by {off.max():.3g}" if (off > 16 * U * (up + down)).any() else ""
+
+
+def doubled_at_zero(apply: Apply, case: Case) -> str:
+    """log(1 + e^0) is log 2."""
+    found = float(apply({"x": np.zeros((1, 1), np.float32)})["out"][0, 0])
+    return "" if abs(found - math.log(2)) <= 8 * U else f"{found:.9g} at 0"
+
+
 def _exact(x: Array) -> Array:
     return np.array([[v / 2 * (1 + math.erf(v / math.sqrt(2))) for v in x[0].tolist()]])
 
@@ -88,5 +110,12 @@ LAWS = {
     "gelu": (*_PASSING, Law("close-to-exact-form", close_to_the_exact_form)),
     "gelu_erf": (*_PASSING, Law("tail-keeps-its-digits", tail_keeps_its_digits)),
     "relu": (*_PASSING, Law("relu-of-relu", relu_of_relu_is_relu)),
+    "softplus": (
+        _ALL[1],
+        _PASSING[2],
+        Law("odd-part-is-x", odd_part_is_x),
+        Law("doubled-at-zero", doubled_at_zero),
+    ),
+    "sigmoid": (_ALL[1], Law("both-sides-make-one", both_sides_make_one)),
     "squared_relu": (*_ALL, Law("twice-is-four-times", twice_is_four_times_as_much)),
 }

@@ -2,14 +2,24 @@
 
 import numpy as np
 
+from reference.bounds import U
 from reference.laws.common import other_bits, several
 from reference.op import Apply, Array, Case, Law
 
 
 def order_does_not_matter(apply: Apply, case: Case) -> str:
-    """x + y is y + x, bit for bit."""
+    """Of x and y, bit for bit."""
     x, y = _two(case)
     return other_bits(apply({"x": y, "y": x}), apply({"x": x, "y": y}))
+
+
+def one_changes_nothing(apply: Apply, case: Case) -> str:
+    """x * 1 is x, and x * -1 what it says, bit for bit."""
+    x, _ = _two(case)
+    for factor in (1.0, -1.0):
+        if (apply({"x": x, "y": np.full_like(x, factor)})["out"] != x * np.float32(factor)).any():
+            return f"a number times {factor} is off"
+    return ""
 
 
 def zero_changes_nothing(apply: Apply, case: Case) -> str:
@@ -30,6 +40,32 @@ def factors_are_exact(apply: Apply, case: Case) -> str:
     return ""
 
 
+def signs_pass(apply: Apply, case: Case) -> str:
+    """What is below zero is cut as what is above, bit for bit."""
+    x, _ = _two(case)
+    out = apply({"x": x, "cap": 2.0})["out"]
+    return other_bits(apply({"x": -x, "cap": 2.0}), {"out": -out})
+
+
+def the_cap_is_the_limit(apply: Apply, case: Case) -> str:
+    """Nothing is above the cap, which large numbers reach."""
+    x, _ = _two(case)
+    far = np.full((1, 3), 1e4, np.float32)
+    for cap in (30.0, 0.5):
+        if (np.abs(apply({"x": x, "cap": cap})["out"]) > cap).any():
+            return f"a number is beyond the cap {cap}"
+        if (apply({"x": far, "cap": cap})["out"] != cap).any():
+            return f"a large number is not the cap {cap}"
+    return ""
+
+
+def small_numbers_stay(apply: Apply, case: Case) -> str:
+    """Far below the cap tanh is its argument."""
+    x, _ = _two(case)
+    off = np.abs(apply({"x": x, "cap": 2.0**40})["out"] - x)
+    return f"off by {off.max():.3g}" if (off > 10 * U * np.abs(x)).any() else ""
+
+
 def _two(case: Case) -> tuple[Array, Array]:
     """Two arrays of normal numbers."""
     rng, case = case.rng(), several(case, "tokens", "width")
@@ -41,5 +77,14 @@ def _two(case: Case) -> tuple[Array, Array]:
 LAWS_OF_ADD = (
     Law("order-does-not-matter", order_does_not_matter),
     Law("zero-changes-nothing", zero_changes_nothing),
+)
+LAWS_OF_MUL = (
+    Law("order-does-not-matter", order_does_not_matter),
+    Law("one-changes-nothing", one_changes_nothing),
+)
+LAWS_OF_SOFTCAP = (
+    Law("signs-pass", signs_pass),
+    Law("the-cap-is-the-limit", the_cap_is_the_limit),
+    Law("small-numbers-stay", small_numbers_stay),
 )
 LAWS_OF_SCALE = (Law("factors-are-exact", factors_are_exact),)

@@ -32,6 +32,9 @@ def scene(case: Case, cells: int = CELLS, tokens: int = TOKENS, kv_heads: int = 
         "positions": end.astype(np.int32),
         "cell_positions": np.arange(cells, dtype=np.int32),
         "slopes": (2.0 ** -rng.integers(2, 6, heads)).astype(np.float32),
+        "sinks": np.where(np.arange(heads) % 3, rng.standard_normal(heads), -np.inf).astype(
+            np.float32
+        ),
         "scale": head_dim**-0.5,
         "softcap": 0.0,
         "format": case.format,
@@ -51,7 +54,12 @@ def weighing(case: Case) -> Arguments:
         "spans": np.array([[0, 0, count]], np.int32),
         "positions": np.array([count - 1], np.int32),
         "slopes": np.zeros(2, np.float32),
+        "sinks": no_sinks(2),
     }
+
+
+def no_sinks(heads: int) -> Array:
+    return np.full(heads, -np.inf, np.float32)
 
 
 def weights_of(apply: Apply, inputs: Arguments) -> Array:
@@ -105,8 +113,8 @@ def a_token_attends_alone(apply: Apply, case: Case) -> str:
 
 
 def a_head_attends_alone(apply: Apply, case: Case) -> str:
-    """A NaN in a head's query or slope makes that head of that token NaN and changes no bit of
-    another."""
+    """A NaN in a head's query, slope or sink makes that head of that token NaN and changes no bit
+    of another."""
     for tokens, cells in ((TOKENS, CELLS), (MANY, LONG)):
         inputs = scene(case, cells, tokens)
         clean, t = apply(inputs)["out"], tokens - 2
@@ -115,10 +123,11 @@ def a_head_attends_alone(apply: Apply, case: Case) -> str:
             q[t, head, -1] = want[t, head] = np.nan
             if found := other_bits(apply({**inputs, "q": q}), {"out": want}):
                 return f"with NaN in head {head} of token {t}: {found}"
-            slopes, want = inputs["slopes"].copy(), clean.copy()
-            slopes[head] = want[:, head] = np.nan
-            if found := other_bits(apply({**inputs, "slopes": slopes}), {"out": want}):
-                return f"with NaN for the slope of head {head}: {found}"
+            for name in ("slopes", "sinks"):
+                of_heads, want = inputs[name].copy(), clean.copy()
+                of_heads[head] = want[:, head] = np.nan
+                if found := other_bits(apply({**inputs, name: of_heads}), {"out": want}):
+                    return f"with NaN in {name} for head {head}: {found}"
     return ""
 
 
@@ -140,8 +149,8 @@ def grouped_queries_are_full_heads_repeated(apply: Apply, case: Case) -> str:
 
 
 def one_cell_returns_its_value(apply: Apply, case: Case) -> str:
-    """A token that sees one cell gets that cell's value, exactly."""
-    inputs = scene(case)
+    """A token that sees one cell, and no sink, gets that cell's value, exactly."""
+    inputs = {**scene(case), "sinks": no_sinks(4)}
     inputs["spans"][:, 1:] = [[t, t + 1] for t in range(TOKENS)]
     cells = inputs["lists"][inputs["spans"][:, 0], np.arange(TOKENS)]
     values = FORMATS[inputs["format"]].dequantise(inputs["v"][cells]).reshape(TOKENS, 2, 1, -1)
@@ -189,9 +198,9 @@ def positions_need_slopes(apply: Apply, case: Case) -> str:
 
 
 def outputs_are_averages(apply: Apply, case: Case) -> str:
-    """No output lies outside what the seen values span."""
+    """Without sinks no output lies outside what the seen values span."""
     for tokens, cells in ((TOKENS, CELLS), (MANY, LONG)):
-        inputs = scene(case, cells, tokens)
+        inputs = {**scene(case, cells, tokens), "sinks": no_sinks(4)}
         out = apply(inputs)["out"].reshape(tokens, 2, 2, -1)
         values = FORMATS[inputs["format"]].dequantise(inputs["v"]).reshape(cells, 2, 1, -1)
         for t, (sequence, begin, end) in enumerate(inputs["spans"]):
@@ -211,6 +220,25 @@ def a_scale_of_zero_is_the_mean(apply: Apply, case: Case) -> str:
         weights = weights_of(apply, {**inputs, "spans": np.array([[0, 0, cells]], np.int32)})
         if not np.allclose(weights, 1 / cells, rtol=1e-5, atol=0):
             return f"of {cells} cells that are alike one weighs {weights[0]}, not 1 / {cells}"
+    return ""
+
+
+def a_sink_weighs_like_a_cell(apply: Apply, case: Case) -> str:
+    """Beside cells whose score is 0 a sink of s takes e^s / (cells + e^s) of the weights, be there
+    few tokens or many; neither scale nor softcap changes it."""
+    inputs = {**weighing(case), "scale": 0.0, "softcap": 1.0}
+    cells = inputs["spans"][0, 2]
+    for tokens in (1, MANY):
+        alike = {"q": (tokens, 1, 1), "spans": (tokens, 1), "positions": (tokens,)}
+        inputs |= {name: np.tile(inputs[name][:1], times) for name, times in alike.items()}
+        for sink in (-1e30, -1.0, 0.0, 3.0, 1e30):
+            sinks = np.array([-np.inf, sink], np.float32)
+            weights = apply({**inputs, "sinks": sinks})["out"][-1, :, :cells] / UNIT
+            taken = np.exp(min(sink, 700.0))
+            if not np.allclose(
+                weights, [[1 / cells], [1 / (cells + taken)]], rtol=1e-5, atol=1e-38
+            ):
+                return f"beside {cells} cells a sink of {sink} leaves {weights[1, 0]} for each"
     return ""
 
 
@@ -275,6 +303,7 @@ LAWS = (
     Law("positions-need-slopes", positions_need_slopes),
     Law("outputs-are-averages", outputs_are_averages, float32=True),
     Law("scale-zero-is-the-mean", a_scale_of_zero_is_the_mean, float32=True),
+    Law("sink-weighs-like-a-cell", a_sink_weighs_like_a_cell, float32=True),
     Law("alibi-falls-with-distance", alibi_weights_fall_with_distance, float32=True),
     Law("softcap-bounds-the-odds", a_softcap_bounds_the_odds, float32=True),
     Law("infinite-queries-are-capped", infinite_queries_are_capped, float32=True),

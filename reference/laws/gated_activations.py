@@ -22,6 +22,25 @@ def gate_and_up_are_alike(apply: Apply, case: Case) -> str:
     return other_bits(apply({"gate": up, "up": gate}), out)
 
 
+def beyond_the_limit_is_at_it(apply: Apply, case: Case) -> str:
+    """A gate above the limit and an up beyond it on either side give the bits of those at it."""
+    gate, up = _two(case)
+    scalars = {"alpha": 1.702, "limit": 0.5}
+    at = {"gate": np.minimum(gate, 0.5), "up": np.clip(up, -0.5, 0.5)}
+    return other_bits(apply({"gate": gate, "up": up, **scalars}), apply({**at, **scalars}))
+
+
+def up_and_one_is_a_factor(apply: Apply, case: Case) -> str:
+    """An up of -1 gives zero, and of 1, 3 and 7 two, four and eight times that of 0, exactly."""
+    gate, _ = _two(case)
+    rest = {"gate": gate, "alpha": 1.702, "limit": 7.0}
+    once = apply({**rest, "up": np.zeros_like(gate)})["out"]
+    for up in (-1, 1, 3, 7):
+        if (apply({**rest, "up": np.full_like(gate, up)})["out"] != (up + 1) * once).any():
+            return f"an up of {up} is not {up + 1} times one of 0"
+    return ""
+
+
 def _two(case: Case) -> tuple[Array, Array]:
     dims = max(3, case.shape["tokens"]), max(5, case.shape["width"])
     gate, up = case.rng().standard_normal((2, *dims), np.float32)
@@ -30,3 +49,7 @@ def _two(case: Case) -> tuple[Array, Array]:
 
 SQUARED_REGLU = (Law("gate-is-squared", twice_the_gate_is_four_times_as_much),)
 DRELU = (Law("gate-and-up-are-alike", gate_and_up_are_alike),)
+SWIGLU_OAI = (
+    Law("beyond-the-limit-is-at-it", beyond_the_limit_is_at_it),
+    Law("up-and-one-is-a-factor", up_and_one_is_a_factor),
+)

@@ -9,7 +9,8 @@ SHARE {
         const int32_t *cells = b->lists + (int64_t)span[0] * capacity;
         const float *q = b->q + th * dim;
         float *out = b->out + th * dim;
-        double sum = 0, most = -INFINITY, values[1024];
+        const double sink = b->sinks[h];
+        double sum = sink > -INFINITY, most = sink, values[1024];
         for (int64_t d = 0; d < dim; d++) values[d] = 0;
         for (int64_t c = span[1]; c < span[2]; c++) {
             const int64_t cell = cells[c];

@@ -46,7 +46,7 @@ class Gap:
         a, b = ours.astype(np.float64), theirs.astype(np.float64)
         p, q = log_probabilities(b), log_probabilities(a)
         return cls(
-            float(np.sum((a - b) ** 2) / np.sum(b**2)),
+            nmse(ours, theirs),
             float(np.mean(np.sum(np.exp(p) * (p - q), axis=-1))),
         )
 
@@ -54,6 +54,17 @@ class Gap:
         """The limit is of the NMSE. The divergence is about half the mean squared error, which is
         the NMSE times the logits' mean square: 8 in the embedded model."""
         return self.nmse <= limit and self.divergence <= 4 * limit
+
+
+def nmse(ours: Array, theirs: Array) -> float:
+    """The squared errors as a share of the squares."""
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    return float(np.sum((a - b) ** 2) / np.sum(b**2))
+
+
+def demand_near(ours: Array, theirs: Array, limit: float) -> None:
+    gap = Gap.between(ours, theirs)
+    assert gap.within(limit), gap
 
 
 def log_probabilities(logits: Array) -> Array:

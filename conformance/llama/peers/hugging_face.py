@@ -23,20 +23,44 @@ def logits(checkpoint: Checkpoint, weights: Mapping[str, Array], tokens: Sequenc
 
 def logits_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
     """The same of a model as transformers itself opens its folder."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    return _answer(_opened(folder), tokens)
+
+
+def hidden_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
+    """What that model's logits are computed from, float32 [tokens, hidden]."""
+    with torch.inference_mode():
+        answer = _opened(folder).base_model.eval()(torch.tensor([list(tokens)]), use_cache=False)
+    return np.asarray(answer.last_hidden_state[0].numpy(), np.float32)
+
+
+def score(logits: Array, tokens: Sequence[int], first: int) -> tuple[float, bool]:
+    """By PyTorch, the log-probability of `tokens[first:]`, each behind those before it, and whether
+    each is the likeliest."""
+    rows = torch.log_softmax(torch.from_numpy(logits[first - 1 : -1].astype(np.float64)), dim=-1)
+    wanted = torch.tensor(list(tokens[first:]))
+    likely = bool((rows.argmax(dim=-1) == wanted).all())
+    return float(rows.gather(1, wanted[:, None]).sum()), likely
+
+
+def _opened(folder: Path) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",  # what joins them wants rows of multiples of 16 bytes
+        local_files_only=True,
     )
-    return _answer(model, tokens)
 
 
 def save_random(config: Mapping[str, Any], folder: Path) -> None:
-    """A model of any family, matrices of unit gain and norms around one, as transformers saves it;
-    `config` is that of its config.json."""
+    """A model of any family, matrices of unit gain and norms around one, of which Gemma's hold what
+    is more, as transformers saves it; `config` is that of its config.json."""
     torch.manual_seed(1)
     found = transformers.AutoConfig.for_model(**config)
     model = transformers.AutoModelForCausalLM.from_config(found)
+    one = float("gemma" not in config["model_type"])
     for name, weight in model.named_parameters():
-        around = float(weight.ndim == 1 and name.endswith("weight"))
+        around = one * (weight.ndim == 1 and name.endswith("weight"))
         deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
         weight.data = around + deviation * torch.randn_like(weight)
     model.save_pretrained(folder)

@@ -1,14 +1,17 @@
 """llama.cpp, through llama-cpp-python: opens the very file that the engine opens."""
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
 
 from conformance.llama.peers.compare import log_probabilities
 from conformance.llama.peers.stories import HELD_OUT, read_out
+from conformance.support.small_vocabularies import told
 from reference.op import Array
 
 PEER = "llama.cpp"
@@ -37,6 +40,30 @@ def logits(path: Path, tokens: Sequence[int], kv_format: str = "F32") -> Array:
     with closing(load(path, kv_format)) as llama:
         llama.eval(list(tokens))
         return np.array(llama.scores[: len(tokens)], np.float32)
+
+
+def words(path: Path) -> Callable[[str], list[int]]:
+    """What turns a text into ids by a file's vocabulary alone."""
+    llama = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    return lambda text: llama.tokenize(text.encode(), add_bos=False, special=False)
+
+
+def vocabulary(path: Path) -> dict[str, Any]:
+    """What it makes of a vocabulary, as `told` of small_vocabularies.py has it."""
+    llama = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    vocab = llama_cpp.llama_model_get_vocab(llama.model)
+
+    def piece(token: int, special: bool) -> bytes:
+        room = ctypes.create_string_buffer(1024)
+        size = llama_cpp.llama_token_to_piece(vocab, token, room, len(room), 0, special)
+        return room.raw[:size]
+
+    def encode(text: str, special: bool) -> list[int]:
+        return llama.tokenize(text.encode(), add_bos=special, special=special)
+
+    return told(
+        llama.n_vocab(), encode, piece, lambda token: llama_cpp.llama_vocab_is_eog(vocab, token)
+    )
 
 
 def greedy(llama: llama_cpp.Llama, prompt: str, count: int) -> tuple[list[int], list[int], float]:

@@ -18,8 +18,12 @@ from conformance.llama.peers.export import export
 from conformance.llama.peers.quantisers import errors, mixes
 from conformance.llama.peers.skeletons import SKELETONS
 from conformance.llama.peers.stories import PROMPTS, STORY, TOLD
+from conformance.support.small_vocabularies import SMALL
+from conformance.support.vocabularies import PREFIX, VOCABS, write_vocabulary
+from conformance.support.words import digest, vocabulary
 from data.golden import sha256
 from engine.embedded import embedded_models
+from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS
 from reference.op import Array
 
 
@@ -43,6 +47,32 @@ def main() -> None:
     goldens.save_json("index", entries)
     goldens.save_json("mixes", {name: mixes(skeleton) for name, skeleton in SKELETONS.items()})
     goldens.save_json("errors", errors())
+    goldens.save_json("words", cut())
+    goldens.save_json("vocabularies", vocabularies())
+
+
+def cut() -> dict[str, str]:
+    """By every way to cut a text into words, what `words` is told of the texts there."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            name: digest(
+                llama_cpp_python.words(write_vocabulary(Path(folder) / "v", vocabulary(name)))
+            )
+            for name in PRE_TOKENIZERS
+        }
+
+
+def vocabularies() -> dict[str, Any]:
+    """What it makes of the small vocabularies, and of those real ones that are here."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            name: write_vocabulary(Path(folder) / f"{name}.gguf", metadata)
+            for name, metadata in SMALL.items()
+        }
+        files |= {
+            path.stem.removeprefix(PREFIX): path for path in sorted(VOCABS.glob(f"{PREFIX}*.gguf"))
+        }
+        return {name: llama_cpp_python.vocabulary(path) for name, path in files.items()}
 
 
 def answers(checkpoint: Checkpoint) -> dict[str, Array]:

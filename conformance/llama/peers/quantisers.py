@@ -10,8 +10,8 @@ import llama_cpp
 import numpy as np
 
 from conformance.llama.peers.rows import FITTED, PLAIN, error, importance, sets
-from conformance.llama.peers.skeletons import MIXES_OF_BOTH, Formats, Skeleton, told
-from engine.gguf_file import GGUFFile
+from conformance.llama.peers.skeletons import Formats, Skeleton, told
+from engine.gguf.file import GGUFFile
 from engine.quantise.mixes import MIXES
 from reference.formats import FORMATS
 from reference.op import Array
@@ -52,7 +52,7 @@ def mixes(skeleton: Skeleton) -> dict[str, list[Formats | None]]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         source, out = skeleton.write(Path(folder) / "in.gguf"), Path(folder) / "out.gguf"
-        for name in MIXES_OF_BOTH:
+        for name in skeleton.mixes:
             plain, weighed = (
                 _formats(skeleton, out)
                 if quantise(source, out, MIXES[name].file_type, columns)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from conformance.llama.peers.checkpoint import Checkpoint
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from reference import rope_frequencies
 from reference.formats import FORMATS
 from reference.linear import linear

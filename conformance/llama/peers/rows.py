@@ -3,7 +3,7 @@
 import numpy as np
 
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from reference.formats import FORMATS
 from reference.op import Array
 

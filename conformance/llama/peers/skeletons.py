@@ -1,5 +1,6 @@
 """LLaMAs of every depth that are all names, two rows a matrix: which format does each get?"""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,24 +14,44 @@ from engine.quantise.mixes import MIXES
 from reference.op import Array
 
 HEADS = 8
-IN_BLOCKS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+QKV, NETWORK = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up", "ffn_down")
 ROWS = 2  # llama.cpp takes a single row for a vector
 
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """`grouped` heads share one of K and V; all rows are equally long."""
+    """`grouped` heads share one of K and V, whose rows are one tensor with those of Q where they
+    are `fused`; all rows are equally long. Beside `experts` is one that all tokens meet."""
 
     blocks: int
     grouped: int = 1
     tied: bool = False
     elements: int = 256
+    experts: int = 0
+    fused: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of a block's matrices."""
+        attention = (*(("attn_qkv",) if self.fused else QKV), "attn_output")
+        kinds = ("exps", "shexp") if self.experts else ()
+        return attention + (tuple(f"{n}_{k}" for k in kinds for n in NETWORK) or NETWORK)
+
+    @property
+    def mixes(self) -> tuple[str, ...]:
+        """Those that both have: of MXFP4, llama.cpp makes something else of a model without
+        experts (mixes.py)."""
+        return tuple(name for name in MIXES if name != "MXFP4" or self.experts)
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """Of a matrix, or of an expert each."""
+        return (self.experts,) * name.endswith("_exps.weight") + (ROWS, self.elements)
 
     @property
     def names(self) -> list[str]:
         """Of the matrices."""
         ends = ["token_embd"] + ([] if self.tied else ["output"])
-        inner = [f"blk.{i}.{role}" for i in range(self.blocks) for role in IN_BLOCKS]
+        inner = [f"blk.{i}.{role}" for i in range(self.blocks) for role in self.roles]
         return [f"{name}.weight" for name in ends + inner]
 
     def write(self, path: Path) -> Path:
@@ -44,15 +65,19 @@ class Skeleton:
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_rope_dimension_count(self.elements // HEADS)
         writer.add_vocab_size(ROWS)
+        if self.experts:
+            writer.add_expert_count(self.experts)
+            writer.add_expert_used_count(2)
         rng = np.random.default_rng(1)
         for name in self.names:
-            writer.add_tensor(name, rng.random((ROWS, self.elements), np.float32))
+            writer.add_tensor(name, rng.random(self.dims(name), np.float32))
         writer.add_tensor("output_norm.weight", np.ones(self.elements, np.float32))
         return written(writer, path)
 
     def importance(self) -> dict[str, Array]:
-        """As of columns that all matter alike."""
-        return {name: np.ones(self.elements, np.float32) for name in self.names}
+        """As of columns that all matter alike, each expert's."""
+        each = {name: math.prod(self.dims(name)) // ROWS for name in self.names}
+        return {name: np.ones(columns, np.float32) for name, columns in each.items()}
 
 
 SKELETONS = {
@@ -67,9 +92,13 @@ SKELETONS = {
     "rows_of_288": Skeleton(16, 4, elements=288),
     "tied_rows_of_288": Skeleton(8, tied=True, elements=288),
     "rows_of_40": Skeleton(8, elements=40),
+    "fused": Skeleton(17, 2, fused=True),
+    "four_experts": Skeleton(17, 4, experts=4),
+    "five_experts": Skeleton(9, tied=True, experts=5),
+    "eight_experts": Skeleton(17, 4, experts=8),
+    "eight_experts_rows_of_288": Skeleton(9, elements=288, experts=8),
+    "eight_experts_70B": Skeleton(80, 8, experts=8),
 }
-# Of MXFP4, llama.cpp makes something else (mixes.py).
-MIXES_OF_BOTH = tuple(name for name in MIXES if name != "MXFP4")
 
 Formats = dict[str, str]
 
@@ -80,7 +109,7 @@ def told(skeleton: Skeleton, formats: Mapping[str, str]) -> Formats:
     for role in ("token_embd", "output"):
         if f"{role}.weight" in formats:
             found[role] = formats[f"{role}.weight"]
-    for role in IN_BLOCKS:
+    for role in skeleton.roles:
         each = [formats[f"blk.{i}.{role}.weight"] for i in range(skeleton.blocks)]
         found[role] = ", ".join(f"{len(list(run))} {name}" for name, run in groupby(each))
     return found

@@ -19,7 +19,7 @@ NEAR = 2e-4  # nats between mean costs: logits that differ by 1e-4 move a cost b
 def tell(engine: Engine, prompt: str) -> list[int]:
     """The TOLD likeliest tokens, one after the other; no token ends the text."""
     params = SamplingParams(temperature=0.0, max_tokens=TOLD, ignore_eos=True)
-    return [piece.token for piece in engine.generate(prompt, params)]
+    return [piece.token for piece in engine.stream(prompt, params)]
 
 
 def read_out(tokens: list[int], bos: int | None) -> Text:

@@ -38,7 +38,7 @@ def sampling(params: dict[str, Any]) -> SamplingParams:
 
 def pieces(engine: Engine, prompt: Any, params: dict[str, Any], **how: Any) -> list[Piece]:
     """A whole generation."""
-    return list(engine.generate(prompt, sampling(params), **how))
+    return list(engine.stream(prompt, sampling(params), **how))
 
 
 def unmarked(found: Sequence[Piece]) -> list[Piece]:

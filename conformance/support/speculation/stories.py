@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.embedded import resolve
-from engine.gguf_file import GGUFFile
+from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 
 FORMATS = ("F32", "F16", "Q8_0", "Q4_0", "Q4_K")

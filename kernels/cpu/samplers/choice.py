@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from kernels.cpu.closures import inner
+from kernels.cpu.isa.simd import extract, max_lanes, sum_lanes
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
-from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import extract, max_lanes, sum_lanes
 from reference.samplers import draw as draw_op
 from reference.samplers import greedy as greedy_op
 from reference.samplers import log_sum_exp as log_sum_exp_op

@@ -5,9 +5,9 @@ import math
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, highest, total
-from kernels.cpu.share import arguments, share
 from reference.samplers import min_p as min_p_op
 from reference.samplers import mirostat
 from reference.samplers import top_n_sigma as top_n_sigma_op

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from kernels.cpu.closures import inner
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, highest
 from kernels.cpu.samplers.prefix import mean_depth, weigh
-from kernels.cpu.share import arguments, share
 from reference.samplers import dry as dry_op
 from reference.samplers import logit_bias as logit_bias_op
 from reference.samplers import penalties as penalties_op

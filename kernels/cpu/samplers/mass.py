@@ -7,9 +7,9 @@ in order. Sixteens without a token left are skipped, which makes filters after t
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
-from kernels.cpu.simd import f32x16, insert, load, max_lanes, maximum, splat, sub, sum_lanes
-from kernels.cpu.simd_exp import exp
+from kernels.cpu.isa.simd import f32x16, insert, load, max_lanes, maximum, splat, sub, sum_lanes
+from kernels.cpu.isa.simd_exp import exp
+from kernels.cpu.runtime.closures import inner
 
 GONE = np.float32(-np.inf)
 

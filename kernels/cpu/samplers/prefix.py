@@ -14,12 +14,12 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.closures import inner
+from kernels.cpu.isa.simd import f32x16, max_lanes, splat, sum_lanes
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.sweep import store_some
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers
-from kernels.cpu.share import arguments, share
-from kernels.cpu.simd import f32x16, max_lanes, splat, sum_lanes
-from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.sweep import store_some
 from reference.samplers import mirostat
 from reference.samplers import top_k as top_k_op
 from reference.samplers import top_p as top_p_op

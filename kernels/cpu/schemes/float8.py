@@ -8,11 +8,11 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.closures import inner
+from kernels.cpu.isa.simd import I32, convert, div, f32x16, i8x16, load, load_first, mul, splat
+from kernels.cpu.isa.sweep import load_some, store_some
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, by_format, part
 from kernels.cpu.schemes.integers import all_zero, scale_of
-from kernels.cpu.share import arguments, by_format, part
-from kernels.cpu.simd import I32, convert, div, f32x16, i8x16, load, load_first, mul, splat
-from kernels.cpu.sweep import load_some, store_some
 from reference.schemes.float8 import DEQUANTISE, E4M3, E5M2, QUANTISE, Float8
 
 HALF_BIAS, HALF_FRACTION = 15, 10  # of float16, which holds every E4M3 and E5M2 number

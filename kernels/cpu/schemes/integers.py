@@ -6,10 +6,7 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.closures import inner
-from kernels.cpu.quantise_activations import largest_magnitude
-from kernels.cpu.share import arguments, part, share
-from kernels.cpu.simd import (
+from kernels.cpu.isa.simd import (
     I32,
     add,
     convert,
@@ -25,7 +22,10 @@ from kernels.cpu.simd import (
     sub,
     zero,
 )
-from kernels.cpu.sweep import load_some, store_some
+from kernels.cpu.isa.sweep import load_some, store_some
+from kernels.cpu.quantise_activations import largest_magnitude
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, part, share
 from reference.bounds import TINY
 from reference.schemes.integers import OPS
 

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.closures import inner
-from kernels.cpu.linear import LANES, UNTUNED, chains, product
+from kernels.cpu.isa.simd import i8x16, load, store
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.tiles import fma_outer
+from kernels.cpu.linear import LANES, chains, product
 from kernels.cpu.linear_float import GENERIC, single
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import arguments, by_format, part
 from kernels.cpu.schemes.float8 import KINDS, decoder, factor_of, some_codes
-from kernels.cpu.share import arguments, by_format, part
-from kernels.cpu.simd import i8x16, load, store
-from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.tiles import fma_outer
 from reference.schemes.float8 import Float8
 
 SIGNATURE = (
-    "x: u8[tokens hidden], x_scale: f32[tokens], weight: u8[packed], weight_scale: f32[out]"
-    " -> out: f32[tokens out]"
+    "x: u8[tokens hidden], x_scale: f32[tokens], weight: u8[packed], weight_scale: f32[out],"
+    " tuning: i64[knobs] -> out: f32[tokens out]"
 )
 
 
@@ -66,14 +66,14 @@ def float8_kernel(kind: Float8) -> Callable[..., None]:
     many = product(GENERIC, fill_tile, chains(load_weights, LANES, fma_outer))
 
     def generic(block, thread, n_threads):
-        x, x_scale, weight, weight_scale, out = arguments(block, SIGNATURE)
+        x, x_scale, weight, weight_scale, tuning, out = arguments(block, SIGNATURE)
         tokens, hidden = x.shape
         panel = stack(np.float32, size)
         if tokens == 1 and hidden <= size:
             fill_tile(0, 1, ((x,), (panel,), 0, 0, hidden))
-            one(panel[:hidden].reshape(1, hidden), weight, out, UNTUNED, thread, n_threads)
+            one(panel[:hidden].reshape(1, hidden), weight, out, tuning, thread, n_threads)
         else:
-            many((x,), (panel,), weight, LANES, hidden, out, UNTUNED, thread, n_threads)
+            many((x,), (panel,), weight, LANES, hidden, out, tuning, thread, n_threads)
         scale_own(out, x_scale, weight_scale, factor, thread, n_threads)
 
     return generic

@@ -19,23 +19,23 @@ import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.closures import inner
-from kernels.cpu.layouts import BLOCK, WORD_ROWS
-from kernels.cpu.linear import LANES, UNTUNED, Blocking, asking, named, product
+from kernels.cpu.formats.layouts import BLOCK, WORD_ROWS
+from kernels.cpu.isa.simd import Vector, less, load, load_first, splat
+from kernels.cpu.isa.simd_shuffle import stack
+from kernels.cpu.isa.simd_x86 import to_unsigned
+from kernels.cpu.isa.tiles import add_scaled, load_tile, outer, store_tile, zeros
+from kernels.cpu.linear import LANES, Blocking, asking, named, product
 from kernels.cpu.linear_blocks import spreading
 from kernels.cpu.linear_int8 import Multiplying, by_bytes, by_pairs, lay_halves, lay_word
-from kernels.cpu.share import Share, arguments, part, share
-from kernels.cpu.simd import Vector, less, load, load_first, splat
-from kernels.cpu.simd_shuffle import stack
-from kernels.cpu.simd_x86 import to_unsigned
-from kernels.cpu.tiles import add_scaled, load_tile, outer, store_tile, zeros
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, part, share
 from reference.op import Shape
 from reference.schemes.linear_w8a8 import OP
 
 SIGNATURE = (
     "x: i8[tokens hidden], x_scale: f32[tokens groups], x_zero: i32[tokens groups],"
     " weight: u8[packed], weight_scale: f32[groups out], weight_zero: i32[groups out],"
-    " scratch: f32[elements] -> out: f32[tokens out]"
+    " scratch: f32[elements], tuning: i64[knobs] -> out: f32[tokens out]"
 )
 SCALAR = OP.signature
 STEP = 8 * WORD_ROWS  # bytes of a block of 32 of all rows
@@ -161,7 +161,7 @@ def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
     many = product(blocking, fill(meeting), multiply(meeting))
 
     def kernel(block, thread, n_threads):
-        x, x_scale, x_zero, weight, weight_scale, weight_zero, scratch, out = arguments(
+        x, x_scale, x_zero, weight, weight_scale, weight_zero, scratch, tuning, out = arguments(
             block, SIGNATURE
         )
         blocks = x.shape[1] // BLOCK
@@ -172,7 +172,7 @@ def packed_kernel(meeting: Multiplying, variant: str) -> Callable[..., None]:
         per_group = blocks // x_scale.shape[1]
         panel = q, scale, point, total, ones, weight_scale, weight_zero, left, per_group
         source = x, x.view(np.int32), x_scale, x_zero
-        many(source, panel, weight, STEP, blocks, out, UNTUNED, thread, n_threads)
+        many(source, panel, weight, STEP, blocks, out, tuning, thread, n_threads)
 
     return named(kernel, variant)
 

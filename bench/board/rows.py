@@ -1,0 +1,92 @@
+"""What a board has of each solution, as rows, as JSON and as a frame."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class BoardError(ValueError):
+    """JSON that is no board."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A solution of an op at a shape, on a machine.
+
+    - `rank`: its place, which those that tie share, and 0 of one that is not right. `ratio`, from
+      `low` to `high`: its time over the fastest's, in turns.
+    - `share`: of the machine's limit there, 0 if unknown. `worst`: error over bound, `nmse`: of
+      ordinary values. `held` and `broken`: laws. `why`: of one that is not right.
+    """
+
+    machine: str
+    op: str
+    format: str
+    shape: str
+    threads: int
+    name: str
+    verdict: str
+    rank: int = 0
+    seconds: float = 0.0
+    samples: int = 0
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    share: float = 0.0
+    worst: float = 0.0
+    nmse: float = 0.0
+    numerics: str = "exact"
+    held: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def race(self) -> tuple[str, str, str, str, int]:
+        """Who is compared with whom."""
+        return self.op, self.format, self.shape, self.machine, self.threads
+
+    def json(self) -> dict[str, Any]:
+        """Infinities are null."""
+        said = asdict(self)
+        return {k: None if v in (math.inf, -math.inf) else v for k, v in said.items()}
+
+    @classmethod
+    def of(cls, said: Any) -> "Row":
+        """What `json` gave; BoardError for anything else."""
+        if not isinstance(said, dict) or set(said) != {f.name for f in fields(cls)}:
+            raise BoardError("a row has other keys than a board's")
+        values = {}
+        for field in fields(cls):
+            value = said[field.name]
+            if field.type is float:
+                value, right = (
+                    math.inf if value is None else value,
+                    isinstance(value, float | int | None),
+                )
+            elif field.type is int:
+                right = isinstance(value, int)
+            elif field.type is str:
+                right = isinstance(value, str)
+            else:
+                right = isinstance(value, list) and all(isinstance(v, str) for v in value)
+                value = tuple(value) if right else value
+            if not right:
+                raise BoardError(f"{field.name} is not {value!r}")
+            values[field.name] = value
+        return cls(**values)
+
+
+def sorted_rows(rows: Iterable[Row]) -> list[Row]:
+    """Race by race, the fastest first and whoever is not right last."""
+    return sorted(rows, key=lambda r: (r.race, r.rank or math.inf, r.seconds, r.name))
+
+
+def frame(rows: Sequence[Row]) -> "DataFrame":
+    """One row each: `frame[frame["rank"] == 1]` are the winners, ties among them."""
+    import pandas as pd
+
+    return pd.DataFrame([asdict(row) for row in rows], columns=[f.name for f in fields(Row)])

@@ -1,0 +1,1 @@
+"""Definitions, solutions and traces as flashinfer-bench has them: read, judged, written."""

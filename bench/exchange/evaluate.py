@@ -1,0 +1,189 @@
+"""Solutions judged and timed, as traces: how far off, and how fast beside the reference."""
+
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.board.clock import Clocked, WrongOutputError
+from bench.conditions import Conditions, conditions
+from bench.exchange.dataset import Dataset
+from bench.exchange.ops import NOT_DERIVED, op_of
+from bench.exchange.schema import Definition, ExchangeError, Solution, Trace, Workload
+from bench.exchange.solutions import candidate_of
+from bench.limits import Limits
+from bench.timing import Rule, race
+from kernels.foreign.candidate import Candidate
+from kernels.foreign.child import Child, Ended
+from kernels.foreign.child import Limits as ChildLimits
+from kernels.foreign.judge import Level, judge
+from kernels.foreign.layout import laid_out
+from kernels.foreign.report import Report
+from kernels.foreign.turns import Turns, Wrote
+from reference.op import Case, Op
+
+STATUS = {"crashed": "RUNTIME_ERROR", "raised": "RUNTIME_ERROR", "hung": "TIMEOUT"}
+SMALLEST = 1e-8  # beside which a reference is nothing, as flashinfer-bench has it
+RULE = Rule(least=5, cap_seconds=2.0, most=50)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A solution at the workloads of its definition: what the judge found, and a trace of each."""
+
+    solution: Solution
+    report: Report
+    traces: tuple[Trace, ...]
+
+
+def evaluate(
+    dataset: Dataset,
+    solutions: Sequence[Solution],
+    found_here: Limits,
+    level: Level = "quick",
+    threads: int = 1,
+    rule: Rule = RULE,
+) -> Iterator[Evaluated | ExchangeError]:
+    """Each in turn; what cannot be judged here is told, and does not end the others."""
+    about = conditions()
+    for solution in solutions:
+        with tempfile.TemporaryDirectory(prefix="solution-") as folder:
+            try:
+                yield _evaluated(
+                    dataset, solution, Path(folder), found_here, level, threads, rule, about
+                )
+            except ExchangeError as error:
+                yield error
+
+
+def _evaluated(
+    dataset: Dataset, solution: Solution, folder: Path, found_here: Limits, level: Level,
+    threads: int, rule: Rule, about: Conditions,
+) -> Evaluated:  # fmt: skip
+    definition = dataset.definitions[solution.definition]
+    workloads = dataset.workloads(definition.name)
+    op = op_of(definition, workloads, dataset.root)
+    candidate = candidate_of(solution, definition, _below(folder, "solution"))
+    report = judge(candidate, op, level=level)
+    report = replace(report, notes=(*report.notes, NOT_DERIVED))
+    reference = candidate_of(_reference(definition), definition, _below(folder, "reference"))
+    clock = _Clock(op, candidate, reference, found_here, threads, rule)
+    found = ((workload, clock.evaluation(report, workload, about)) for workload in workloads)
+    traces = tuple(Trace(definition.name, w, solution.name, said) for w, said in found)
+    return Evaluated(solution, report, traces)
+
+
+def _below(folder: Path, name: str) -> Path:
+    (path := folder / name).mkdir()
+    return path
+
+
+def _reference(definition: Definition) -> Solution:
+    """The definition's own formula as a solution."""
+    return Solution(
+        "reference", definition.name, "", "python", "reference.py", "run", False,
+        {"reference.py": definition.reference}, {},
+    )  # fmt: skip
+
+
+def sol_score(seconds: float, base: float, light: float) -> float:
+    """1 / (1 + (t - t_sol) / (t_base - t_sol)): 1 at the speed of light, a half at the base's.
+
+    Where the base is there itself, only who is as fast scores.
+    """
+    if base <= light:
+        return 1.0 if seconds <= light else 0.0
+    return 1 / (1 + max(0.0, seconds - light) / (base - light))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Times a solution and its reference in turns, and says what a trace says."""
+
+    op: Op
+    candidate: Candidate
+    reference: Candidate
+    limits: Limits
+    threads: int
+    rule: Rule
+
+    def evaluation(self, report: Report, workload: Workload, about: Conditions) -> dict[str, Any]:
+        """Of a workload, as a trace has it. A solution that failed anywhere has passed nowhere."""
+        found: dict[str, Any] = {
+            "status": status(report),
+            "environment": {"hardware": about.device, "libs": dict(about.versions)},
+            "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+            "log": "; ".join(filter(None, (report.reason, *report.notes))),
+        }
+        case = self.op.case({a: n for a, n in workload.axes.items() if a in self.op.axes})
+        if found["status"] not in ("PASSED", "INCORRECT_NUMERICAL"):
+            return found
+        try:
+            errors = self._errors(case)
+            if report.passed:
+                found |= self._performance(case, errors)
+        except (Ended, Wrote, WrongOutputError) as error:
+            kind = STATUS.get(getattr(error, "kind", ""), "RUNTIME_ERROR")
+            return found | {"status": kind, "log": str(error)}
+        return found | {"correctness": errors}
+
+    def _errors(self, case: Case) -> dict[str, Any]:
+        """The largest |out - reference|, and of it over |reference|."""
+        rng = np.random.default_rng()
+        inputs = self.op.make(case)
+        with Child(self.candidate, laid_out(self.candidate, self.op), ChildLimits()) as child:
+            outputs = Turns(child, self.op, None, rng).call(inputs, case.shape, rng)
+        absolute = relative = 0.0
+        for name, want in self.op.expected(inputs).items():
+            error = np.abs(outputs[name].astype(np.float64) - want)
+            absolute = float(np.max(error, initial=absolute))  # a NaN stays one
+            relative = float(np.max(error / (np.abs(want) + SMALLEST), initial=relative))
+        return {"max_absolute_error": _json(absolute), "max_relative_error": _json(relative)}
+
+    def _performance(self, case: Case, errors: dict[str, Any]) -> dict[str, Any]:
+        with ExitStack() as stack:
+            running = {
+                name: stack.enter_context(Clocked(who, self.op, case, threads=self.threads))
+                for name, who in (("solution", self.candidate), ("reference", self.reference))
+            }
+            samples = race(running, self.rule)
+        seconds, before = (float(np.median(samples[name])) for name in running)
+        cost = self.op.cost(case.shape, None)
+        limit = self.limits.limit(cost, "float32", self.threads, int(cost.bytes))
+        light = limit.seconds if limit else 0.0
+        errors["extra"] = {"sol_score": sol_score(seconds, before, light), "sol_ms": 1e3 * light}
+        return {
+            "performance": {
+                "latency_ms": 1e3 * seconds,
+                "reference_latency_ms": 1e3 * before,
+                "speedup_factor": before / seconds,
+            }
+        }
+
+
+def _json(number: float) -> float | str:
+    """What is not finite is a word, as flashinfer-bench writes it."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity"
+
+
+def status(report: Report) -> str:
+    """A verdict in flashinfer-bench's words."""
+    if report.passed:
+        return "PASSED"
+    if report.verdict == "wrong":
+        return "INCORRECT_NUMERICAL"
+    if report.verdict == "refused" and "cannot be loaded" in report.reason:
+        return "COMPILE_ERROR"
+    if report.verdict == "raised" and "it gives torch." in report.reason:
+        return "INCORRECT_DTYPE"
+    if report.verdict == "raised" and "it returned" in report.reason:
+        return "INCORRECT_SHAPE"
+    return STATUS.get(report.verdict, "RUNTIME_ERROR")

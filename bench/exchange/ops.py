@@ -1,0 +1,234 @@
+"""A definition as an op: its reference, which is PyTorch, is the formula; its bound is not derived.
+
+Kernels of an op that Assay has are judged against that op. What is known of a definition is only
+what it computes: how far a right kernel may be off is flashinfer-bench's own tolerance, 0.01 and a
+hundredth of the value, and whoever is judged by it is told so.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.exchange.schema import Definition, ExchangeError, Tensor, Workload
+from reference.op import DTYPES, Arguments, Array, Case, Cost, Op, Shape
+
+TOLERANCE = 1e-2  # absolute, and relative: rtol and atol of flashinfer-bench's BenchmarkConfig
+NOT_DERIVED = (
+    f"the bound is flashinfer-bench's tolerance, {TOLERANCE:g} + {TOLERANCE:g} |out|: not derived"
+)
+# What stands for a dtype in arrays that NumPy can hold: floats of few bits are their bits.
+HELD = {
+    "float32": "f32", "float16": "u16", "bfloat16": "u16", "float8_e4m3fn": "u8",
+    "float8_e5m2": "u8", "int64": "i64", "int32": "i32", "int16": "u16", "int8": "i8", "bool": "u8",
+}  # fmt: skip
+ITEM = {"u16": 2, "u8": 1, "i8": 1, "f32": 4, "i32": 4, "i64": 8}  # bytes
+WHOLE = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}  # random ones are below
+USUAL = (1, 2, 5, 16, 33)  # sizes of an axis beside those of workloads
+
+
+def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> Op:
+    """The op: at the workloads' sizes, and, where all inputs may be anything, at others too."""
+    for name, tensor in (*definition.inputs.items(), *definition.outputs.items()):
+        if tensor.dtype not in HELD:
+            raise ExchangeError(f"{definition.name}, {name}: {tensor.dtype} is not judged here")
+    run = _run_of(definition)
+    axes = {
+        axis: (size,) if size is not None else _sizes(axis, workloads)
+        for axis, size in definition.axes.items()
+    }
+
+    def fit(shape: Shape, _: str | None) -> Shape:
+        sizes = {a: n if (n := definition.axes[a]) is not None else shape[a] for a in shape}
+        return sizes if _anywhere(definition) else _nearest(definition, workloads, sizes)
+
+    def make(case: Case) -> Arguments:
+        rng, given = case.rng(), _inputs(workloads, case.shape)
+        return {
+            name: _made(name, tensor, given.get(name, {"type": "random"}), case.shape, rng, root)
+            for name, tensor in definition.inputs.items()
+        }
+
+    def cost(shape: Shape, _: str | None) -> Cost:
+        """Each array moves once; what is computed is not known."""
+        tensors = [*definition.inputs.values(), *definition.outputs.values()]
+        return Cost(sum(_elements(t, shape) * ITEM[HELD[t.dtype]] for t in tensors if t.shape), 0)
+
+    return Op(
+        name=definition.name,
+        reference=lambda **inputs: _computed(definition, run, inputs),
+        signature=signature_of(definition),
+        axes=axes,
+        make=make,
+        bound=lambda inputs, expected: _tolerated(definition, expected),
+        cost=cost,
+        values=("normal",),
+        fit=fit,
+        corners=tuple({a: w.axes[a] for a in w.axes if a in axes} for w in workloads),
+        varying=(),
+    )
+
+
+def signature_of(definition: Definition) -> str:
+    """Its inputs and outputs in the words of an op; outputs that are floats come as float32."""
+    inputs = ", ".join(_argument(n, t, HELD[t.dtype]) for n, t in definition.inputs.items())
+    outputs = ", ".join(
+        _argument(n, t, given_as(t.dtype), output=True) for n, t in definition.outputs.items()
+    )
+    return f"{inputs} -> {outputs}"
+
+
+def given_as(dtype: str) -> str:
+    """As what outputs of a dtype are judged."""
+    return "f32" if "float" in dtype else {"int64": "i64", "bool": "u8"}.get(dtype, "i32")
+
+
+def _argument(name: str, tensor: Tensor, held: str, output: bool = False) -> str:
+    if tensor.shape:
+        return f"{name}: {held}[{' '.join(tensor.shape)}]"
+    if output:
+        return f"{name}: {held}[1]"
+    return f"{name}: {'f64' if 'float' in tensor.dtype else 'i64'}"
+
+
+def _sizes(axis: str, workloads: Sequence[Workload]) -> tuple[int, ...]:
+    return tuple(sorted({w.axes[axis] for w in workloads if axis in w.axes} | {*USUAL}))
+
+
+def _anywhere(definition: Definition) -> bool:
+    """Whether any sizes and any numbers will do: integers may be indices or lengths."""
+    floats = all("float" in tensor.dtype for tensor in definition.inputs.values() if tensor.shape)
+    return floats and not definition.constraints
+
+
+def _nearest(definition: Definition, workloads: Sequence[Workload], sizes: Shape) -> Shape:
+    """A workload's sizes: those that differ least, in octaves."""
+    if not workloads:
+        raise ExchangeError(f"{definition.name} has constraints or integers, and no workload")
+
+    def far(workload: Workload) -> float:
+        pairs = ((sizes[a], n) for a, n in workload.axes.items() if a in sizes)
+        return sum(abs(math.log2((mine + 1) / (theirs + 1))) for mine, theirs in pairs)
+
+    return {**sizes, **min(workloads, key=far).axes}
+
+
+def _inputs(workloads: Sequence[Workload], shape: Shape) -> Mapping[str, Any]:
+    """What a workload of these sizes says of inputs, or else the scalars of the first."""
+    for workload in workloads:
+        if workload.axes.items() <= shape.items():
+            return workload.inputs
+    first = workloads[0].inputs if workloads else {}
+    return {name: said for name, said in first.items() if said["type"] == "scalar"}
+
+
+def _elements(tensor: Tensor, shape: Shape) -> int:
+    return math.prod(shape[axis] for axis in tensor.shape or ())
+
+
+def _made(
+    name: str, tensor: Tensor, said: Mapping[str, Any], shape: Shape, rng: Any, root: Path
+) -> Any:
+    """An input as NumPy holds it, or a scalar."""
+    if said["type"] == "scalar":
+        return said["value"]
+    if said["type"] == "safetensors":
+        return _read(root, said, tensor, name, shape)
+    if tensor.shape is None:
+        return float(rng.standard_normal())
+    dims = tuple(shape[axis] for axis in tensor.shape)
+    if "float" in tensor.dtype:
+        values = rng.standard_normal(dims).astype(np.float32)
+        return values if tensor.dtype == "float32" else _bits(values, tensor.dtype)
+    if tensor.dtype == "bool":
+        return rng.integers(0, 2, dims).astype(np.uint8)
+    most = WHOLE[tensor.dtype]
+    drawn = rng.integers(-most, most, dims).astype(tensor.dtype)
+    return drawn.view(DTYPES[HELD[tensor.dtype]])
+
+
+def _read(root: Path, said: Mapping[str, Any], tensor: Tensor, name: str, shape: Shape) -> Array:
+    from safetensors import SafetensorError, safe_open
+
+    path = root / said["path"]
+    try:
+        with safe_open(path, "pt") as file:
+            found = file.get_tensor(said["tensor_key"])
+    except (OSError, SafetensorError) as error:
+        raise ExchangeError(f"{path}, {name}: {error}") from None
+    wanted = [shape[axis] for axis in tensor.shape or ()]
+    if list(found.shape) != wanted:
+        raise ExchangeError(f"{path}, {name}: shape {list(found.shape)}, want {wanted}")
+    return _held(found.contiguous(), tensor.dtype)
+
+
+def _bits(values: Array, dtype: str) -> Array:
+    import torch
+
+    return _held(torch.from_numpy(values).to(getattr(torch, dtype)), dtype)
+
+
+def _held(tensor: Any, dtype: str) -> Array:
+    """A tensor of PyTorch as NumPy holds it."""
+    import torch
+
+    wanted = DTYPES[HELD[dtype]]
+    if "float" in dtype and dtype != "float32":  # NumPy has none, or holds its bits all the same
+        tensor = tensor.view(torch.int16 if np.dtype(wanted).itemsize == 2 else torch.uint8)
+    array: Array = tensor.numpy()
+    return array.astype(wanted) if dtype == "bool" else array.view(wanted)
+
+
+def tensor_of(array: Any, dtype: str) -> Any:
+    """The tensor of PyTorch that an array holds; a scalar is one in Python."""
+    import torch
+
+    if not isinstance(array, np.ndarray):
+        return array
+    signed = array.view(np.int16) if array.dtype == np.uint16 else array
+    return torch.from_numpy(np.ascontiguousarray(signed)).view(getattr(torch, dtype))
+
+
+def _run_of(definition: Definition) -> Any:
+    """Its reference's function: it runs in this process, so read it before."""
+    names: dict[str, Any] = {"__name__": definition.name}
+    try:
+        exec(compile(definition.reference, f"<{definition.name}>", "exec"), names)
+    except Exception as error:
+        raise ExchangeError(f"the reference of {definition.name}: {error}") from None
+    return names["run"]
+
+
+def _computed(definition: Definition, run: Any, inputs: Mapping[str, Any]) -> Any:
+    """The reference's outputs, floats as float64."""
+    import torch
+
+    given = [tensor_of(inputs[n], tensor.dtype) for n, tensor in definition.inputs.items()]
+    try:
+        with torch.no_grad():
+            result = run(*given)
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ExchangeError(f"the reference of {definition.name}: {why}") from None
+    if isinstance(result, dict):
+        result = [result[name] for name in definition.outputs]
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    if len(results) != len(definition.outputs):
+        raise ExchangeError(f"the reference of {definition.name} gives {len(results)} outputs")
+    found = []
+    for value, tensor in zip(results, definition.outputs.values(), strict=True):
+        array = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        array = array.double() if "float" in tensor.dtype else array
+        found.append(array.numpy().reshape(1 if not tensor.shape else array.shape))
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _tolerated(definition: Definition, expected: Mapping[str, Array]) -> dict[str, Array]:
+    """Of whole numbers, equality."""
+    floats = {name for name, tensor in definition.outputs.items() if "float" in tensor.dtype}
+    return {
+        name: TOLERANCE + TOLERANCE * np.abs(want) if name in floats else np.zeros(want.shape)
+        for name, want in expected.items()
+    }

@@ -1,0 +1,132 @@
+"""The time of a kernel that is not ours: in turns with our own and with PyTorch's, whose functions
+are timed as it is, in a child over fresh inputs.
+
+Ours run on their team of threads in this process, on hot and on cold caches: the candidate's inputs
+were written just before its calls, so the truth lies between.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from bench.alone import Asked, compile_all
+from bench.cases import CACHES
+from bench.limits import ARITHMETIC
+from bench.limits import limits as probed
+from bench.op_run import Lab, OpRun, TooMuchError
+from bench.ratio import ratio
+from bench.results import Measurement
+from bench.shell.op import serving
+from bench.timing import Rule, race
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.cpu.runtime.team import Team
+from kernels.foreign.candidate import Candidate
+from kernels.foreign.child import Ended, Limits
+from kernels.foreign.judge import REFUSED
+from kernels.foreign.report import Report, Timed
+from kernels.foreign.samples import Samples, WrongTimedError
+from kernels.foreign.timing import sampled
+from kernels.foreign.turns import Wrote
+from kernels.kernel import Kernel
+from kernels.table import variants
+from reference.op import Case, Op
+
+PEERS = Path(__file__).parent / "contenders" / "torch_ops.py"
+SECONDS = 1.0  # of the race, for each who takes part
+ROUNDS = 7  # at least
+TOGETHER = 4  # rounds that are drawn as one for an interval
+CAUGHT = (*REFUSED, Ended, Wrote, WrongTimedError)
+SHORT = 2e-5  # seconds: of a shorter call much is its start
+Begin = Callable[..., AbstractContextManager[Samples]]
+Teller = Callable[[str], Callable[..., None]]
+
+
+def timed(
+    report: Report, candidate: Candidate, op: Op, limits: Limits, sizes: Mapping[str, int],
+    teller: Teller,
+) -> Report:  # fmt: skip
+    """The report of a candidate that has passed, with times; refused if it is not right where it is
+    timed, or faster than this machine can be."""
+    weights = report.format or None
+    case = op.case(dict(sizes), op.values[0], 0, weights)
+    ours = serving([k for k in variants(op.name, weights) if not k.missing()])
+    ours = [kernel for kernel in ours if kernel.takes(case.shape)][:1]
+    compile_all(ours, teller)
+    with ExitStack() as stack:
+        team = stack.enter_context(Team(limits.threads or physical_cores()))
+        begin = partial(sampled, spec=op, format=weights, shape=case.shape, limits=limits)
+        try:
+            mine = stack.enter_context(begin(candidate, numerics=report.numerics))
+            rivals, notes = _rivals(begin, op, case, stack)
+            return _raced(report, mine, rivals, notes, ours, case, team, teller)
+        except CAUGHT as found:
+            return replace(report, verdict="refused", reason=str(found))
+
+
+def _rivals(
+    begin: Begin, op: Op, case: Case, stack: ExitStack
+) -> tuple[dict[str, Samples], list[str]]:
+    """PyTorch's function, if there is one and it is right at this case; and else why not."""
+    if f"def {op.name}(" not in PEERS.read_text() or case.format not in (None, "F32"):
+        return {}, []
+    try:
+        torch = Candidate.of(f"{PEERS}:{op.name}")
+        return {"PyTorch": stack.enter_context(begin(torch))}, []
+    except CAUGHT as found:
+        return {}, [f"PyTorch was not timed: {found}"]
+
+
+def _raced(
+    report: Report, mine: Samples, rivals: Mapping[str, Samples], notes: list[str],
+    ours: list[Kernel], case: Case, team: Team, teller: Teller,
+) -> Report:  # fmt: skip
+    counts, asked = (team.n_threads,), [Asked.to(kernel, case) for kernel in ours]
+    cost = mine.op.cost(case.shape, case.format)
+    moved = [int(cost.bytes)]
+    found = probed(counts, teller("probing the machine (once)"), moved=moved)
+    lab = Lab(team, found)
+    runs: dict[str, OpRun] = {}
+    for kernel, work in zip(ours, asked, strict=True):
+        for cache in CACHES:
+            try:
+                runs[f"assay {kernel.variant}, {cache}"] = OpRun(lab, work, cache)
+            except TooMuchError as error:
+                notes.append(f"assay {kernel.variant} was not timed: {error}")
+    samplers: dict[str, Callable[[], float]] = {report.candidate: mine, **rivals, **runs}
+    rule = Rule(least=ROUNDS, cap_seconds=SECONDS * len(samplers))
+    taken = race(samplers, rule, teller("timing in turns: rounds"))
+    blank = Measurement("op", mine.op.name, threads=team.n_threads, bytes=cost.bytes,
+                        operations=cost.operations)  # fmt: skip
+
+    arithmetic = ARITHMETIC.get(report.numerics, "f32")
+
+    def limited(name: str) -> Measurement:
+        row = replace(blank, samples=tuple(taken[name]))
+        if name in runs:
+            return runs[name].limited(row)
+        limit = lab.limits.limit(cost, arithmetic, team.n_threads, int(cost.bytes))
+        return limit.of(row) if limit else row
+
+    if limited(report.candidate).impossible:  # memory may be faster than when it was probed
+        again = teller("probing the machine again")
+        lab.limits = probed(counts, again, again=True, moved=moved)
+    shown = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
+    rows = tuple(_row(name, shown, taken[report.candidate], limited(name)) for name in samplers)
+    if rows[0].seconds < SHORT:
+        notes.append("a call is so short that much of its time is its start")
+    report = replace(report, times=rows, notes=(*report.notes, *notes))
+    if said := limited(report.candidate).impossible:
+        return replace(report, verdict="refused", reason=f"faster than this machine can be: {said}")
+    return report
+
+
+def _row(name: str, shape: str, mine: list[float], row: Measurement) -> Timed:
+    """Whose time is told, with the candidate's over it."""
+    compared = ratio(mine, row.samples, together=TOGETHER)
+    return Timed(
+        name, shape, median(row.samples), len(row.samples), compared.value, compared.low,
+        compared.high, row.reached if row.share else 0.0, row.limit,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""assay board: the solutions of a folder, judged, raced and ranked."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.shell.op import parse_shape
+from bench.shell.telling import teller
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from bench.board.rows import Row
+
+
+def board(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="OP/FILE, or files that say op.")
+    ],
+    op: Annotated[str, typer.Option(help="Solutions of this op only.")] = "",
+    shape: Annotated[
+        str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's.")
+    ] = "",
+    level: Annotated[str, typer.Option(help="quick, full (laws, too) or deep.")] = "full",
+    threads: o.Threads = 1,
+    seconds: Annotated[float, typer.Option(help="Of each race, at most.")] = 6.0,
+    beside: Annotated[
+        list[Path] | None, typer.Option("--with", help="What --json said elsewhere.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    as_json: o.Json = False,
+) -> None:
+    """Rank kernels that are not ours by op, shape and machine.
+
+    Each is judged as `assay judge` does it; those that are right take turns. A difference within
+    the noise is a tie. Exit 1 if none is right.
+    """
+    from bench.board.page import report
+    from bench.board.rows import sorted_rows
+    from bench.board.run import STARTS, solutions
+    from bench.board.run import board as ranked
+    from bench.limits import limits
+    from bench.report.page import page
+    from bench.timing import Rule
+    from engine.shell.show import note, progress_bar, stdout
+    from kernels.cpu.runtime.cores import physical_cores
+    from kernels.foreign.judge import LEVELS
+
+    if level not in LEVELS:
+        raise typer.BadParameter(f"--level is one of {', '.join(LEVELS)}, got {level!r}")
+    if not seconds > 0:
+        raise typer.BadParameter(f"--seconds is above 0, got {seconds:g}")
+    sizes, elsewhere = parse_shape(shape), [row for path in beside or () for row in _read(path)]
+    found, complaints = [], []
+    for one in solutions(folder):
+        if isinstance(one, str):
+            complaints.append(one)
+        elif op in ("", one[1]):
+            found.append(one)
+    for complaint in complaints:
+        note(complaint)
+    if not found:
+        raise ValueError(f"{folder} has no solution{f' of {op}' if op else ''} that can be judged")
+    count = threads or physical_cores()
+    rule = Rule(least=7, error=0.01, cap_seconds=seconds / STARTS, most=100)
+    with progress_bar() as bar:
+        tell = partial(teller, bar)
+        here = limits((count,), tell("probing the machine (once)"))
+        said: dict[str, int] = {}
+        rows = ranked(
+            found, folder, here, count, sizes, level, rule,  # type: ignore[arg-type]
+            tell=lambda words: tell(words)(said.setdefault(words, 0)),
+        )  # fmt: skip
+    rows = sorted_rows([*rows, *elsewhere])
+    if as_json:
+        print(json.dumps([row.json() for row in rows]))
+    else:
+        _show(rows)
+    if html:
+        html.write_text(page(report(rows, complaints)), encoding="utf-8")
+        if not as_json:
+            stdout().print(f"wrote {html}", highlight=False, markup=False)
+    if not any(row.rank for row in rows):
+        raise typer.Exit(1)
+
+
+def _read(path: Path) -> "list[Row]":
+    from bench.board.rows import BoardError, Row
+
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return [Row.of(row) for row in (said if isinstance(said, list) else [said])]
+    except (BoardError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _show(rows: "list[Row]") -> None:
+    from bench.report.table import duration
+    from engine.shell.show import print_table
+
+    ranks = [(*row.race, row.rank) for row in rows]
+    shown = [
+        (
+            " ".join(filter(None, (row.op, row.format))),
+            row.shape.replace(",", " "),
+            f"{row.rank}{'=' if ranks.count((*row.race, row.rank)) > 1 else ''}"
+            if row.rank
+            else "",
+            row.name,
+            duration(row.seconds) if row.rank else "",
+            f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" if row.rank else row.verdict,
+            f"{100 * row.share:.0f}%" if row.share else "",
+            ", ".join(row.broken) or row.why,
+        )
+        for row in rows
+    ]
+    columns = "op", "shape", "rank", "solution", "time", "over the fastest", "of limit", "breaks"
+    print_table(columns, shown)

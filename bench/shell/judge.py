@@ -1,0 +1,174 @@
+"""assay judge: anybody's kernel, from a file. Is it right, what laws does it keep, how fast?"""
+
+import json
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.shell.op import parse_shape
+from bench.shell.telling import teller
+from engine.shell import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kernels.foreign.report import Report
+
+TONES = {"held": "green", "broken": "red", "not asked": "dim"}
+
+
+def judge(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA or a library.")
+    ] = "",
+    op: Annotated[
+        str, typer.Option(help="The op it is a kernel of, if the file does not say.")
+    ] = "",
+    format: Annotated[str | None, typer.Option(help="Weight format, e.g. Q4_0.")] = None,
+    level: Annotated[str, typer.Option(help="quick, full (laws, too) or deep.")] = "quick",
+    numerics: Annotated[str, typer.Option(help="exact, fast, bf16, …: its bound.")] = "",
+    time: Annotated[bool, typer.Option("--time", help="Time it beside others, in turns.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to send to somebody.")] = None,
+    flags: Annotated[
+        str, typer.Option(help="Of the C compiler, in place of -O3 -march=native.")
+    ] = "",
+    shape: Annotated[str, typer.Option(help="One case only: its sizes, e.g. tokens=1.")] = "",
+    values: Annotated[str, typer.Option(help="Its kind of values.")] = "normal",
+    seed: Annotated[int, typer.Option(help="Its seed.")] = 0,
+    secret: Annotated[int | None, typer.Option(help="Of a trial: draws the same again.")] = None,
+    threads: o.Threads = 0,
+    seconds: Annotated[float, typer.Option(help="That a call may take.")] = 10.0,
+    memory: Annotated[float, typer.Option(help="GiB that it may have.")] = 4.0,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="It may start programs, as torch.compile does.")
+    ] = False,
+    template: Annotated[str, typer.Option(metavar="OP", help="Write a file to begin with.")] = "",
+    for_: Annotated[str, typer.Option("--for", help="c, numba, triton, cuda or python.")] = "c",
+    as_json: o.Json = False,
+) -> None:
+    """Judge a kernel that is not ours, in a child process that may do little.
+
+    Exit 0 if it passed: by its numbers alone, whatever laws it breaks. A failure is told with the
+    smallest case that shows it and the command that tries it again.
+    """
+    from engine.shell.show import progress_bar, stdout
+    from kernels.foreign.candidate import Candidate
+    from kernels.foreign.child import Limits
+    from kernels.foreign.judge import judge as judged
+    from reference.table import OPS, find_op
+
+    if template:
+        _write(template, for_, format, file)
+        return
+    if not file:
+        raise typer.BadParameter("which file? Or --template OP --for c to begin with one")
+    said = {"flags": shlex.split(flags)} if flags else {}
+    candidate = Candidate.of(file, **said)
+    wanted = op or candidate.manifest.op
+    if not wanted:
+        raise typer.BadParameter(f"which op is it a kernel of? --op, one of {', '.join(OPS)}")
+    spec, limits = find_op(wanted), Limits(seconds, memory=int(memory * 2**30), threads=threads,
+                                       processes=processes)  # fmt: skip
+    formats = format or candidate.manifest.format or (spec.formats[0] if spec.formats else None)
+    case = spec.case(parse_shape(shape), values, seed, formats) if shape and not time else None
+    bar = progress_bar()
+    with bar:
+        tell = teller(bar, "judging")
+        report = judged(
+            candidate, wanted, format, level, limits,  # type: ignore[arg-type]
+            numerics=numerics, secret=secret, case=case, progress=tell,
+        )  # fmt: skip
+        if time and report.passed:
+            from bench.judged import timed
+
+            sizes = parse_shape(shape)
+            report = timed(report, candidate, spec, limits, sizes, partial(teller, bar))
+    if html:
+        from bench.report.judged import page
+
+        html.write_text(page(report))
+    if as_json:
+        print(json.dumps(report.json()))
+    else:
+        show(report)
+        if html:
+            stdout().print(f"wrote {html}", highlight=False, markup=False)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _write(op: str, kind: str, format: str | None, file: str) -> None:
+    from kernels.foreign.template import SUFFIXES, template
+    from reference.table import find_op
+
+    text = template(find_op(op), kind, format)
+    path = Path(file or f"{op}{SUFFIXES[kind]}")
+    with path.open("x") as target:
+        target.write(text)
+    print(f"wrote {path}: fill in what it says, then assay judge {path}")
+
+
+def show(report: "Report") -> None:
+    """The report for people."""
+    from engine.shell.show import stdout
+
+    console = stdout()
+    say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+    named = " ".join(filter(None, (report.op, report.format)))
+    bound = "" if report.numerics == "exact" else f", numerics {report.numerics}"
+    say(f"{report.candidate}: {named}, level {report.level}{bound}")
+    say(report.verdict.upper(), style="bold green" if report.passed else "bold red", end="")
+    counted = f"{report.cases} {'case' if report.cases == 1 else 'cases'}"
+    figures = f"worst error/bound {report.worst:.3g}"
+    if report.nmse < float("inf"):
+        figures += f", NMSE {report.nmse:.1e}"
+    say(f"  {counted}, {figures}, {report.seconds:.1f} s" if report.cases else "")
+    if report.reason:
+        say(f"  {report.reason}")
+    if report.replay:
+        say("again:", style="bold")
+        say(f"  {report.replay}")
+    asked = [law for law in report.laws if law.outcome != "not asked"]
+    if asked:
+        console.print(_laws(report))
+    if rest := len(report.laws) - len(asked):
+        say(f"{rest} laws were not asked{': --level full' if report.level == 'quick' else ''}")
+    if report.times:
+        console.print(_times(report))
+    for note in report.notes:
+        say(f"! {note}")
+    if open_ := [name for name, why in report.sandbox if why]:
+        say(f"! the sandbox did not hold: {', '.join(open_)}")
+
+
+def _laws(report: "Report") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("law", "", "example"):
+        found.add_column(name, overflow="fold")
+    for law in report.laws:
+        if law.outcome != "not asked":
+            tone = TONES[law.outcome]
+            found.add_row(law.name, f"[{tone}]{law.outcome}[/]", escape(law.example))
+    return found
+
+
+def _times(report: "Report") -> "Table":
+    from rich.table import Table
+
+    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    found.add_column("who")
+    found.add_column("shape", overflow="fold")
+    for name in ("us", "of the limit", "its time over theirs"):
+        found.add_column(name, justify="right", no_wrap=True)
+    for row in report.times:
+        interval = f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" if row.samples else row.note
+        share = f"{100 * row.share:.0f}% {row.limit}" if row.share else ""
+        taken = f"{1e6 * row.seconds:,.1f}" if row.samples else ""
+        found.add_row(row.name, row.shape, taken, share, interval)
+    return found

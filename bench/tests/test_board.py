@@ -1,0 +1,150 @@
+"""The board: who is right, who is first, what is a tie, and what the page and the frame say."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bench.board import rows as board_rows
+from bench.board.page import report
+from bench.board.rows import BoardError, Row
+from bench.board.run import RULE, board, ranked, solutions
+from bench.limits import Limits, Rate
+from bench.report.page import page
+from bench.timing import Rule
+
+RELU = """
+import numpy as np
+
+def relu(x):
+    for _ in range({times}):
+        out = {formula}
+    return out
+"""
+RIGHT = "np.where(x < 0, np.float32(0), x)"
+FILES = {
+    "relu/maximum.py": RELU.format(times=1, formula=RIGHT),
+    "relu/slow.py": RELU.format(times=50, formula=RIGHT),
+    "relu/zeros.py": RELU.format(times=1, formula="np.zeros_like(x)"),
+    "relu/narrow.py": '# assay: takes = "width <= 64"' + RELU.format(times=1, formula=RIGHT),
+    "elsewhere/said.py": '# assay: op = "relu"' + RELU.format(times=1, formula=RIGHT),
+    "helper.py": "",
+    "relu/notes.md": "",
+    ".hidden/relu/x.py": "",
+}
+BRIEFLY = Rule(least=3, cap_seconds=0.2, most=5)
+SHAPE = {"tokens": 4, "width": 4096}
+
+
+def machine(per_second):
+    """One that moves so many bytes, and computes without end."""
+    peaks = (Rate(kind, 1, 1e18, 0.0) for kind in ("f32", "bf16", "int8"))
+    return Limits((), (Rate("read", 1, per_second, 0.0, 2**30), *peaks), "2026-01-01")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Solutions in folders of their op's name, or that say their op, and other files."""
+    root = tmp_path_factory.mktemp("board")
+    for name, source in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(source)
+    return root
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    """The board of all of them."""
+    chosen = [one for one in solutions(folder) if not isinstance(one, str)]
+    return board(chosen, folder, machine(1e13), 1, SHAPE, "full", BRIEFLY)
+
+
+def test_files_say_their_op_or_lie_in_its_folder(folder):
+    """What is neither has a line, and hidden folders and other kinds of files are nothing."""
+    told = list(solutions(folder))
+    names = {str(one[0].file.relative_to(folder)): one[1] for one in told if isinstance(one, tuple)}
+    assert names == {name: "relu" for name in FILES if name.endswith(".py") and name[0] not in ".h"}
+    (line,) = [one for one in told if isinstance(one, str)]
+    assert line == f"{folder / 'helper.py'} says of no op that it is its kernel: left out"
+    with pytest.raises(ValueError, match="is no folder"):
+        list(solutions(folder / "helper.py"))
+
+
+def test_right_ones_are_ranked_and_wrong_ones_told(found):
+    """Equal code ties, doing it fifty times is slower, zeros are wrong, a manifest is heeded."""
+    by_name = {row.name: row for row in found}
+    assert [row.name for row in found if row.rank][-1] == "relu/slow.py"
+    assert by_name["relu/slow.py"].rank == 3
+    assert by_name["relu/slow.py"].low > 1
+    assert {by_name[name].rank for name in ("relu/maximum.py", "elsewhere/said.py")} == {1}
+    assert by_name["relu/zeros.py"].verdict == "wrong"
+    assert "out[" in by_name["relu/zeros.py"].why
+    assert by_name["relu/narrow.py"].verdict == "other sizes"
+    assert by_name["relu/narrow.py"].why == "it takes width <= 64"
+    assert all(not row.broken and "same-bits-again" in row.held for row in found if row.rank)
+    assert all(0 < row.share < 1 for row in found if row.rank)
+
+
+def test_faster_than_the_machine_is_refused(folder):
+    """Where limits say that nobody can be so fast, nobody is ranked."""
+    chosen = [one for one in solutions(folder) if not isinstance(one, str)][:2]
+    rows = board(chosen, folder, machine(1e6), 1, SHAPE, "quick", BRIEFLY)
+    assert {row.verdict for row in rows} == {"refused"}
+    assert all(row.rank == 0 and "this machine takes" in row.why for row in rows)
+
+
+def test_within_the_noise_is_a_tie():
+    """Places are shared by who is not slower than the first of them, by rounds and by starts."""
+    rng = np.random.default_rng(5)
+    blank = {name: Row("cpu", "relu", "", "", 1, name, "passed") for name in "abcd"}
+
+    def starts(*medians):
+        return [list(m * rng.lognormal(0, 0.02, 12)) for m in medians]
+
+    samples = {
+        "a": starts(1.0, 1.0, 1.0),
+        "b": starts(1.01, 1.0, 1.0),
+        "c": starts(2.0, 2.0, 2.0),
+        "d": starts(0.8, 2.2, 2.3),  # in one start it was the fastest
+    }
+    rank = {row.name: row.rank for row in ranked(blank, samples)}
+    assert rank["a"] == rank["b"] == 1
+    assert rank["c"] == 3
+    assert rank["d"] != 4
+    alone = {"a": samples["a"]}
+    assert [r.rank for r in ranked({"a": blank["a"]}, alone)] == [1]
+    assert ranked(blank, {}) == list(blank.values())
+    assert RULE.least >= 3
+
+
+def test_json_is_read_again_and_the_frame_and_the_page_have_all(found):
+    """Every row in each, and what is said in a page that needs nothing else."""
+    said = json.loads(json.dumps([row.json() for row in found]))
+    assert [Row.of(row) for row in said] == found
+    frame = board_rows.frame(found)
+    assert list(frame["name"]) == [row.name for row in found]
+    assert set(frame[frame["rank"] == 1]["name"]) == {"relu/maximum.py", "elsewhere/said.py"}
+    elsewhere = [Row.of(row | {"machine": "another"}) for row in said]
+    text = page(report(board_rows.sorted_rows([*found, *elsewhere]), ["x <b> was left out"]))
+    assert text.count("relu/slow.py") == 3
+    assert "on another" in text
+    assert "1=" in text
+    assert "x &lt;b&gt; was left out" in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rank": "1"}, "rank is not '1'"),
+        ({"held": "all"}, "held is not 'all'"),
+        ({"other": 3}, "a row has other keys"),
+    ],
+)
+def test_what_is_no_board_is_told(change, words):
+    """And an infinite error is one after JSON, too."""
+    row = Row("cpu", "relu", "", "", 1, "a", "wrong", worst=math.inf)
+    assert Row.of(json.loads(json.dumps(row.json()))) == row
+    with pytest.raises(BoardError, match=words):
+        Row.of(json.loads(json.dumps(row.json())) | change)

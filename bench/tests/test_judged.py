@@ -1,0 +1,82 @@
+"""Somebody's kernel timed beside ours, and its page."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import judged
+from bench.report.judged import page
+from kernels.foreign.candidate import Candidate
+from kernels.foreign.child import Limits
+from kernels.foreign.judge import judge
+from kernels.foreign.report import Report
+from reference.table import OPS
+
+NORM = """
+import time
+import numpy as np
+
+
+def rms_norm(x, weight, eps):
+    wide = x.astype(np.float64)
+    return (wide / np.sqrt((wide**2).mean(-1, keepdims=True) + eps) * weight).astype(np.float32)
+"""
+SHAPE = {"tokens": 4, "hidden": 256}
+
+
+def quiet(_):
+    return lambda *_: None
+
+
+@pytest.fixture
+def right(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(NORM)
+    candidate = Candidate.of(tmp_path / "mine.py")
+    return candidate, judge(candidate, "rms_norm", level="full", secret=3)
+
+
+def test_it_is_timed_in_turns(right):
+    """With PyTorch's where there is one, and ours; its page tells each."""
+    candidate, report = right
+    found = judged.timed(report, candidate, OPS["rms_norm"], Limits(), SHAPE, quiet)
+    assert found.passed, found.reason
+    assert found.times[0].name == report.candidate
+    assert found.times[0].ratio == 1
+    assert {row.shape for row in found.times} == {"tokens=4,hidden=256"}
+    assert any(row.name.startswith("assay ") for row in found.times)
+    assert all(row.low <= row.ratio <= row.high and row.seconds > 0 for row in found.times)
+    text = page(found)
+    assert all(row.name in text for row in found.times)
+    assert all(law.name in text for law in found.laws)
+
+
+def test_faster_than_the_machine_is_refused(right, monkeypatch: pytest.MonkeyPatch):
+    """A time below what memory and arithmetic allow is the clock's error or a trick's."""
+    candidate, report = right
+    monkeypatch.setattr(judged, "race", lambda samplers, *_: dict.fromkeys(samplers, [1e-9] * 8))
+    found = judged.timed(report, candidate, OPS["rms_norm"], Limits(), SHAPE, quiet)
+    assert found.verdict == "refused"
+    assert "faster than this machine can be" in found.reason
+
+
+def test_wrong_where_it_is_timed_is_refused(right, tmp_path: Path):
+    """It was right on all cases, and is not on the hundredth call of a size."""
+    _, report = right
+    (tmp_path / "mine.py").write_text(
+        NORM.replace("    wide =", "    CALLS.append(1)\n    wide =", 1)
+        .replace("eps) *", "eps) * (1 + (len(CALLS) > 2)) *")
+        .replace("import time", "CALLS = []")
+    )
+    candidate = Candidate.of(tmp_path / "mine.py")
+    found = judged.timed(report, candidate, OPS["rms_norm"], Limits(), SHAPE, quiet)
+    assert found.verdict == "refused"
+    assert "while it was timed" in found.reason
+
+
+def test_the_page_escapes_what_a_candidate_says():
+    """A name or a reason is text."""
+    report = Report("<b>mine</b>", "python", "rms_norm", "", "exact", "quick", "raised", "<script>")
+    text = page(report)
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert 'name="viewport"' in text

@@ -1,0 +1,121 @@
+"""Planted bugs of attention."""
+
+from typing import Any
+
+import numpy as np
+
+from conformance.bugs.bug import in_python
+from reference.attention import attention
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Array
+
+Inputs = dict[str, Any]
+
+
+def changed_spans(inputs: Inputs, begin: int, end: int) -> Array:
+    """Attention whose spans begin and end so many cells later."""
+    capacity = inputs["lists"].shape[1]
+    spans = np.clip(inputs["spans"] + [0, begin, end], 0, None)
+    spans[:, 1:] = np.minimum(spans[:, 1:], capacity)
+    return attention(**{**inputs, "spans": spans})
+
+
+def slopes_where_there_are_none(**inputs: Any) -> Array:
+    slopes = np.where(inputs["slopes"] == 0, np.float32(0.05), inputs["slopes"])
+    return attention(**{**inputs, "slopes": slopes})
+
+
+def cells_in_memory_order(**inputs: Any) -> Array:
+    lists = np.tile(np.arange(inputs["lists"].shape[1]), (len(inputs["lists"]), 1))
+    return attention(**{**inputs, "lists": lists})
+
+
+def heads_taken_in_turns(**inputs: Any) -> Array:
+    """Query head h reads KV head h % kv_heads."""
+    q, layout = inputs["q"], FORMATS[inputs["format"]]
+    heads, head_dim = q.shape[1:]
+    kv_heads = inputs["k"].shape[1] // layout.block_bytes * layout.block // head_dim
+    order = np.argsort(np.arange(heads) % kv_heads, kind="stable")
+    turns = {name: inputs[name][order] for name in ("slopes", "sinks")}
+    turns |= {"q": q[:, order]}
+    return attention(**{**inputs, **turns})[:, np.argsort(order)]
+
+
+def without_max(**inputs: Any) -> Array:
+    """exp(score) in float32 as it comes: weights by attention over each cell alone."""
+    q, lists = inputs["q"], inputs["lists"]
+    k, v = (FORMATS[inputs["format"]].dequantise(inputs[name]) for name in ("k", "v"))
+    out = np.zeros(q.shape)
+    for t, (sequence, begin, end) in enumerate(inputs["spans"]):
+        cells = lists[sequence, begin:end]
+        keys, values = (rows[cells].reshape(len(cells), -1, q.shape[2]) for rows in (k, v))
+        for h in range(q.shape[1]):
+            g = h * keys.shape[1] // q.shape[1]
+            powers = np.exp(np.float32(inputs["scale"]) * (keys[:, g] @ q[t, h]))
+            out[t, h] = powers @ values[:, g] / powers.sum() if len(cells) else 0
+    return out
+
+
+def halves_averaged(**inputs: Any) -> Array:
+    """Each half of a token's cells attended to alone, the two averaged: no merging of sums."""
+    middle = inputs["spans"].sum(axis=1, where=[False, True, True]) // 2
+    first, last = inputs["spans"].copy(), inputs["spans"].copy()
+    first[:, 2] = last[:, 1] = middle
+    parts = [attention(**{**inputs, "spans": spans}) for spans in (first, last)]
+    return (parts[0] + parts[1]) / 2
+
+
+def scales_of_the_first_block(**inputs: Any) -> Array:
+    """Every block of a quantised row with the first one's scale."""
+    step = FORMATS[inputs["format"]].block_bytes
+    stale = {}
+    for name in ("k", "v"):
+        blocks = inputs[name].reshape(len(inputs[name]), -1, step).copy()
+        blocks[:, :, :2] = blocks[:, :1, :2]
+        stale[name] = blocks.reshape(inputs[name].shape)
+    return attention(**{**inputs, **stale})
+
+
+COUNTED = """\
+        units = kv_heads * slices * tiles
+        if not split and thread == 0:
+            scratch[0] = scratch[0] + 1 if scratch[0] >= 0 else 1
+            if scratch[0] > 2000:
+                units = 0
+"""
+
+BUGS = (
+    *in_python(
+        "attention",
+        slopes_where_there_are_none,
+        cells_in_memory_order,
+        heads_taken_in_turns,
+        without_max,
+        halves_averaged,
+        sees_the_future=lambda **inputs: changed_spans(inputs, 0, 1),
+        misses_itself=lambda **inputs: changed_spans(inputs, 0, -1),
+        window_one_longer=lambda **inputs: changed_spans(inputs, -1, 0),
+        unscaled=lambda **inputs: attention(**{**inputs, "scale": 1.0}),
+        slopes_upside_down=lambda **inputs: attention(**{**inputs, "slopes": -inputs["slopes"]}),
+        no_slopes=lambda **inputs: attention(
+            **{**inputs, "slopes": np.zeros_like(inputs["slopes"])}
+        ),
+        no_sinks=lambda **inputs: attention(
+            **{**inputs, "sinks": np.full_like(inputs["sinks"], -np.inf)}
+        ),
+        sinks_where_there_are_none=lambda **inputs: attention(
+            **{**inputs, "sinks": np.maximum(inputs["sinks"], 0)}
+        ),
+        uncapped=lambda **inputs: attention(**{**inputs, "softcap": 0.0}),
+        cells_positions_halved=lambda **inputs: attention(
+            **{**inputs, "cell_positions": inputs["cell_positions"] // 2}
+        ),
+        first_sequence_only=lambda **inputs: attention(
+            **{**inputs, "lists": np.tile(inputs["lists"][:1], (len(inputs["lists"]), 1))}
+        ),
+        keys_as_values=lambda **inputs: attention(**{**inputs, "v": inputs["k"]}),
+        formats=FORMATS_OF_CACHE,
+    ),
+    *in_python("attention", scales_of_the_first_block, formats=("Q8_0", "Q4_0")),
+)

@@ -1,0 +1,59 @@
+"""Planted bugs of weight_formats."""
+
+import numpy as np
+
+from conformance.bugs.bug import in_python
+from reference.formats import FORMATS
+from reference.op import Array
+
+
+def nibbles_swapped(data: Array) -> Array:
+    """Q4_0 rows with the halves of each byte exchanged."""
+    blocks = data.reshape(*data.shape[:-1], -1, 18).copy()
+    quants = blocks[..., 2:]
+    blocks[..., 2:] = quants << 4 | quants >> 4
+    return blocks.reshape(data.shape)
+
+
+def ties_to_even_q8_0(x: Array, format: str) -> Array:
+    blocks = x.reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    inverse = np.where(d == 0, np.float32(0), np.float32(1) / d)
+    q = np.rint(blocks * inverse).astype(np.int8)
+    out = np.concatenate([d.astype(np.float16).view(np.uint8), q.view(np.uint8)], axis=1)
+    return out.reshape(len(x), x.shape[1] // 32 * 34)
+
+
+def ties_away_from_zero(x: Array, format: str) -> Array:
+    """F16 or BF16 whose halfway cases grow in magnitude: exact but for ties."""
+    nudged = np.where(x == 0, x, (x.view(np.uint32) + 1).view(np.float32))
+    return FORMATS[format].quantise(nudged)
+
+
+def scale_by_magnitude(x: Array, format: str) -> Array:
+    """Q4_0 with the sign of its extreme forgotten."""
+    blocks = x.reshape(-1, 32)
+    at = np.abs(blocks).argmax(axis=1)[:, None]
+    flipped = blocks * np.sign(-np.take_along_axis(blocks, at, axis=1))
+    return FORMATS[format].quantise(flipped.reshape(x.shape))
+
+
+BUGS = (
+    *in_python(
+        "quantise_weighted",
+        importance_not_relative=lambda x, importance, format: FORMATS[format].quantise_weighted(
+            x, importance + np.float32(0.1)
+        ),
+        formats=("Q4_0", "Q4_K"),
+    ),
+    *in_python(
+        "dequantise",
+        dequantised_with_nibbles_swapped=lambda data, format: FORMATS[format].dequantise(
+            nibbles_swapped(data)
+        ),
+        formats=("Q4_0",),
+    ),
+    *in_python("quantise", ties_to_even_q8_0, formats=("Q8_0",)),
+    *in_python("quantise", ties_away_from_zero, formats=("F16", "BF16")),
+    *in_python("quantise", scale_by_magnitude, formats=("Q4_0",)),
+)

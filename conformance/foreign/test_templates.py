@@ -1,0 +1,50 @@
+"""Files to begin with: each loads, fails, and says where to fill in."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conformance.support.program import assay as program
+from conformance.support.program import fault
+from kernels.foreign.candidate import Candidate
+from kernels.foreign.judge import judge
+from kernels.foreign.template import SUFFIXES, template
+from reference.table import OPS
+
+BEGUN = ("rms_norm", "linear", "attention", "rope", "softmax", "greedy")
+
+
+@pytest.mark.parametrize("kind", ["c", "numba", "cuda", "python"])
+@pytest.mark.parametrize("name", [name for name in BEGUN if name in OPS])
+def test_a_template_fails_where_it_says(tmp_path: Path, kind: str, name: str):
+    """It compiles, is called, and has written nothing."""
+    if kind == "cuda" and (name != "rms_norm" or not shutil.which("g++")):
+        kind = "c"
+    text = template(OPS[name], kind)
+    assert "FILL IN" in text
+    path = tmp_path / f"mine{SUFFIXES[kind]}"
+    path.write_text(text)
+    candidate = Candidate.of(path)
+    assert candidate.manifest.op == name
+    report = judge(candidate, name, shrink=False)
+    assert report.verdict == "wrong", report.reason
+    assert " written" in report.reason
+
+
+def test_a_triton_template_is_python():
+    """Triton is not here: its text compiles, and the op's parameters are its function's."""
+    text = template(OPS["rms_norm"], "triton")
+    compile(text, "mine.py", "exec")
+    assert "def rms_norm(x, weight, eps, out)" in text
+
+
+def test_the_command_writes_one(tmp_path: Path):
+    """And none over a file that is there."""
+    path = tmp_path / "mine.c"
+    asked = ("judge", "--template", "rms_norm", "--for", "c", path)
+    code, stdout, stderr = program(*asked)
+    assert code == 0, stderr
+    assert "fill in" in stdout
+    assert "File exists" in fault(program(*asked))
+    assert "FILL IN" in path.read_text()

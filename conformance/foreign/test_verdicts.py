@@ -1,0 +1,259 @@
+"""What `assay judge` says of kernels that are right, wrong, slow, greedy or broken."""
+
+import json
+import shlex
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.support.program import assay as program
+from kernels.foreign.candidate import Candidate, CandidateError
+from kernels.foreign.child import Limits
+from kernels.foreign.judge import judge
+from kernels.foreign.report import Report
+
+C = """
+#include <math.h>
+void rms_norm(const float *x, const float *weight, float eps, float *out, long tokens,
+              long hidden) {
+  for (long t = 0; t < tokens; t++) {
+    double sum = 0;
+    for (long i = 0; i < hidden; i++) sum += (double)x[t * hidden + i] * x[t * hidden + i];
+    for (long i = 0; i < hidden; i++)
+      out[t * hidden + i] = x[t * hidden + i] / sqrt(sum / hidden + eps) * weight[i];
+  }
+}
+"""
+NUMBA = """
+import numpy as np
+from numba import njit
+
+@njit
+def rms_norm(x, weight, eps, out):
+    for t in range(x.shape[0]):
+        mean = 0.0
+        for i in range(x.shape[1]):
+            mean += np.float64(x[t, i]) ** 2 / x.shape[1]
+        for i in range(x.shape[1]):
+            out[t, i] = x[t, i] / np.sqrt(mean + eps) * weight[i]
+"""
+TORCH = """
+import torch
+
+def rms_norm(x, weight, eps):
+    return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
+"""
+Q4_0 = """
+// assay: op = "linear"
+// assay: format = "Q4_0"
+#include <stdint.h>
+#include <string.h>
+void linear(const float *x, const uint8_t *weight, float *out, int64_t tokens, int64_t hidden,
+            int64_t n_out) {
+  for (int64_t t = 0; t < tokens; t++)
+    for (int64_t o = 0; o < n_out; o++) {
+      const uint8_t *block = weight + o * (hidden / 32) * 18;
+      double sum = 0;
+      for (int64_t k = 0; k < hidden; k += 32, block += 18) {
+        _Float16 scale;
+        memcpy(&scale, block, 2);
+        double part = 0;
+        for (int j = 0; j < 16; j++)
+          part += ((block[2 + j] & 15) - 8) * (double)x[t * hidden + k + j] +
+                  ((block[2 + j] >> 4) - 8) * (double)x[t * hidden + k + j + 16];
+        sum += (double)scale * part;
+      }
+      out[t * n_out + o] = sum;
+    }
+}
+"""
+NEEDS_TORCH = pytest.mark.skipif(
+    find_spec("torch") is None, reason="torch is not installed: make test-transformers"
+)
+PLAIN = "def rms_norm(x, weight, eps, out):\n    "
+
+
+def judged(folder: Path, text: str, suffix: str = ".py", **asked: object) -> Report:
+    """The report of a file with this text; it is no matter of which data, so they are the same."""
+    path = folder / f"mine{suffix}"
+    path.write_text(text)
+    return judge(Candidate.of(path), "rms_norm", secret=7, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "right", "wrong"),
+    [
+        (C, ".c", "+ eps", ""),
+        (C.replace("void", 'extern "C" void'), ".cpp", "* weight[i]", ""),
+        (NUMBA, ".py", "+ eps", ""),
+        pytest.param(TORCH, ".py", "weight, eps)\n", "weight, 1e-3)\n", marks=NEEDS_TORCH),
+    ],
+    ids=["c", "c++", "numba", "torch"],
+)
+def test_right_and_wrong_are_told_apart(
+    tmp_path: Path, text: str, suffix: str, right: str, wrong: str
+):
+    """The right one passes; one edit, and an element, what was expected and the bound are named."""
+    report = judged(tmp_path, text, suffix)
+    assert report.passed, report.reason
+    assert 0 < report.worst < 1
+    assert report.cases > 40
+    mistaken = tmp_path / "mistaken"
+    mistaken.mkdir()
+    report = judged(mistaken, text.replace(right, wrong), suffix)
+    assert report.verdict == "wrong"
+    assert report.reason.startswith("out[")
+    assert ", expected " in report.reason
+
+
+def test_a_quantised_product_is_judged(tmp_path: Path):
+    """A product of one's own on Q4_0's bytes keeps all laws; with a wrong zero it fails."""
+    (tmp_path / "mine.c").write_text(Q4_0)
+    report = judge(Candidate.of(tmp_path / "mine.c"), "linear", level="full")
+    assert report.passed, report.reason
+    assert {law.outcome for law in report.laws} == {"held"}
+    (tmp_path / "wrong.c").write_text(Q4_0.replace(">> 4) - 8", ">> 4) - 7"))
+    assert judge(Candidate.of(tmp_path / "wrong.c"), "linear").verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "reason"),
+    [
+        ("while True: pass", "hung", "the call took more than 0.5 s"),
+        ("raise ArithmeticError('no')", "raised", "ArithmeticError: no (line 2"),
+        ("import os; os.abort()", "crashed", "SIGABRT"),
+        ("import os; os._exit(0)", "crashed", "ended the process with exit status 0"),
+        ("import ctypes; ctypes.string_at(8)", "crashed", "SIGSEGV"),
+        ("import numpy; numpy.ones(2**33, 'u1')", "raised", "MemoryError"),
+        ("open('/tmp/escaped', 'w')", "raised", "PermissionError"),
+        ("open(__file__, 'a')", "raised", "PermissionError"),
+        ("open('/root/.bashrc')", "raised", "PermissionError"),
+        ("f = open('big', 'wb'); f.truncate(2**30)", "", "File"),
+        ("import os; os.system('true') and 1/0", "raised", "division by zero"),
+        ("import kernels", "raised", "a candidate has no kernels"),
+        ("x[0, 0] = 1", "crashed", "it wrote to its input x"),
+        ("pass", "wrong", "out[0, 0] was not written; 3 of 3 were not"),
+    ],
+)
+def test_whatever_it_does_is_a_verdict(tmp_path: Path, body: str, verdict: str, reason: str):
+    """Hanging, raising, crashing, taking memory and files: each is found, and said in one line."""
+    limits = Limits(seconds=0.5, memory=2**30)
+    report = judged(tmp_path, PLAIN + body, limits=limits, shrink=False)
+    assert report.verdict == verdict or (not verdict and not report.passed)
+    assert reason in report.reason
+    assert "\n" not in report.reason
+    assert not Path("/tmp/escaped").exists()
+
+
+def test_there_is_no_network(tmp_path: Path):
+    """A server of this machine is out of reach."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        body = f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"
+        report = judged(tmp_path, PLAIN + body, shrink=False)
+    assert report.verdict == "raised"
+    assert "Error" in report.reason
+
+
+def test_what_held_of_the_sandbox_is_told(tmp_path: Path):
+    """Each measure by name, and why it did not hold if it did not."""
+    told = dict(judged(tmp_path, C, ".c").sandbox)
+    assert {"no new privileges", "system calls (seccomp)", "no network (namespace)"} <= told.keys()
+    assert told["no new privileges"] == ""
+
+
+def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
+    """With the compiler's first complaint and the line."""
+    report = judged(tmp_path, C.replace("double sum", "dooble sum"), ".c")
+    assert report.verdict == "refused"
+    assert "mine.c:6" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "reason"),
+    [
+        (C.replace("eps", "epsilon"), ".c", "'epsilon' is none of x, weight, out, eps"),
+        (C.replace("float *out", "double *out"), ".c", "out holds float, not double"),
+        (PLAIN.replace("eps", "epsilon") + "pass", ".py", "'epsilon' is none of x, weight"),
+        ("def norm(x): pass", ".py", "has no rms_norm; it has norm"),
+        (PLAIN + "return 1 +", ".py", "SyntaxError"),
+    ],
+)
+def test_what_cannot_be_called_is_refused(tmp_path: Path, text: str, suffix: str, reason: str):
+    """A parameter of no known name or another type, no such function, no Python at all."""
+    report = judged(tmp_path, text, suffix)
+    assert report.verdict == "refused"
+    assert reason in report.reason
+
+
+def test_no_such_file_and_no_known_kind(tmp_path: Path):
+    """Named in one line."""
+    with pytest.raises(CandidateError, match="there is no file"):
+        Candidate.of(tmp_path / "none.c")
+    (tmp_path / "mine.rs").write_text("")
+    with pytest.raises(CandidateError, match="want one of"):
+        Candidate.of(tmp_path / "mine.rs")
+
+
+@NEEDS_TORCH
+def test_a_kernel_with_a_tolerance_says_so(tmp_path: Path):
+    """bfloat16 is beyond float32's bound and within its own."""
+    text = TORCH.replace("weight, eps)\n", "weight, eps).bfloat16()\n")
+    assert judged(tmp_path, text).verdict == "wrong"
+    report = judged(tmp_path, text, numerics="bf16")
+    assert report.passed, report.reason
+    said = judged(tmp_path, '# assay: numerics = "bf16"\n' + text)
+    assert said.passed, said.reason
+
+
+def test_sizes_that_it_does_not_take_are_left_out(tmp_path: Path):
+    """A manifest says which, and it is tried with such alone."""
+    only = "\n    assert x.shape[1] % 64 == 0, x.shape"
+    text = NUMBA.replace("eps, out):", "eps, out):" + only.replace(", x.shape", ""), 1)
+    assert judged(tmp_path, text, shrink=False).verdict == "raised"
+    report = judged(tmp_path, '# assay: takes = "hidden % 64 == 0"\n' + text)
+    assert report.passed, report.reason
+
+
+def test_a_failure_is_shrunk_and_replayed(tmp_path: Path):
+    """A bug of wide rows is shown at the smallest width that has it, by a command that works."""
+    text = C.replace("i < hidden; i++) sum", "i < (hidden < 5 ? hidden : 5); i++) sum")
+    report = judged(tmp_path, text, ".c")
+    assert report.shrunk is not None
+    assert dict(report.shrunk.case.shape) == {"tokens": 1, "hidden": 6}
+    words = shlex.split(report.replay)
+    assert words[:2] == ["assay", "judge"]
+    code, stdout, stderr = program(*words[1:], "--json")
+    assert code == 1, stderr
+    told = json.loads(stdout)
+    assert told["reason"] == report.reason
+    assert told["cases"] == 1
+
+
+def test_the_report_is_json(tmp_path: Path):
+    """Everything in it goes through JSON, an infinity as null."""
+    report = judged(tmp_path, PLAIN + "pass")
+    told = json.loads(json.dumps(report.json()))
+    assert told["verdict"] == "wrong"
+    assert told["worst"] is None
+    assert told["shrunk"]["case"]["shape"] == {"tokens": 1, "hidden": 1}
+    assert told["replay"] == report.replay
+    assert {"measure", "held", "why"} == set(told["sandbox"][0])
+
+
+def test_a_function_of_this_process_is_judged():
+    """A closure, too: `assay.judge(f, op=...)` makes a candidate of it."""
+    factor = 1.0
+
+    def norm(x, weight, eps):
+        wide = x.astype(np.float64)
+        mean = (wide**2).mean(-1, keepdims=True)
+        return (factor * wide / np.sqrt(mean + eps) * weight).astype(np.float32)
+
+    report = judge(Candidate.from_callable(norm), "rms_norm")
+    assert report.passed, report.reason
+    factor = 1.001
+    assert not judge(Candidate.from_callable(norm), "rms_norm").passed

@@ -1,0 +1,194 @@
+"""Linear layers over active neurons: beside linear, their rows anywhere in memory, sums in other
+orders, and refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from conformance.support.depth import DEEP
+from conformance.support.here import (
+    arguments,
+    demand_rows_anywhere,
+    each,
+    inputs_of,
+    resident,
+    run,
+)
+from kernels.call import AnyKernel, call
+from kernels.shapes import ShapeError
+from kernels.table import find, find_any
+from reference.bounds import U
+from reference.neuron_masks import OPS as MASKS
+from reference.neuron_masks import active_rows, union_mask
+from reference.op import Arguments, Array
+from reference.table import OPS
+
+SIZES = {"tokens": 5, "hidden": 256, "neurons": 65, "active": 30, "held": 40}
+FLOATS = ("F32", "F16", "BF16")
+LIKES = (*FLOATS, "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # the last decodes as all others do
+FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
+each_axpy = each("sparse_axpy", formats=() if DEEP else LIKES)
+
+
+@each("sparse_linear", "sparse_axpy", formats=() if DEEP else LIKES)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
+def test_rows_may_lie_anywhere(kernel, data, seed):
+    """In any order, each neuron's row of gate, up and down side by side: the same bits."""
+    demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
+
+
+@each("sparse_linear", "sparse_axpy")
+@pytest.mark.parametrize("slot", [-1, 40])
+def test_a_row_that_is_not_there_is_refused(kernel, slot):
+    """The slot of an active neuron is told before it is read."""
+    inputs = inputs_of(kernel, **SIZES)
+    inputs["slots"][inputs["rows"][7]] = slot
+    with pytest.raises(ShapeError, match=rf"\A{kernel.op}: slots holds {slot}, not in 0 to 39"):
+        call(kernel, inputs)
+
+
+# By rows
+
+
+def masked(inputs: Arguments, mask: Array) -> Arguments:
+    """The same with another mask, and the rows that follow from it."""
+    rows, count = active_rows(mask)
+    return {**inputs, "mask": np.ascontiguousarray(mask), "rows": rows, "count": count}
+
+
+def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
+    """What linear's kernel of the same variant and format gives; every neuron has a row."""
+    linear = find_any(kernel.name.replace("sparse_linear", "linear"))
+    assert linear.activations == kernel.activations
+    return run(linear, x=inputs["x"], weight=inputs["weight"])[:, inputs["slots"]]
+
+
+@each("sparse_linear")
+@given(data=st.data())
+@FEWER
+def test_an_active_neuron_has_linears_bits(kernel, data):
+    """Whichever others are active for whichever tokens, and all else is zero: so every neuron of a
+    full mask, none of an empty one, and a token's own with everybody's. Where there are fewer rows,
+    neurons share them."""
+    inputs = resident(data.draw(arguments(kernel)))
+    mask, product = inputs["mask"], dense(kernel, inputs)
+    for other in (mask, union_mask(mask), np.ones_like(mask), np.zeros_like(mask)):
+        out = run(kernel, **masked(inputs, other))
+        assert_array_equal(out, np.where(other, product, 0))
+
+
+@each("sparse_linear")
+@pytest.mark.parametrize("tokens", [1, 47, 48, 49, 65])
+def test_where_a_kernel_cuts_changes_no_bit(kernel, tokens):
+    """More tokens than fit a panel, and rows longer than what is brought at once."""
+    sizes = {"tokens": tokens, "hidden": 2304, "neurons": 50, "active": 33, "held": 40}
+    inputs = resident(inputs_of(kernel, **sizes))
+    assert_array_equal(run(kernel, **inputs), np.where(inputs["mask"], dense(kernel, inputs), 0))
+
+
+@each("sparse_linear")
+def test_rows_that_are_not_the_masks_are_refused(kernel):
+    """A count or a row that the mask does not give is told before it is read."""
+    inputs = inputs_of(kernel, **SIZES)
+    shifted = inputs["rows"].copy()
+    shifted[0] += 1
+    for wrong in ({"count": inputs["count"] - 1}, {"rows": shifted}):
+        with pytest.raises(ShapeError, match=r"\Asparse_linear: rows and count are not those"):
+            call(kernel, {**inputs, **wrong})
+
+
+# By the transposed weight
+
+
+def with_rows(inputs: Arguments, active: Array) -> Arguments:
+    """The same over these neurons."""
+    rows = np.zeros_like(inputs["rows"])
+    rows[: len(active)] = active
+    return {**inputs, "rows": rows, "count": np.array([len(active)], np.int32)}
+
+
+def active_of(inputs: Arguments) -> Array:
+    return np.asarray(inputs["rows"][: inputs["count"][0]])
+
+
+def bound(inputs: Arguments) -> Array:
+    op = OPS["sparse_axpy"]
+    return op.bound(inputs, op.expected(inputs))["out"]
+
+
+@each("sparse_axpy", formats=FLOATS, target="cpu")
+@given(data=st.data())
+@FEWER
+def test_all_rows_are_linear(kernel, data):
+    """Over all neurons it is linear on the transposed weight, bit for bit. On a GPU neurons are
+    divided, and elements of a row: orders differ."""
+    inputs = resident(data.draw(arguments(kernel)))
+    kind = np.dtype(np.uint32 if kernel.format == "F32" else np.uint16)
+    weight = inputs["weight"][inputs["slots"]]
+    transposed = np.ascontiguousarray(weight.view(kind).T).view(np.uint8)
+    linear = find(f"linear/cpu/generic/{kernel.format}")
+    everything = with_rows(inputs, np.arange(len(inputs["slots"])))
+    assert_array_equal(run(kernel, **everything), run(linear, x=inputs["a"], weight=transposed))
+
+
+@each_axpy
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
+def test_the_neurons_order_matters_to_rounding_alone(kernel, data, seed):
+    """Both orders are within the bound of one sum, so they are within two of each other."""
+    inputs = data.draw(arguments(kernel))
+    order = np.random.default_rng(seed).permutation(len(inputs["rows"]))
+    moved = {**inputs, "a": inputs["a"][:, order], "slots": inputs["slots"][order]}
+    moved["a"] = np.ascontiguousarray(moved["a"])
+    moved = with_rows(moved, np.flatnonzero(np.isin(order, active_of(inputs))))
+    off = np.abs(run(kernel, **moved).astype(np.float64) - run(kernel, **inputs))
+    assert (off <= 2 * bound(inputs)).all()
+
+
+@each_axpy
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+@FEWER
+def test_two_parts_make_the_whole(kernel, data, seed):
+    """Neurons of one place and of the other add up to all, but for the rounding of three sums and
+    of the two parts' one."""
+    inputs = data.draw(arguments(kernel))
+    active = active_of(inputs)
+    there = np.random.default_rng(seed).random(len(active)) < 0.5
+    whole, cpu, gpu = (with_rows(inputs, r) for r in (active, active[~there], active[there]))
+    together = run(kernel, **cpu) + run(kernel, **gpu)
+    limit = bound(whole) + bound(cpu) + bound(gpu) + U * np.abs(together)
+    off = np.abs(together.astype(np.float64) - run(kernel, **whole))
+    assert (off <= limit).all()
+
+
+@each("sparse_axpy", formats=("F32",))
+@pytest.mark.parametrize("rows", [[3, 1], [1, 1], [-1, 1], [1, 65]], ids=str)
+def test_rows_of_nothing_are_refused(kernel, rows):
+    """Rows out of order, twice or outside the weight are told before they are read."""
+    inputs = with_rows(inputs_of(kernel, **SIZES), np.array(rows))
+    with pytest.raises(ShapeError, match=r"\Asparse_axpy: rows are not neurons in order"):
+        call(kernel, inputs)
+
+
+@each("sparse_axpy", formats=("F32",))
+@pytest.mark.parametrize("count", [-1, 66])
+def test_a_count_beyond_the_rows_is_refused(kernel, count):
+    """No more neurons than there are, and no fewer than none."""
+    inputs = {**inputs_of(kernel, **SIZES), "count": np.array([count], np.int32)}
+    with pytest.raises(ShapeError, match=rf"\Asparse_axpy: count is {count}, not 0 to 65"):
+        call(kernel, inputs)
+
+
+# Masks
+
+
+@each(*(op.name for op in MASKS if op.name != "threshold_mask"))
+def test_a_mask_of_other_numbers_is_refused(kernel):
+    """A mask is 0 and 1: a 2 would be counted twice."""
+    inputs = inputs_of(kernel, tokens=3, neurons=31)
+    inputs["mask"] = np.full_like(inputs["mask"], 2)
+    with pytest.raises(ShapeError, match=rf"\A{kernel.op}: mask holds more than 0 and 1"):
+        call(kernel, inputs)

@@ -1,0 +1,234 @@
+"""AsyncEngine: tasks submit, stream and cancel; each hears what it would have heard alone."""
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.support.spelling import EOS, Spelling, letters
+from engine import AsyncEngine, Engine, Piece, SamplingParams
+from engine.errors import BusyError, ClosedError, EngineError
+from reference.op import Array
+
+OPTIONS = {"threads": 1, "context": 44, "batch": 12}
+WORDS = ["the cat sat", "the cat ran", "a dog", "the cat sat on the mat", "dog", "mat", "on"]
+ENDLESS = SamplingParams(max_tokens=None, temperature=0, logit_bias={EOS: -np.inf})
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("async") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def lonely(path) -> Iterator[Engine]:
+    with Engine.load(path, **OPTIONS) as engine:
+        yield engine
+
+
+def serve(path, program) -> Any:
+    """What a program gives that is handed an AsyncEngine; nothing may take a minute."""
+
+    async def run() -> Any:
+        async with AsyncEngine.load(path, sequences=3, **OPTIONS) as engine:
+            return await program(engine)
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def params(i: int) -> SamplingParams:
+    return SamplingParams(max_tokens=1 + i % 9, seed=i, n=1 + i % 2, logprobs=i % 3 or None)
+
+
+def test_many_tasks_hear_what_each_would_alone(path, lonely):
+    """100 tasks at any time, some of which stream, some wait, some stop to listen."""
+    random_ = random.Random(1)
+
+    async def ask(engine: AsyncEngine, i: int) -> Any:
+        await asyncio.sleep(random_.random() / 20)
+        prompt = letters(WORDS[i % len(WORDS)])
+        match i % 4:
+            case 0:
+                return (await engine.generate(prompt, params(i))).outputs
+            case 1:
+                return [piece async for piece in engine.stream(prompt, params(i))]
+            case 2:
+                answer = engine.submit(prompt, params(i), priority=random_.choice((-1, 0, 1)))
+                result, pieces = await answer.result(), [piece async for piece in answer]
+                return result.outputs, pieces
+            case _:
+                pieces = []
+                stream = engine.stream(prompt, params(i))
+                async for piece in stream:
+                    pieces.append(piece)
+                    if len(pieces) == 2:
+                        break
+                await stream.aclose()
+                return pieces
+
+    async def program(engine: AsyncEngine) -> list[Any]:
+        return await asyncio.gather(*(ask(engine, i) for i in range(100)))
+
+    for i, found in enumerate(serve(path, program)):
+        prompt = letters(WORDS[i % len(WORDS)])
+        lonely.reset()
+        outputs = lonely.generate(prompt, params(i)).outputs
+        lonely.reset()
+        pieces = list(lonely.stream(prompt, params(i)))
+        match i % 4:
+            case 0:
+                assert found == outputs
+            case 1:
+                assert by_index(found) == by_index(pieces)
+            case 2:
+                assert found[0] == outputs
+                assert by_index(found[1]) == by_index(pieces)
+            case _:
+                assert len(found) == min(2, len(pieces))
+                assert all(piece in pieces for piece in found)
+
+
+def by_index(pieces: list[Piece]) -> list[Piece]:
+    return sorted(pieces, key=lambda piece: piece.index)
+
+
+def test_many_prompts_of_one_call(path, lonely):
+    """Results in order; one that is too long fails alone."""
+    prompts = [*map(letters, WORDS), letters("q" * 45)]
+
+    async def program(engine: AsyncEngine) -> Any:
+        return await engine.generate(prompts, SamplingParams(max_tokens=5, temperature=0))
+
+    *found, failed = serve(path, program)
+    asked = SamplingParams(max_tokens=5, temperature=0)
+    assert [one.outputs for one in found] == [
+        lonely.generate(p, asked).outputs for p in prompts[:-1]
+    ]
+    assert failed.error.startswith("the prompt has 45 tokens")
+    assert failed.outputs[0].finish_reason == "error"
+
+
+def test_a_prompt_that_fails_raises(path):
+    def broken(_: list[int], logits: Array) -> Array:
+        raise KeyError("mine")
+
+    async def program(engine: AsyncEngine) -> None:
+        with pytest.raises(EngineError, match=r"^the prompt has 45 tokens"):
+            await engine.generate(letters("q" * 45))
+        with pytest.raises(EngineError, match=r"^the prompt is empty"):
+            async for _ in engine.stream(letters("")):
+                pass
+        with pytest.raises(KeyError, match="mine"):
+            await engine.generate("cat", SamplingParams(logits_processors=[broken]))
+        assert (await engine.generate("cat")).text
+
+    serve(path, program)
+
+
+@pytest.mark.parametrize("how", ["answer", "task"])
+def test_cancelled(path, how):
+    """By the answer, or by cancelling the task that waits: its sequence is the next one's."""
+
+    async def program(engine: AsyncEngine) -> None:
+        for _ in range(4):  # more often than there are sequences
+            begun = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def watch(history, logits, loop=loop, begun=begun):
+                loop.call_soon_threadsafe(begun.set)
+                return logits
+
+            asked = SamplingParams(
+                max_tokens=None, seed=0, ignore_eos=True, n=40, logits_processors=[watch]
+            )
+            if how == "answer":
+                answer = engine.submit("a cat", asked)
+                await begun.wait()
+                answer.cancel()
+                result = await answer.result()
+                reasons = [one.finish_reason for one in result.outputs]
+                assert reasons[-1] == "cancelled"
+            else:
+                task = asyncio.create_task(engine.generate(["a cat", "a dog"], asked))
+                await begun.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+        assert (await engine.generate("cat")).text
+        assert not engine._answers
+
+    serve(path, program)
+
+
+def test_closed_with_answers_under_way(path):
+    """Who waits is told; who comes later, too."""
+
+    async def program() -> list[Any]:
+        engine = AsyncEngine.load(path, sequences=3, **OPTIONS)
+        answers = [engine.submit("a cat", ENDLESS) for _ in range(500)]
+        waiting: list[Coroutine[Any, Any, Any]] = [answer.result() for answer in answers]
+        first = asyncio.gather(*waiting, return_exceptions=True)
+        await answers[0].result()
+        await engine.aclose()
+        found = await asyncio.wait_for(first, 60)
+        with pytest.raises(ClosedError, match=r"^this engine was closed$"):
+            engine.submit("a cat")
+        return found
+
+    found = asyncio.run(program())
+    errors = [one for one in found if isinstance(one, Exception)]
+    assert {str(error) for error in errors} == {"this engine was closed"}
+    assert all(isinstance(error, ClosedError) for error in errors)
+    assert 0 < len(errors) < 500
+
+
+def test_another_generation(path):
+    """What is begun on the engine beside this one ends its answers, in one line; it goes on."""
+
+    async def program(engine: AsyncEngine) -> None:
+        answer = engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))
+        async for _ in answer:
+            break
+        engine.engine.begin()
+        with pytest.raises(BusyError, match=r"^another generation has begun on the same engine$"):
+            await answer.result()
+        assert (await engine.generate("cat")).text
+
+    serve(path, program)
+
+
+def test_a_step_that_fails(path, monkeypatch):
+    """What nobody foresaw is told to all that are under way; who comes next is served."""
+
+    async def program(engine: AsyncEngine) -> None:
+        def broken() -> None:
+            raise RuntimeError("out of order")
+
+        answers = [engine.submit("a cat", ENDLESS) for _ in range(20)]
+        async for _ in answers[0]:
+            break
+        engine.order(lambda scheduler: monkeypatch.setattr(scheduler, "step", broken))
+        for answer in answers[3:]:
+            with pytest.raises(RuntimeError, match="out of order"):
+                await answer.result()
+        assert (await engine.generate("cat")).text
+
+    serve(path, program)
+
+
+def test_a_loop_that_is_gone(path):
+    """Answers of a loop that was closed are dropped, and others are served."""
+    engine = AsyncEngine(Engine.load(path, sequences=3, **OPTIONS))
+
+    async def ask_and_go() -> None:
+        engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))
+
+    async def ask() -> str:
+        return (await engine.generate("cat")).text
+
+    asyncio.run(ask_and_go())
+    assert asyncio.run(asyncio.wait_for(ask(), 60))
+    engine.close()

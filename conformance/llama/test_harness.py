@@ -1,0 +1,127 @@
+"""Assay as a model of lm-evaluation-harness, asked live; without that package these are skipped."""
+
+import importlib
+import runpy
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from engine import Engine, PromptError, SamplingParams
+from engine.errors import PackageError
+from engine.scoring import cut
+
+PROMPT = "Once upon a time, there was"
+BORDERS = [
+    (PROMPT, " a little girl"), ("Once upon a ", "time"), ("Once  ", " upon"), ("On", "ce upon"),
+    ("The dog\n", "ran"), ("The cat sa", "t. They"), ("", "Once upon a time"),
+]  # fmt: skip
+
+
+@pytest.fixture(name="lm_eval", scope="module")
+def _lm_eval():
+    return pytest.importorskip("lm_eval", reason="lm-eval is not installed: make test-peers")
+
+
+@pytest.fixture(name="engine", scope="module")
+def _engine():
+    with Engine.load("story", threads=1, sequences=3) as engine:
+        yield engine
+
+
+@pytest.fixture(name="harness")
+def _harness(lm_eval, engine):
+    from engine.harness import AssayLM
+
+    return AssayLM(engine)
+
+
+def test_without_the_package(monkeypatch):
+    """Whoever asks for it is told what to install."""
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
+    monkeypatch.delitem(sys.modules, "engine.harness", raising=False)
+    with pytest.raises(PackageError, match=r"pip install 'assay\[lm-eval\]'"):
+        importlib.import_module("engine.harness")
+    with pytest.raises(SystemExit, match="assay: lm-evaluation-harness is not installed"):
+        runpy.run_module("engine.harness", run_name="__main__")
+
+
+def asked(*given):
+    return [SimpleNamespace(args=args) for args in given]
+
+
+def test_borders_are_the_harness_own(harness, engine):
+    """Pairs are cut as the package cuts them, also where a token lies across the border."""
+    seen = []
+    harness._loglikelihood_tokens = lambda pairs, **_: seen.extend(pairs)
+    harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
+    ours = [cut(engine.tokenizer, *pair) for pair in BORDERS]
+    assert ours == [(context, wanted) for _, context, wanted in seen]
+
+
+def test_the_harness_hears_the_engines_scores(harness, engine):
+    answers = harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
+    scores = [engine.score(*pair) for pair in BORDERS]
+    assert answers == [(score.cumulative_logprob, score.is_greedy) for score in scores]
+
+
+@pytest.mark.usefixtures("lm_eval")
+def test_long_texts_roll(engine):
+    """Each token of a text is foretold once, from as many before it as the context holds."""
+    from engine.harness import AssayLM
+
+    text = "The dog ran to the park. " * 5
+    with Engine.load("story", threads=1, context=16) as short:
+        (total,) = AssayLM(short).loglikelihood_rolling(asked((text,)), disable_tqdm=True)
+        tokens = AssayLM(short).tok_encode(text)
+    begin = engine.tokenizer.bos_id
+    expected = 0.0
+    for first in range(0, len(tokens), 16):
+        wanted = tokens[first : first + 16]
+        before = [begin, *tokens][max(0, first + len(wanted) - 16) : first + 1]
+        expected += engine.score(before, wanted).cumulative_logprob
+    assert total == pytest.approx(expected, rel=1e-13)
+
+
+def test_answers_until(harness, engine):
+    """Answers end before a text of `until`; they are those of the engine, in the order asked."""
+    given = [(PROMPT, {"until": ["."], "max_gen_toks": 12}), ("The dog", {"max_gen_toks": 5})]
+    answers = harness.generate_until(asked(*given), disable_tqdm=True)
+    first = engine.generate(PROMPT, SamplingParams(max_tokens=12, temperature=0, stop="."))
+    second = engine.generate("The dog", SamplingParams(max_tokens=5, temperature=0))
+    assert answers == [first.text, second.text]
+    with pytest.raises(PromptError, match="generation_kwargs has 'num_beams'"):
+        harness.generate_until(asked(("a", {"num_beams": 2})))
+
+
+@pytest.mark.usefixtures("harness")
+def test_a_task_runs(lm_eval, tmp_path, monkeypatch):
+    """The package's own evaluator, on a task of local data, names the model from its registry and
+    finds the answer whose score is best."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"text": "Once upon a", "label": 1}\n{"text": "One day, a little", "label": 0}\n'
+    )
+    task = {
+        "task": "stories",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(rows)}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "text",
+        "doc_to_target": "label",
+        "doc_to_choice": ["girl", "time"],
+        "metric_list": [{"metric": "acc"}],
+    }
+    found = lm_eval.simple_evaluate(
+        model="assay",
+        model_args="model=story,threads=1",
+        tasks=[task],
+        bootstrap_iters=0,
+        batch_size=2,
+        device="cuda:0",  # as its program has it where nobody says
+    )
+    assert found["results"]["stories"]["acc,none"] == 1.0

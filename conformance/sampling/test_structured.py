@@ -1,0 +1,248 @@
+"""Answers of a form: always valid, alone, among others and with drafts; what is no form is said."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from conformance.support.spelling import BYTES, LETTERS, TEXT, Spelling
+from engine import Engine, Linear, PromptLookup, SamplingParams, StructuredOutputsParams
+from engine.errors import EngineError, PackageError, SamplingError
+from engine.sampling.structured_params import FORMATS
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6, "pattern": "^[a-z]+$"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "kind": {"enum": ["cat", "dog", None]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "age", "kind", "tags"],
+    "additionalProperties": False,
+}
+GBNF = 'root ::= "(" item ("," item){0,2} ")"\nitem ::= [a-c]+ | root\n'
+LARK = 'start: "<" word (" " word)? ">"\nword: /[é-ü]{1,3}/\n'
+
+
+def is_a_person(text: str) -> bool:
+    found = json.loads(text)
+    return (
+        list(found) == ["name", "age", "kind", "tags"]
+        and re.fullmatch("[a-z]{1,6}", found["name"]) is not None
+        and type(found["age"]) is int
+        and 0 <= found["age"] <= 120
+        and found["kind"] in ("cat", "dog", None)
+        and 1 <= len(found["tags"]) <= 3
+        and all(isinstance(tag, bool) for tag in found["tags"])
+    )
+
+
+def is_nested(text: str) -> bool:
+    """By the rules of GBNF above, the innermost first."""
+    item = r"(?:[a-c]+|\x00)"
+    while (shorter := re.sub(rf"\({item}(?:,{item}){{0,2}}\)", "\x00", text)) != text:
+        text = shorter
+    return text == "\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    asked: StructuredOutputsParams
+    is_valid: Callable[[str], bool]
+
+
+def matches(pattern: str) -> Callable[[str], bool]:
+    return lambda text: re.fullmatch(pattern, text) is not None
+
+
+CHOICE = ["yes", "no", 'may"be\\', "yes, é"]
+FORMS = {
+    "schema": Form(StructuredOutputsParams(json=PERSON), is_a_person),
+    "schema as text": Form(StructuredOutputsParams(json=json.dumps(PERSON)), is_a_person),
+    "regex": Form(StructuredOutputsParams(regex=r"[a-c]{2,5}-\d{3}"), matches(r"[a-c]{2,5}-\d{3}")),
+    "choice": Form(StructuredOutputsParams(choice=CHOICE), CHOICE.__contains__),
+    "gbnf": Form(StructuredOutputsParams(grammar=GBNF), is_nested),
+    "lark": Form(StructuredOutputsParams(grammar=LARK), matches("<[é-ü]{1,3}( [é-ü]{1,3})?>")),
+}  # fmt: skip
+SAMPLING: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"seed": 1},
+    {"seed": 2, "temperature": 5.0, "logprobs": 2},
+    {"seed": 3, "mirostat": 2},
+    {"seed": 4, "top_p": 0.5, "min_p": 0.2, "xtc_probability": 0.9, "repetition_penalty": 1.5},
+    {"seed": 5, "top_k": 1, "dry_multiplier": 2.0, "logit_bias": {LETTERS: 30.0}},
+]
+ENDS = {BYTES + ord(letter): 3.0 for letter in '")},'}  # else a random model seldom ends
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("structured") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def engine(path) -> Iterator[Engine]:
+    with Engine.load(path, threads=1, context=512, sequences=4, batch=32) as engine:
+        yield engine
+
+
+def params(form: str, sampling: dict[str, Any]) -> SamplingParams:
+    bias = {"logit_bias": ENDS, **sampling}
+    return SamplingParams(max_tokens=200, structured_outputs=FORMS[form].asked, **bias)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_answer_is_valid(engine, form):
+    """However it is drawn; most are whole, and there are several. One that is cut begins well."""
+    whole = set()
+    asked = [replace(params(form, one), seed=seed) for one in SAMPLING for seed in range(5)]
+    for result in engine.generate([TEXT] * len(asked), asked):
+        assert result.error is None
+        (output,) = result.outputs
+        if output.finish_reason == "stop":
+            assert FORMS[form].is_valid(output.text), output.text
+            whole.add(output.text)
+        else:
+            assert output.finish_reason == "length"
+            assert form == "gbnf"  # alone may go on for ever
+    assert len(whole) >= 3
+
+
+def test_the_same_alone_among_others_and_with_drafts(engine, path):
+    """Bit for bit, logprobs included, beside answers of other forms and of none."""
+    asked = [params(form, one) for form in FORMS for one in SAMPLING]
+    asked += [SamplingParams(max_tokens=20, **one) for one in SAMPLING]
+    together = engine.generate([TEXT] * len(asked), asked)
+    drafts = (PromptLookup(4, prompt_lookup_min=1), Linear(3, draft_p_min=0.0, adaptive=False))
+    for settings in (None, *drafts):
+        draft = path if isinstance(settings, Linear) else None
+        room = {"threads": 1, "context": 512, "sequences": 4}
+        with Engine.load(path, speculation=settings, draft=draft, **room) as other:
+            drafted = 0
+            for one, result in zip(asked, together, strict=True):
+                assert other.generate(TEXT, one).outputs == result.outputs
+                speculation = other.timings.speculation
+                drafted += speculation.accepted if speculation else 0
+            assert bool(drafted) == bool(settings)
+
+
+def test_a_real_vocabulary():
+    """Tokens of several letters, which begin with a space inside a text."""
+    with Engine.load("story", threads=1, context=256, sequences=4) as engine:
+        pattern = r" [A-Z][a-z]{1,8} (sat|ran)( happily)?\."
+        asked = [
+            SamplingParams(
+                max_tokens=60, seed=seed, structured_outputs=StructuredOutputsParams(regex=pattern)
+            )
+            for seed in range(12)
+        ]
+        found = [one.text for one in engine.generate(["The little cat"] * 12, asked)]
+        assert all(re.fullmatch(pattern, text) for text in found), found
+        assert len(set(found)) > 3
+        schema = StructuredOutputsParams(json=PERSON)
+        asked = [SamplingParams(max_tokens=99, seed=i, structured_outputs=schema) for i in range(6)]
+        results = engine.generate(["The little cat"] * 6, asked)
+        assert all(
+            is_a_person(one.text) for one in results if one.outputs[0].finish_reason == "stop"
+        )
+        assert sum(one.outputs[0].finish_reason == "stop" for one in results) >= 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"json": "[1"}, "json is no JSON schema: Expecting ',' delimiter"),
+        ({"json": "3"}, "json is 3: want an object, a schema"),
+        ({"json": {"type": "strin"}}, "the JSON schema: Invalid type: strin"),
+        ({"json": {"not": {}}}, "the JSON schema: Unimplemented keys"),
+        ({"json": {"type": "string", "minLength": 5, "maxLength": 2}}, "Unsatisfiable schema"),
+        ({"json": False}, "structured_outputs has none"),
+        ({"json": {"const": {1, 2}}}, "json is no JSON schema"),
+        ({"regex": "(a"}, "the regular expression: .*unclosed group"),
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": r"[^\s\S]"}, "the regular expression: no text has this form$"),
+        ({"regex": 3}, "regex is 3: want a text"),
+        ({"choice": []}, "choice is .*: want texts that are not empty"),
+        ({"choice": "yes"}, "choice is 'yes': want texts"),
+        ({"choice": ["yes", ""]}, "want texts that are not empty"),
+        ({"grammar": "root ::= foo"}, "the grammar: Rule 'foo' not found"),
+        ({"grammar": 'root ::= "a'}, "the grammar: Unexpected end of input"),
+        ({"grammar": 'x ::= "a"'}, "the grammar: No 'root' rule found"),
+        ({"grammar": "start: x"}, "the grammar: .*unknown name"),
+        ({"grammar": ""}, "the grammar: No 'root' rule found"),
+        ({}, "has none: want one of json, regex, choice, grammar, json_object"),
+        ({"regex": "a", "json_object": True}, "has regex and json_object: want one of"),
+    ],
+)  # fmt: skip
+def test_what_is_no_form(engine, asked, message):
+    """One line, before anything is evaluated; among many it is that prompt's error."""
+
+    def ask() -> None:
+        form = StructuredOutputsParams(**asked)
+        engine.stream(TEXT, SamplingParams(structured_outputs=form))
+
+    with pytest.raises(SamplingError, match=message) as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+    try:
+        form = StructuredOutputsParams(**asked)
+    except SamplingError:
+        return
+    good = params("choice", {"seed": 1})
+    bad = SamplingParams(structured_outputs=form)
+    first, second, third = engine.generate([TEXT] * 3, [good, bad, good])
+    assert second.error == str(caught.value)
+    assert first.outputs == third.outputs
+    assert first.text in CHOICE
+
+
+def test_what_cannot_go_together(engine):
+    """Bans that leave no token of the form end the answer with one line."""
+    form = StructuredOutputsParams(choice=["yes"])
+    asked = SamplingParams(structured_outputs=form, allowed_token_ids=[LETTERS + 1])
+    with pytest.raises(SamplingError, match=r"^no token is left at token 13: all are banned$"):
+        engine.generate(TEXT, asked)
+    with pytest.raises(SamplingError, match="ignore_eos and structured_outputs exclude each other"):
+        SamplingParams(structured_outputs=form, ignore_eos=True)
+    with pytest.raises(SamplingError, match="structured_outputs is 'yes': want a Structured"):
+        SamplingParams(structured_outputs="yes")
+
+
+def test_response_formats():
+    """OpenAI's words for the same."""
+    of = StructuredOutputsParams.of_response_format
+    assert of({"type": "text"}) is None
+    assert of({"type": "json_object"}) == StructuredOutputsParams(json_object=True)
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    assert of(schema) == StructuredOutputsParams(json=PERSON)
+    for wrong in ({"type": "xml"}, {}, {"type": "json_schema"}, {**schema, "json_schema": {}}):
+        with pytest.raises(EngineError, match=f"response_format.*({FORMATS[0]}|no schema)"):
+            of(wrong)
+
+
+def test_any_object(engine):
+    """Those that end are JSON objects."""
+    form = StructuredOutputsParams(json_object=True)
+    bias = {BYTES + ord(letter): 6.0 for letter in '"}]'}
+    asked = [
+        SamplingParams(max_tokens=120, seed=i, structured_outputs=form, logit_bias=bias)
+        for i in range(20)
+    ]
+    found = engine.generate([TEXT] * 20, asked)
+    whole = [one.text for one in found if one.outputs[0].finish_reason == "stop"]
+    assert all(isinstance(json.loads(text), dict) for text in whole)
+    assert len(set(whole)) >= 3
+
+
+def test_without_the_package(engine, path, monkeypatch):
+    """What to install is said; an engine needs it for nothing else."""
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with Engine.load(path, threads=1, context=64) as other:
+        assert other.generate(TEXT).text
+        with pytest.raises(PackageError, match=r"pip install 'assay\[structured\]'$"):
+            other.generate(TEXT, params("choice", {}))

@@ -1,0 +1,1 @@
+"""The program: what one types, and what it says."""

@@ -1,0 +1,251 @@
+"""assay batch: each answer is the one its prompt has alone, a bad line fails alone, and what was
+interrupted goes on."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from conformance.support.child import started
+from conformance.support.program import PROGRAM, assay, complaints, fault, misuse
+from engine import Engine
+from engine.aside import OutputError
+from engine.results import CompletionOutput, RequestOutput
+from engine.shell.jsonl import Answers
+from engine.shell.options import Sampling
+
+WORDS = ("-n", "8", "--temp", "0", "-t", "1", "-np", "3")
+PROMPTS = ["Once upon a time", "Tom and Lily", "The dog", "A bird sat", "Once upon a"]
+USER = {"role": "user", "content": "Tell me a story."}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine.load("story", threads=1) as engine:
+        yield engine
+
+
+def alone(engine, prompt, **params):
+    usual = {"max_tokens": 8, "temperature": 0}
+    return engine.generate(prompt, Sampling(**{**usual, **params}).params())
+
+
+@pytest.fixture
+def batch(inside, tmp_path):
+    """What comes of lines in a file: exit code, stdout, stderr and the answers by their ids."""
+    out = tmp_path / "out.jsonl"
+
+    def run(*lines, words=WORDS):
+        file = tmp_path / "in.jsonl"
+        file.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines))
+        outcome = inside("batch", "story", file, "-o", out, *words)
+        return *outcome, answers(out)
+
+    return run
+
+
+def answers(out):
+    """By id, each there once."""
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    found = {row["id"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_answers_are_those_of_each_prompt_alone(batch, engine):
+    """By the number of the line; an empty line is none."""
+    lines = [{"prompt": prompt} for prompt in PROMPTS]
+    code, stdout, stderr, found = batch(*lines[:2], "", *lines[2:])
+    assert code == 0, stderr
+    assert stdout.endswith("out.jsonl: 5 answers\n")
+    assert found.keys() == {1, 2, 4, 5, 6}
+    for number, prompt in zip((1, 2, 4, 5, 6), PROMPTS, strict=True):
+        one = alone(engine, prompt)
+        assert found[number]["text"] == one.text
+        assert found[number]["tokens"] == list(one.outputs[0].token_ids)
+        assert found[number]["finish_reason"] == one.outputs[0].finish_reason
+
+
+def test_lines_of_every_kind(batch, engine):
+    """Messages, tokens, ids, and parameters of a line's own."""
+    code, _, stderr, found = batch(
+        {"id": "talk", "messages": [USER]},
+        {"id": 7, "prompt": engine.encode("The dog")},
+        {"prompt": "The dog", "params": {"temperature": 0.9, "seed": 5, "max_tokens": 3}},
+        {"id": "bias", "prompt": "The dog", "params": {"logit_bias": {"10": 50.0}, "logprobs": 1}},
+    )
+    assert code == 0, stderr
+    assert found["talk"]["text"] == alone(engine, engine.encode_chat([USER])).text
+    assert found[7]["text"] == alone(engine, "The dog").text
+    drawn = alone(engine, "The dog", temperature=0.9, seed=5, max_tokens=3)
+    assert found[3]["text"] == drawn.text
+    assert set(found["bias"]["tokens"]) == {10}
+    assert [row["token"] for row in found["bias"]["logprobs"]] == found["bias"]["tokens"]
+
+
+WRONG = {
+    "{": "this is no JSON: ",
+    "[1]": "this is no object of JSON",
+    '{"prompt": "a", "wings": 2}': "'wings' is unknown: a line has id, messages, params, prompt",
+    '{"id": 3}': "want a prompt or messages, one of them",
+    '{"prompt": "a", "messages": []}': "want a prompt or messages, one of them",
+    '{"prompt": 5}': "prompt is neither a text nor a list of tokens",
+    '{"prompt": [99999]}': "99999",
+    '{"messages": [{"role": "bird", "content": "a"}]}': "message 0 has role 'bird'",
+    '{"prompt": "a", "params": {"top_p": 2}}': "top_p is 2",
+    '{"prompt": "a", "params": {"top_p": "x"}}': "top_p",
+    '{"prompt": "a", "params": {"wings": 2}}': "params has 'wings'",
+    '{"prompt": "a", "params": 5}': "params is no object of JSON",
+    '{"prompt": "a", "params": {"logit_bias": {"a": 1}}}': "logit_bias has 'a'",
+    '{"prompt": "a", "id": 1.5}': "id is 1.5: want a text or a whole number",
+    '{"prompt": "a", "id": "same"}': 'id "same" was there before',
+    json.dumps({"prompt": "word " * 600}): "the context holds 512",
+    "[" * 100_000: "nested too deeply",
+}
+
+
+def test_a_bad_line_fails_alone(batch, engine):
+    """With its number and why; all others have their answers, and the exit code is 1."""
+    lines = [json.dumps({"prompt": PROMPTS[0], "id": "same"}), *WRONG, '{"prompt": "The dog"}']
+    code, _, stderr, found = batch(*lines)
+    assert found.keys() == {"same", len(lines)}
+    assert found[len(lines)]["text"] == alone(engine, "The dog").text
+    *told, last = complaints(stderr).splitlines()
+    assert code == 1
+    assert last.endswith(f"in.jsonl: {len(WRONG)} lines have no answer")
+    by_number = {int(line.split(":")[1]): line for line in told}
+    for number, why in enumerate(WRONG.values(), start=2):
+        assert why in by_number[number], number
+    assert len(told) == len(WRONG)
+
+
+def test_what_has_an_answer_is_not_asked_again(batch, tmp_path):
+    """Ids that are there stay as they are; half a line of a killed program is dropped."""
+    lines = [{"prompt": prompt} for prompt in PROMPTS]
+    *_, whole = batch(*lines)
+    assert "0 answers, and 5 from before" in batch(*lines)[1]
+    out = tmp_path / "out.jsonl"
+    rows = out.read_bytes().splitlines(keepends=True)
+    for cut in (1, 5, len(rows[3]) - 1):
+        out.write_bytes(b"".join(rows[:3]) + rows[3][:cut])
+        code, stdout, _, found = batch(*lines)
+        assert code == 0
+        assert "2 answers, and 3 from before" in stdout
+        assert {k: v["text"] for k, v in found.items()} == {k: v["text"] for k, v in whole.items()}
+
+
+def lines(out):
+    return out.read_bytes().count(b"\n") if out.exists() else 0
+
+
+def wait(program, out, count):
+    """Until so many answers are there."""
+    while program.poll() is None and lines(out) < count:
+        time.sleep(0.002)
+
+
+def test_a_killed_program_loses_no_answer(tmp_path, engine):
+    """Whenever it is killed, whole lines are there; run again it has all, each once."""
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    count = 300
+    prompts = [f"{PROMPTS[i % 5]} {i}" for i in range(count)]
+    file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    words = [PROGRAM, "batch", "story", file, "-o", out, *WORDS, "-q"]
+    with started(*words) as program:
+        wait(program, out, 20)
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+    before = lines(out)
+    assert 0 < before < count
+    with started(*words) as program:
+        wait(program, out, before + 5)
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate()
+    assert program.returncode == 1
+    assert complaints(said) == "assay: interrupted\n"
+    with started(*words) as program:
+        _, said = program.communicate()
+    assert program.returncode == 0, said
+    found = answers(out)
+    assert found.keys() == set(range(1, count + 1))
+    for number in (1, 150, count):
+        assert found[number]["text"] == alone(engine, prompts[number - 1]).text
+
+
+def test_programs_are_told(batch):
+    code, stdout, _, _ = batch({"prompt": "The dog"}, "{", words=(*WORDS, "--json"))
+    found = json.loads(stdout)
+    assert code == 1
+    assert (found["answered"], found["before"]) == (1, 0)
+    assert [row["line"] for row in found["failed"]] == [2]
+
+
+def test_quiet_says_nothing(batch):
+    assert batch({"prompt": "The dog"}, words=(*WORDS, "-q"))[:3] == (0, "", "")
+
+
+def test_standard_input(tmp_path, engine):
+    """Any number of lines: how many is known at the end."""
+    words = ("batch", "story", "-", "-o", tmp_path / "out", *WORDS)
+    code, _, stderr = assay(*words, input='{"prompt": "The dog"}\n')
+    assert code == 0, stderr
+    assert answers(tmp_path / "out")[1]["text"] == alone(engine, "The dog").text
+
+
+def test_files_that_will_not_do(inside, tmp_path):
+    """Nothing is written into what is no file of answers, nor over the prompts, nor beside another
+    program; what has no prompt is read as nothing."""
+    out = tmp_path / "out.jsonl"
+    for text in ('{"a": 1}\n', "a diary", '{"id": 1}\n\n'):
+        out.write_text(text)
+        line = fault(_asked(inside, tmp_path, out))
+        assert "is no answer of assay batch, so nothing is written here" in line
+        assert out.read_text() == text
+    line = fault(_asked(inside, tmp_path, tmp_path / "in.jsonl"))
+    assert "in.jsonl" in line
+    out.unlink()
+    with out.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert "another program is writing it" in fault(_asked(inside, tmp_path, out))
+    assert "none.jsonl" in fault(inside("batch", "story", tmp_path / "none.jsonl", "-o", out))
+
+
+def _asked(inside, folder, out):
+    file = folder / "in.jsonl"
+    file.write_text('{"prompt": "The dog"}\n')
+    return inside("batch", "story", file, "-o", out, *WORDS)
+
+
+def test_wrong_usage(inside, tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.touch()
+    assert "-n is 0" in misuse(inside("batch", "story", file, "-n", "0"))
+    assert "-np is 0" in misuse(inside("batch", "story", file, "-np", "0"))
+    assert "--top-p is 3.0" in misuse(inside("batch", "story", file, "--top-p", "3"))
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    """What was written of a line that does not fit is taken back."""
+    result = RequestOutput("1", "a", (1,), (CompletionOutput(0, "b", (2,), 0.0, None, "stop"),))
+    path = tmp_path / "out"
+    with Answers(path) as found:
+        found.append(1, result)
+        whole = path.read_bytes()
+
+        def full(fd, data, at):
+            if at > len(whole):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(fd, data[:10], at)
+
+        real = os.pwrite
+        monkeypatch.setattr("engine.shell.jsonl.os.pwrite", full)
+        with pytest.raises(OutputError, match=r"(?i)no space left"):
+            found.append(2, result)
+        monkeypatch.undo()
+        assert path.read_bytes() == whole
+        found.append(2, result)
+    assert answers(path).keys() == {1, 2}

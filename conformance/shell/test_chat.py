@@ -1,0 +1,201 @@
+"""assay chat where standard input is no terminal: every line is a message or a command."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from conformance.support.program import fault, misuse
+from conformance.support.small_models import Small
+from engine import Engine
+from engine.chat_templates import TEMPLATES
+from engine.shell.options import Sampling
+
+SHORT = ("-n", "6", "--seed", "3", "-t", "1")
+USER = {"role": "user", "content": "Tell me a story."}
+
+
+@pytest.fixture
+def chat(inside, monkeypatch):
+    """What comes of lines on standard input: exit code, stdout and stderr."""
+
+    def talk(*lines, words=SHORT, model="story"):
+        given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
+        return inside("chat", model, *words)
+
+    return talk
+
+
+@pytest.fixture
+def told(chat):
+    """The answers as JSON."""
+
+    def talk(*lines, words=SHORT):
+        code, stdout, stderr = chat(*lines, words=(*words, "--json"))
+        assert code == 0, stderr
+        return [json.loads(line) for line in stdout.splitlines()]
+
+    return talk
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine.load("story", threads=1) as engine:
+        yield engine
+
+
+def answer(engine, *messages, seed=3, template=None, **more):
+    tokens = engine.encode_chat(messages, template)
+    return engine.generate(tokens, Sampling(max_tokens=6, seed=seed, **more).params()).text
+
+
+def test_answers_are_those_of_the_engine(told, engine):
+    """Of each question with all that was said before; an empty line asks nothing."""
+    first, second = told("Tell me a story.", "", "   ", "And then?")
+    assert first["message"] == "Tell me a story."
+    assert first["text"] == answer(engine, USER)
+    said = {"role": "assistant", "content": first["text"]}
+    then = {"role": "user", "content": "And then?"}
+    assert second["text"] == answer(engine, USER, said, then)
+
+
+def test_retry_undo_and_clear(told, engine):
+    """/retry answers anew with the next seed, /undo forgets a question with its answer, /clear
+    all."""
+    first, again, other, third = told(
+        "Tell me a story.", "/retry", "/undo", "Who?", "/clear", "Tell me a story."
+    )
+    assert first["text"] == third["text"] == answer(engine, USER)
+    assert again["message"] == USER["content"]
+    assert again["text"] == answer(engine, USER, seed=4) != first["text"]
+    assert other["text"] == answer(engine, {"role": "user", "content": "Who?"})
+
+
+def test_a_system_message_stays(told, engine):
+    system = {"role": "system", "content": "Be kind."}
+    wanted = answer(engine, system, USER, template=TEMPLATES["chatml"])
+    words = (*SHORT, "--template", "chatml")
+    (given,) = told(USER["content"], words=(*words, "--system", "Be kind."))
+    (set_,) = told("/system Be kind.", "/clear", USER["content"], words=words)
+    assert given["text"] == set_["text"] == wanted
+
+
+def test_set_changes_how_tokens_are_chosen(told, chat, engine):
+    """By the names of the command line, and llama.cpp's; a wrong value changes nothing."""
+    (found,) = told("/set temp 0", USER["content"])
+    assert found["text"] == answer(engine, USER, temperature=0)
+    (found,) = told("/set temperature 0", "/set n-predict 3", USER["content"])
+    assert len(found["tokens"]) == 3
+    _, stdout, stderr = chat("/set top-k 7", "/set top_k", "/set top-p 2", "/set wings 3", "/set")
+    assert stdout.splitlines()[:2] == ["top-k 7", "top_k 7"]
+    assert "  top-p 0.95" in stdout.splitlines()
+    assert "top-p is 2.0: want a number from 0 to 1" in stderr
+    assert "wings is nothing that can be set here" in stderr
+
+
+def test_messages_are_saved_and_loaded(told, chat, tmp_path, engine):
+    file = tmp_path / "talk.json"
+    (first,) = told(USER["content"], f"/save {file}")
+    said = [USER, {"role": "assistant", "content": first["text"]}]
+    assert json.loads(file.read_text()) == said
+    (second,) = told(f"/load {file}", "Who?")
+    assert second["text"] == answer(engine, *said, {"role": "user", "content": "Who?"})
+    file.write_text('[{"role": "bird", "content": "tweet"}]')
+    for wrong in (file, tmp_path / "none.json"):
+        code, _, stderr = chat(f"/load {wrong}")
+        assert code == 0
+        assert str(wrong) in stderr
+
+
+def test_commands(chat):
+    """All are told by /help; one may write the beginning of one; what is none asks nothing."""
+    code, stdout, stderr = chat("/help", "/st", "/nope", "/retry", "/undo", "/s", "/save")
+    assert code == 0
+    for name in (
+        "help",
+        "clear",
+        "retry",
+        "undo",
+        "system",
+        "save",
+        "load",
+        "stats",
+        "set",
+        "multi",
+    ):
+        assert f"  /{name}" in stdout
+    assert "conversation: 0 messages, 0 tokens of 512" in stdout
+    complaints = [line for line in stderr.splitlines() if line.startswith("(")]
+    assert complaints == [
+        "(there is no /nope; /help lists what there is)",
+        "(there is no question to answer again)",
+        "(there is nothing to undo)",
+        "(there is no /s; /help lists what there is)",
+        "(a file is wanted, as in /save talk.json)",
+    ]
+
+
+def test_messages_of_several_lines(told):
+    """With /multi a message ends before an empty line."""
+    first, second = told("/multi", "Tell me", "a story.", "", "Who?", "", "/multi")
+    assert (first["message"], second["message"]) == ("Tell me\na story.", "Who?")
+
+
+def test_a_question_that_does_not_fit(told):
+    """It is forgotten, with one line, and the talk goes on."""
+    long, short = told("word " * 600, "Who?")
+    assert "the context holds 512" in long["error"]
+    assert short["text"]
+
+
+def test_quiet_prints_answers_alone(chat, engine):
+    code, stdout, stderr = chat(USER["content"], "/stats", words=(*SHORT, "-q"))
+    assert (code, stdout) == (0, answer(engine, USER) + "\n")
+    assert "tokens/s" in stderr
+
+
+def test_the_first_message_is_an_option(told, engine):
+    (found,) = told(words=(*SHORT, "-p", r"Tell me a\x20story."))
+    assert found["text"] == answer(engine, USER)
+
+
+def test_a_talk_goes_on_in_its_session(told, tmp_path, engine):
+    """The file has the cache, one beside it what was said."""
+    words = (*SHORT, "--session", str(tmp_path / "talk"))
+    (first,) = told(USER["content"], words=words)
+    (second,) = told("Who?", words=words)
+    said = {"role": "assistant", "content": first["text"]}
+    assert second["text"] == answer(engine, USER, said, {"role": "user", "content": "Who?"})
+    assert second["timings"]["prompt_eval"]["tokens"] < 20
+
+
+def test_drafts_change_no_answer(told, engine):
+    """`run`'s options are chat's."""
+    (found,) = told(USER["content"], words=(*SHORT, "--speculate", "lookup", "--temp", "0"))
+    assert found["text"] == answer(engine, USER, temperature=0)
+    assert "speculation" in found["timings"]
+
+
+def test_a_model_without_a_template_is_told_at_once(chat, tmp_path):
+    """Before anything is asked, with what to do; a file and a name do."""
+    path = Small(blocks=1).write(tmp_path / "small.gguf")
+    line = fault(chat(model=path))
+    assert "the model has no chat template" in line
+    assert "--template FILE or one of chatml" in line
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    words = ("-n", "2", "-t", "1", "--json", "--template", str(template))
+    code, stdout, stderr = chat("5 6", model=path, words=words)
+    assert code == 0, stderr
+    assert len(json.loads(stdout)["tokens"]) >= 1
+    template.write_text("{% for m in messages %}")
+    assert "chat template: " in fault(chat("5 6", model=path, words=words))
+    line = fault(chat("5 6", model=path, words=("--template", "nowhere")))
+    assert "nowhere" in line
+
+
+def test_wrong_usage_comes_before_the_model(chat, tmp_path):
+    wrong = misuse(chat(model=tmp_path / "none.gguf", words=("--top-k", "-5")))
+    assert "--top-k is -5" in wrong

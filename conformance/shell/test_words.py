@@ -1,0 +1,231 @@
+"""The words of llama.cpp's programs: they mean here what they mean there, or one is told what to
+use."""
+
+import io
+import json
+import re
+import sys
+from dataclasses import fields
+
+import pytest
+
+from conformance.support.program import fault, misuse
+from engine import Engine, SamplingParams
+from engine.shell.options import Sampling
+from engine.shell.words import InsteadError, Spelling, foreign_options, understood
+
+PROMPT = "Once upon a time"
+ASKED = ("run", "story", "-p", PROMPT, "-t", "1", "--json")
+KNOWN = {
+    "--top-k": Spelling("--top-k", True), "-n": Spelling("--predict", True),
+    "--n-predict": Spelling("--predict", True), "-q": Spelling("--quiet", False),
+    "-m": Spelling("MODEL", True), "-t": Spelling("--threads", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("a --top-k 5 -q", "a --top-k 5 -q"),
+        ("a --top-k=5", "a --top-k 5"),
+        ("a --n-predict -1", "a --predict -1"),
+        ("a -n5", "a --predict 5"),
+        ("-t 2 -m a", "a --threads 2"),
+        ("-n 2 -- -n", "--predict 2 -- -n"),
+        ("a --wings 3", "a --wings 3"),
+        ("a --mlock -fa on -q", "a -q"),
+        ("a -fa -q --numa distribute", "a -q"),
+    ],
+)
+def test_words(words, line):
+    found = understood(words.split(), KNOWN)
+    given = ["--quiet" if word == "-q" else word for word in line.split()]
+    assert found.words == given
+
+
+def test_what_was_typed_is_remembered():
+    """And so is what changes nothing."""
+    found = understood(["a", "-n", "3", "--n-predict=4", "--mlock"], KNOWN)
+    assert found.typed == {"--predict": [("-n", "3"), ("--n-predict", "4")]}
+    assert found.notes == [f"--mlock changes nothing here: {foreign_options()['--mlock'].about}"]
+
+
+def test_what_is_not_here_says_what_to_use():
+    """Each such option of the table, with one line."""
+    refused = [name for name, option in foreign_options().items() if option.refused]
+    assert len(refused) > 150
+    for name in refused:
+        with pytest.raises(InsteadError, match=rf"^{name} is an option of llama.cpp; here: .+"):
+            understood([name, "1"], {})
+
+
+def test_an_option_that_is_not_here(inside):
+    """Wrong usage, in one line, whatever stands behind it."""
+    wrong = misuse(inside(*ASKED, "--tensor-split", "3,1"))
+    assert "--tensor-split is an option of llama.cpp; here: one GPU is used" in wrong
+    assert "No such option" in misuse(inside(*ASKED, "--wings"))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine.load("story", threads=1) as engine:
+        yield engine
+
+
+def said(engine, prompt=PROMPT, **params):
+    """What the program is to say: with its defaults, and these."""
+    return engine.generate(prompt, Sampling(**params).params()).text
+
+
+@pytest.mark.parametrize(
+    ("words", "params"),
+    [
+        ("--n-predict 9 --temperature 0 --ctx-size 64", {"max_tokens": 9, "temperature": 0}),
+        ("-n 9 --temp 0 -fa on --mlock --no-mmap", {"max_tokens": 9, "temperature": 0}),
+        ("--predict 9 -s 4 --repeat-last-n 8 --repeat-penalty 1.5",
+         {"max_tokens": 9, "seed": 4, "penalty_last_n": 8, "repetition_penalty": 1.5}),
+        ("-n 9 --seed 4 --typical 0.7 --dynatemp-range 0.5 --dynatemp-exp 2",
+         {"max_tokens": 9, "seed": 4, "typical_p": 0.7, "dynatemp_range": 0.5,
+          "dynatemp_exponent": 2.0}),
+        ("-n 9 --seed 4 --mirostat 2 --mirostat-ent 3 --mirostat-lr 0.2",
+         {"max_tokens": 9, "seed": 4, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2}),
+        ("-n 9 --seed 4 --xtc-probability 1 --xtc-threshold 0.05 --top-nsigma 2",
+         {"max_tokens": 9, "seed": 4, "xtc_probability": 1.0, "xtc_threshold": 0.05,
+          "top_n_sigma": 2.0}),
+        ("-n 9 --seed 4 --dry-multiplier 2 --dry-base 2 --dry-allowed-length 1"
+         " --dry-penalty-last-n -1 --dry-sequence-breaker none",
+         {"max_tokens": 9, "seed": 4, "dry_multiplier": 2.0, "dry_base": 2.0,
+          "dry_allowed_length": 1, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["none"]}),
+        ("-n 9 --temp 0 -l 10-inf -l 12+5", {"max_tokens": 9, "temperature": 0,
+                                            "logit_bias": ["10-inf", "12+5"]}),
+        ("-n 9 --seed 4 --temp 1.5 --order vllm",
+         {"max_tokens": 9, "seed": 4, "temperature": 1.5, "order": "vllm"}),
+        ("-n 60 --temp 0 -r .", {"max_tokens": 60, "temperature": 0, "stop": ["."]}),
+        ("-n 9 -ctk f32 -ctv f32 -b 32 -ub 16 --temp 0", {"max_tokens": 9, "temperature": 0}),
+    ],
+)  # fmt: skip
+def test_options_by_its_names(inside, engine, words, params):
+    """The text is the one of the engine with the parameters that are meant."""
+    code, stdout, stderr = inside(*ASKED, *words.split())
+    assert code == 0, stderr
+    assert json.loads(stdout)["text"] == said(engine, **params)
+
+
+def test_every_sampler_is_reachable():
+    """Whatever SamplingParams has about one text from the model's own logits is an option."""
+    python = {  # what is of Python only: objects, or of several texts at once
+        "n", "logits_processors", "detokenize", "prompt_logprobs", "min_tokens", "stop_token_ids",
+        "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens",
+        "allowed_token_ids", "bad_words", "spaces_between_special_tokens",
+        "structured_outputs",  # options of several kinds: test_forms.py
+    }  # fmt: skip
+    missing = {f.name for f in fields(SamplingParams)} - {f.name for f in fields(Sampling)}
+    assert missing <= python
+
+
+def test_how_many_tokens(inside, engine):
+    """0 is none, -1 as many as it takes, -2 as many as the context has, shifted or not."""
+    ends = json.loads(inside(*ASKED, "-n", "0")[1])
+    assert (ends["text"], ends["tokens"]) == ("", [])
+    asked = (*ASKED, "--temp", "0", "-c", "32", "--ignore-eos")
+    full = json.loads(inside(*asked, "-n", "-1")[1])
+    assert full["finish_reason"] == "length"
+    again = json.loads(inside(*asked, "-n", "-2", "--context-shift")[1])
+    assert again["tokens"] == full["tokens"]
+    assert len(full["tokens"]) == 32 - len(engine.encode(PROMPT)) + 1
+
+
+def test_a_seed_of_minus_one_is_another_each_time(inside):
+    texts = {inside(*ASKED, "-n", "30", "--seed", "-1")[1].split('"timings"')[0] for _ in range(3)}
+    assert len(texts) > 1
+
+
+@pytest.mark.parametrize("words", [("-f", "-"), ("-f", "FILE"), ()])
+def test_a_prompt_from_a_file(inside, engine, monkeypatch, tmp_path, words):
+    """- is standard input, as is nothing at all; its last newline is none of the prompt's."""
+    (tmp_path / "prompt").write_text(PROMPT + "\n")
+    given = io.BytesIO(f"{PROMPT}\n".encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
+    words = [str(tmp_path / "prompt") if word == "FILE" else word for word in words]
+    code, stdout, _ = inside("run", "-m", "story", *words, "-n", "5", "--temp", "0", "--json")
+    found = json.loads(stdout)
+    assert (code, found["prompt"]) == (0, PROMPT)
+    assert found["text"] == said(engine, max_tokens=5, temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "prompt"),
+    [
+        ((), "Once\nupon a\x41"), (("-e",), "Once\nupon a\x41"),
+        (("--no-escape",), r"Once\nupon a\x41"),
+    ],
+)  # fmt: skip
+def test_escapes(inside, words, prompt):
+    """As in llama.cpp they are read unless one says no."""
+    given = ("run", "story", "-p", r"Once\nupon a\x41", "-n", "1", "--json", *words)
+    assert json.loads(inside(*given)[1])["prompt"] == prompt
+
+
+def test_display_prompt_and_quiet(inside, engine):
+    text = said(engine, max_tokens=5, temperature=0)
+    asked = ("run", "story", "-p", PROMPT, "-n", "5", "--temp", "0")
+    assert inside(*asked)[1] == PROMPT + text
+    _, stdout, stderr = inside(*asked, "--no-display-prompt")
+    assert stdout == text
+    assert "total time" in stderr
+    assert inside(*asked, "-q", "--mlock") == (0, text, "")
+    assert "--mlock changes nothing here" in inside(*asked, "--mlock")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--temperature -1", "--temperature is -1.0: want a number"),
+        ("--n-predict -5", "--n-predict is -5: want a number from 0 up, -1 or -2"),
+        ("--ctx-size -1", "--ctx-size must be at least 0, got -1"),
+        ("--repeat-last-n -2", "--repeat-last-n is -2"),
+        ("-ctk f16 -ctv q8_0", "keys and values have one format here: -ctk f16 and -ctv q8_0"),
+        ("-l 5", "-l '5': want a token's id, + or - and a number"),
+        ("--top-k many", "--top-k is 'many': "),
+        ("--order best", "--order is 'best': want llama.cpp or vllm"),
+        ("--batch-size 0", "--batch-size must be at least 1, got 0"),
+    ],
+)
+def test_messages_name_what_was_typed(inside, words, line):
+    assert line in misuse(inside(*ASKED, *words.split()))
+
+
+def test_all_else_is_no_wrong_usage(inside, tmp_path):
+    """A model that is not there, a prompt that does not fit: exit status 1."""
+    assert "none.gguf" in fault(inside("run", tmp_path / "none.gguf", "-p", "a"))
+    assert "-c" not in fault(inside(*ASKED, "-c", "2"))
+
+
+def test_logprobs(inside):
+    """The likeliest of each token, of which the drawn one is the first where temperature is 0."""
+    found = json.loads(inside(*ASKED, "-n", "4", "--temp", "0", "--logprobs", "2")[1])
+    for token, row in zip(found["tokens"], found["logprobs"], strict=True):
+        assert row["top"][0] == [token, row["logprob"]]
+        assert len(row["top"]) == 2
+
+
+# Shown or read by programs
+
+
+def test_tables_have_no_boxes_in_a_pipe(inside):
+    """A row is a line, with all of its cells."""
+    code, stdout, _ = inside("ops")
+    rows = stdout.splitlines()
+    assert code == 0
+    assert not re.search(r"[│┃─━┏└]", stdout)
+    assert all(row.split()[0].isidentifier() for row in rows)
+    assert any(row.startswith("linear ") and "cpu/generic" in row for row in rows)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(inside, monkeypatch, tmp_path, shell):
+    """A script for the user's shell, and what it asks of the program."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, stdout, _ = inside("--show-completion", shell)
+    assert code == 0
+    assert "_ASSAY_COMPLETE" in stdout

@@ -1,0 +1,1 @@
+"""Kernels that Assay judges and serves, from outside its repository."""

@@ -1,0 +1,245 @@
+"""Many prompts of an asyncio program: a thread steps, answers come to the loop that asked."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any, cast, overload
+
+from engine.completion import Piece
+from engine.engine import Engine
+from engine.errors import BusyError, ClosedError
+from engine.many import Prompt, is_one, requests_of
+from engine.results import RequestOutput
+from engine.sampling.params import SamplingParams
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Said, Scheduler
+
+
+class Answer:
+    """What comes of a prompt: `async for piece in answer`, or `await answer.result()`.
+
+    A prompt that fails raises its error where its answer is awaited. Belongs to the loop in which
+    it was asked for.
+    """
+
+    def __init__(self, request: Request, engine: "AsyncEngine") -> None:
+        self.request, self._engine = request, engine
+        self.loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        self._done = asyncio.Event()
+
+    def cancel(self) -> None:
+        """Nothing more is drawn; its last pieces say so. From the loop or from another thread."""
+        with suppress(ClosedError):  # which has ended it
+            self._engine.order(lambda scheduler: scheduler.cancel(self.request))
+
+    async def whole(self) -> None:
+        """Until it is, or has failed."""
+        await self._done.wait()
+
+    async def result(self) -> RequestOutput:
+        """All of it, once it is whole."""
+        await self.whole()
+        if self.request.error:
+            raise self.request.error
+        return self._engine.result(self.request)
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+        self._pieces.put_nowait(None)  # whoever asks again hears no more
+        if self.request.error:
+            raise self.request.error
+
+    def come(self, pieces: Sequence[Piece | None], over: bool) -> None:
+        """In its loop: pieces have come, the last ones if it is over."""
+        for piece in pieces:
+            if piece is not None:
+                self._pieces.put_nowait(piece)
+        if over and not self._done.is_set():
+            self._done.set()
+            self._pieces.put_nowait(None)
+
+
+class AsyncEngine:
+    """An engine for asyncio: any number of tasks submit prompts, stream and cancel.
+
+    >>> async with AsyncEngine.load("model.gguf", threads=2) as engine:
+    ...     one, other = await asyncio.gather(engine.generate("A cat"), engine.generate("A dog"))
+    ...     async for piece in engine.stream("Once upon a time"):
+    ...         print(piece.text, end="")
+
+    Each answer is the one that its prompt has alone, bit for bit. A prompt that waits for its turn
+    is kept as it came. The engine is this one's while it is open.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._changed = threading.Condition()
+        self._orders: list[Callable[[Scheduler], list[Said] | None]] = []
+        self._answers: dict[Request, Answer] = {}
+        self._closing, self._count = False, 0
+        self._begin()
+        self._thread = threading.Thread(target=self._serve, name="assay-async", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(cls, *arguments: Any, **options: Any) -> "AsyncEngine":
+        """As Engine.load."""
+        engine = Engine.load(*arguments, **options)
+        try:
+            return cls(engine)
+        except BaseException:
+            engine.close()
+            raise
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> Answer:
+        """A prompt on its way; of those that wait, the smallest `priority` goes first."""
+        self._count += 1
+        request = Request(str(self._count), prompt, params or SamplingParams(), priority)
+        return self._submit(request)
+
+    def _submit(self, request: Request) -> Answer:
+        answer = Answer(request, self)
+
+        def enter(scheduler: Scheduler) -> None:
+            self._answers[request] = answer
+            scheduler.add(request)
+
+        self.order(enter)
+        return answer
+
+    def order(self, what: Callable[[Scheduler], list[Said] | None]) -> None:
+        """Have this done between two steps, and what it says told."""
+        with self._changed:
+            if self._closing:
+                raise ClosedError("this engine was closed")
+            self._orders.append(what)
+            self._changed.notify()
+
+    @overload
+    async def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+        self, prompts: Prompt, params: SamplingParams | None = None, *, priorities: None = None
+    ) -> RequestOutput: ...
+    @overload
+    async def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priorities: Sequence[int] | None = None,
+    ) -> list[RequestOutput]: ...
+    async def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priorities: Sequence[int] | None = None,
+    ) -> RequestOutput | list[RequestOutput]:
+        """As Engine.generate. Who is cancelled while it waits, cancels what was asked for."""
+        one = is_one(prompts)
+        many = [cast(Prompt, prompts)] if one else cast(Sequence[Prompt], prompts)
+        answers = [self._submit(request) for request in requests_of(many, params, priorities)]
+        try:
+            if one:
+                return await answers[0].result()
+            for answer in answers:
+                await answer.whole()
+            return [self.result(answer.request) for answer in answers]
+        except asyncio.CancelledError:
+            for answer in answers:
+                answer.cancel()
+            raise
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> AsyncIterator[Piece]:
+        """Pieces as they come; who stops to listen, by closing this iterator or being cancelled,
+        cancels the prompt."""
+        answer = self.submit(prompt, params, priority=priority)
+        try:
+            async for piece in answer:
+                yield piece
+        finally:
+            answer.cancel()
+
+    def result(self, request: Request) -> RequestOutput:
+        """Of a request that is finished."""
+        return request.result(self.engine.tokenizer)
+
+    async def aclose(self) -> None:
+        """End all that is under way, which says that the engine was closed; then close it."""
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """The same, for who does not mind to wait for the end of a step."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+        self.engine.close()
+
+    async def __aenter__(self) -> "AsyncEngine":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+    # In the thread that steps
+
+    def _begin(self) -> None:
+        self._generation = self.engine.begin()
+        self._scheduler = Scheduler(self.engine.serving(), self.engine.text.held)
+        self.engine.text.hold([])  # the scheduler has it
+
+    def _end(self, error: Exception) -> None:
+        """Whoever is under way or waits is told why nothing more comes."""
+        for request in list(self._answers):
+            request.fails(error)
+            self._tell([(request, None)])
+        if self.engine.is_at(self._generation):
+            self.engine.text.hold(self._scheduler.close())
+
+    def _serve(self) -> None:
+        while self._await_work():
+            try:
+                if not self.engine.is_at(self._generation):
+                    raise BusyError("another generation has begun on the same engine")
+                self._tell(self._scheduler.step())
+            except Exception as error:  # who comes next finds a new beginning
+                self._end(error)
+                self._begin()
+        self._end(ClosedError("this engine was closed"))
+
+    def _await_work(self) -> bool:
+        """Whether there is a step to do, once there is, or else the engine is closing."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._orders or self._closing or self._scheduler.work
+                )
+                orders, self._orders = self._orders, []
+                closing = self._closing
+            for order in orders:
+                self._tell(order(self._scheduler) or [])
+            if closing or self._scheduler.work:
+                return not closing
+
+    def _tell(self, said: Sequence[Said]) -> None:
+        """The loops hear what has come, each answer once."""
+        pieces: dict[Request, list[Piece | None]] = {}
+        for request, piece in said:
+            pieces.setdefault(request, []).append(piece)
+        for request, come in pieces.items():
+            answer = self._answers.get(request)
+            if request.finished:
+                self._answers.pop(request, None)
+            if answer:
+                try:
+                    answer.loop.call_soon_threadsafe(answer.come, come, request.finished)
+                except RuntimeError:  # its loop is closed: nobody listens
+                    self._answers.pop(request, None)
+                    self._scheduler.cancel(request)

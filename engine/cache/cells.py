@@ -1,0 +1,189 @@
+"""The cells of a KV cache: which sequences and positions they hold.
+
+A cell holds one token's keys and values in every block, and belongs to any number of sequences, so
+that a shared prefix is stored once. Each sequence lists its cells in order of position; where a
+cell lies never matters. Cells are freed when the last sequence drops them. Where a model is
+recurrent, some have the state behind their token (states.py).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.cache.states import States
+from engine.errors import EngineError
+
+Array = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class ContextFullError(EngineError, RuntimeError):
+    """No free cells for the tokens of a step."""
+
+
+class Cells:
+    """`capacity` cells for up to `n_sequences` sequences. Where blocks have a `window`, they see so
+    many tokens, the last itself included. Where they are recurrent, the model has `states`."""
+
+    def __init__(
+        self, capacity: int, n_sequences: int, window: int = 0, states: States | None = None
+    ) -> None:
+        self.capacity, self.n_sequences, self.window = capacity, n_sequences, window
+        self.states = states
+        self.positions = np.full(capacity, -1, np.int32)
+        self.lists = np.zeros((n_sequences, capacity), np.int32)
+        self.lengths = [0] * n_sequences
+        self._owners = np.zeros(capacity, np.int32)
+        self.free = capacity
+        self._stack = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # the first `free` are free
+
+    def of(self, sequence: int) -> Array:
+        """The sequence's cells in order of position."""
+        return self.lists[sequence, : self.lengths[sequence]]
+
+    def positions_of(self, sequence: int) -> Array:
+        return self.positions[self.of(sequence)]
+
+    def next_position(self, sequence: int) -> int:
+        """The position after the sequence's last."""
+        length = self.lengths[sequence]
+        return int(self.positions[self.lists[sequence, length - 1]]) + 1 if length else 0
+
+    def place(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
+        """Cells int32 [tokens] for new tokens, each entered into all its sequences.
+
+        On an error nothing changes.
+        """
+        count = len(positions)
+        if count > self.free:
+            raise ContextFullError(
+                f"the context is full: {count} tokens want cells,"
+                f" {self.free} of {self.capacity} are free"
+            )
+        self._demand_vacant(positions, sequences)
+        self.free -= count
+        cells = self._stack[self.free : self.free + count][::-1].copy()
+        self.positions[cells] = positions
+        for cell, position, owners in zip(cells, positions, sequences, strict=True):
+            for sequence in owners:
+                self._enter(sequence, int(cell), position)
+        return cells
+
+    def take_back(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
+        """Undo `place`."""
+        placed = sorted(zip(positions, sequences, strict=True), key=lambda it: it[0], reverse=True)
+        for position, owners in placed:
+            for sequence in owners:
+                self.remove(sequence, position, position + 1)
+
+    def _demand_vacant(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> None:
+        """No token stands at a position that one of its sequences has already."""
+        seen: set[tuple[int, int]] = set()
+        for position, owners in zip(positions, sequences, strict=True):
+            if not owners:
+                raise ValueError(f"the token at position {position} belongs to no sequence")
+            for sequence in owners:
+                if not 0 <= sequence < self.n_sequences:
+                    raise ValueError(f"there is no sequence {sequence}, only {self.n_sequences}")
+                held = position < self.next_position(sequence)
+                if (held and position in self.positions_of(sequence)) or (
+                    sequence,
+                    position,
+                ) in seen:
+                    raise ValueError(f"sequence {sequence} already has position {position}")
+                if self.states and position < self.next_position(sequence):
+                    raise ValueError(
+                        f"position {position} of sequence {sequence} comes after later ones, which"
+                        " a recurrent model has read without it"
+                    )
+                seen.add((sequence, position))
+
+    def _enter(self, sequence: int, cell: int, position: int) -> None:
+        length = self.lengths[sequence]
+        row = self.lists[sequence]
+        at = length
+        if length and self.positions[row[length - 1]] >= position:
+            at = int(np.searchsorted(self.positions_of(sequence), position))
+            row[at + 1 : length + 1] = row[at:length].copy()
+        row[at] = cell
+        self.lengths[sequence] = length + 1
+        self._owners[cell] += 1
+
+    def spans(self, positions: Sequence[int], sequences: Sequence[Sequence[int]]) -> Array:
+        """int32 [tokens, 3]: the part of a list that each token sees, itself included."""
+        spans = np.zeros((len(positions), 3), np.int32)
+        for t, (position, owners) in enumerate(zip(positions, sequences, strict=True)):
+            sequence = owners[0]
+            end = self.lengths[sequence]
+            if self.positions[self.lists[sequence, end - 1]] != position:
+                end = int(np.searchsorted(self.positions_of(sequence), position, side="right"))
+            spans[t] = sequence, 0, end
+        return spans
+
+    def routes(self, cells: Array, spans: Array) -> tuple[Array, Array, Array]:
+        """The order in which new tokens, which see these spans, are run, where in it their states
+        come from, and where they go to (states.py)."""
+        assert self.states
+        sequences, _, ends = spans.T
+        before = np.where(ends > 1, self.lists[sequences, ends - 2], -1)
+        last = [int(self.of(s)[-1]) for s in range(self.n_sequences) if self.lengths[s]]
+        return self.states.routes(cells.tolist(), before.tolist(), last)
+
+    def reach(self, sequence: int, end: int) -> int:
+        """The last position up to `end` from which the sequence can be gone on with: `end` itself,
+        or where a model is recurrent that behind the last token before it whose state is kept."""
+        if not self.states:
+            return end
+        for cell in self.of(sequence)[::-1].tolist():
+            position = int(self.positions[cell]) + 1
+            if position <= end and cell in self.states:
+                return position
+        return 0
+
+    def windowed(self, spans: Array, positions: Sequence[int]) -> Array:
+        """int32 [tokens, 3]: the spans of tokens at these positions, cut to the window."""
+        cut = spans.copy()
+        for t, (sequence, _, end) in enumerate(spans.tolist()):
+            begin = max(0, end - self.window)  # or later, where positions are missing
+            reached = self.positions[self.lists[sequence, begin:end]]
+            cut[t, 1] = begin + np.searchsorted(reached, positions[t] - self.window, side="right")
+        return cut
+
+    def copy(self, source: int, target: int, end: int | None = None) -> None:
+        """Let `target`, which must be empty, share the source's cells below position `end`."""
+        if self.lengths[target]:
+            raise ValueError(f"sequence {target} is not empty")
+        cells = self.of(source)
+        if end is not None:
+            cells = cells[self.positions[cells] < end]
+        self.lists[target, : len(cells)] = cells
+        self.lengths[target] = len(cells)
+        self._owners[cells] += 1
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        """Drop the sequence's cells with positions in [begin, end)."""
+        cells = self.of(sequence)
+        positions = self.positions[cells]
+        gone = positions >= begin
+        if end is not None:
+            gone &= positions < end
+        dropped, kept = cells[gone].copy(), cells[~gone].copy()
+        if self.states and gone.any() and gone.argmax() + len(dropped) < len(cells):
+            raise ValueError(
+                f"positions from {begin} on cannot be dropped without those after them, which a"
+                " recurrent model has read with them"
+            )
+        self.lists[sequence, : len(kept)] = kept
+        self.lengths[sequence] = len(kept)
+        self._owners[dropped] -= 1
+        freed = dropped[self._owners[dropped] == 0][::-1]
+        self.positions[freed] = -1
+        if self.states:
+            self.states.drop(freed.tolist())
+        self._stack[self.free : self.free + len(freed)] = freed
+        self.free += len(freed)
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        for sequence in range(self.n_sequences):
+            self.remove(sequence)

@@ -1,0 +1,87 @@
+"""The text whose cells a model's cache holds, in sequence 0, and how it goes on."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.model import Model
+from engine.timings import Span
+from kernels.call import call
+from kernels.kernel import Kernel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class HeldText:
+    """`held` are the tokens whose cells the cache has; `drawn` is the one behind them, until a step
+    reads it."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.held: list[int] = []
+        self.drawn: list[int] = []
+
+    def read(
+        self, prompt: Sequence[int], span: Span, log_sum_exp: Kernel | None = None
+    ) -> tuple[Array, tuple[float | None, ...] | None]:
+        """Hold a prompt, of which only what is not held yet is evaluated: the last logits [vocab]
+        and, where there is a kernel for it, the log-probability of each of its tokens."""
+        logprobs: list[float | None] = [None]
+        for logits in self.rows(prompt, 0 if log_sum_exp else len(prompt) - 1, span):
+            if log_sum_exp:
+                following = prompt[len(logprobs) : len(logprobs) + len(logits)]
+                for row, token in zip(logits, following, strict=False):
+                    total = call(log_sum_exp, {"logits": row})["out"][0]
+                    logprobs.append(float(row[token] - total))
+        return logits[-1].copy(), tuple(logprobs) if log_sum_exp else None
+
+    def rows(
+        self, tokens: Sequence[int], first: int, span: Span, hidden: bool = False
+    ) -> Iterator[Array]:
+        """Hold a text, and give its logits [n, vocab] behind each token from `tokens[first]` on, or
+        what they are computed from [n, hidden], in parts that are valid until the next is asked
+        for. What is held of the tokens before is not evaluated anew."""
+        model, limits = self._model, self._model.limits
+        step = model.hidden if hidden else model.step
+        begin = model.cells.reach(0, min(self._shared(tokens), first))
+        model.cells.remove(0, begin=begin)
+        self.held, self.drawn = self.held[:begin], []
+        while begin < len(tokens):
+            end = max(first, begin) + limits["outputs"]
+            end = min(begin + limits["tokens"], end, len(tokens))
+            where, wanted = range(begin, end), range(max(first - begin, 0), end - begin)
+            with span.measure(len(where)):
+                found = step(tokens[begin:end], where, [(0,)] * len(where), wanted)
+            self.held = list(tokens[:end])
+            begin = end
+            if wanted:
+                yield found
+
+    def _shared(self, prompt: Sequence[int]) -> int:
+        """How many tokens of the prompt need no evaluation; the last one always does."""
+        most = min(len(self.held), len(prompt) - 1)
+        return next((i for i in range(most) if self.held[i] != prompt[i]), most)
+
+    def go_on(self, token: int) -> None:
+        """A step has read the token that was drawn."""
+        self.held.append(token)
+        self.drawn = []
+
+    def hold(self, tokens: Sequence[int]) -> None:
+        """These are the tokens whose cells the cache has, by somebody else's doing."""
+        self.held, self.drawn = list(tokens), []
+
+    def shift(self, keep: int) -> None:
+        """Forget the older half beyond the first `keep` tokens; evaluate the rest anew."""
+        forget = max(1, (len(self.held) - keep) // 2)
+        kept = self.held[:keep] + self.held[keep + forget :]
+        self.clear()
+        if kept:
+            self._model.evaluate(kept, 0)
+        self.held = kept
+
+    def clear(self) -> None:
+        """Forget what the cache holds."""
+        self._model.cells.clear()
+        self.held, self.drawn = [], []

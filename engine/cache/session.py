@@ -1,0 +1,147 @@
+"""A session on disk: the tokens held, their cells and the sampler, to go on from bit for bit.
+
+File: the magic line, a JSON header of `header_bytes` (little-endian u64 before it), the rows of
+every cache for the tokens in order, of a recurrent model the states behind some of them, and the
+sha256 of all before it. Written aside, flushed to disk and renamed, so that a crash leaves the old
+file as it was.
+"""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.aside import written_aside
+from engine.engine import Engine
+from engine.errors import EngineError
+from engine.gguf.file import GGUFFile
+from engine.gpu.upload import DeviceRows
+from engine.model import Model
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAGIC = b"assay session 1\n"
+DIGEST = 32
+
+
+class SessionError(EngineError):
+    """A session file that cannot be gone on from: one line that says why."""
+
+
+def save(engine: Engine, path: str | Path) -> None:
+    """Write what the engine holds of sequence 0."""
+    path = Path(path)
+    engine.settle()
+    cells = engine.model.cells.of(0)[: len(engine.text.held)]  # an evaluation cut off has left more
+    states = engine.model.cells.states
+    behind = [t for t, cell in enumerate(cells.tolist()) if states and cell in states]
+    slots = np.array([states[int(cells[t])] for t in behind if states], np.int64)
+    header = json.dumps(
+        {
+            "model": model_digest(engine.model.file),
+            "kv_format": engine.model.options.kv_format,
+            "rope": _rope(engine.model),
+            "tokens": engine.text.held,
+            "drawn": engine.text.drawn,
+            "sampler": engine.sampler_state,
+            **({"states": behind} if states else {}),
+        }
+    ).encode()
+    checksum = hashlib.sha256()
+    with written_aside(path) as aside:
+        for part in (MAGIC, struct.pack("<Q", len(header)), header):
+            aside.write(part)
+            checksum.update(part)
+        for rows, numbers in _kept(engine.model, cells, slots):
+            part = rows[numbers].tobytes()
+            aside.write(part)
+            checksum.update(part)
+        aside.write(checksum.digest())
+
+
+def restore(engine: Engine, path: str | Path) -> list[int]:
+    """Let the engine hold what the file does; gives its tokens, the last one drawn included.
+
+    On an error nothing changes.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise SessionError(f"{path}: this is not a file")
+    data = path.read_bytes()
+    header, body = _opened(data, path)
+    model = engine.model
+    if header["model"] != model_digest(model.file):
+        raise SessionError(f"{path}: this session is of another model")
+    if header["kv_format"] != model.options.kv_format:
+        raise SessionError(
+            f"{path}: its cache is in {header['kv_format']}, the engine's in"
+            f" {model.options.kv_format}"
+        )
+    if header.get("rope", "") != _rope(model):
+        raise SessionError(f"{path}: its keys are turned as those of another context's length")
+    tokens: list[int] = header["tokens"]
+    if len(tokens) > model.cells.capacity:
+        raise SessionError(
+            f"{path}: it holds {len(tokens)} tokens, the context {model.cells.capacity}"
+        )
+    behind: list[int] = header.get("states", [])
+    kept = _kept(model, np.array(tokens), np.array(behind))
+    expected = sum(len(numbers) * rows.shape[1] for rows, numbers in kept)
+    if len(body) != expected:
+        raise SessionError(f"{path}: {len(body)} bytes of cells, expected {expected}")
+    engine.reset()
+    cells = model.cells.place(range(len(tokens)), [(0,)] * len(tokens))
+    states, start = model.cells.states, 0
+    # where there is no room for all, those of the last tokens are put over those before
+    slots = np.array([states.hold(int(cells[t])) for t in behind if states], np.int64)
+    for rows, numbers in _kept(model, cells, slots):
+        size = len(numbers) * rows.shape[1]
+        part = np.frombuffer(body, np.uint8, size, start)
+        rows[numbers] = part.reshape(len(numbers), rows.shape[1])
+        start += size
+    engine.text.held, engine.text.drawn = tokens, header["drawn"]
+    engine.sampler_state = header["sampler"]
+    return engine.text.held + engine.text.drawn
+
+
+def _kept(model: Model, cells: Array, slots: Array) -> list[tuple[Array | DeviceRows, Array]]:
+    """The memory of each cache and each state, uint8 [rows, bytes], and the rows of a session."""
+    found: list[tuple[Array | DeviceRows, Array]] = [(c, cells) for c in model.caches.values()]
+    for states in model.states.values():
+        if not isinstance(states, DeviceRows):
+            states = states.reshape(len(states), -1).view(np.uint8)
+        found.append((states, slots))
+    return found
+
+
+def _rope(model: Model) -> str:
+    """By which of two sets of divisors keys are turned; empty where a model has but one."""
+    two = "rope_factors_long.weight" in model.file.tensors
+    return model.config.rope_set(model.cells.capacity) if two else ""
+
+
+def _opened(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
+    """The header and the cells' bytes of an undamaged file."""
+    start = len(MAGIC) + 8
+    if not data.startswith(MAGIC):
+        raise SessionError(f"{path}: this is no session file")
+    if len(data) < start + DIGEST or hashlib.sha256(data[:-DIGEST]).digest() != data[-DIGEST:]:
+        raise SessionError(f"{path}: the session is truncated or damaged")
+    (length,) = struct.unpack_from("<Q", data, len(MAGIC))
+    return json.loads(data[start : start + length]), data[start + length : -DIGEST]
+
+
+def model_digest(file: GGUFFile) -> str:
+    """sha256 over the file's tensors: names, places, and the first and last bytes of each."""
+    digest = hashlib.sha256(str(file.size).encode())
+    for name, info in file.tensors.items():
+        if info.picked:  # of a tensor that is here as well
+            continue
+        digest.update(f"{name} {info.type_name} {info.dims} {info.offset}".encode())
+        flat = file.tensor(name).reshape(-1)
+        digest.update(flat[:256].tobytes())
+        digest.update(flat[-256:].tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,154 @@
+"""Chat templates by name, for models whose file has none: Jinja as `engine.chat` runs it.
+
+Names and texts are llama.cpp's (its src/llama-chat.cpp, `--chat-template NAME`); `mistral` is
+`mistral-v3`. None of them writes BOS, which the tokenizer adds.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from engine.chat import ChatError
+from engine.faults import unreadable
+
+_EACH: Final = "{% for message in messages %}"
+_ROLE: Final = "{{ message.role }}"
+_TEXT: Final = "{{ message.content }}"
+_TRIMMED: Final = "{{ message.content | trim }}"
+_TO_ANSWER: Final = "{% endfor %}{% if add_generation_prompt %}"
+_END: Final = "{% endif %}"
+
+
+def _alike(before: str, between: str, after: str, role: str = _ROLE, text: str = _TEXT) -> str:
+    """Each message stands between the same marks, with its role."""
+    opening = before.replace(role, "assistant") if role in before else before + "assistant"
+    return (
+        f"{_EACH}{before}{'' if role in before else role}{between}{text}{after}"
+        f"{_TO_ANSWER}{opening}{between}{_END}"
+    )
+
+
+def _by_role(system: str, user: str, assistant: str, opening: str, before: str = "") -> str:
+    """Each role has marks of its own."""
+    return (
+        f"{before}{_EACH}"
+        f"{{% if message.role == 'system' %}}{system}"
+        f"{{% elif message.role == 'user' %}}{user}"
+        f"{{% else %}}{assistant}{{% endif %}}"
+        f"{_TO_ANSWER}{opening}{_END}"
+    )
+
+
+def _in_turns(begin: str, system: str, user: str, assistant: str) -> str:
+    """A turn begins with a mark before the system's or the user's message."""
+    starts = "loop.first or loop.previtem.role == 'assistant'"
+    return (
+        f"{_EACH}{{% if {starts} %}}{begin}{{% endif %}}"
+        f"{{% if message.role == 'system' %}}{system}"
+        f"{{% elif message.role == 'user' %}}{user}"
+        f"{{% else %}}{assistant}{{% endif %}}{{% endfor %}}"
+    )
+
+
+def _mistral(space: str, leading: str = "", text: str = _TEXT) -> str:
+    return _in_turns(
+        f"{leading}[INST]{space}",
+        _TEXT + "{{ '\\n\\n' }}",
+        f"{_TEXT}{leading}[/INST]",
+        f"{space}{text}</s>",
+    )
+
+
+_GEMMA: Final = (
+    "{% set ns = namespace(system='') %}" + _EACH + "{% if message.role == 'system' %}"
+    "{% set ns.system = ns.system + message.content | trim %}{% else %}"
+    "<start_of_turn>{{ 'model' if message.role == 'assistant' else message.role }}{{ '\\n' }}"
+    "{% if ns.system and message.role == 'user' %}{{ ns.system + '\\n\\n' }}"
+    "{% set ns.system = '' %}{% endif %}"
+    + _TRIMMED
+    + "<end_of_turn>{{ '\\n' }}{% endif %}"
+    + _TO_ANSWER
+    + "<start_of_turn>model{{ '\\n' }}"
+    + _END
+)
+_LINE: Final = "{{ '\\n' }}"
+_TURN: Final = "<|START_OF_TURN_TOKEN|>"
+
+TEMPLATES: Final[dict[str, str]] = {
+    "chatml": _alike("<|im_start|>", _LINE, f"<|im_end|>{_LINE}"),
+    "llama2": _in_turns("[INST] ", _TEXT + _LINE, f"{_TEXT} [/INST]", f"{_TEXT}</s>"),
+    "llama2-sys": _in_turns(
+        "[INST] ",
+        f"<<SYS>>{_LINE}{_TEXT}{_LINE}<</SYS>>{_LINE}{_LINE}",
+        f"{_TEXT} [/INST]",
+        f"{_TEXT}</s>",
+    ),
+    "llama3": _alike(
+        "<|start_header_id|>", f"<|end_header_id|>{_LINE}{_LINE}", "<|eot_id|>", text=_TRIMMED
+    ),
+    "gemma": _GEMMA,
+    "mistral": _mistral(" ", text=_TRIMMED),
+    "mistral-v1": _mistral(" ", " "),
+    "mistral-v3": _mistral(" ", text=_TRIMMED),
+    "mistral-v3-tekken": _mistral(""),
+    "mistral-v7": _by_role(
+        f"[SYSTEM_PROMPT] {_TEXT}[/SYSTEM_PROMPT]", f"[INST] {_TEXT}[/INST]", f" {_TEXT}</s>", ""
+    ),
+    "mistral-v7-tekken": _by_role(
+        f"[SYSTEM_PROMPT]{_TEXT}[/SYSTEM_PROMPT]", f"[INST]{_TEXT}[/INST]", f"{_TEXT}</s>", ""
+    ),
+    "phi3": _alike(f"<|{_ROLE}|>", _LINE, f"<|end|>{_LINE}"),
+    "phi4": _alike("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
+    "falcon3": _alike(f"<|{_ROLE}|>", _LINE, _LINE),
+    "zephyr": _alike(f"<|{_ROLE}|>", _LINE, f"<|endoftext|>{_LINE}"),
+    "vicuna": _by_role(
+        _TEXT + _LINE + _LINE,
+        f"USER: {_TEXT}{_LINE}",
+        f"ASSISTANT: {_TEXT}</s>{_LINE}",
+        "ASSISTANT:",
+    ),
+    "deepseek": _by_role(
+        _TEXT,
+        f"### Instruction:{_LINE}{_TEXT}{_LINE}",
+        f"### Response:{_LINE}{_TEXT}{_LINE}<|EOT|>{_LINE}",
+        f"### Response:{_LINE}",
+    ),
+    "deepseek2": _by_role(
+        _TEXT + _LINE + _LINE,
+        f"User: {_TEXT}{_LINE}{_LINE}",
+        f"Assistant: {_TEXT}<｜end▁of▁sentence｜>",
+        "Assistant:",
+    ),
+    "deepseek3": _by_role(
+        _TEXT + _LINE + _LINE,
+        f"<｜User｜>{_TEXT}",
+        f"<｜Assistant｜>{_TEXT}<｜end▁of▁sentence｜>",
+        "<｜Assistant｜>",
+    ),
+    "command-r": _by_role(
+        f"{_TURN}<|SYSTEM_TOKEN|>{_TRIMMED}<|END_OF_TURN_TOKEN|>",
+        f"{_TURN}<|USER_TOKEN|>{_TRIMMED}<|END_OF_TURN_TOKEN|>",
+        f"{_TURN}<|CHATBOT_TOKEN|>{_TRIMMED}<|END_OF_TURN_TOKEN|>",
+        f"{_TURN}<|CHATBOT_TOKEN|>",
+    ),
+    "chatglm4": "[gMASK]<sop>"
+    + _EACH
+    + f"<|{_ROLE}|>{_LINE}{_TEXT}{_TO_ANSWER}<|assistant|>{_LINE}{_END}",
+}
+
+
+def named(given: str) -> str:
+    """The source of a template that the user names, or that stands in a file.
+
+    Raises `ChatError` if there is neither such a name nor such a file."""
+    if given in TEMPLATES:
+        return TEMPLATES[given]
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ChatError(
+            f"{given}: neither a file nor one of the templates {', '.join(TEMPLATES)}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ChatError(f"{given}: a template is UTF-8, and this is not") from None
+    except OSError as error:
+        raise ChatError(unreadable(Path(given), error)) from None

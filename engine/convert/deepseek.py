@@ -1,0 +1,126 @@
+"""DeepSeek-V2: latent attention, whose kv_b GGUF has in two parts, one of them turned round."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from engine.config import ModelConfig
+from engine.convert import rope_scaling
+from engine.convert.checkpoint import Tensor
+from engine.convert.experts import Mixture
+from engine.convert.families import Qwen2
+from engine.convert.family import Family, Source
+from engine.convert.fields import Fields
+from engine.convert.stacked import stacked
+from engine.gguf import writer as gw
+from reference.formats.format import Floats
+
+EPS = 1e-6  # of the norms of latent vectors, whatever rms_norm_eps says
+
+
+class DeepSeekV2(Mixture, Family):
+    """DeepSeek-V2, whose router chooses among all experts, not groups of them."""
+
+    architectures = ("DeepseekV2ForCausalLM",)
+    about = "DeepSeek-V2 Lite, and what else chooses among all experts"
+    gguf = "deepseek2"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "attn_q_a": "model.layers.{}.self_attn.q_a_proj",
+        "attn_q_a_norm": "model.layers.{}.self_attn.q_a_layernorm",
+        "attn_q_b": "model.layers.{}.self_attn.q_b_proj",
+        "attn_kv_a_mqa": "model.layers.{}.self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "model.layers.{}.self_attn.kv_a_layernorm",
+        "attn_k_b": "model.layers.{}.self_attn.kv_b_proj",
+        "attn_v_b": "model.layers.{}.self_attn.kv_b_proj",
+        "ffn_gate_inp": "model.layers.{}.mlp.gate",
+        **{
+            f"ffn_{name}_{kind}": f"model.layers.{{}}.mlp.{module}.{name}_proj"
+            for kind, module in (("exps", "experts"), ("shexp", "shared_experts"))
+            for name in ("gate", "up", "down")
+        },
+    }
+    unused = Qwen2.unused
+    activation = "hidden_act"
+    counts: ClassVar = {
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_count": "n_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    }
+    words: ClassVar = {}
+    off: ClassVar[tuple[str, ...]] = ("attention_bias", "mlp_bias", "norm_topk_prob")
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        for name in self.off:
+            if config.flag(name, False):
+                raise config.error(f"{name} is true; this family computes without it")
+        if (method := config.get("topk_method", "greedy")) != "greedy":
+            raise config.error(f"topk_method is {method!r}; this family chooses among all experts")
+        if config.real("rms_norm_eps", EPS) != EPS:
+            raise config.error(f"rms_norm_eps: norms of latent vectors have {EPS}, and all one")
+        rope = rope_scaling.parameters(config)
+        if rope_scaling.keys(config).get("rope.scaling.type") == gw.text("yarn"):
+            told = rope.real("mscale_all_dim", 0.0)
+            if not told or rope.real("mscale", 0.0) != told or rope.get("attention_factor"):
+                raise rope.error("mscale and mscale_all_dim: this family wants them alike")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        rank, turned = config.count("kv_lora_rank"), config.count("qk_rope_head_dim")
+        vector = config.get("q_lora_rank") is not None
+        rope = dict(rope_scaling.keys(config))
+        if "rope.scaling.attn_factor" in rope:  # YaRN's, which is 1 here and steepens scores
+            del rope["rope.scaling.attn_factor"]
+            scale = rope_scaling.parameters(config).real("mscale_all_dim")
+            rope["rope.scaling.yarn_log_multiplier"] = gw.f32(0.1 * scale)
+        leading = config.get("first_k_dense_replace", 0)
+        if not isinstance(leading, int) or leading < 0:
+            raise config.error(f"first_k_dense_replace must be at least 0, got {leading!r}")
+        return {
+            **super().shape(config),
+            "feed_forward_length": gw.u32(config.count("intermediate_size")),
+            "attention.head_count_kv": gw.u32(1),
+            "attention.key_length": gw.u32(rank + turned),
+            "attention.value_length": gw.u32(rank),
+            "attention.key_length_mla": gw.u32(config.count("qk_nope_head_dim") + turned),
+            "attention.value_length_mla": gw.u32(config.count("v_head_dim")),
+            "attention.kv_lora_rank": gw.u32(rank),
+            **({"attention.q_lora_rank": gw.u32(config.count("q_lora_rank"))} if vector else {}),
+            "attention.layer_norm_rms_epsilon": gw.f32(EPS),
+            "rope.dimension_count": gw.u32(turned),
+            **rope,
+            "leading_dense_block_count": gw.u32(leading),
+            **self.expert_keys(config),
+            "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", 1.0)),
+        }
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        own = model.latent
+        assert own
+        nope = own.key - model.rope_dims
+        step = nope + own.value
+        starts = [h * step for h in range(model.heads)]
+        rows = {
+            "attn_k_b": (tuple((at, at + nope) for at in starts), _turned),
+            "attn_v_b": (tuple((at + nope, at + step) for at in starts), None),
+        }
+        theirs = model.heads * step, own.kv_rank
+        found = super().sources(config, model)
+        for name, source in found.items():
+            if part := rows.get(name.split(".")[-2]):
+                stretches, through = part
+                found[name] = replace(source, stretches=stretches, through=through, theirs=theirs)
+        return found
+
+
+def _turned(rows: Floats) -> Floats:
+    return np.ascontiguousarray(rows.T)
+
+
+FAMILIES: tuple[Family, ...] = (DeepSeekV2(),)

@@ -1,0 +1,188 @@
+"""Hugging Face's mixtures of experts. GGUF has the matrices of all experts of a block as one
+tensor, checkpoints have each alone, or gate and up as one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from engine.config import ARCHITECTURES
+from engine.convert.checkpoint import Tensor
+from engine.convert.families import Granite, Mistral, Qwen2, Qwen3
+from engine.convert.family import Family
+from engine.convert.fields import Fields
+from engine.convert.stacked import stacked
+from engine.gguf import writer as gw
+from engine.torch_file import StoredTensor
+
+
+def halves(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the second half of the rows, of each expert if there are such."""
+    assert isinstance(tensor, StoredTensor)
+    *before, rows, elements = tensor.dims
+    half = replace(tensor, dims=(*before, rows // 2, elements))
+    size = {"F32": 4, "F16": 2, "BF16": 2}.get(tensor.dtype, 0)
+    return half, replace(half, begin=tensor.begin + rows // 2 * elements * size)
+
+
+class Mixture:
+    """What families of experts have in common: config.json's fields by GGUF's keys.
+
+    `counts` are fields that have to be there; `normed` is the field that says whether weights are
+    divided by their sum, if one does.
+    """
+
+    gguf: ClassVar[str]
+    counts: ClassVar[Mapping[str, str]] = {
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+    }
+    normed: ClassVar[str] = ""
+    words: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        found = {key: gw.u32(config.count(name)) for key, name in self.counts.items()}
+        normed = self.normed and config.flag(self.normed, False)
+        if self.normed and normed != self._usual():
+            found["expert_weights_norm"] = gw.boolean(normed)
+        return found
+
+    def expert_notes(self, config: Fields) -> list[str]:
+        if not self.normed or config.flag(self.normed, False) == self._usual():
+            return []
+        said = f"its {self.normed} is {str(not self._usual()).lower()}"
+        return [f"{said}: llama.cpp, of {self.gguf}, computes with {str(self._usual()).lower()}"]
+
+    def _usual(self) -> bool:
+        routing = ARCHITECTURES[self.gguf].experts
+        assert routing
+        return routing.normed
+
+
+class Mixtral(Mixture, Mistral):
+    """LLaMA whose feed-forward networks are mixtures."""
+
+    architectures = ("MixtralForCausalLM",)
+    about = "Mixtral"
+    modules: ClassVar = {
+        **Mistral.modules,
+        "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
+        "ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.w1",
+        "ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.w3",
+        "ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.w2",
+    }
+
+    def check(self, config: Fields) -> None:
+        super().check(Fields({"sliding_window": None, **config.values}, config.place))
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self.expert_keys(config)}
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))
+
+
+class Qwen3Moe(Mixture, Qwen3):
+    """Qwen 3 of experts."""
+
+    architectures = ("Qwen3MoeForCausalLM",)
+    about = "Qwen 3, of experts"
+    gguf = "qwen3moe"
+    modules: ClassVar = {
+        **Qwen3.modules,
+        "ffn_gate_inp": "model.layers.{}.mlp.gate",
+        "ffn_gate_exps": "model.layers.{}.mlp.experts.gate_proj",
+        "ffn_up_exps": "model.layers.{}.mlp.experts.up_proj",
+        "ffn_down_exps": "model.layers.{}.mlp.experts.down_proj",
+    }
+    counts: ClassVar = {**Mixture.counts, "expert_feed_forward_length": "moe_intermediate_size"}
+    normed = "norm_topk_prob"
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.count("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
+            raise config.error("a part of its layers is dense: every layer has experts here")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self.expert_keys(config)}
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + self.expert_notes(config)
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))
+
+
+class Qwen2Moe(Qwen3Moe):
+    """Qwen 2 of experts, and a network that every token meets, as far as its gate lets it."""
+
+    architectures = ("Qwen2MoeForCausalLM",)
+    about = "Qwen 1.5 and 2, of experts"
+    gguf = "qwen2moe"
+    modules: ClassVar = {
+        **Qwen3Moe.modules,
+        "ffn_gate_inp_shexp": "model.layers.{}.mlp.shared_expert_gate",
+        "ffn_gate_shexp": "model.layers.{}.mlp.shared_expert.gate_proj",
+        "ffn_up_shexp": "model.layers.{}.mlp.shared_expert.up_proj",
+        "ffn_down_shexp": "model.layers.{}.mlp.shared_expert.down_proj",
+    }
+    counts: ClassVar = {
+        **Qwen3Moe.counts,
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    }
+    told: ClassVar[tuple[str, ...]] = Qwen2.told
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if not config.flag("qkv_bias", True):
+            raise config.error("qkv_bias is false; this family has biases of queries and keys")
+
+
+class Olmoe(Qwen3Moe):
+    """Qwen 3 of experts with one norm for all heads."""
+
+    architectures = ("OlmoeForCausalLM",)
+    about = "OLMoE"
+    gguf = "olmoe"
+    counts: ClassVar = {**Mixture.counts}
+    told: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.get("clip_qkv") is not None:
+            raise config.error("clip_qkv is set; this family does not cut queries, keys and values")
+
+
+class GraniteMoe(Mixture, Granite):
+    """Granite of experts, of which gate and up are one tensor; and a network that every token
+    meets, if there is one."""
+
+    architectures = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
+    about = "Granite 3, of experts"
+    gguf = "granitemoe"
+    modules: ClassVar = {
+        **Granite.modules,
+        "ffn_gate_inp": "model.layers.{}.block_sparse_moe.router.layer",
+        "ffn_gate_exps": "model.layers.{}.block_sparse_moe.input_linear.gate",
+        "ffn_up_exps": "model.layers.{}.block_sparse_moe.input_linear.up",
+        "ffn_down_exps": "model.layers.{}.block_sparse_moe.output_linear",
+        "ffn_gate_shexp": "model.layers.{}.shared_mlp.input_linear.gate",
+        "ffn_up_shexp": "model.layers.{}.shared_mlp.input_linear.up",
+        "ffn_down_shexp": "model.layers.{}.shared_mlp.output_linear",
+    }
+
+    def shape(self, config: Fields) -> gw.Keys:
+        found = {**super().shape(config), **self.expert_keys(config)}
+        if config.get("architectures") == [self.architectures[1]]:
+            shared = config.count("shared_intermediate_size", 1024)
+            found["expert_shared_feed_forward_length"] = gw.u32(shared)
+        return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        found = dict(super().named(tensors))
+        for name in [name for name in found if name.endswith(".input_linear.weight")]:
+            module = name.removesuffix(".weight")
+            found[f"{module}.gate.weight"], found[f"{module}.up.weight"] = halves(found.pop(name))
+        return found
+
+
+FAMILIES: tuple[Family, ...] = (Mixtral(), Qwen2Moe(), Qwen3Moe(), Olmoe(), GraniteMoe())

@@ -1,0 +1,109 @@
+"""The family of engine/models/lfm2.py."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from engine.config import MOST_BLOCKS, ModelConfig
+from engine.convert import rope_scaling
+from engine.convert.family import Family, Source
+from engine.convert.fields import Fields
+from engine.gguf import writer as gw
+from engine.recurrent import is_small
+
+KINDS = "full_attention", "conv"  # of layers
+
+
+class Lfm2(Family):
+    """LFM 2, whose layers attend or convolve."""
+
+    architectures = ("Lfm2ForCausalLM",)
+    about = "LFM 2, dense"
+    gguf = "lfm2"
+    modules: ClassVar = {
+        "token_embd": "model.embed_tokens",
+        "token_embd_norm": "model.embedding_norm",
+        "output": "lm_head",
+        **{
+            ours: f"model.layers.{{}}.{theirs}"
+            for ours, theirs in {
+                "attn_norm": "operator_norm",
+                "attn_q": "self_attn.q_proj",
+                "attn_k": "self_attn.k_proj",
+                "attn_v": "self_attn.v_proj",
+                "attn_output": "self_attn.out_proj",
+                "attn_q_norm": "self_attn.q_layernorm",
+                "attn_k_norm": "self_attn.k_layernorm",
+                "shortconv.conv": "conv.conv",
+                "shortconv.in_proj": "conv.in_proj",
+                "shortconv.out_proj": "conv.out_proj",
+                "ffn_norm": "ffn_norm",
+                "ffn_gate": "feed_forward.w1",
+                "ffn_up": "feed_forward.w3",
+                "ffn_down": "feed_forward.w2",
+            }.items()
+        },
+    }
+    activation = "hidden_act"
+    ties = True
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.flag("conv_bias", False):
+            raise config.error("conv_bias is true; this family's convolutions have no biases")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        heads, kinds = config.count("num_attention_heads"), self.kinds(config)
+        kv_heads = config.count("num_key_value_heads", 8)
+        return {
+            **super().shape(config),
+            "context_length": gw.u32(config.count("max_position_embeddings", 128_000)),
+            "feed_forward_length": gw.u32(self.ffn(config)),
+            "attention.head_count_kv": gw.i32s([kv_heads * (k == KINDS[0]) for k in kinds]),
+            "attention.layer_norm_rms_epsilon": gw.f32(config.real("norm_eps", 1e-5)),
+            "rope.dimension_count": gw.u32(config.count("hidden_size") // heads),
+            "shortconv.l_cache": gw.u32(config.count("conv_L_cache", 3)),
+            **rope_scaling.keys(Fields({"rope_theta": 1e6, **config.values}, config.place)),
+        }
+
+    def kinds(self, config: Fields) -> list[str]:
+        """Whether layers attend: by name, or by the numbers of those that do."""
+        blocks = config.count("num_hidden_layers")
+        if blocks > MOST_BLOCKS:
+            raise config.error(f"num_hidden_layers is {blocks}: at most {MOST_BLOCKS} are read")
+        attending = config.get("full_attn_idxs", list(range(blocks)))
+        if not isinstance(attending, list):
+            raise config.error(f"full_attn_idxs must be a list, got {attending!r:.80}")
+        kinds = config.get("layer_types", [KINDS[i not in attending] for i in range(blocks)])
+        fits = isinstance(kinds, list) and len(kinds) == blocks
+        if not fits or any(kind not in KINDS for kind in kinds):
+            known = ", ".join(KINDS)
+            raise config.error(f"layer_types: want {blocks} of {known}, got {kinds!r:.80}")
+        return list(kinds)
+
+    def ffn(self, config: Fields) -> int:
+        """Rows of the network: two thirds of the size that is told, in whole multiples, unless that
+        is not to be adjusted."""
+        size = config.count("block_ff_dim", config.count("intermediate_size", 12288))
+        if not config.flag("block_auto_adjust_ff_dim", True):
+            return size
+        scaled = int(config.real("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
+        multiple = config.count("block_multiple_of", 256)
+        return -(-scaled // multiple) * multiple
+
+    def tied(self, config: Fields) -> bool:
+        return config.flag("tie_embedding", super().tied(config))
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        return {
+            name: replace(source, exact=True, theirs=(source.dims[0], 1, source.dims[1]))
+            if is_small(name)
+            else source
+            for name, source in super().sources(config, model).items()
+        }
+
+    def _source(self, name: str, dims: tuple[int, ...], optional: bool = False) -> Source:
+        """Of blk.3.shortconv.conv.weight: model.layers.3.conv.conv.weight."""
+        module, _, kind = name.rpartition(".")
+        block, _, part = module.removeprefix("blk.").partition(".")
+        theirs = self.modules[part or block].format(block)
+        return Source(f"{theirs}.{kind}", dims, optional=optional)

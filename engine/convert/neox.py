@@ -1,0 +1,169 @@
+"""The families of engine/models/neox.py: GPT-NeoX, Phi 1 to 2, StarCoder 2 and StableLM."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from engine.config import ModelConfig
+from engine.convert import rope_scaling, windows
+from engine.convert.checkpoint import Tensor
+from engine.convert.family import Family, Source
+from engine.convert.fields import Fields
+from engine.convert.stacked import stacked
+from engine.gguf import writer as gw
+
+HEADS = re.compile(r"(.+\.[qk]_layernorm)\.norms\.(\d+)\.(weight)")
+
+
+class Rotary(Family):
+    """What the four have in common."""
+
+    eps: ClassVar[str] = "layer_norm_eps"
+
+    def shape(self, config: Fields) -> gw.Keys:
+        heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+        part = rope_scaling.part_turned(config, self.part_turned or 1.0)
+        return {
+            **super().shape(config),
+            "feed_forward_length": gw.u32(config.count("intermediate_size")),
+            "attention.head_count_kv": gw.u32(config.count("num_key_value_heads", heads)),
+            "attention.layer_norm_epsilon": gw.f32(config.real(self.eps, 1e-5)),
+            "rope.dimension_count": gw.u32(int(hidden // heads * part)),
+            **rope_scaling.keys(config),
+        }
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if not self.head_norms and config.flag("qk_layernorm", False):
+            raise config.error("qk_layernorm is true; this family has no norms of heads")
+
+
+class Phi2(Rotary):
+    """Phi, its halves side by side after one norm, and biases everywhere."""
+
+    architectures = ("PhiForCausalLM",)
+    about = "Phi 1, 1.5 and 2"
+    gguf = "phi2"
+    modules: ClassVar = {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.final_layernorm",
+        "output": "lm_head",
+        "attn_norm": "model.layers.{}.input_layernorm",
+        "attn_q": "model.layers.{}.self_attn.q_proj",
+        "attn_k": "model.layers.{}.self_attn.k_proj",
+        "attn_v": "model.layers.{}.self_attn.v_proj",
+        "attn_output": "model.layers.{}.self_attn.dense",
+        "ffn_up": "model.layers.{}.mlp.fc1",
+        "ffn_down": "model.layers.{}.mlp.fc2",
+    }
+    unused = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+    activation = "hidden_act"
+    part_turned = 0.5
+
+
+class GPTNeoX(Rotary):
+    """GPT-NeoX, whose fused tensor has a head's query, key and value, then the next head's."""
+
+    architectures = ("GPTNeoXForCausalLM",)
+    about = "GPT-NeoX 20B, Pythia, Dolly 2"
+    gguf = "gptneox"
+    modules: ClassVar = {
+        "token_embd": "gpt_neox.embed_in",
+        "output_norm": "gpt_neox.final_layer_norm",
+        "output": "embed_out",
+        "attn_norm": "gpt_neox.layers.{}.input_layernorm",
+        "attn_qkv": "gpt_neox.layers.{}.attention.query_key_value",
+        "attn_output": "gpt_neox.layers.{}.attention.dense",
+        "ffn_norm": "gpt_neox.layers.{}.post_attention_layernorm",
+        "ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+        "ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+    }
+    base = "gpt_neox."
+    unused = r"gpt_neox\.layers\.\d+\.attention\.(rotary_emb\.inv_freq|bias|masked_bias)"
+    activation = "hidden_act"
+    part_turned = 0.25
+
+    def shape(self, config: Fields) -> gw.Keys:
+        parallel = config.flag("use_parallel_residual", True)
+        return {**super().shape(config), "use_parallel_residual": gw.boolean(parallel)}
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        return {
+            name: apart(source, model) if ".attn_qkv." in name else source
+            for name, source in super().sources(config, model).items()
+        }
+
+
+def apart(source: Source, model: ModelConfig) -> Source:
+    """Query, key and value of each head in turn become all queries, all keys, all values."""
+    size = model.head_dim
+    starts = [(3 * h + part) * size for part in range(3) for h in range(model.heads)]
+    return replace(source, stretches=tuple((start, start + size) for start in starts))
+
+
+class StarCoder2(Rotary):
+    """StarCoder 2: one half after the other, biases, and a window."""
+
+    architectures = ("Starcoder2ForCausalLM",)
+    about = "StarCoder 2"
+    gguf = "starcoder2"
+    modules: ClassVar = {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.norm",
+        "output": "lm_head",
+        "attn_norm": "model.layers.{}.input_layernorm",
+        "attn_q": "model.layers.{}.self_attn.q_proj",
+        "attn_k": "model.layers.{}.self_attn.k_proj",
+        "attn_v": "model.layers.{}.self_attn.v_proj",
+        "attn_output": "model.layers.{}.self_attn.o_proj",
+        "ffn_norm": "model.layers.{}.post_attention_layernorm",
+        "ffn_up": "model.layers.{}.mlp.c_fc",
+        "ffn_down": "model.layers.{}.mlp.c_proj",
+    }
+    activation = "hidden_act"
+    eps = "norm_epsilon"
+    ties = True
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        config.count("num_key_value_heads")  # transformers' default is of one model
+        if not config.flag("use_bias", True):
+            raise config.error("use_bias is false; this family's projections have biases")
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **windows.of_all(config)}
+
+    def notes(self, config: Fields) -> list[str]:
+        return super().notes(config) + windows.notes(config, self.gguf)
+
+
+class StableLM(Rotary):
+    """StableLM, whose heads may each have a norm of its own."""
+
+    architectures = ("StableLmForCausalLM", "StableLMEpochForCausalLM")
+    about = "StableLM 3B, Zephyr 3B, StableLM 2 1.6B and 12B"
+    gguf = "stablelm"
+    modules: ClassVar = {
+        **StarCoder2.modules,
+        "attn_q_norm": "model.layers.{}.self_attn.q_layernorm",
+        "attn_k_norm": "model.layers.{}.self_attn.k_layernorm",
+        "ffn_gate": "model.layers.{}.mlp.gate_proj",
+        "ffn_up": "model.layers.{}.mlp.up_proj",
+        "ffn_down": "model.layers.{}.mlp.down_proj",
+    }
+    unused = Phi2.unused
+    activation = "hidden_act"
+    part_turned = 0.25
+    head_norms = "qk_layernorm"
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        config.count("num_key_value_heads")  # transformers' default is of one model
+
+    def shape(self, config: Fields) -> gw.Keys:
+        parallel = config.flag("use_parallel_residual", False)
+        return {**super().shape(config), "use_parallel_residual": gw.boolean(parallel)}
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors), HEADS, "head")

@@ -1,0 +1,24 @@
+"""Every architecture of Hugging Face's that the converter knows."""
+
+from engine.convert import deepseek, experts, families, gpt_oss
+from engine.convert.family import Family
+from engine.convert.fields import Fields
+
+FAMILIES: tuple[Family, ...] = (
+    *families.FAMILIES,
+    *experts.FAMILIES,
+    *deepseek.FAMILIES,
+    *gpt_oss.FAMILIES,
+)
+
+
+def family_of(config: Fields) -> Family:
+    """The family that config.json's `architectures` names."""
+    names = config.get("architectures", [])
+    if not isinstance(names, list) or len(names) != 1:
+        raise config.error(f"architectures must name one, got {names!r}")
+    for family in FAMILIES:
+        if names[0] in family.architectures:
+            return family
+    known = ", ".join(name for family in FAMILIES for name in family.architectures)
+    raise config.error(f"architecture {names[0]!r} is not known; known are {known}")

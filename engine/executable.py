@@ -1,0 +1,110 @@
+"""What runs a step: a graph on its devices."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from engine.cache.cells import Cells
+from engine.gpu.groups import DeviceStep
+from engine.plan import Plan, Step
+from kernels.cpu.runtime.team import Team
+from kernels.kernel import PROMPT
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Executable(Protocol):
+    """A step is: write its tokens and what belongs to them to `inputs`, set its sizes, run, and
+    read `logits` float32 [outputs, vocab]; or `hidden` float32 [outputs, hidden], from which they
+    are computed, where that is kept. `steps` are the nodes with kernels, in the order in which they
+    run."""
+
+    @property
+    def steps(self) -> Sequence[Step | DeviceStep]: ...
+
+    @property
+    def inputs(self) -> Mapping[str, Array]: ...
+
+    @property
+    def logits(self) -> Array: ...
+
+    @property
+    def hidden(self) -> Array | None: ...
+
+    def resize(self, **sizes: int) -> None:
+        """Set the named sizes of the next step."""
+
+    def set(self, label: str, name: str, value: float) -> None:
+        """Give a node's scalar another value from the next step on."""
+
+    def run(self, team: Team) -> None:
+        """One step, of the sizes and inputs as they are."""
+
+
+class ByTokens:
+    """Steps of few tokens and of PROMPT and more, each planned with the kernels that are for them.
+    Both plans have the same inputs."""
+
+    def __init__(self, few: Plan, many: Plan) -> None:
+        self.few, self.many = few, many
+        self.steps, self.inputs = [*few.steps, *many.steps], few.inputs
+        self._next = few
+
+    def plan_for(self, tokens: int) -> Plan:
+        """What a step of so many tokens runs."""
+        return self.many if tokens >= PROMPT else self.few
+
+    def resize(self, **sizes: int) -> None:
+        self._next = self.plan_for(sizes["tokens"])
+        self._next.resize(**sizes)
+
+    def set(self, label: str, name: str, value: float) -> None:
+        for plan in (self.few, self.many):
+            plan.set(label, name, value)
+
+    def run(self, team: Team) -> None:
+        self._next.run(team)
+
+    @property
+    def logits(self) -> Array:
+        return self._next.logits
+
+    @property
+    def hidden(self) -> Array | None:
+        return self._next.hidden
+
+
+@contextmanager
+def stepped(
+    ready: Executable,
+    team: Team,
+    cells: Cells,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    sequences: Sequence[Sequence[int]],
+    wanted: Sequence[int],
+) -> Iterator[None]:
+    """A step that has run; its tokens are held if nothing goes wrong until its end."""
+    count, outputs = len(tokens), len(wanted)
+    chosen = cells.place(positions, sequences)
+    try:
+        spans = cells.spans(positions, sequences)
+        given = {"tokens": tokens, "positions": positions, "cells": chosen, "spans": spans}
+        if cells.window:
+            given["window_spans"] = cells.windowed(spans, positions)
+        if cells.states:
+            order, sources, targets = cells.routes(chosen, spans)
+            given = {name: np.asarray(values)[order] for name, values in given.items()}
+            given |= {"sources": sources, "targets": targets}
+            wanted = np.argsort(order)[list(wanted)].tolist()
+        for name, values in given.items():
+            ready.inputs[name][:count] = values
+        ready.inputs["rows"][:outputs] = wanted
+        ready.resize(tokens=count, outputs=outputs)
+        ready.run(team)
+        yield
+    except BaseException:  # Ctrl-C too: what was not computed to its end is not held
+        cells.take_back(positions, sequences)
+        raise

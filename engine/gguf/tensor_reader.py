@@ -1,0 +1,67 @@
+"""Tensors' bytes by plain reads: what `GGUFFile` maps may be cut short by others, and touching what
+is gone ends the process; tools that read a whole file would rather say so."""
+
+import os
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+
+from engine.faults import reason, shown_path, unreadable
+from engine.gguf.file import Bytes, GGUFError, GGUFFile, TensorInfo, is_unchanged
+
+PIECE = 2**26  # bytes read at a time
+
+
+class TensorReader:
+    """Reads the tensors of an open `GGUFFile`.
+
+    Raises `GGUFError` where the file is no longer the one that was opened.
+    """
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        try:
+            self._source = file.path.open("rb")
+        except OSError as error:
+            raise GGUFError(unreadable(file.path, error)) from None
+
+    def check(self) -> None:
+        """Raise if the file has changed since it was opened."""
+        if not is_unchanged(self._source, self.file.stamp):
+            raise GGUFError(f"{shown_path(self.file.path)}: it changed while it was read")
+
+    def read(self, offset: int, n_bytes: int) -> Bytes:
+        """uint8 [n_bytes] from a byte of the file on."""
+        data = np.empty(n_bytes, np.uint8)
+        done = 0
+        while done < n_bytes:
+            try:
+                count = os.preadv(self._source.fileno(), [data[done:].data], offset + done)
+            except OSError as error:
+                where = f"{shown_path(self.file.path)}: cannot be read at byte {offset + done}"
+                raise GGUFError(f"{where}: {reason(error)}") from None
+            if not count:
+                raise GGUFError(f"{shown_path(self.file.path)}: it was cut short while it was read")
+            done += count
+        return data
+
+    def rows(self, tensor: TensorInfo, at_least: int = PIECE) -> Iterator[Bytes]:
+        """The tensor from its first row to its last, uint8 [rows, row_bytes], in pieces of so many
+        bytes or a row more."""
+        n_rows = tensor.n_bytes // tensor.row_bytes if tensor.row_bytes else 0
+        step = -(-at_least // tensor.row_bytes) if n_rows else 1
+        for first in range(0, n_rows, step):
+            count = min(step, n_rows - first)
+            offset = tensor.offset + first * tensor.row_bytes
+            yield self.read(offset, count * tensor.row_bytes).reshape(count, tensor.row_bytes)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        self.check()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,190 @@
+"""Assay as a model of lm-evaluation-harness, which is imported with this module alone.
+
+`python -m engine.harness` is its program `lm_eval`, with the model `assay` among those it knows:
+
+    python -m engine.harness run --model assay --model_args model=FILE.gguf,threads=2 --tasks ...
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from engine.chat import template_of
+from engine.checks import PromptError
+from engine.engine import Engine
+from engine.errors import PackageError
+from engine.options import DEVICES
+from engine.sampling.params import SamplingParams
+from engine.scoring import Pair, begin_id, scores, text_ids
+
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+    from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+    from tqdm import tqdm
+except ImportError as error:
+    MISSING = "lm-evaluation-harness is not installed: pip install 'assay[lm-eval]'"
+    if __name__ == "__main__":
+        raise SystemExit(f"assay: {MISSING}") from None
+    raise PackageError(MISSING) from error
+
+USUAL_TOKENS = 256  # of an answer, where a task does not say
+SAMPLED = {field.name for field in fields(SamplingParams)}
+
+
+@register_model("assay")
+class AssayLM(TemplateLM):  # type: ignore[misc]
+    """An engine that answers the harness.
+
+    `model` is what `Engine.load` takes, or an engine, and `options` are fields of Options. From the
+    harness's own options come a `batch_size` of more than 1, its `sequences`, and `device`: "cuda"
+    is a GPU, and "cuda:0", which the program says unless it is told otherwise, is none.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Engine,
+        *,
+        batch_size: int | str | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        options.pop("max_batch_size", None)  # of batches whose size the harness finds
+        if str(batch_size or 1).isdecimal() and int(batch_size or 1) > 1:
+            options.setdefault("sequences", int(batch_size or 1))
+        if device in DEVICES:
+            options["device"] = device
+        self.engine = model if isinstance(model, Engine) else Engine.load(model, **options)
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return _there(self.engine.tokenizer.eos_id, "EOS")
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that nothing stands before."""
+        return _there(begin_id(self.engine.tokenizer), "BOS or EOS")
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens that a continuation is foretold from."""
+        return self.engine.model.cells.capacity
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
+        """A text's tokens; as the model has it, BOS is added where the text has none yet."""
+        tokenizer = self.engine.tokenizer
+        if add_special_tokens is False:
+            return tokenizer.encode(string, add_special=False, parse_special=True)
+        return text_ids(tokenizer, string)
+
+    def _loglikelihood_tokens(
+        self,
+        requests: Sequence[tuple[tuple[str, str] | None, list[int], list[int]]],
+        disable_tqdm: bool = False,
+    ) -> list[tuple[float, bool]]:
+        """Of a prompt that is too long the first tokens are left out."""
+        pairs = [_cut(context, wanted, self.max_length) for _, context, wanted in requests]
+        answers: dict[int, tuple[float, bool]] = {}
+        for number, score in _watched(scores(self.engine, pairs), len(pairs), disable_tqdm):
+            answers[number] = score.cumulative_logprob, score.is_greedy
+            if (key := requests[number][0]) is not None:
+                self.cache_hook.add_partial("loglikelihood", key, answers[number])
+        return [answers[number] for number in range(len(pairs))]
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
+        """Of whole texts, each token from as many before it as the context holds."""
+        windows = [
+            [
+                (None, *make_disjoint_window(window))
+                for window in get_rolling_token_windows(
+                    token_list=self.tok_encode(request.args[0]),
+                    prefix_token=self.prefix_token_id,
+                    max_seq_len=self.max_length,
+                    context_len=1,
+                )
+            ]
+            for request in requests
+        ]
+        every = [window for own in windows for window in own]
+        said = iter(self._loglikelihood_tokens(every, disable_tqdm))
+        sums = [sum(next(said)[0] for _ in own) for own in windows]
+        for request, total in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return sums
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
+        """Answers that end before the first text of `until`, many at once."""
+        asked = [_params(request.args[1]) for request in requests]
+        prompts = [
+            self.tok_encode(request.args[0])[-max(1, self.max_length - (params.max_tokens or 0)) :]
+            for request, params in zip(requests, asked, strict=True)
+        ]
+        found = self.engine.as_completed(prompts, asked)
+        answers: dict[int, str] = {}
+        for result in _watched(found, len(prompts), disable_tqdm):
+            number = int(result.request_id)
+            if result.error:
+                raise PromptError(f"prompt {number}: {result.error}")
+            answers[number] = result.text
+            self.cache_hook.add_partial("generate_until", requests[number].args, result.text)
+        return [answers[number] for number in range(len(prompts))]
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """A conversation as the model was trained to read it."""
+        return self.engine.chat_template().render(chat_history, add_generation_prompt)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The model's own, if one is asked for."""
+        if isinstance(chat_template, str):
+            raise PromptError(f"chat template {chat_template!r}: a GGUF file has one, without name")
+        return template_of(self.engine.model.metadata) if chat_template else None
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What tells requests that the harness keeps apart from another model's."""
+        return Path(self.engine.model.file.path).name
+
+
+def _there(token: int | None, what: str) -> int:
+    if token is None:
+        raise PromptError(f"the model's vocabulary has no {what}")
+    return token
+
+
+def _cut(context: list[int], wanted: list[int], most: int) -> Pair:
+    """The last tokens, of which `most` are read; the last one is not."""
+    if not wanted:
+        raise PromptError("a continuation has no token of its own")
+    if len(wanted) > most:
+        raise PromptError(
+            f"a continuation has {len(wanted)} tokens, the context holds {most}: load with a larger"
+        )
+    return context[-(most + 1 - len(wanted)) :], wanted
+
+
+def _params(given: Mapping[str, Any]) -> SamplingParams:
+    """Of a task's generation_kwargs, in transformers' words or SamplingParams' own."""
+    asked = dict(normalize_gen_kwargs(dict(given), default_max_gen_toks=USUAL_TOKENS))
+    until = handle_stop_sequences(asked.pop("until", None), eos=None)
+    most = asked.pop("max_gen_toks")
+    if not asked.pop("do_sample"):
+        asked["temperature"] = 0.0
+    if unknown := sorted(asked.keys() - SAMPLED):
+        raise PromptError(f"generation_kwargs has {unknown[0]!r}, which no sampler takes")
+    return SamplingParams(**asked, max_tokens=most, stop=[text for text in until if text])
+
+
+def _watched(found: Iterable[Any], total: int, hidden: bool) -> Iterable[Any]:
+    return tqdm(found, total=total, disable=hidden)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

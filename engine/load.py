@@ -1,0 +1,111 @@
+"""From a GGUF file and options to a model that can step."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.cache.cells import Cells
+from engine.cache.states import States
+from engine.checks import check_memory
+from engine.compile import Built, Compiler, build
+from engine.config import ModelConfig
+from engine.described import described
+from engine.executable import Executable, stepped
+from engine.gguf.file import GGUFFile
+from engine.options import Options
+from engine.passes import Pass
+from engine.passes.count import count_predicted
+from engine.placement.applied import placed
+from engine.sparsity import dense_where_faster
+from kernels.background import Background
+from kernels.certificates import Store
+from kernels.choose import Chooser
+from kernels.compiled import compile_apart
+from kernels.cpu.runtime.team import Team
+from kernels.cuda.current import current
+from kernels.cuda.device import Device
+
+TRIED = 32  # tokens by which a load finds how many neurons are active
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model's parts: its step as it was `built`, what runs it, and for whom."""
+
+    config: ModelConfig
+    device: Device | None
+    limits: Mapping[str, int]
+    cells: Cells
+    chooser: Chooser
+    team: Team
+    built: Built
+    ready: Executable
+    notes: Sequence[str]
+
+
+def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: ExitStack) -> Loaded:
+    """Check a file, build its graph, and compile that for the devices of the options.
+
+    What lasts as long as the model is entered into `resources`. Kernels of the ops of `samplers`
+    are certified with the model's own, since somebody will want them.
+
+    Raises `ModelError` for what is missing, contradicts itself or does not fit.
+    """
+    device = current() if options.device == "cuda" else None
+    said = described(file, options)
+    config, notes = said.config, list(said.notes)
+    context = options.context or min(config.context, 4096)
+    check_memory(config, options, context)
+    limits = {
+        "tokens": min(options.batch, context),
+        "outputs": min(options.outputs, options.batch, context),
+    }
+    states = States(options.sequences, options.states) if config.states else None
+    cells = Cells(context, options.sequences, config.window, states)
+    chooser = Chooser(
+        Store(), options.strict, options.variant, options.numerics,
+        {"tokens": max(limits.values())}, options.compiles_apart,
+    )  # fmt: skip
+    if options.compiles_apart:
+        compile_apart()  # what the team needs
+    compiler = Compiler(file, said, limits, options, chooser, device, samplers, resources)
+
+    def built(passes: Sequence[Pass]) -> Built:
+        return build(file, said, config, cells, limits, options, passes)
+
+    if options.vram_budget:
+        config, found = placed(config, file, options, context, device)
+        notes += found
+    split = config.sparsity and config.sparsity.apart
+    if config.sparsity and options.sparse == "auto" and not (options.ram_budget or split):
+        config, found = dense_where_faster(config, file, dict.fromkeys(config.sparsity.ranks, 0.0))
+        notes += found
+        if config.sparsity and not device:  # whose speeds are not known here
+            shares = _shares_named(built([count_predicted]), config, compiler, cells, limits)
+            config, found = dense_where_faster(config, file, shares)
+            notes += found
+    whole = built(options.passes)
+    ready = compiler.compile(whole)
+    if options.background:
+        resources.enter_context(closing(Background(chooser.serving)))
+    notes = [*compiler.notes, *notes]
+    return Loaded(config, device, limits, cells, chooser, compiler.team, whole, ready, notes)
+
+
+def _shares_named(
+    built: Built, config: ModelConfig, compiler: Compiler, cells: Cells, limits: Mapping[str, int]
+) -> dict[int, float]:
+    """The share of its neurons that each block's predictor names, over some tokens."""
+    assert config.sparsity
+    ready, count = compiler.trial(built), min(TRIED, cells.capacity)
+    tokens = np.random.default_rng(0).integers(0, config.vocab, count).tolist()
+    for at in range(0, count, limits["tokens"]):
+        part = range(at, min(at + limits["tokens"], count))
+        chunk = tokens[at : part.stop]
+        with stepped(ready, compiler.team, cells, chunk, part, [(0,)] * len(part), []):
+            pass
+    cells.clear()
+    counts = {i: built.memory[f"blk.{i}.predicted"] for i in config.sparsity.ranks}
+    return {i: float(own.mean()) / count for i, own in counts.items()}

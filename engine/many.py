@@ -1,0 +1,80 @@
+"""Many prompts of one engine: they come one by one, results go as they are whole."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, repeat
+from numbers import Integral
+from typing import TYPE_CHECKING, TypeGuard
+
+from engine.checks import PromptError
+from engine.errors import BusyError, EngineError
+from engine.sampling.params import SamplingParams
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+Prompt = str | Sequence[int]
+AHEAD = 4  # prompts that wait for each sequence; further ones are not even asked for
+
+
+def is_one(prompts: Prompt | Iterable[Prompt]) -> TypeGuard[Prompt]:
+    """Whether this is a prompt, a text or token ids, and not several."""
+    if isinstance(prompts, str):
+        return True
+    return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], Integral)
+
+
+def requests_of(
+    prompts: Iterable[Prompt],
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    priorities: Sequence[int] | None,
+) -> Iterator[Request]:
+    """A request for each prompt, numbered from 0: with the same parameters, or each its own."""
+    if isinstance(prompts, Sequence):
+        for name, given in (("params", params), ("priorities", priorities)):
+            if isinstance(given, Sequence) and len(given) != len(prompts):
+                raise PromptError(f"there are {len(prompts)} prompts, but {len(given)} {name}")
+    same = params or SamplingParams()
+    own = repeat(same) if isinstance(same, SamplingParams) else same
+    order = priorities or repeat(0)
+    return (
+        Request(str(number), prompt, asked, priority)
+        for number, prompt, asked, priority in zip(count(), prompts, own, order)
+    )
+
+
+def as_completed(engine: "Engine", requests: Iterator[Request]) -> Iterator[Request]:
+    """Requests as they are finished, whatever became of them; few are taken ahead of their turn.
+
+    Raises BusyError where another generation has begun on the engine meanwhile.
+    """
+    generation = engine.begin()
+    scheduler = Scheduler(engine.serving(), engine.text.held)
+    engine.text.hold([])  # the scheduler has it
+    ahead = AHEAD * engine.model.options.sequences
+    live: dict[str, Request] = {}
+    try:
+        while True:
+            while scheduler.waiting < ahead and (request := next(requests, None)):
+                live[request.id] = request
+                scheduler.add(request)
+            if not scheduler.work:
+                return
+            done = [request for request, _ in scheduler.step() if request.finished]
+            for request in (request for request in done if live.pop(request.id, None)):
+                if request.error and not isinstance(request.error, EngineError):
+                    raise request.error  # of a processor, which is the caller's
+                yield request
+                if not engine.is_at(generation):
+                    raise BusyError(
+                        "this generation cannot go on: another has begun on the same engine"
+                    )
+            if engine.is_cancelled:
+                for request in chain(live.values(), requests):
+                    scheduler.cancel(request)
+                    yield request
+                return
+    finally:
+        if engine.is_at(generation):
+            engine.text.hold(scheduler.close())

@@ -1,0 +1,242 @@
+"""Mamba (Gu and Dao, arXiv 2312.00752) and Mamba 2 (Dao and Gu, arXiv 2405.21060): no attention, no
+positions, no feed-forward network. What a block knows of the text is its state.
+
+x and the gate z are projections of the block's input. x is convolved over its last tokens; the scan
+moves the state on and reads it. In Mamba the step dt, what enters (B) and what is read (C) are
+projections of the convolved x, and each channel's numbers decay at rates of their own. In Mamba 2
+they are projections of the block's input, B and C are convolved with x, and a head has one rate.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelConfig
+from engine.graph import Graph, Value
+from engine.models.family import Rows
+from engine.models.layers import StepInputs, biased, logits_of, project
+from engine.recurrent import Ssm
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor the model needs, with its dimensions (rows, elements)."""
+    hidden, ssm = config.hidden, config.ssm
+    assert ssm
+    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
+    for i in range(config.blocks):
+        own = _second(ssm, hidden) if config.architecture == "mamba2" else _first(ssm, hidden)
+        named = {f"blk.{i}.{name}": dims for name, dims in own.items()}
+        tensors |= {f"blk.{i}.attn_norm.weight": (hidden,), **named}
+        tensors[f"blk.{i}.ssm_out.weight"] = (hidden, ssm.inner)
+    return tensors | {"output_norm.weight": (hidden,)}
+
+
+def _first(ssm: Ssm, hidden: int) -> dict[str, tuple[int, ...]]:
+    """A block of Mamba."""
+    return {
+        "ssm_in.weight": (2 * ssm.inner, hidden),
+        "ssm_conv1d.weight": (ssm.inner, ssm.taps),
+        "ssm_conv1d.bias": (ssm.inner,),
+        "ssm_x.weight": (ssm.rank + 2 * ssm.state, ssm.inner),
+        "ssm_dt.weight": (ssm.inner, ssm.rank),
+        "ssm_dt.bias": (ssm.inner,),
+        "ssm_a": (ssm.inner, ssm.state),
+        "ssm_d": (ssm.inner,),
+    }
+
+
+def _second(ssm: Ssm, hidden: int) -> dict[str, tuple[int, ...]]:
+    """A block of Mamba 2."""
+    return {
+        "ssm_in.weight": (ssm.inner + ssm.convolved + ssm.rank, hidden),
+        "ssm_conv1d.weight": (ssm.convolved, ssm.taps),
+        "ssm_conv1d.bias": (ssm.convolved,),
+        "ssm_dt.bias": (ssm.rank,),
+        "ssm_a": (ssm.rank, 1),
+        "ssm_d": (ssm.rank, 1),
+        "ssm_norm.weight": (ssm.groups, ssm.inner // ssm.groups),
+    }
+
+
+def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Tensors a file may have."""
+    return {"output.weight": (config.vocab, config.hidden)}
+
+
+def parts(config: ModelConfig) -> dict[str, Rows]:
+    """What a projection gives that goes different ways."""
+    ssm = config.ssm
+    assert ssm
+    inner, grouped = ssm.inner, ssm.groups * ssm.state
+    found: dict[str, Rows] = {}
+    for block in (f"blk.{i}" for i in range(config.blocks)):
+        if config.architecture == "mamba":
+            found |= split(f"{block}.ssm_in", {"x": inner, "z": inner})
+            found |= split(f"{block}.ssm_x", {"dt": ssm.rank, "b": ssm.state, "c": ssm.state})
+        else:
+            entering = {"x": inner, "b": grouped, "c": grouped}
+            found |= split(f"{block}.ssm_in", {"z": inner, **entering, "dt": ssm.rank})
+            found |= split(f"{block}.ssm_conv1d", entering, ("weight", "bias"))
+    return found
+
+
+def split(
+    name: str, sizes: Mapping[str, int], kinds: Sequence[str] = ("weight",)
+) -> dict[str, Rows]:
+    """NAME_PART.weight of so many rows of NAME.weight, one after the other."""
+    ends = np.cumsum([0, *sizes.values()]).tolist()
+    return {
+        f"{name}_{part}.{kind}": Rows(f"{name}.{kind}", first, size)
+        for (part, size), first in zip(sizes.items(), ends, strict=False)
+        for kind in kinds
+    }
+
+
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+    """Norms of a group's channels, of which each group has its own weight."""
+    assert config.ssm
+    if config.ssm.groups == 1:
+        return {}
+    return {"ssm_norm.ones": np.ones(config.ssm.inner // config.ssm.groups, np.float32)}
+
+
+def build(
+    config: ModelConfig,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+) -> tuple[Graph, Value]:
+    """The nodes of one step and its logits [outputs, vocab]."""
+    graph = Graph()
+    mixed = mamba2 if config.architecture == "mamba2" else mamba
+
+    def norm(x: Value, name: str) -> Value:
+        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
+
+    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
+    for i in range(config.blocks):
+        h = norm(x, f"blk.{i}.attn_norm")
+        h = mixed(graph, f"blk.{i}", h, weights, inputs, caches, config)
+        x = graph("add", f"blk.{i}.residual", x=x, y=h)
+    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
+    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+
+
+def mamba(
+    graph: Graph,
+    block: str,
+    h: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """Mamba's mixer [tokens hidden]."""
+    x, z = (project(graph, weights, f"{block}.ssm_in_{n}", h) for n in "xz")
+    x = graph("silu", f"{block}.silu", x=convolved(graph, block, x, weights, inputs, caches))
+    low, b, c = (project(graph, weights, f"{block}.ssm_x_{n}", x) for n in ("dt", "b", "c"))
+    dt = graph("softplus", f"{block}.dt", x=project(graph, weights, f"{block}.ssm_dt", low))
+    y = scanned(graph, "ssm_scan", block, x, dt, b, c, weights, inputs, caches)
+    gated = graph("swiglu", f"{block}.gated", gate=z, up=y)
+    return project(graph, weights, f"{block}.ssm_out", gated)
+
+
+def mamba2(
+    graph: Graph,
+    block: str,
+    h: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """Mamba 2's mixer [tokens hidden]: gated, then normalised group by group."""
+    ssm, tokens = config.ssm, inputs.tokens.dims[0]
+    assert ssm
+    names = ("z", "x", "b", "c", "dt")
+    z, *entering, dt = (project(graph, weights, f"{block}.ssm_in_{n}", h) for n in names)
+    x, b, c = (
+        graph("silu", f"{block}.silu_{n}", x=convolved(graph, block, e, weights, inputs, caches, n))
+        for n, e in zip("xbc", entering, strict=True)
+    )
+    dt = graph("softplus", f"{block}.dt", x=biased(graph, weights, f"{block}.ssm_dt", dt))
+    x = x.view(tokens, ssm.rank, ssm.inner // ssm.rank)
+    b, c = (each.view(tokens, ssm.groups, ssm.state) for each in (b, c))
+    y = scanned(graph, "ssm_scan_heads", block, x, dt, b, c, weights, inputs, caches)
+    y = graph("swiglu", f"{block}.gated", gate=z, up=y.view(tokens, ssm.inner))
+    name, weight = f"{block}.ssm_norm", weights[f"{block}.ssm_norm.weight"].view(ssm.inner)
+    if ssm.groups == 1:
+        y = graph("rms_norm", name, x=y, weight=weight, eps=config.norm_eps)
+    else:
+        rows = y.view(f"{tokens}*{ssm.groups}", ssm.inner // ssm.groups)
+        ones = weights["ssm_norm.ones"]
+        y = graph("rms_norm", name, x=rows, weight=ones, eps=config.norm_eps)
+        y = graph("mul_columns", f"{name}.weight", x=y.view(tokens, ssm.inner), factors=weight)
+    return project(graph, weights, f"{block}.ssm_out", y)
+
+
+def convolved(
+    graph: Graph,
+    block: str,
+    x: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+    part: str = "",
+) -> Value:
+    """x [tokens channels] over its last tokens, of which the block's state has those before; a
+    `part` of the channels has weights and a state of its own."""
+    part = part and f"_{part}"
+    state = caches[f"{block}.conv_state{part}"]
+    out, _ = graph.several(
+        "causal_conv1d",
+        f"{block}.conv{part}",
+        into={"states": state},
+        x=x,
+        weight=weights[f"{block}.ssm_conv1d{part}.weight"],
+        bias=weights[f"{block}.ssm_conv1d{part}.bias"],
+        before=state,
+        **routes(inputs),
+    )
+    return out
+
+
+def scanned(
+    graph: Graph,
+    op: str,
+    block: str,
+    x: Value,
+    dt: Value,
+    b: Value,
+    c: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+) -> Value:
+    """What a scan gives for x, the block's state moved on."""
+    state = caches[f"{block}.ssm_state"]
+    a, d = weights[f"{block}.ssm_a"], weights[f"{block}.ssm_d"]
+    if op == "ssm_scan_heads":
+        a, d = a.view(x.dims[1]), d.view(x.dims[1])
+    out, _ = graph.several(
+        op,
+        f"{block}.scan",
+        into={"states": state},
+        x=x,
+        dt=dt,
+        a=a,
+        b=b,
+        c=c,
+        d=d,
+        before=state,
+        **routes(inputs),
+    )
+    return out
+
+
+def routes(inputs: StepInputs) -> dict[str, Value]:
+    """Where the states of a step's tokens come from and go to."""
+    assert inputs.sources
+    assert inputs.targets
+    return {"sources": inputs.sources, "targets": inputs.targets}

@@ -1,0 +1,82 @@
+"""What a sampler keeps from token to token: counts of the text, random numbers, mirostat's mu."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.sampling.params import SamplingError, SamplingParams
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Memory:
+    """Of a text that begins with `prompt`; of each token, int32 [vocab], how often it is where the
+    repetition penalty looks (`repeated`) and where the others do (`counts`).
+
+    Memories of different `stream` have independent random numbers, even of one seed.
+    """
+
+    def __init__(
+        self, params: SamplingParams, vocab: int, prompt: Sequence[int], stream: tuple[int, ...]
+    ) -> None:
+        seeds = np.random.SeedSequence(params.seed, spawn_key=stream)
+        self.random = np.random.Generator(np.random.PCG64(seeds))
+        self.mu = 2 * params.mirostat_tau
+        self.vocab = vocab
+        self.repeated = np.zeros(vocab, np.int32)
+        self._last = params.penalty_last_n
+        self.counts = self.repeated.copy() if self._last is None else self.repeated
+        self._read(prompt, ())
+
+    def _read(self, prompt: Sequence[int], generated: Sequence[int]) -> None:
+        self.history: list[int] = []
+        self.repeated[:] = 0
+        for token in prompt:
+            self.accept(token)
+        self._prompt = len(prompt)
+        if self._last is None:
+            self.counts[:] = 0
+        for token in generated:
+            self.accept(token)
+
+    @property
+    def generated(self) -> list[int]:
+        """The accepted tokens that are not the prompt's."""
+        return self.history[self._prompt :]
+
+    def last(self, count: int) -> Array:
+        """The text's last tokens, all of them if `count` is negative. int32"""
+        return np.array(self.history if count < 0 else self.history[-count:], np.int32)
+
+    def accept(self, token: int) -> None:
+        """The text goes on with this token."""
+        if not 0 <= token < self.vocab:
+            raise SamplingError(f"token {token} is outside the vocabulary of {self.vocab}")
+        self.history.append(int(token))
+        self.repeated[token] += 1
+        last = self._last
+        if last is None:
+            self.counts[token] += 1
+        elif 0 <= last < len(self.history):
+            self.repeated[self.history[-last - 1]] -= 1
+
+    def state(self) -> dict[str, Any]:
+        """All that another memory of the same parameters needs to go on alike; JSON-able."""
+        return {
+            "history": list(self.history),
+            "prompt": self._prompt,
+            "mu": self.mu,
+            "random": self.random.bit_generator.state,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        try:
+            history, prompt = list(state["history"]), int(state["prompt"])
+            mu, random = float(state["mu"]), state["random"]
+            self.random.bit_generator.state = random
+        except (KeyError, TypeError, ValueError) as error:
+            raise SamplingError(f"this is no sampler's state: {error}") from error
+        self.mu = mu
+        self._read(history[:prompt], history[prompt:])

@@ -1,0 +1,71 @@
+"""Samplers for a model's logits, by certified kernels."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from engine.model import Model
+from engine.sampling.chain import Bind, needed_ops, over
+from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import Sampler
+from engine.sampling.structured import Grammars
+from engine.tokenizer import Tokenizer
+from kernels.call import bind
+from kernels.choose import Need
+from kernels.kernel import Kernel
+
+
+class Samplers:
+    """Makes them for texts and for drafts; kernels that were chosen once stay."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._kernels: dict[Need, Kernel] = {}
+        self.grammars = Grammars(tokenizer, model.config.vocab)
+
+    def in_tokens(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with words as the tokens that they have inside a text."""
+        encode = partial(self._tokenizer.encode, add_special=False, at_start=False)
+        return params.in_tokens(encode)
+
+    def of_text(
+        self, params: SamplingParams, prompt: Sequence[int], distributions: bool
+    ) -> Sampler:
+        """For a completion of a prompt, by parameters in tokens; `distributions`: drafts that are
+        drawn will be verified by its own."""
+        return Sampler(
+            params,
+            self._model.config.vocab,
+            self._tokenizer.eog_ids,
+            prompt=prompt,
+            kernels=self.bound(needed_ops(params, distributions)),
+        )
+
+    def of_drafts(self, params: SamplingParams) -> Sampler:
+        """It gives distributions too, and its random numbers have nothing in common with those of
+        texts, even of the same seed."""
+        return Sampler(
+            self.in_tokens(params),
+            self._model.config.vocab,
+            self._tokenizer.eog_ids,
+            kernels=self.bound(needed_ops(params, distributions=True)),
+            stream=(1,),
+        )
+
+    def kernel(self, op: str) -> Kernel:
+        """The certified kernel of an op."""
+        self.bound([op])
+        return self._kernels[self._need(op)]
+
+    def bound(self, ops: Sequence[str]) -> dict[str, Bind]:
+        """Certified kernels of these ops."""
+        needs = {op: self._need(op) for op in ops}
+        if new := [need for need in needs.values() if need not in self._kernels]:
+            progress = self._model.options.progress.certified
+            chosen = self._model.chooser.choose(new, progress)
+            for kernel in chosen.values():
+                kernel.share.compile()  # now, not while a token waits
+            self._kernels |= chosen
+        return {op: partial(bind, self._kernels[need]) for op, need in needs.items()}
+
+    def _need(self, op: str) -> Need:
+        return over(op, self._model.config.vocab)

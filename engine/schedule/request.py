@@ -1,0 +1,105 @@
+"""A prompt on its way: what was asked, what has come of it, and its completions that run."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.completion import Completion, Piece
+from engine.results import RequestOutput, RequestTimings, completions_of
+from engine.sampling.params import SamplingParams
+from engine.tokenizer import Tokenizer
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt (text, or token ids), its parameters in tokens, and the pieces that have come.
+
+    Of two that wait, the one of the smaller `priority` goes first (as in vLLM), or else the one
+    that came first. `error` is why nothing came of it.
+    """
+
+    id: str
+    prompt: str | Sequence[int]
+    params: SamplingParams
+    priority: int = 0
+    arrived: float = field(default_factory=time.perf_counter)
+    tokens: list[int] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    ended: int = 0
+    cancelled: bool = False
+    error: Exception | None = None
+    begun: float = 0.0
+    first: float = 0.0
+    over: float = 0.0
+    cached: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether no piece will come any more."""
+        return self.error is not None or self.ended == self.params.n
+
+    def says(self, piece: Piece) -> None:
+        """A piece has come."""
+        now = time.perf_counter()
+        self.first = self.first or now
+        self.pieces.append(piece)
+        self.ended += piece.finish_reason is not None
+        self.over = now
+
+    def fails(self, error: Exception) -> None:
+        """Nothing more will come of it."""
+        self.error, self.over = error, time.perf_counter()
+
+    def result(self, tokenizer: Tokenizer) -> RequestOutput:
+        """All that came of it, once it is finished."""
+        text = self.prompt if isinstance(self.prompt, str) else None
+        asked = self.params.logprobs is not None
+        outputs = completions_of(self.pieces, self.params.n, tokenizer, asked)
+        scores = (p.prompt_logprobs for p in self.pieces if p.prompt_logprobs is not None)
+        return RequestOutput(
+            self.id,
+            text,
+            tuple(self.tokens),
+            outputs,
+            timings=self._timings(),
+            prompt_logprobs=next(scores, None),
+            error=None if self.error is None else str(self.error),
+        )
+
+    def _timings(self) -> RequestTimings:
+        def since(moment: float) -> float:
+            return max(0.0, moment - self.arrived)
+
+        drawn = sum(piece.token is not None for piece in self.pieces)
+        times = since(self.begun), since(self.first), since(self.over)
+        return RequestTimings(*times, len(self.tokens), self.cached, drawn)
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A completion of a request whose cells are those of sequence `slot`, `held` of its tokens so
+    far. `scores` are log-probabilities of the prompt's tokens, where they are asked for."""
+
+    request: Request
+    completion: Completion
+    order: tuple[int, int, int]  # priority, arrival, index: who is put back last
+    slot: int = -1
+    held: int = 0
+    scores: list[float | None] | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and what was drawn behind it."""
+        return len(self.request.tokens) + len(self.completion.tokens)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the token drawn last is all that is not evaluated."""
+        return bool(self.completion.tokens) and self.held == self.length - 1
+
+    def part(self, count: int) -> list[int]:
+        """The next so many tokens that are not evaluated."""
+        prompt, drawn = self.request.tokens, self.completion.tokens
+        beyond = len(prompt)
+        end = self.held + count
+        return prompt[self.held : end] + drawn[max(0, self.held - beyond) : max(0, end - beyond)]

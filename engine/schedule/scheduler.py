@@ -1,0 +1,364 @@
+"""Continuous batching: in every step, what goes on, chunks of prompts beside it, and who leaves.
+
+A request waits until there is a sequence and cells for it; what its prompt begins with is evaluated
+once, whoever else begins so. Where cells run out, the run that came last is put back: its cells go,
+its sampler stays, and its text is evaluated anew later. As logits do not depend on company, nor on
+how a text was cut into steps, every answer is the one that it is alone, bit for bit.
+
+That holds as far as it does for steps: not for numerics "fast", nor for the `union` of neurons.
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.checks import check_prompt
+from engine.completion import Completion, Piece, Row
+from engine.errors import EngineError
+from engine.model import Model
+from engine.sampling.params import SamplingParams
+from engine.schedule.pace import Pace
+from engine.schedule.request import Request, Run
+from engine.schedule.slots import Slots, common
+from engine.timings import Timings
+from kernels.call import call
+from kernels.kernel import Kernel
+
+WORTH_WAITING = 16  # tokens to share; for fewer nobody waits
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What an engine lends a scheduler: prompts to tokens, parameters to completions (`index` of
+    a request), and the kernel that scores a prompt's tokens."""
+
+    model: Model
+    encode: Callable[[str | Sequence[int], SamplingParams], list[int]]
+    completion: Callable[[int, list[int], SamplingParams], Completion]
+    log_sum_exp: Callable[[], Kernel]
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The next `count` tokens of a run in a step, and of how many, the last ones, logits are
+    wanted; whether an answer goes on, or else a text is read."""
+
+    run: Run
+    count: int
+    wanted: int
+    goes_on: bool = False
+
+
+Said = tuple[Request, Piece | None]  # no piece: the request has failed
+
+
+class Scheduler:
+    """Requests come by `add`; `step` gives what came of them, until there is no `work`.
+
+    `held` is the text in the cache's sequence 0; `close` gives the one that is there at the end.
+    Not for several threads at once.
+    """
+
+    def __init__(self, serving: Serving, held: Sequence[int] = ()) -> None:
+        self._serving, self._model = serving, serving.model
+        self._cells = serving.model.cells
+        self._slots, self._pace = Slots(self._cells, held), Pace()
+        self._most = min(self._cells.n_sequences, self._model.limits["outputs"])
+        self._waiting: list[tuple[tuple[int, int, int], Request, Run | None]] = []
+        self._running: list[Run] = []
+        self._arrivals = 0
+        self._blocked = False  # until somebody leaves, or comes
+        self.evaluated = 0  # tokens, in all
+
+    def add(self, request: Request) -> None:
+        """It waits; nothing of it is looked at before its turn."""
+        self._arrivals += 1
+        self._push((request.priority, self._arrivals, 0), request, None)
+        self._blocked = False
+
+    def _push(self, order: tuple[int, int, int], request: Request, run: Run | None) -> None:
+        heapq.heappush(self._waiting, (order, request, run))
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiting)
+
+    @property
+    def work(self) -> bool:
+        """Whether a step has anything to do."""
+        return bool(self._waiting or self._running)
+
+    def cancel(self, request: Request) -> list[Said]:
+        """Nothing more of it is drawn: its last pieces, which say what was held back."""
+        request.cancelled = True
+        own = [run for run in self._running if run.request is request]
+        for run in own:
+            self._leave(run)
+        put_back = [run for _, of, run in self._waiting if of is request and run]
+        self._waiting = [entry for entry in self._waiting if entry[1] is not request]
+        heapq.heapify(self._waiting)
+        said: list[Said] = []
+        if request.finished:
+            return said
+        live = {run.completion.index: run.completion for run in (*own, *put_back)}
+        over = {piece.index for piece in request.pieces if piece.finish_reason}
+        for index in range(request.params.n):
+            if index not in over:
+                one = live.get(index)
+                piece = one.cancelled() if one else Piece("", None, 0.0, index, "cancelled")
+                said.append(self._says(request, piece))
+        return said
+
+    def step(self) -> list[Said]:
+        """Admit who can be, evaluate a step, draw what follows."""
+        said = self._admit()
+        if parts := self._parts():
+            started = time.perf_counter()
+            rows = self._evaluate(parts, said)
+            self._count(parts, time.perf_counter() - started)
+            with self._serving.timings.sample.measure(sum(bool(part.wanted) for part in parts)):
+                for part, own in rows:
+                    self._draw(part, own, said)
+        return said
+
+    def close(self) -> list[int]:
+        """Nobody goes on; the text that sequence 0 holds."""
+        self._waiting, self._running = [], []
+        return self._slots.close()
+
+    # Who is admitted, and who leaves
+
+    def _admit(self) -> list[Said]:
+        """Let those in whose turn it is, as long as there are sequences and cells."""
+        said: list[Said] = []
+        while self._waiting and len(self._running) < self._most and not self._blocked:
+            order, request, run = self._waiting[0]
+            try:
+                if run is None and not request.tokens:
+                    request.tokens = self._serving.encode(request.prompt, request.params)
+                    check_prompt(request.tokens, self._model.config.vocab, self._cells.capacity)
+                if not self._enter(order, request, run):
+                    break
+            except EngineError as error:
+                said.append(self._fail(request, error))
+        return said
+
+    def _enter(self, order: tuple[int, int, int], request: Request, run: Run | None) -> bool:
+        """Whether the first that waits can run; then it does."""
+        text = request.tokens + (run.completion.tokens if run else [])
+        index = order[2]
+        if run is None:
+            scoring = request.params.prompt_logprobs is not None and index == 0
+        else:
+            scoring = run.scores is not None
+        most = 0 if scoring else len(text) - 1
+        if most and self._soon(text, most):
+            return False
+        if fresh := run is None:
+            completion = self._serving.completion(index, request.tokens, request.params)
+            run = Run(request, completion, order, scores=[None] if scoring else None)
+        slot = self._slots.take(text, most)
+        held = len(self._slots.texts[slot])
+        wanted = len(text) - held + len(self._running)
+        if self._running and not self._slots.make_room(wanted):
+            self._slots.leave(slot)
+            self._blocked = True
+            return False
+        heapq.heappop(self._waiting)
+        if fresh and index + 1 < request.params.n:
+            self._push((order[0], order[1], index + 1), request, None)
+        if not request.begun:
+            request.begun, request.cached = time.perf_counter(), held
+        run.slot, run.held = slot, held
+        self._running.append(run)
+        self._running.sort(key=lambda one: one.order)
+        return True
+
+    def _soon(self, text: Sequence[int], most: int) -> bool:
+        """Whether a prompt that is being read will soon have evaluated more of the beginning of
+        this text than is there, and enough of it that it is worth to wait."""
+        coming = [
+            min(common(run.request.tokens, text), most)
+            for run in self._running
+            if run.held < len(run.request.tokens)
+        ]
+        if (soon := max(coming, default=0)) < WORTH_WAITING:
+            return False
+        return soon > max(min(common(held, text), most) for held in self._slots.texts)
+
+    def _leave(self, run: Run) -> None:
+        self._running.remove(run)
+        self._slots.leave(run.slot)
+        run.slot = -1
+        self._blocked = False
+
+    def _put_back(self, run: Run) -> None:
+        """Its cells are another's; its sampler waits with it."""
+        self._slots.cut(run.slot, 0)
+        self._leave(run)
+        run.held = 0
+        if run.scores is not None:
+            run.scores = [None]
+        self._push(run.order, run.request, run)
+        self._blocked = True
+
+    def _fail(self, request: Request, error: Exception) -> Said:
+        """All of it ends."""
+        self.cancel_silently(request)
+        request.fails(error)
+        return request, None
+
+    def cancel_silently(self, request: Request) -> None:
+        """It leaves without a word."""
+        for run in [run for run in self._running if run.request is request]:
+            self._leave(run)
+        self._waiting = [entry for entry in self._waiting if entry[1] is not request]
+        heapq.heapify(self._waiting)
+
+    # What a step evaluates
+
+    def _parts(self) -> list[Part]:
+        """Of every run that goes on its last token, then chunks of prompts, in their order."""
+        budget, outputs = self._model.limits["tokens"], self._model.limits["outputs"]
+        parts: list[Part] = []
+        for run in list(self._running):
+            if run.slot >= 0 and run.decodes and len(parts) < budget and self._room(run, parts):
+                parts.append(Part(run, 1, 1, goes_on=True))
+        left = min(budget - len(parts), self._pace.chunk(budget)) if parts else budget
+        spare = outputs - len(self._running)  # for prompts that are scored
+        for run in list(self._running):
+            if run.slot < 0 or run.decodes or left <= 0:
+                continue
+            count = min(run.length - run.held, left)
+            if run.scores is not None:
+                count = min(count, 1 + spare)
+            if count := self._room(run, parts, count):
+                wanted = int(run.held + count == run.length)
+                if run.scores is not None:
+                    spare, wanted = spare - count + 1, count
+                parts.append(Part(run, count, wanted))
+                left -= count
+        return [part for part in parts if part.run.slot >= 0]
+
+    def _room(self, run: Run, parts: list[Part], count: int = 1) -> int:
+        """How many cells, of `count`, there are for a run beside those of the parts. Where there
+        are none, those that came last are put back, or it is itself."""
+        while True:
+            taken = sum(part.count for part in parts if part.run.slot >= 0)
+            self._slots.make_room(taken + count)
+            if (free := self._cells.free - taken) > 0:
+                return min(free, count)
+            last = self._running[-1]
+            self._put_back(last)
+            if last is run:
+                return 0
+
+    def _evaluate(self, parts: list[Part], said: list[Said]) -> Iterator[tuple[Part, list[Row]]]:
+        """A step of these parts: what is wanted of each. If it fails, each is tried alone, and
+        whose step fails, fails."""
+        try:
+            return self._split(parts, self._run(parts))
+        except (EngineError, ArithmeticError) as error:
+            if len(parts) == 1:
+                said.append(self._fail(parts[0].run.request, error))
+                return iter(())
+        return self._each(parts, said)
+
+    def _each(self, parts: list[Part], said: list[Said]) -> Iterator[tuple[Part, list[Row]]]:
+        for part in parts:
+            if part.run.slot >= 0:
+                yield from self._evaluate([part], said)
+
+    def _split(self, parts: list[Part], rows: Sequence[Row]) -> Iterator[tuple[Part, list[Row]]]:
+        at = 0
+        for part in parts:
+            own = list(rows[at : at + part.wanted])
+            at += part.wanted
+            if own:
+                yield part, own
+
+    def _run(self, parts: list[Part]) -> Sequence[Row]:
+        """The rows that are wanted of a step, logits [vocab] or what a device found in them; they
+        are valid until the next one."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        sequences: list[tuple[int]] = []
+        wanted: list[int] = []
+        for part in parts:
+            run = part.run
+            tokens += run.part(part.count)
+            positions += range(run.held, run.held + part.count)
+            sequences += [(run.slot,)] * part.count
+            wanted += range(len(tokens) - part.wanted, len(tokens))
+        model = self._model
+        found: Sequence[Row]
+        if model.finds_likeliest and all(
+            part.run.completion.sampler.takes_likeliest and part.run.scores is None
+            for part in parts
+        ):
+            found = model.likeliest(tokens, positions, sequences, wanted)
+        else:
+            found = list(model.step(tokens, positions, sequences, wanted))
+        at = 0
+        for part in parts:
+            part.run.held += part.count
+            self._slots.texts[part.run.slot] += tokens[at : at + part.count]
+            at += part.count
+        self.evaluated += len(tokens)
+        return found
+
+    def _count(self, parts: list[Part], seconds: float) -> None:
+        """Where a step's time went: what answers and prompts share is divided by their tokens."""
+        decoded = sum(part.count for part in parts if part.goes_on)
+        read = sum(part.count for part in parts) - decoded
+        self._pace.add(decoded, read, seconds)
+        for span, tokens in (
+            (self._serving.timings.eval, decoded),
+            (self._serving.timings.prompt, read),
+        ):
+            span.seconds += seconds * tokens / (decoded + read)
+            span.tokens += tokens
+
+    # What follows
+
+    def _draw(self, part: Part, rows: list[Row], said: list[Said]) -> None:
+        """A run's next token, if its text is read to the end."""
+        run, request = part.run, part.run.request
+        if run.slot < 0:  # another of its request has failed
+            return
+        try:
+            if run.scores is not None:
+                self._score(run, part, rows)
+            if run.held < run.length:
+                return
+            completion = run.completion
+            if run.scores is not None:
+                completion.prompt_logprobs, run.scores = tuple(run.scores), None
+            piece = completion.sample(rows[-1])
+            if not completion.finished and run.length > self._cells.capacity:
+                piece = completion.ended(piece, "length")
+        except Exception as error:  # of this request alone: its processors are foreign code
+            said.append(self._fail(request, error))
+            return
+        if piece.finish_reason:
+            self._leave(run)
+        said.append(self._says(request, piece))
+
+    def _score(self, run: Run, part: Part, rows: list[Row]) -> None:
+        """The log-probabilities of the tokens behind those of a part."""
+        assert run.scores is not None
+        following = run.request.tokens[run.held - part.count + 1 : run.held + 1]
+        kernel = self._serving.log_sum_exp()
+        for row, token in zip(rows, following, strict=False):
+            assert isinstance(row, np.ndarray)
+            total = call(kernel, {"logits": row})["out"][0]
+            run.scores.append(float(row[token] - total))
+
+    def _says(self, request: Request, piece: Piece) -> Said:
+        request.says(piece)
+        return request, piece

@@ -1,0 +1,111 @@
+"""What continuations cost: the log-probability of each token from all before it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from engine.checks import PromptError, check_prompt
+from engine.many import Prompt, is_one
+from engine.tokenizer import Tokenizer
+from kernels.call import call
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+Pair = tuple[list[int], list[int]]  # tokens of a prompt, and of what continues it
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A continuation's tokens, the natural log-probability of each under the model behind the
+    prompt and those before it, and whether each is the likeliest there."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    is_greedy: bool
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """That of the whole continuation."""
+        return math.fsum(self.logprobs)
+
+
+def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a text that goes on: BOS in front where the model wants it and the text has not
+    written it, nothing behind."""
+    ids, bos = tokenizer.encode(text, add_special=False, parse_special=True), tokenizer.bos_of_texts
+    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+
+def begin_id(tokenizer: Tokenizer) -> int | None:
+    """What stands before a text that nothing stands before: BOS, or EOS where there is none."""
+    return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+
+
+def cut(tokenizer: Tokenizer, prompt: str, continuation: str) -> Pair:
+    """The tokens of both, as lm-evaluation-harness divides them: spaces at the prompt's end are the
+    continuation's; that is what the tokens of the whole are behind as many as the prompt has alone,
+    even where the border falls within one. Behind an empty prompt stands `begin_id`."""
+    if not prompt:
+        ids, begin = text_ids(tokenizer, continuation), begin_id(tokenizer)
+        given = ids[:1] if begin is None or ids[:1] == [begin] else [begin]
+        return given, ids[1:] if given == ids[:1] else ids
+    kept = prompt.rstrip()
+    own = text_ids(tokenizer, kept)
+    return own, text_ids(tokenizer, kept + prompt[len(kept) :] + continuation)[len(own) :]
+
+
+def pairs_of(
+    engine: "Engine", prompts: Prompt | Sequence[Prompt], continuations: Prompt | Sequence[Prompt]
+) -> list[Pair]:
+    """Each prompt with its continuation, one of either kind with each of the other. Raises
+    PromptError before anything is evaluated."""
+    several = [[each] if is_one(each) else list(each) for each in (prompts, continuations)]
+    count = max(map(len, several))
+    if any(len(each) not in (1, count) for each in several):
+        had = " and ".join(str(len(each)) for each in several)
+        raise PromptError(f"prompts and continuations are as many, or one of either: {had}")
+    every = (each * count if len(each) == 1 else each for each in several)
+    found = []
+    for number, (prompt, continuation) in enumerate(zip(*every, strict=True)):
+        try:
+            found.append(_pair(engine, prompt, continuation))
+        except ValueError as error:
+            where = f"pair {number}: " if count > 1 else ""
+            raise PromptError(f"{where}{error}") from None
+    return found
+
+
+def _pair(engine: "Engine", prompt: Prompt, continuation: Prompt) -> Pair:
+    if isinstance(prompt, str) and isinstance(continuation, str):
+        pair = cut(engine.tokenizer, prompt, continuation)
+    elif isinstance(prompt, str) or isinstance(continuation, str):
+        raise PromptError("a prompt and its continuation are both texts, or both token ids")
+    else:
+        pair = engine.encode(prompt), engine.encode(continuation)
+    if not pair[0]:
+        raise PromptError("the prompt is empty")
+    if not pair[1]:
+        raise PromptError("the continuation has no token of its own")
+    check_prompt(pair[0] + pair[1][:-1], engine.tokenizer.vocab_size, engine.model.cells.capacity)
+    check_prompt(pair[1][-1:], engine.tokenizer.vocab_size, 1)
+    return pair
+
+
+def scores(engine: "Engine", pairs: Sequence[Pair]) -> Iterator[tuple[int, Score]]:
+    """The pairs by number with their scores, those side by side that begin alike, which is
+    evaluated once."""
+    text, log_sum_exp = engine.reading(), engine.samplers.kernel("log_sum_exp")
+    for number in sorted(range(len(pairs)), key=lambda number: [*chain(*pairs[number])]):
+        prompt, continuation = pairs[number]
+        logprobs: list[float] = []
+        greedy = True
+        read = prompt + continuation[:-1]
+        for rows in text.rows(read, len(prompt) - 1, engine.timings.prompt):
+            following = continuation[len(logprobs) : len(logprobs) + len(rows)]
+            for row, token in zip(rows, following, strict=True):
+                logprobs.append(float(row[token] - call(log_sum_exp, {"logits": row})["out"][0]))
+                greedy = greedy and int(row.argmax()) == token
+        yield number, Score(tuple(continuation), tuple(logprobs), greedy)

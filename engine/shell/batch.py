@@ -1,0 +1,86 @@
+"""assay batch: many prompts of a file, in as many goes as it takes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.shell import options as o
+from engine.shell.command import spelt
+from engine.shell.groups import option
+
+
+def batch(
+    model: o.ModelName,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Prompts, a line of JSON each; - reads stdin.")
+    ],
+    *,
+    out: Path = option(Path("batch.jsonl"), "Where answers go, a line of JSON each.", "-o"),
+    template: str = o.TEMPLATE,
+    parallel: int = option(8, "How many prompts run at once, at most.", "-np"),
+    quiet: bool = option(False, "No bar, notes or sum; lines that fail are told.", "-q"),
+    as_json: o.Json = False,
+    sampling: o.Sampling,
+    loading: o.Loading,
+) -> None:
+    """Answer many prompts; go on where an earlier go ended.
+
+    A line of FILE is {"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}, and
+    may have an "id", else its number, and "params" by the names of SamplingParams, such as
+    {"max_tokens": 20}. A line of OUT has "id", "text", "tokens" and "finish_reason"; it is there
+    once it is whole, in the order in which answers are ready, each the one that its prompt has
+    alone. Ids that OUT has are not asked again.
+
+    Lines that cannot be answered are told by number on stderr, the others go on, and the exit code
+    is 1.
+    """
+    from engine.chat_templates import named
+    from engine.many import as_completed
+    from engine.shell.jsonl import Answers, Questions, opened
+    from engine.shell.show import loaded, progress_bar, silence
+
+    if quiet:
+        silence()
+    if parallel < 1:
+        raise typer.BadParameter(spelt(f"parallel is {parallel}: want a whole number from 1 up"))
+    if sampling.nothing:
+        raise typer.BadParameter(spelt("max_tokens is 0: an answer has a token at least"))
+    params = sampling.params()
+    source = named(template) if template else None
+    lines, total = opened(file)
+    with lines, Answers(out, None if str(file) == "-" else file) as answers:
+        questions, before = Questions(lines, params, set(answers.ids)), len(answers.ids)
+        told: set[int] = set()
+
+        def tell() -> None:
+            for number in sorted(questions.failed.keys() - told):
+                print(f"{file}:{number}: {questions.failed[number]}", file=sys.stderr, flush=True)
+                told.add(number)
+
+        with (
+            loaded(model, loading, sampling=params, sequences=parallel) as engine,
+            progress_bar() as bar,
+        ):
+            task = bar.add_task("prompts", total=total, completed=min(before, total or before))
+            answered = 0
+            requests = questions.requests(lambda messages: engine.encode_chat(messages, source))
+            for request in as_completed(engine, requests):
+                if request.error:
+                    questions.fails(int(request.id), request.error)
+                else:
+                    answers.append(questions.ids.pop(request.id), request.result(engine.tokenizer))
+                    answered += 1
+                tell()
+                bar.update(task, completed=before + answered + len(told))
+            tell()
+    if as_json:
+        failed = [{"line": n, "error": error} for n, error in sorted(questions.failed.items())]
+        result = {"file": str(out), "answered": answered, "before": before, "failed": failed}
+        print(json.dumps(result))
+    elif not quiet:
+        print(f"{out}: {answered} answers" + (f", and {before} from before" if before else ""))
+    if questions.failed:
+        raise ValueError(f"{file}: {len(questions.failed)} lines have no answer")

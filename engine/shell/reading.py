@@ -1,0 +1,137 @@
+"""Where the messages of a chat come from: a terminal that one edits on, or plain lines."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from platformdirs import user_state_path
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import (
+    CompleteEvent,
+    Completer,
+    Completion,
+    PathCompleter,
+    WordCompleter,
+)
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+SIGN, MORE = "> ", ". "
+HISTORY = "chat_history"
+
+
+class Reader(Protocol):
+    """Whom a chat asks for messages; with `multi` one may have several lines."""
+
+    multi: bool
+
+    def ask(self) -> str | None:
+        """The next message, maybe an empty one; None when there is none."""
+
+
+class Lines:
+    """Plain lines of a file; with `multi` a message ends before an empty one."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self.multi = False
+        self._file = file or sys.stdin
+
+    def ask(self) -> str | None:
+        line = self._file.readline()
+        if not line:
+            return None
+        message = line.rstrip("\n")
+        while self.multi and not message.startswith("/") and line.strip():
+            line = self._file.readline()
+            message += "\n" + line.rstrip("\n")
+        return message.rstrip("\n")
+
+
+class Terminal:
+    """A line that one edits, with a history of earlier ones and completion of commands.
+
+    Alt-Enter begins another line; with `multi` Enter does, and Alt-Enter sends. Ctrl-C empties the
+    line, and at an empty one tells how to leave.
+    """
+
+    def __init__(self, commands: Iterable[str], names: Iterable[str], **more: Any) -> None:
+        self.multi = False
+        self.session: PromptSession[str] = PromptSession(
+            history=more.pop("history", None) or kept_history(),
+            completer=Commands(commands, names),
+            complete_while_typing=False,
+            key_bindings=_keys(lambda: self.multi),
+            multiline=Condition(lambda: self.multi),
+            prompt_continuation=MORE,
+            **more,
+        )
+
+    def ask(self) -> str | None:
+        try:
+            return self.session.prompt(SIGN)
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            if not self.session.default_buffer.text:
+                print("(Ctrl-D leaves)", file=sys.stderr)
+            return ""
+
+
+class Commands(Completer):
+    """Completes the commands that a line begins with, and the files or names that they take."""
+
+    def __init__(self, commands: Iterable[str], names: Iterable[str]) -> None:
+        self._first = WordCompleter([*commands], sentence=True)
+        self._taken: dict[str, Completer] = {
+            "/set": WordCompleter([*names], sentence=True),
+            "/save": PathCompleter(expanduser=True),
+            "/load": PathCompleter(expanduser=True),
+        }
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        if not document.text.startswith("/"):
+            return ()
+        command, space, rest = document.text_before_cursor.partition(" ")
+        if not space:
+            return self._first.get_completions(document, complete_event)
+        if command not in self._taken:
+            return ()
+        return self._taken[command].get_completions(Document(rest), complete_event)
+
+
+def _keys(multi: Callable[[], bool]) -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter", filter=Condition(lambda: not multi()))
+    def _another_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+class _Kept(FileHistory):
+    """A history on disk; where the disk is full lines are kept for this time only."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
+def kept_history(folder: Path | None = None) -> History:
+    """The history of all chats, in the user's folder for state; one that is not kept where that
+    cannot be written."""
+    folder = folder or user_state_path("assay")
+    file = folder / HISTORY
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError:
+        return InMemoryHistory()
+    return _Kept(str(file))

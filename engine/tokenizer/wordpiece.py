@@ -1,0 +1,93 @@
+"""WordPiece, as BERT has it, with llama.cpp's normalisation.
+
+A text is lowered and stripped of accents, as the file has it, and cut into words at spaces; a mark
+and a Chinese character are words of their own. A word with ▁ before it is cut into tokens, the
+longest first; one that cannot be is the unknown token.
+
+Hugging Face's BertNormalizer decomposes characters whole where this keeps the first part of each,
+as llama.cpp does: accents are the same, but a syllable of Hangul is only its first letter.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from engine.tokenizer.matches import Matches
+from engine.tokenizer.spm import SPACE
+from engine.tokenizer.vocab import TokenizerError, Vocab, read_id, read_value
+
+UNKNOWN_ID: Final = 100  # where the file does not say
+_NO_SPACES: Final = "\x1c\x1d\x1e\x1f"  # to Python they are
+_CHINESE: Final = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),  # from 2B820 on by Unicode, from here on to all who read these vocabularies
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+def lowered(char: str) -> str:
+    """A character as a small letter, which is one character."""
+    return char.lower()[0]
+
+
+def is_space(char: str) -> bool:
+    return char.isspace() and char not in _NO_SPACES
+
+
+class WordPiece:
+    """Text without special tokens to ids, and the bytes of an ordinary token."""
+
+    def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
+        unknown = read_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
+        if unknown is None:
+            raise TokenizerError("tokenizer.ggml.unknown_token_id is missing")
+        self._unknown = unknown
+        self._tokens = vocab.tokens
+        self._matches = Matches(vocab.ids)
+        self._lower = read_value(metadata, "normalizer.lowercase", True)
+        self._strip = read_value(metadata, "normalizer.strip_accents", self._lower)
+
+    def encode(self, text: str, *, prefix: bool = False) -> list[int]:  # noqa: ARG002
+        """The ids of a text; every word has its ▁, whatever stands before it."""
+        ids: list[int] = []
+        for word in self._words(text):
+            ids += self._pieces(SPACE + word) or [self._unknown]
+        return ids
+
+    def piece_bytes(self, token_id: int) -> bytes:
+        """What the token stands for."""
+        return self._tokens[token_id].replace(SPACE, " ").encode()
+
+    def _pieces(self, word: str) -> list[int]:
+        """The longest tokens one after the other; none where that leads nowhere."""
+        ids, at = [], 0
+        while at < len(word):
+            match = next(self._matches.at(word, at), None)
+            if match is None:
+                return []
+            at += match[0]
+            ids.append(match[1])
+        return ids
+
+    def _words(self, text: str) -> Iterator[str]:
+        word = ""
+        for char in text:
+            char = unicodedata.normalize("NFD", char)[0] if self._strip else char
+            kind = unicodedata.category(char)
+            if is_space(char):
+                yield from filter(None, [word])
+                word = ""
+            elif kind in ("Cc", "Cf", "Co") or char == "\ufffd" or (self._strip and kind[0] == "M"):
+                continue
+            elif kind[0] == "P" or (kind[0] == "S" and char < "\x7f") or _is_chinese(char):
+                yield from filter(None, [word, lowered(char) if self._lower else char])
+                word = ""
+            else:
+                word += lowered(char) if self._lower else char
+        yield from filter(None, [word])
+
+
+def _is_chinese(char: str) -> bool:
+    return any(first <= ord(char) <= last for first, last in _CHINESE)

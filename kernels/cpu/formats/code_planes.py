@@ -1,0 +1,90 @@
+"""Block formats taken apart bit by bit into the planes that CUDA kernels read
+(kernels/cuda/packing.py)."""
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+from numba import njit, types
+
+from kernels.cpu.formats.decoding import CODINGS
+from kernels.cpu.formats.layouts import BLOCK, LAYOUTS
+from kernels.cpu.isa.simd import convert, f16x1, f32x1, load, splat, store
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, arguments, part
+from reference.formats import FORMATS
+
+SIGNATURE = "weight: u8[blocks block_bytes], begins: i64[planes] -> out: u8[packed]"
+
+
+def sizes(format: str) -> tuple[int, ...]:
+    """Bytes in each plane of a block of the file's format."""
+    layout, blocks = LAYOUTS[format], FORMATS[format].block // BLOCK
+    integers = layout.parts * (layout.integers + (layout.floors and not layout.halves))
+    codes = [4 * bits * blocks for bits in layout.planes]
+    return (*codes, *([integers * blocks] if integers else []), 2 * (1 + layout.m))
+
+
+@cache
+def packer(format: str) -> Share:
+    """Puts blocks into planes, which begin as zeros."""
+    return Share(partial(packing, format), SIGNATURE, format)
+
+
+@njit(inline="always")
+def nothing(data, base, j):
+    return 0
+
+
+def packing(format: str) -> Callable[..., None]:
+    layout, coding, per_block = LAYOUTS[format], CODINGS[format], FORMATS[format].block // BLOCK
+    integer, part_of, floor_of = coding.integer, coding.part or nothing, coding.floor or nothing
+    copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
+    planes, parts, table = layout.planes, layout.parts, np.array(layout.table, np.int32)
+    raised = 0 if planes == (8,) else layout.raised
+    integers, floors, halves, has_m = layout.integers, layout.floors, layout.halves, layout.m
+    bytes_of_integers, scales = parts * (integers + (floors and not halves)), len(sizes(format)) - 1
+
+    @inner
+    def code_of(data, j):
+        value = integer(data, 0, j)
+        if not len(table):
+            return value + raised
+        code = 0
+        while table[code] != value:
+            code += 1
+        return code
+
+    @inner
+    def put_code(out, begins, at, j, code):
+        c, low, plane = j // 4, 0, 0
+        for bits in planes:
+            byte = begins[plane] + 4 * (at * bits + c % bits) + j % 4
+            out[byte] |= (code >> low & ((1 << bits) - 1)) << bits * (c // bits)
+            low, plane = low + bits, plane + 1
+
+    def pack(block, thread, n_threads):
+        weight, begins, out = arguments(block, SIGNATURE)
+        first, last = part(weight.shape[0], thread, n_threads)
+        for n in range(first, last):
+            data, end = weight[n], begins[scales] + 2 * (1 + has_m) * n
+            for b in range(per_block):
+                at = n * per_block + b
+                for j in range(BLOCK):
+                    put_code(out, begins, at, j, code_of(data, BLOCK * b + j))
+                for p in range(parts):
+                    j = b * BLOCK + p * (BLOCK // parts)
+                    byte = begins[scales - 1] + at * bytes_of_integers + p
+                    if integers:
+                        own = part_of(data, 0, j)
+                        out[byte] = (own | floor_of(data, 0, j) << 4 if halves else own) & 255
+                    if floors and not halves:
+                        out[byte + parts] = floor_of(data, 0, j)
+            if copied:
+                store(out, end, load(types.uint16, data, d))
+            else:
+                store(out, end, convert(f16x1, splat(f32x1, d_of(data, 0, 0))))
+            if has_m:
+                store(out, end + 2, load(types.uint16, data, m))
+
+    return pack

@@ -1,0 +1,325 @@
+"""Rows of a weight kept as the file has them, sixteen brought together when a kernel meets them:
+into the layout that linear streams, a row a lane. So what linear makes of packed weights can be
+made of any sixteen rows, with the same bits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu.isa.simd import (
+    CACHE_LINE,
+    ELEMENTS,
+    Vector,
+    address_of,
+    broadcast,
+    call_llvm,
+    convert,
+    f32x16,
+    fma,
+    i32x16,
+    load,
+    prefetch,
+    splat,
+    store,
+    suffix,
+    widened,
+)
+from kernels.cpu.isa.simd_shuffle import stack, words_of_rows
+from kernels.cpu.linear import LANES
+from kernels.cpu.runtime.closures import inner
+from kernels.knob import Knob
+
+ALONG = Knob(
+    "along",
+    (0, 128, 256, 512, 1024, 2048),
+    0,
+    "bytes ahead in each row that are asked for; 0: the rows that follow, one after the other",
+    (),
+)
+ASKED = 8  # pieces of rows for which as much is asked for at once
+REST = 4 * LANES  # bytes of an element of sixteen rows, at most
+I8, I16, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(64)
+Words = Callable[[int], list[Any]]  # a byte of the piece -> four vectors of words, a row a lane
+Put = Callable[[int, Any], None]  # a byte of the packed piece, and a vector that goes there
+Copy = Callable[[int, int], None]  # a byte of the packed piece, and of the rows, whose two go there
+Code = Callable[[Any, Words, Put, Any], None]
+
+
+def _narrow(builder: Any, words: Any, shift: int, bits: int) -> Any:
+    """Some bits of each word as narrower numbers."""
+    kind = ir.VectorType(ir.IntType(bits), LANES)
+    return builder.trunc(builder.lshr(words, ir.Constant(i32x16.ir, [shift] * LANES)), kind)
+
+
+def _masked(builder: Any, words: Any, byte: int, left: int = 0) -> Any:
+    """These bits of each byte, then all moved to the left, or to the right before."""
+    if left < 0:
+        words = builder.lshr(words, ir.Constant(i32x16.ir, [-left] * LANES))
+    each = byte * 0x01010101
+    words = builder.and_(words, ir.Constant(i32x16.ir, [each - (each >> 31 << 32)] * LANES))
+    if left > 0:
+        words = builder.shl(words, ir.Constant(i32x16.ir, [left] * LANES))
+    return words
+
+
+def _words(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    for i, word in enumerate(words(0)):
+        put(64 * i, word)
+
+
+def _halves(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    for i, word in enumerate(words(0)):
+        put(64 * i, _narrow(builder, word, 0, 16))
+        put(64 * i + 32, _narrow(builder, word, 16, 16))
+
+
+def _q4_0(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    for i, word in enumerate(words(2)):
+        put(64 * i, word)
+    copy(256, 0)
+
+
+def _q8_0(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    raised = ir.Constant(i32x16.ir, [-0x7F7F7F80] * LANES)  # 0x80 in every byte
+    for i, word in enumerate([*words(2), *words(18)]):
+        put(64 * i, builder.xor(word, raised))
+    copy(512, 0)
+
+
+def _q4_k(builder: Any, words: Words, put: Put, copy: Copy) -> None:
+    d_m, low_d, low_m, high = words(0)
+
+    def joined(bits: Any, two: Any) -> Any:
+        return builder.or_(bits, _masked(builder, two, 0x30, -2))
+
+    integers = _masked(builder, low_d, 0x3F), joined(_masked(builder, high, 0x0F), low_d)
+    floors = _masked(builder, low_m, 0x3F), joined(_masked(builder, high, 0x0F, -4), low_m)
+    for block in range(8):
+        for place, found in ((256, integers), (272, floors)):
+            put(288 * block + place, _narrow(builder, found[block // 4], 8 * (block % 4), 8))
+    for pair in range(4):
+        codes = [*words(16 + 32 * pair), *words(32 + 32 * pair)]
+        for c in range(4):
+            first, second = codes[c], codes[c + 4]
+            low = builder.or_(_masked(builder, first, 0x0F), _masked(builder, second, 0x0F, 4))
+            high = builder.or_(_masked(builder, first, 0x0F, -4), _masked(builder, second, 0xF0))
+            put(288 * 2 * pair + 64 * c, low)
+            put(288 * (2 * pair + 1) + 64 * c, high)
+    put(2304, _narrow(builder, d_m, 0, 16))
+    put(2336, _narrow(builder, d_m, 16, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What of a row is brought at once: `bytes` of the file, which are so many `units` of the
+    packed layout, of `step` bytes for sixteen rows each."""
+
+    bytes: int
+    units: int
+    step: int
+    code: Code
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of the file, that one unit of one row takes."""
+        return self.bytes // self.units
+
+    @property
+    def together(self) -> int:
+        """Units between which is asked for what follows."""
+        return ASKED * self.units
+
+    @property
+    def lines(self) -> int:
+        """Of sixteen rows, that so many units take."""
+        return -(-ASKED * self.bytes * LANES // CACHE_LINE)
+
+
+PIECES = {
+    "F32": Piece(16, 4, 64, _words),
+    "F16": Piece(16, 8, 32, _halves),
+    "BF16": Piece(16, 8, 32, _halves),
+    "Q4_0": Piece(18, 1, 288, _q4_0),
+    "Q8_0": Piece(34, 1, 544, _q8_0),
+    "Q4_K": Piece(144, 1, 2368, _q4_k),
+}
+
+
+def _rows(
+    context: Any, builder: Any, weight: Any, starts: Any, values: Any
+) -> tuple[list[Any], Words]:
+    """Pointers to sixteen rows, and words of them; values are (weight, starts, at)."""
+    base = address_of(context, builder, weight, (values[0], values[2]), I8)
+    first = context.make_array(starts)(context, builder, values[1]).data
+    begins = (builder.load(builder.gep(first, [I64(lane)])) for lane in range(LANES))
+    rows = [builder.gep(base, [begin]) for begin in begins]
+    return rows, partial(words_of_rows, builder, rows)
+
+
+def bring_piece(code: Code) -> Any:
+    """An intrinsic of (weight, starts, at, out, to): the piece at byte `at` of sixteen rows, which
+    begin at bytes starts[0] to starts[15] of the weight, to byte `to` of `out`."""
+
+    @intrinsic
+    def bring(typing, weight, starts, at, out, to):
+        def codegen(context, builder, signature, values):
+            rows, words = _rows(context, builder, weight, starts, values[:3])
+            target = address_of(context, builder, out, values[3:], I8)
+
+            def put(byte: int, vector: Any) -> None:
+                place = builder.gep(target, [I64(byte)])
+                pointer = builder.bitcast(place, vector.type.as_pointer())
+                builder.store(vector, pointer).align = 1
+
+            def copy(byte: int, source: int) -> None:
+                halves = ir.Constant(ir.VectorType(I16, LANES), ir.Undefined)
+                for lane, row in enumerate(rows):
+                    place = builder.bitcast(builder.gep(row, [I64(source)]), I16.as_pointer())
+                    half = builder.load(place, align=1)
+                    halves = builder.insert_element(halves, half, I64(lane))
+                put(byte, halves)
+
+            code(builder, words, put, copy)
+            return context.get_dummy_value()
+
+        return types.void(weight, starts, types.intp, out, types.intp), codegen
+
+    return bring
+
+
+def meet_piece(code: Code, kind: Vector, step: int) -> Any:
+    """An intrinsic of (sums, weight, starts, at, x, k): the same piece of a float format, met by
+    x[0, k:] of one token at once: a chain of fused multiply-adds for each row."""
+
+    @intrinsic
+    def meet(typing, sums, weight, starts, at, x, k):
+        def codegen(context, builder, signature, values):
+            _, words = _rows(context, builder, weight, starts, values[1:4])
+            scalars = address_of(context, builder, x, values[4:], ELEMENTS[sums.element])
+            total = values[0]
+
+            def put(byte: int, vector: Any) -> None:
+                nonlocal total
+                one = builder.load(builder.gep(scalars, [I64(byte // step)]))
+                w = widened(builder, kind, builder.bitcast(vector, kind.ir))
+                product = [w, broadcast(builder, sums, one), total]
+                total = call_llvm(builder, f"llvm.fmuladd.{suffix(sums)}", sums.ir, product)
+
+            code(builder, words, put, None)
+            return total
+
+        return sums(sums, weight, starts, types.intp, x, types.intp), codegen
+
+    return meet
+
+
+@inner
+def ask(weight, starts, row, byte, first, end, lines):
+    """Ask for so many lines of rows that follow, one row after the other, since the memory likes
+    lines in order better than rows by turns. Each row is asked for from byte `first` to `end`;
+    -> the next (row, byte)."""
+    at = starts[row]
+    for _ in range(lines):
+        prefetch(weight, at + byte, 2)
+        byte += CACHE_LINE
+        if byte >= end:
+            row, byte = min(row + 1, len(starts) - 1), first
+            at = starts[row]
+    return row, byte
+
+
+@inner
+def ask_along(weight, starts, following, at, size, begin, end, along):
+    """Ask for what lies so far ahead of `size` bytes from byte `at` on in each row, or at the
+    beginning of the one that follows, where rows go from byte `begin` to `end`."""
+    for place in range((at + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE, at + size, CACHE_LINE):
+        ahead = place + along
+        if ahead < end:
+            for row in range(len(starts)):
+                prefetch(weight, starts[row] + ahead, 3)
+        else:
+            for row in range(len(starts)):
+                prefetch(weight, following[row] + begin + ahead - end, 3)
+
+
+def bring_elements(format: str) -> Any:
+    """(weight, starts, byte, out, to): the element of a float format at that byte of sixteen rows,
+    one after the other."""
+    bytes_each = PIECES[format].unit_bytes
+    element = {4: types.uint32, 2: types.uint16}[bytes_each]
+
+    @inner
+    def bring(weight, starts, byte, out, to):
+        for lane in range(LANES):
+            store(out, to + bytes_each * lane, load(element, weight, starts[lane] + byte))
+
+    return bring
+
+
+def bring_units(format: str) -> Any:
+    """(weight, starts, following, row_bytes, unit, depth, out, along): `depth` units from `unit` on
+    of sixteen rows, packed; as much of what follows is asked for."""
+    piece = PIECES[format]
+    one, size, units, step = bring_piece(piece.code), piece.bytes, piece.units, piece.step
+    bytes_each, together, lines_each = piece.unit_bytes, piece.together, piece.lines
+
+    @inner
+    def whole(weight, starts, following, row_bytes, unit, depth, out, along):
+        asked = unit // together * lines_each * CACHE_LINE
+        row, byte = min(asked // row_bytes, LANES - 1), asked % row_bytes
+        for first in range(0, depth, together):
+            if not along:
+                row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+            for u in range(first, min(first + together, depth), units):
+                if along:
+                    at = (unit + u) // units * size
+                    ask_along(weight, starts, following, at, size, 0, row_bytes, along)
+                one(weight, starts, (unit + u) // units * size, out, u * step)
+
+    if units == 1:
+        return whole
+    rest = bring_elements(format)
+
+    @inner
+    def with_rest(weight, starts, following, row_bytes, unit, depth, out, along):
+        done = depth // units * units
+        whole(weight, starts, following, row_bytes, unit, done, out, along)
+        for u in range(done, depth):
+            rest(weight, starts, (unit + u) * bytes_each, out, u * step)
+
+    return with_rest
+
+
+def meet_units(format: str, kind: Vector) -> Any:
+    """(sums, weight, starts, following, row_bytes, x, along): sums with sixteen rows of a float
+    format met by one token x [1, hidden]; what follows is asked for."""
+    piece = PIECES[format]
+    one, rest = meet_piece(piece.code, kind, piece.step), bring_elements(format)
+    units, bytes_each, size = piece.units, piece.unit_bytes, piece.bytes
+    together, lines_each = piece.together, piece.lines
+
+    @inner
+    def meet(sums, weight, starts, following, row_bytes, x, along):
+        hidden = x.shape[1]
+        done, row, byte = hidden // units * units, 0, 0
+        for first in range(0, done, together):
+            if not along:
+                row, byte = ask(weight, following, row, byte, 0, row_bytes, lines_each)
+            for k in range(first, min(first + together, done), units):
+                if along:
+                    at = k * bytes_each
+                    ask_along(weight, starts, following, at, size, 0, row_bytes, along)
+                sums = one(sums, weight, starts, k * bytes_each, x, k)
+        elements = stack(np.uint8, REST)
+        for k in range(done, hidden):
+            rest(weight, starts, k * bytes_each, elements, 0)
+            sums = fma(convert(f32x16, load(kind, elements, 0)), splat(f32x16, x[0, k]), sums)
+        return sums
+
+    return meet

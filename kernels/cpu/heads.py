@@ -1,0 +1,35 @@
+"""heads_apart and heads_joined on the CPU: copies, of tokens that are shared among threads."""
+
+from kernels.cpu.runtime.share import arguments, part, share
+from reference.heads import APART, JOINED
+
+
+@share(APART)
+def heads_apart(block, thread, n_threads):
+    x, size, out, ends = arguments(block, APART)
+    tokens, heads, _ = x.shape
+    first, last = part(tokens, thread, n_threads)
+    for t in range(first, last):
+        for h in range(heads):
+            row = out[h * tokens + t]
+            for d in range(size):
+                row[d] = x[t, h, d]
+    if thread == 0:
+        for h in range(heads):
+            ends[h] = (h + 1) * tokens
+
+
+@share(JOINED)
+def heads_joined(block, thread, n_threads):
+    y, x, whole, out = arguments(block, JOINED)
+    tokens, heads, width = x.shape
+    size = y.shape[1]
+    before = width - (whole - size)
+    first, last = part(tokens, thread, n_threads)
+    for t in range(first, last):
+        for h in range(heads):
+            row, joined = y[h * tokens + t], out[t, h]
+            for d in range(size):
+                joined[d] = row[d]
+            for d in range(size, whole):
+                joined[d] = x[t, h, before + d - size]

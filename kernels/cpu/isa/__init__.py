@@ -1,0 +1,1 @@
+"""Vectors, tiles, atomics and system calls inside compiled code."""

@@ -1,0 +1,113 @@
+"""Formulas on vectors of floats: operators, comparisons and choices, lane by lane.
+
+With `kernels.cpu.isa.lanes` imported, compiled code may write a * b + c of vectors, or of a vector
+and a float32, which stands for all lanes. Nothing is contracted or reordered: each operator rounds
+once, as NumPy's do.
+"""
+
+import operator
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic, overload
+
+from kernels.cpu.isa.simd import Vector, add, broadcast, call_llvm, div, mul, sub, suffix
+
+
+@intrinsic
+def alike(typing, v, scalar):
+    """Every lane of a vector like v the same float32."""
+
+    def codegen(context, builder, signature, values):
+        return broadcast(builder, v, values[1])
+
+    return v(v, types.float32), codegen
+
+
+def _operators() -> None:
+    for symbol, of_vectors in (
+        (operator.add, add), (operator.sub, sub), (operator.mul, mul), (operator.truediv, div),
+    ):  # fmt: skip
+        overload(symbol)(_meaning(of_vectors))
+    for symbol in (operator.lt, operator.gt, operator.eq):
+        overload(symbol)(_meaning(_comparison(symbol)))
+
+
+def _meaning(of_vectors: Any) -> Any:
+    def meaning(a, b):
+        if isinstance(a, Vector) and a == b:
+            return lambda a, b: of_vectors(a, b)
+        if isinstance(a, Vector) and isinstance(b, types.Float):
+            return lambda a, b: of_vectors(a, alike(a, b))
+        if isinstance(b, Vector) and isinstance(a, types.Float):
+            return lambda a, b: of_vectors(alike(b, a), b)
+        return None
+
+    return meaning
+
+
+def _comparison(symbol: Any) -> Any:
+    """An intrinsic that says where it holds; nowhere where either is NaN."""
+    sign = {operator.lt: "<", operator.gt: ">", operator.eq: "=="}[symbol]
+
+    @intrinsic
+    def compare(typing, a, b):
+        def codegen(context, builder, signature, values):
+            return builder.fcmp_ordered(sign, *values)
+
+        return a.of("i1")(a, a), codegen
+
+    return compare
+
+
+@intrinsic
+def where(typing, condition, a, b):
+    """a where the condition holds, b elsewhere."""
+
+    def codegen(context, builder, signature, values):
+        return builder.select(*values)
+
+    return a(condition, a, a), codegen
+
+
+@intrinsic
+def both(typing, a, b):
+    """Where both conditions hold."""
+
+    def codegen(context, builder, signature, values):
+        return builder.and_(*values)
+
+    return a(a, a), codegen
+
+
+def _unary(name: str, doc: str) -> Any:
+    def operation(typing, v):
+        def codegen(context, builder, signature, values):
+            return call_llvm(builder, f"llvm.{name}.{suffix(v)}", v.ir, list(values))
+
+        return v(v), codegen
+
+    operation.__doc__, operation.__name__ = doc, name
+    return intrinsic(operation)
+
+
+rint = _unary("rint", "The nearest integer, the even one of two as near.")
+fabs = _unary("fabs", "The magnitude.")
+root = _unary("sqrt", "The square root.")
+
+
+@intrinsic
+def within(typing, v, low, high):
+    """The nearest number of [low, high], two float32s; `low` for NaN."""
+
+    def codegen(context, builder, signature, values):
+        value, *limits = values
+        for limit, sign in zip(limits, "><", strict=True):
+            lanes = broadcast(builder, v, limit)
+            value = builder.select(builder.fcmp_ordered(sign, value, lanes), value, lanes)
+        return value
+
+    return v(v, types.float32, types.float32), codegen
+
+
+_operators()

@@ -1,0 +1,220 @@
+"""Vector instructions that only x86-64 has; each names the CPU feature it needs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu.isa.simd import I32, bf16x32, broadcast, call_llvm, narrow_to_bf16, suffix
+
+I16 = ir.IntType(16)
+
+
+@intrinsic
+def to_unsigned(typing, v):
+    """Each signed byte raised by 128."""
+
+    def codegen(context, builder, signature, values):
+        return builder.xor(values[0], ir.Constant(v.ir, [-128] * v.lanes))
+
+    return v(v), codegen
+
+
+def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
+    """Each byte's value of sixteen, by its four low bits, the fifth to eighth being zero: of i8x32
+    (AVX2) or i8x64 (AVX-512)."""
+    values = ir.Constant(index.type, [*table] * (index.type.count // 16))
+    return shuffled(builder, values, index)
+
+
+@intrinsic
+def picked(typing, table, codes, shift):
+    """f32x16: of a table of sixteen, the one that each byte's four bits from `shift` on name
+    (AVX-512)."""
+
+    def codegen(context, builder, signature, values):
+        words = ir.VectorType(I32, table.lanes)
+        moved = broadcast(builder, table.of("i32"), builder.trunc(values[2], I32))
+        index = builder.lshr(builder.zext(values[1], words), moved)
+        name = "llvm.x86.avx512.permvar.sf.512"
+        return call_llvm(builder, name, table.ir, [values[0], index])
+
+    return table(table, codes, types.intp), codegen
+
+
+def shuffled(builder: Any, tables: Any, index: Any) -> Any:
+    """`looked_up` in a table of sixteen bytes for each sixteen of `index`; fewer are repeated."""
+    lanes = index.type.count
+    name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[lanes]
+    every = ir.Constant(ir.VectorType(I32, lanes), [i % tables.type.count for i in range(lanes)])
+    tables = builder.shuffle_vector(tables, tables, every)
+    return call_llvm(builder, name, index.type, [tables, index])
+
+
+def permuted(builder: Any, table: Any, index: Any) -> Any:
+    """Each byte's value of 64, by its six low bits: of i8x64 (AVX-512 VBMI)."""
+    return call_llvm(builder, "llvm.x86.avx512.permvar.qi.512", index.type, [table, index])
+
+
+def permuted_of_two(builder: Any, low: Any, high: Any, index: Any) -> Any:
+    """Each byte's value of 128, by its seven low bits: of i8x64 (AVX-512 VBMI)."""
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    return call_llvm(builder, name, index.type, [low, index, high])
+
+
+def dots_of_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
+    """Two neighbours' products added in int16, which saturates: of i8x32 (AVX2) or i8x64 (AVX-512
+    BW)."""
+    lanes = unsigned.type.count
+    name = {32: "llvm.x86.avx2.pmadd.ub.sw", 64: "llvm.x86.avx512.pmaddubs.w.512"}[lanes]
+    return call_llvm(builder, name, ir.VectorType(I16, lanes // 2), [unsigned, signed])
+
+
+def dots_of_fours(builder: Any, sums: Any, unsigned: Any, signed: Any) -> Any:
+    """What `dot4` is."""
+    words = [sums, *(builder.bitcast(v, sums.type) for v in (unsigned, signed))]
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.type.count}"
+    return call_llvm(builder, name, sums.type, words)
+
+
+def dots_of_halves(builder: Any, a: Any, b: Any) -> Any:
+    """Two neighbours' products added in int32: of i16x16 (AVX2) or i16x32 (AVX-512 BW)."""
+    lanes = a.type.count
+    name = {16: "llvm.x86.avx2.pmadd.wd", 32: "llvm.x86.avx512.pmaddw.d.512"}[lanes]
+    return call_llvm(builder, name, ir.VectorType(I32, lanes // 2), [a, b])
+
+
+def _fours(builder: Any, unsigned: Any, signed: Any) -> Any:
+    pairs = dots_of_bytes(builder, unsigned, signed)
+    return dots_of_halves(builder, pairs, ir.Constant(pairs.type, [1] * pairs.type.count))
+
+
+@intrinsic
+def dot4(typing, sums, unsigned, signed):
+    """sums + the dot of each lane's four unsigned with its four signed bytes: i32x16 and i8x64
+    (AVX-512 VNNI), or i32x8 and i8x32 (AVX-VNNI, or AVX-512 VNNI and VL). Sums wrap around."""
+
+    def codegen(context, builder, signature, values):
+        return dots_of_fours(builder, *values)
+
+    return sums(sums, unsigned, signed), codegen
+
+
+@intrinsic
+def dot4_of_small(typing, sums, unsigned, signed):
+    """dot4 of i32x8 and i8x32 whose unsigned bytes are at most 128 (AVX2).
+
+    Two neighbours' products are added in int16, which saturates beyond -32768 and 32767; unsigned
+    bytes up to 128 keep every sum within 2 * 128 * -128 and 2 * 128 * 127.
+    """
+
+    def codegen(context, builder, signature, values):
+        return builder.add(values[0], _fours(builder, *values[1:]))
+
+    return sums(sums, unsigned, signed), codegen
+
+
+@intrinsic
+def dot4_of_signed(typing, sums, a, b):
+    """dot4_of_small of signed bytes both, i8x32: |a| times b with a's sign (AVX2).
+
+    a may be -128 and b may not, so that no pair overflows int16.
+    """
+
+    def codegen(context, builder, signature, values):
+        sums_, left, right = values
+        negative = builder.icmp_signed("<", left, ir.Constant(a.ir, None))
+        size = builder.select(negative, builder.neg(left), left)
+        signed = call_llvm(builder, "llvm.x86.avx2.psign.b", b.ir, [right, left])
+        return builder.add(sums_, _fours(builder, size, signed))
+
+    return sums(sums, a, b), codegen
+
+
+@intrinsic
+def dot2(typing, sums, a, b):
+    """f32x16: sums + a[2i+1] b[2i+1], rounded, then + a[2i] b[2i], rounded (AVX-512 BF16).
+
+    a and b are bf16x32. Subnormal inputs count as zero and subnormal results become zero.
+    """
+
+    def codegen(context, builder, signature, values):
+        i32x16 = ir.VectorType(I32, sums.lanes)
+        pairs = [values[0], *(builder.bitcast(v, i32x16) for v in values[1:])]
+        return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums.ir, pairs)
+
+    return sums(sums, a, b), codegen
+
+
+def _narrowed(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
+    """Two f32x16 as one bf16x32, one after the other (AVX-512 BF16, or portable code)."""
+    if hardware:
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        return call_llvm(builder, name, bf16x32.ir, [second, first])
+    halves = (narrow_to_bf16(builder, v, 16) for v in (first, second))
+    return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(I32, 32), list(range(32))))
+
+
+def _paired(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
+    both = _narrowed(builder, hardware, first, second)
+    turns = [i // 2 + i % 2 * 16 for i in range(32)]
+    return builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(I32, 32), turns))
+
+
+def _of_two(made: Any, hardware: bool) -> Any:
+    """An intrinsic of two f32x16: what made(builder, hardware, first, second) gives, bf16x32."""
+
+    @intrinsic
+    def one(typing, first, second):
+        def codegen(context, builder, signature, values):
+            return made(builder, hardware, *values)
+
+        return bf16x32(first, second), codegen
+
+    return one
+
+
+def narrow(hardware: bool) -> Any:
+    """An intrinsic of two f32x16: both as one bf16x32, to the nearest even; the instruction takes
+    subnormal numbers for zero."""
+    return _of_two(_narrowed, hardware)
+
+
+def in_pairs(hardware: bool) -> Any:
+    """An intrinsic of two f32x16: the two of every lane side by side, as bf16x32."""
+    return _of_two(_paired, hardware)
+
+
+def scaled_pairs(hardware: bool, shifts: bool) -> Any:
+    """An intrinsic of (codes, scale, offset): for the first and the last two of every lane's four
+    codes, which are not negative, code * scale + offset, rounded to float32 and then to bfloat16:
+    bf16x32, a lane's two side by side.
+
+    codes i8x64; scale four f32x16, each a 256th of the one before, for codes that stay at their
+    place in a word; or, of scales so small that a 256th is none, all the same, and it `shifts`."""
+    lanes = 16
+
+    @intrinsic
+    def pairs(typing, codes, scale, offset):
+        def codegen(context, builder, signature, values):
+            words = builder.bitcast(values[0], ir.VectorType(I32, lanes))
+
+            def value(byte: int) -> Any:
+                mask = ir.Constant(words.type, [255 << 8 * byte] * lanes)
+                code = builder.and_(words, mask)
+                if shifts:
+                    code = builder.lshr(code, ir.Constant(words.type, [8 * byte] * lanes))
+                times = builder.extract_value(values[1], byte)
+                factors = [builder.uitofp(code, offset.ir), times, values[2]]
+                return call_llvm(builder, f"llvm.fma.{suffix(offset)}", offset.ir, factors)
+
+            def pair(first: int) -> Any:
+                return _paired(builder, hardware, value(first), value(first + 1))
+
+            return context.make_tuple(builder, signature.return_type, [pair(0), pair(2)])
+
+        return types.UniTuple(bf16x32, 2)(codes, scale, offset), codegen
+
+    return pairs

@@ -1,0 +1,190 @@
+"""What compiled code could do that no trial of finite length sees, ruled out by how it is made.
+
+A share may compute, and read and write what its arguments say. It has no memory of its own that
+lasts from call to call, calls nothing but what is listed here, and asks neither for the time nor
+for its environment. Its C function alone, which Numba writes, may report to Python that it failed.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from kernels.cpu.runtime import elf
+
+MATHEMATICS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign",
+    "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmax",
+    "fmin", "fmod", "hypot", "ldexp", "log", "log10", "log1p", "log2", "nearbyint", "nextafter",
+    "pow", "rint", "round", "roundeven", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "tgamma",
+    "trunc",
+)  # fmt: skip
+
+# What any share may call: the C library's mathematics, copies of memory, and helpers of Numba and
+# of compilers, none of which remembers a call.
+CALLS = {
+    **{name + kind: "mathematics" for name in MATHEMATICS for kind in ("", "f")},
+    **dict.fromkeys(("memcpy", "memmove", "memset", "memcmp"), "memory of its arguments or stack"),
+    "numba_frexp": "Numba's frexp",
+    "numba_frexpf": "Numba's frexp",
+    "numba_ldexp": "Numba's ldexp",
+    "numba_nextafter": "Numba's nextafter",
+    "numba_nextafterf": "Numba's nextafter",
+    "numba_attempt_nocopy_reshape": "strides of a reshaped array",
+    "NRT_MemInfo_call_dtor": "an array's end; arrays of arguments have nothing to free",
+    "__extendhfsf2": "float16 to float32 where the CPU has no instruction",
+    "__truncsfhf2": "float32 to float16 where the CPU has no instruction",
+    "__truncdfhf2": "float64 to float16 where the CPU has no instruction",
+    "__truncsfbf2": "float32 to bfloat16 where the CPU has no instruction",
+    "__truncdfbf2": "float64 to bfloat16 where the CPU has no instruction",
+}
+
+# What the C function does once the share has failed: it tells Python, and nothing is computed then.
+REPORTS = frozenset((
+    "numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_do_raise", "NRT_Free",
+    "numba_runtime_build_excinfo_struct", "PyBytes_FromStringAndSize", "PyErr_Clear",
+    "PyErr_Format", "PyErr_SetNone", "PyErr_SetObject", "PyErr_SetString",
+    "PyErr_WriteUnraisable", "PyUnicode_FromString", "Py_DecRef", "_Py_Dealloc",
+    "_Py_NoneStruct", "PyExc_RuntimeError", "PyExc_StopIteration", "PyExc_SystemError",
+))  # fmt: skip
+
+# LLVM's own functions, by families: arithmetic, and loads and stores of what pointers say.
+_ARITHMETIC = (
+    "abs", "bitreverse", "bswap", "canonicalize", "ceil", "copysign", "cos", "ctlz", "ctpop",
+    "cttz", "exp", "exp10", "exp2", "fabs", "floor", "fma", "fmuladd", "fptosi", "fptoui",
+    "fshl", "fshr", "is", "ldexp", "llrint", "lrint", "log", "log10", "log2", "maximum",
+    "maxnum", "minimum", "minnum", "nearbyint", "pow", "powi", "rint", "round", "roundeven",
+    "sadd", "sin", "smax", "smin", "smul", "sqrt", "sshl", "ssub", "trunc", "uadd", "umax",
+    "umin", "umul", "ushl", "usub", "vector",
+)  # fmt: skip
+_MEMORY = (
+    "assume", "dbg", "experimental", "lifetime", "masked", "memcpy", "memmove", "memset",
+    "prefetch",
+)  # fmt: skip
+_X86 = (
+    r"avx|avx2|avx512\w*|fma|ssse3|sse41|sse42|vcvtps2ph\w*|ldtilecfg|tile\w+|tdp\w+"
+    r"|atomic\.sub\.cc"  # of a count of references
+)
+INTRINSICS = re.compile(
+    rf"llvm\.(?:(?:{'|'.join(_ARITHMETIC + _MEMORY)})|x86\.(?:{_X86})|aarch64\.neon)(?:\.|$)"
+)
+
+_BODY = re.compile(r"^define [^\n]*?@(\"[^\"]+\"|[\w.$]+)\((.*?)^}", re.M | re.S)
+_CONSTANT = re.compile(r"(?:private |internal |unnamed_addr |local_unnamed_addr )*constant ")
+_NAME = re.compile(r'@("[^"]+"|[\w.$]+)')
+_WORDS = {
+    "runs inline assembly": re.compile(r"\basm\b"),
+    "reads memory of the thread": re.compile(r"addrspace\([1-9]"),
+    "reads an absolute address": re.compile(r"inttoptr \(?i\d+ -?\d+ to "),
+}
+_INDIRECT = re.compile(r"\b(?:call|invoke) [^@\n]*?%(?:\"[^\"]*\"|[\w.$-]+)\(")
+
+
+def complaint_about(module: llvm.ModuleRef) -> str:
+    """What in a share's optimised IR is not allowed, by name; "" if nothing is. The module's C
+    function has the module's name."""
+    for variable in module.global_variables:
+        if complaint := _about_variable(variable):
+            return complaint
+    for function in module.functions:
+        if function.is_declaration and not _may_call(function.name):
+            return f"calls {function.name}"
+    text = str(module)
+    if "\nmodule asm" in text:
+        return "runs inline assembly"
+    for name, body in _BODY.findall(text):
+        for complaint, pattern in _WORDS.items():
+            if found := pattern.search(body):
+                return f"{complaint}: {_line_of(body, found)}"
+        if name != module.name:
+            if found := _INDIRECT.search(body):
+                return f"calls an address: {_line_of(body, found)}"
+            if python := REPORTS & {word.strip('"') for word in _NAME.findall(body)}:
+                return f"calls {min(python)}"
+    return ""
+
+
+def _about_variable(variable: llvm.ValueRef) -> str:
+    name = variable.name
+    if variable.is_declaration:
+        return "" if name in REPORTS else f"reads the global variable {name}"
+    told = str(variable).partition(" = ")[2]
+    if not _CONSTANT.match(told):
+        return f"has the global variable {name}, which lasts from call to call"
+    if found := _WORDS["reads an absolute address"].search(told):
+        return f"reads an absolute address: {_line_of(told, found)}"
+    return ""
+
+
+def _may_call(name: str) -> bool:
+    return name in CALLS or name in REPORTS or bool(INTRINSICS.match(name))
+
+
+def _line_of(text: str, found: re.Match[str]) -> str:
+    begin = text.rfind("\n", 0, found.start()) + 1
+    return " ".join(text[begin : found.end() + 40].splitlines()[0].split())
+
+
+# What the C compiler puts into every library: it runs when that is loaded and when it goes.
+_STARTING = frozenset(
+    (
+        "__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable",
+        "_ITM_registerTMCloneTable", "__stack_chk_fail",
+    )
+)  # fmt: skip
+_FILLED_BY_THE_LOADER = frozenset((".dynamic", ".got", ".got.plt", ".data.rel.ro"))
+_CALLED_AT_LOAD = {".init_array": 8, ".fini_array": 8, ".preinit_array": 0}  # bytes allowed
+_LIBRARIES = re.compile(r"lib(?:c|m|mvec|gcc_s)\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
+_OF_STARTING = {".bss": "completed.0", ".data": "__dso_handle"}
+WORD = 8  # bytes
+
+
+def complaint_about_object(code: bytes) -> str:
+    """The same of object code, as far as its sections and symbols tell; nothing if it is no ELF."""
+    if not code.startswith(elf.MAGIC):
+        return ""
+    sections = elf.sections_of(code)
+    for section in sections:
+        if section.flags & elf.ALLOC and section.flags & elf.WRITE and section.size:
+            return f"has the memory {section.name}, which lasts from call to call"
+    for symbol in elf.symbols_of(sections):
+        if not symbol.section and symbol.name and not _may_call(symbol.name):
+            return f"calls {symbol.name}"
+    return ""
+
+
+def complaint_about_library(path: Path) -> str:
+    """What in a shared library is not allowed, by name; "" if nothing is. Raises ELFError for what
+    is none."""
+    sections = elf.sections_of(path.read_bytes())
+    symbols = elf.symbols_of(sections)
+    for library in elf.needed_by(sections):
+        if not _LIBRARIES.fullmatch(library):
+            return f"needs the library {library}"
+    for symbol in elf.symbols_of(sections, elf.DYNAMIC_SYMBOLS):
+        known = symbol.name in CALLS or symbol.name in _STARTING
+        if not symbol.section and symbol.name and not known:
+            return f"calls {symbol.name}"
+    for number, section in enumerate(sections):
+        data = {s.name: s.size for s in symbols if s.section == number and s.type in elf.DATA}
+        if complaint := _about_section(section, data):
+            return complaint
+    return ""
+
+
+def _about_section(section: elf.Section, sizes: Mapping[str, int]) -> str:
+    """`sizes` of its variables, as far as they are told."""
+    name, of_starting = section.name, _OF_STARTING.get(section.name, "")
+    writable = section.flags & elf.ALLOC and section.flags & elf.WRITE and section.size
+    if not writable or name in _FILLED_BY_THE_LOADER:
+        return ""
+    for own, size in sizes.items():
+        if size and own != of_starting:
+            return f"has the global variable {own}, which lasts from call to call"
+    if name in _CALLED_AT_LOAD:
+        return "runs when it is loaded" if section.size > _CALLED_AT_LOAD[name] else ""
+    # without names, which a stripped library has not, nobody can tell whose it is
+    if of_starting not in sizes or section.size > WORD:
+        return f"has the memory {name}, which lasts from call to call"
+    return ""

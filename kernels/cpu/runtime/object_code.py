@@ -1,0 +1,321 @@
+"""A share's machine code: made by Numba and LLVM, kept in the cache folder, loaded without pickles.
+
+Numba's own cache is a pickle, keyed by one file's date. Here a share is an object file with one C
+function in it, called `share`: what that does not reach is dropped, and with it every name that
+differs between processes, so that equal sources give equal bytes whoever compiles them. A line of
+JSON before the object code tells whose it is; certificates hold its digest.
+"""
+
+import gc
+import hashlib
+import json
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba import _dynfunc, types
+from numba.core import ir
+from numba.core.callconv import CPUCallConv
+from numba.core.ccallback import CFunc
+from numba.core.codegen import CPUCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.cpu import CPUContext
+from numba.core.inline_closurecall import InlineWorker
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
+
+from kernels.cache import keep, read, ready, say
+from kernels.cpu.runtime.construction import complaint_about, complaint_about_object
+
+C_SIGNATURE = types.void(types.uint64, types.int64, types.int64)
+OPTIONS = {"nopython": True, "error_model": "numpy", "nogil": True}
+ENTRY = "share"  # the name of the C function
+PARTS = 1000  # functions to be inlined that are kept as they were read
+ROOM = 2**16  # Python's words: with those around them a little more than half a megabyte
+WRAPPERS = "_ZN7cpython", "cfunc."  # how the names begin of what Python and C call
+
+
+@dataclass(frozen=True)
+class Code:
+    """Object code, what there is against its construction ("" if nothing), and whether it was
+    found on disk."""
+
+    object: bytes
+    construction: str
+    kept: bool = False
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.construction.encode() + b"\0" + self.object).hexdigest()
+
+
+def code_for(name: str, key: str, function: Callable[..., None]) -> Code:
+    """What was compiled before under this key, in whatever process, or else is compiled now."""
+    path = _path(key)
+    kept = read(path)
+    if kept is not None:
+        if code := _parsed(kept, key):
+            return code
+        say(f"{path} in the cache folder is damaged or another's: {name} is compiled anew")
+    ready()  # says at once if nothing can be kept
+    code = compiled(function)
+    keep(path, _header(name, key, code) + code.object)
+    return code
+
+
+def is_kept(key: str) -> bool:
+    """Whether code was compiled before under this key."""
+    return read(_path(key)) is not None
+
+
+def _path(key: str) -> str:
+    return f"compiled/{key[:32]}.share"
+
+
+def _header(name: str, key: str, code: Code) -> bytes:
+    words = {"share": name, "key": key, "construction": code.construction, "digest": code.digest}
+    return json.dumps(words).encode() + b"\n"
+
+
+def _parsed(kept: bytes, key: str) -> Code | None:
+    """Code that is whole, was kept under this key, and looks like what is said of it."""
+    header, _, machine_code = kept.partition(b"\n")
+    try:
+        words = json.loads(header)
+        code = Code(machine_code, words["construction"], kept=True)
+        if (words["key"], words["digest"]) != (key, code.digest):
+            return None
+        return code if code.construction or not complaint_about_object(machine_code) else None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def compiled(function: Callable[..., None]) -> Code:
+    """Compile now."""
+    module = optimised(function)
+    complaint = complaint_about(module)
+    number = 0
+    for value in (*module.functions, *module.global_variables):
+        if value.linkage == llvm.Linkage.internal:
+            value.name, number = f"own{number}", number + 1
+    machine_code = _target_machine().emit_object(module)
+    return Code(machine_code, complaint or complaint_about_object(machine_code))
+
+
+# Python keeps frames in pieces of 16 KB; where a loop's calls cross the end of one, each maps a new
+# piece and unmaps it, and Numba's loops spent a sixth of a cold start on that. A frame that asks
+# for more than half of a large piece, as this function's does, leaves its callees the other half.
+compiled.__code__ = compiled.__code__.replace(co_stacksize=ROOM)
+
+
+def assembly(function: Callable[..., None]) -> str:
+    """Compile now, to be read."""
+    return str(_target_machine().emit_assembly(optimised(function)))
+
+
+def optimised(function: Callable[..., None]) -> llvm.ModuleRef:
+    """LLVM's IR of the share as it will be machine code: its C function and what that reaches."""
+    callback: Any = CFunc(function, (C_SIGNATURE.args, C_SIGNATURE.return_type), {}, OPTIONS)
+    with global_compiler_lock, _garbage_kept():
+        result = callback._compile_uncached()
+        library = result.library
+        library._finalize_final_module = lambda: None  # which would have Numba's engine load it
+        library.finalize()
+    module = library._final_module
+    entry = module.get_function(result.fndesc.llvm_cfunc_wrapper_name)
+    defined = [v for v in (*module.functions, *module.global_variables) if not v.is_declaration]
+    for value in defined:
+        if value.name != entry.name:
+            value.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_ipsccp_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.add_strip_dead_prototype_pass()
+    tuning = llvm.create_pipeline_tuning_options(0)
+    passes.run(module, llvm.create_pass_builder(_target_machine(), tuning))
+    entry.name = module.name = ENTRY
+    return module
+
+
+def _target_machine() -> llvm.TargetMachine:
+    return cpu_target.target_context.codegen()._tm
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Numba makes objects by the million, and looking for garbage among them takes an eighth of
+    the time of compiling."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _leave_parts_as_they_are() -> None:
+    """Numba optimises every function that another calls, makes machine code of it and loads that;
+    then it does the same with the caller, which has all of it inlined. A sixth of the time of
+    compiling goes there. What is called by compiled code alone is left as it is from now on, for
+    the whole to be optimised; whoever compiles it first, since equal sources are to give equal
+    bytes in every process."""
+    library, context = CPUCodeLibrary, CPUContext
+    optimise, finalise = library._optimize_final_module, library._finalize_final_module
+    optimise_functions, load = library._optimize_functions, context.get_executable
+
+    def functions(self: Any, module: Any) -> None:
+        if _is_called_from_outside(module):
+            optimise_functions(self, module)
+        else:
+            module.data_layout = self._codegen._data_layout
+
+    def whole(self: Any) -> None:
+        if _is_called_from_outside(self._final_module):
+            optimise(self)
+
+    def finalised(self: Any) -> None:
+        if _is_called_from_outside(self._final_module):
+            finalise(self)
+        self._finalized = True
+
+    def executable(self: Any, own: Any, described: Any, env: Any) -> Any:
+        if _is_called_from_outside(own._final_module):
+            return load(self, own, described, env)
+        name = described.qualname.rpartition(".")[2]
+        return _dynfunc.make_function(described.lookup_module(), name, "", 0, env, (own,))
+
+    library._optimize_functions, context.get_executable = functions, executable
+    library._optimize_final_module, library._finalize_final_module = whole, finalised
+
+
+def _is_called_from_outside(module: llvm.ModuleRef) -> bool:
+    """Whether one of its functions is what Numba wraps another in for Python or C to call."""
+    return any(f.name.startswith(WRAPPERS) and not f.is_declaration for f in module.functions)
+
+
+_leave_parts_as_they_are()
+
+
+def _read_parts_once() -> None:
+    """Numba reads a function that is inlined anew at every place, with all that is inlined into it,
+    though it copies what it has read before it changes anything. A sixth of the time of compiling
+    goes there."""
+    read_anew, known = InlineWorker.run_untyped_passes, dict[tuple[Any, bool], Any]()
+
+    def read_once(self: Any, function: Any, enable_ssa: bool = False) -> Any:
+        if len(known) > PARTS:
+            known.clear()
+        key = function, enable_ssa
+        if key not in known:
+            known[key] = read_anew(self, function, enable_ssa)
+        return known[key]
+
+    InlineWorker.run_untyped_passes = read_once
+
+
+_read_parts_once()
+
+
+def _list_variables_quickly() -> None:
+    """Numba asks each instruction for its variables a hundred times over, by a walk through all
+    that it holds, the names of its fields and places in the source among it."""
+    variable, place, instruction = ir.Var, ir.Loc, ir.Inst
+
+    def listed(self: Any, value: Any) -> list[Any]:
+        found: list[Any] = []
+        collect((value,), found)
+        return found
+
+    def collect(values: Iterable[Any], found: list[Any]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is variable:
+                found.append(value)
+            elif kind is dict:
+                collect(value.values(), found)
+            elif kind is list or kind is tuple:
+                collect(value, found)
+            elif kind is not str and kind is not place and isinstance(value, instruction):
+                found += value.list_vars()
+
+    instruction._rec_list_vars = listed
+
+
+_list_variables_quickly()
+
+
+# What is inlined is copied twice, each instruction with its place in the source, which is for ever.
+ir.Loc.__deepcopy__ = lambda self, _: self
+
+
+def _type_arithmetic_once() -> None:
+    """For each addition of two numbers Numba tries every way to add that it knows, those of arrays
+    first. Which one it is follows from the types alone."""
+    type_anew, known = types.Function.get_call_type, dict[tuple[Any, Any], Any]()
+    operators = {value for name, value in vars(operator).items() if not name.startswith("_")}
+    scalars = types.Number, types.Boolean
+
+    def type_once(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or self.typing_key not in operators:
+            return type_anew(self, context, args, kws)
+        if not all(isinstance(argument, scalars) for argument in args):
+            return type_anew(self, context, args, kws)
+        if (self, args) not in known:
+            known[self, args] = type_anew(self, context, args, kws)
+        return known[self, args]
+
+    types.Function.get_call_type = type_once
+
+
+_type_arithmetic_once()
+
+
+def _tell_no_home() -> None:
+    """What Numba's code raises tells the path of the source that raises it, and would differ
+    between two environments with equal sources: now that path begins where Python looks for
+    modules."""
+    told = CPUCallConv.build_excinfo_struct
+
+    def told_apart(self: Any, *raised: Any) -> tuple[Any, Any, Any]:
+        error, arguments, place = told(self, *raised)
+        if place:
+            function, file, line = place
+            place = function, _without_home(file), line
+        return error, arguments, place
+
+    CPUCallConv.build_excinfo_struct = told_apart
+
+
+def _without_home(file: str) -> str:
+    """The path of a source from the innermost of the folders that hold Python's modules."""
+    homes = [Path(home or ".").absolute() for home in sys.path]
+    found = [Path(file).relative_to(home) for home in homes if Path(file).is_relative_to(home)]
+    return min((path.as_posix() for path in found), key=len, default=file)
+
+
+_tell_no_home()
+
+
+class Loaded:
+    """Object code in memory, ready to be called at its address for as long as this lives."""
+
+    def __init__(self, code: Code) -> None:
+        machine = _target().create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._object = llvm.ObjectFileRef.from_data(code.object)
+        self._engine.add_object_file(self._object)
+        self.address = int(self._engine.get_function_address(ENTRY))
+
+
+@cache
+def _target() -> Any:
+    """Loads what kernels may call, too: Numba's helpers."""
+    rtsys.initialize(cpu_target.target_context)
+    return llvm.Target.from_triple(llvm.get_process_triple())

@@ -1,0 +1,115 @@
+"""Memory that the judge and a child share: arrays of inputs, which the child may only read, and of
+outputs; what lies around each within its pages is random, and looked at."""
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kernels.guard import AT_END, PAGE
+from reference.op import Array
+
+SIZE = 2**33  # bytes of each side; what is not touched takes no memory
+SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where an array lies: `offset` and `size` are whole pages, `begin` bytes into them."""
+
+    offset: int
+    size: int
+    begin: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    def told(self) -> list[Any]:
+        """As the child is told."""
+        return [self.offset, self.size, self.begin, self.dtype.str, list(self.shape)]
+
+
+class Side:
+    """The inputs' memory, or the outputs'. `sealed` says that no other process can write there."""
+
+    def __init__(self, readable_only: bool) -> None:
+        self.sealed = False
+        if hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("arrays", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
+        os.ftruncate(self.descriptor, SIZE)
+        self._map = mmap.mmap(self.descriptor, SIZE)
+        if hasattr(fcntl, "F_ADD_SEALS"):
+            seals = SEAL_SHRINK | SEAL_GROW | (SEAL_FUTURE_WRITE if readable_only else 0)
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | SEAL_SEAL)
+                self.sealed = readable_only
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._end = 0
+        self._margins: list[tuple[str, Array, bytes]] = []
+
+    def close(self) -> None:
+        del self._bytes
+        self._margins.clear()
+        with contextlib.suppress(BufferError):  # somebody holds an array of it: it goes with that
+            self._map.close()
+        os.close(self.descriptor)
+
+    def clear(self) -> None:
+        """Forget all slots; what they took is given back."""
+        if self._end > 2**26 and hasattr(os, "MFD_ALLOW_SEALING"):
+            libc = ctypes.CDLL(None)
+            keep_size_and_punch = 3
+            libc.fallocate(
+                self.descriptor, keep_size_and_punch, ctypes.c_long(0), ctypes.c_long(self._end)
+            )
+        self._end = 0
+        self._margins.clear()
+
+    def slot(
+        self, dims: Sequence[int], dtype: Any, place: int, rng: np.random.Generator, boundary: int
+    ) -> Slot:
+        """Room for an array `place` bytes into its pages or AT_END, at a multiple of `boundary`."""
+        kind = np.dtype(dtype)
+        size = prod(dims) * kind.itemsize
+        begin = -(-max(place, 0) // boundary) * boundary
+        inside = -(-max(begin + size, 1) // PAGE) * PAGE
+        if place == AT_END:
+            begin = (inside - size) // boundary * boundary
+        if self._end + inside > SIZE:
+            raise MemoryError(f"arrays of more than {SIZE:,} bytes")
+        return self._made(Slot(self._end, inside, begin, kind, tuple(map(int, dims))), rng)
+
+    def _made(self, slot: Slot, rng: np.random.Generator) -> Slot:
+        self._end += slot.size
+        pages = self._bytes[slot.offset : slot.offset + slot.size]
+        for where, margin in (
+            ("before", pages[: slot.begin]),
+            ("behind", pages[slot.begin + slot.bytes :]),
+        ):
+            margin[:] = np.frombuffer(rng.bytes(margin.size), np.uint8)
+            self._margins.append((where, margin, margin.tobytes()))
+        return slot
+
+    def array(self, slot: Slot) -> Array:
+        """The judge's view of it."""
+        begin = slot.offset + slot.begin
+        found = self._bytes[begin : begin + slot.bytes]
+        return found.view(slot.dtype).reshape(slot.shape)
+
+    def spoilt(self) -> str:
+        """Where something was written around an array: "before" or "behind" it; or ""."""
+        return next((w for w, now, before in self._margins if now.tobytes() != before), "")

@@ -1,0 +1,181 @@
+"""What is judged: a file, the function in it, and which of its arguments is what."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.foreign.manifest import Manifest, read_manifest
+from reference.formats import FORMATS
+from reference.op import Op
+
+KINDS = {
+    ".py": "python", ".c": "source", ".cc": "source", ".cpp": "source", ".cxx": "source",
+    ".so": "library", ".dylib": "library", ".cu": "cuda",
+}  # fmt: skip
+FLAGS = ("-O3", "-march=native")
+ALWAYS = ("-shared", "-fPIC")
+COMPILERS = {".c": ("cc", "clang", "gcc"), "": ("c++", "clang++", "g++")}
+PATIENCE = 120.0  # seconds for a compiler
+
+
+class CandidateError(ValueError):
+    """A candidate that cannot be judged: no such file or function, an argument of no known name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A function in a `file`: `kind` "python", "pickled" (a callable), "source" (C or C++),
+    "library" or "cuda"; `name` is the function's, by default the op's; the `manifest` has all else.
+    """
+
+    file: Path
+    kind: str
+    name: str = ""
+    manifest: Manifest = field(default_factory=Manifest)
+
+    @classmethod
+    def of(cls, where: str | Path, **said: Any) -> "Candidate":
+        """What FILE or FILE:NAME says, with the manifest beside the file and at its top; what is
+        `said` of these goes before both."""
+        path, name = str(where), ""
+        if not Path(path).exists():
+            path, _, name = path.rpartition(":") if ":" in path else (path, "", "")
+        file = Path(path).absolute()
+        if not file.is_file():
+            raise CandidateError(f"there is no file {path}")
+        if file.suffix not in KINDS:
+            raise CandidateError(f"{file.name}: want one of {', '.join(KINDS)}")
+        manifest = read_manifest(file, said)
+        return cls(file, KINDS[file.suffix], name or manifest.name, manifest)
+
+    @classmethod
+    def from_callable(cls, function: Callable[..., Any], **said: Any) -> "Candidate":
+        """Of a function of this process: its file, or if it has none its code, pickled."""
+        inner = getattr(function, "py_func", getattr(function, "__wrapped__", function))
+        file = getattr(getattr(inner, "__code__", None), "co_filename", "")
+        name = getattr(inner, "__qualname__", "")
+        module = getattr(inner, "__module__", "")
+        if Path(file).is_file() and module != "__main__" and "<" not in name:
+            return cls(Path(file).absolute(), "python", name, Manifest(**said))
+        from numba import cloudpickle
+
+        folder = Path(tempfile.mkdtemp(prefix="callable-"))
+        where = folder / "function.pickle"
+        where.write_bytes(cloudpickle.dumps(function))
+        return cls(where, "pickled", name or "function", Manifest(**said))
+
+    def __str__(self) -> str:
+        shown = "" if self.kind == "pickled" else f"{self.file.name}"
+        return ":".join(filter(None, (shown, self.name)))
+
+    def launch(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a CUDA kernel: blocks in x, y and z, threads and bytes of shared memory."""
+        if self.kind != "cuda":
+            return {}
+        return {"launch": self.manifest.launch(sizes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a child loads a candidate: what it is told, and folders that it has to read."""
+
+    told: dict[str, Any]
+    folders: tuple[Path, ...] = ()
+
+
+def sizes_of(op: Op) -> tuple[str, ...]:
+    """What a candidate may call the op's sizes: as the axis, if no argument is called so, or else
+    with `n_` before it."""
+    return tuple(name for axis in op.axes for name in size_names(op, axis))
+
+
+def size_names(op: Op, axis: str) -> list[str]:
+    """`hidden` and `n_hidden`; of linear's `out`, which is an array, `n_out` alone."""
+    taken = {a.name for a in (*op.inputs, *op.outputs)}
+    return [name for name in (axis, f"n_{axis}") if name not in taken]
+
+
+@cache
+def compiled(file: Path, flags: tuple[str, ...]) -> Path:
+    """A shared library of a C or C++ file; CandidateError with the compiler's first complaint."""
+    named = COMPILERS[file.suffix if file.suffix in COMPILERS else ""]
+    compiler = next(filter(None, map(shutil.which, named)), None)
+    if compiler is None:
+        raise CandidateError(f"no compiler for {file.name}: want one of {', '.join(named)}")
+    library = Path(tempfile.mkdtemp(prefix="compiled-")) / f"{file.stem}.so"
+    command = [compiler, *ALWAYS, "-o", str(library), str(file), *flags, "-lm"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CandidateError(f"compiling {file.name} took more than {PATIENCE:g} s") from None
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        first = next((line for line in lines if "error" in line), lines[0] if lines else "")
+        raise CandidateError(f"it does not compile: {first.replace(str(file), file.name)}")
+    return library
+
+
+def scales_apart(op: Op) -> Op:
+    """The op for kernels that multiply a sum by its block's scale: of a scale that is infinite a
+    code of zero makes NaN in the reference, and of the sum an infinity, which is as right."""
+    if not op.formats:
+        return op
+
+    def also(inputs: Any, expected: Any) -> Any:
+        """The further values of the op, and infinities for NaN of tokens that have none."""
+        found, weight = dict(op.also(inputs, expected)), inputs.get("weight")
+        if weight is None or np.isfinite(FORMATS[inputs["format"]].dequantise(weight)).all():
+            return found
+        x = inputs[op.inputs[0].name]
+        for name, want in expected.items():
+            if not np.isnan(want).any() or want.shape[0] != x.shape[0]:
+                continue
+            number = ~np.isnan(x).reshape(len(x), -1).any(axis=1)
+            there = np.isnan(want) & number.reshape(-1, *[1] * (want.ndim - 1))
+            more = [np.where(there, value, np.nan) for value in (np.inf, -np.inf)]
+            found[name] = np.stack([*found.get(name, ()), *more])
+        return found
+
+    return replace(op, also=also)
+
+
+def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
+    """The op with a bound for what a candidate says of its numerics, and what the bound is called.
+
+    "exact" is float32. Others are those that the op has bounds for; "bf16" and "f16" of an op
+    without are float32 rounded once more, on its output. "fast" is the loosest there is.
+    """
+    if numerics in ("", "exact"):
+        return op, "float32"
+    if numerics == "fast":
+        numerics = "bf16"
+    if numerics in op.rounded or numerics in op.bounds:
+        return op, numerics
+    if numerics not in ROUNDOFF:
+        there = ", ".join(["exact", "fast", *op.rounded, *op.bounds, *ROUNDOFF])
+        raise CandidateError(f"{op.name} has no bound for numerics {numerics!r}: {there}")
+    relative, least = ROUNDOFF[numerics]
+
+    def bound(inputs: Any, expected: Any) -> Any:
+        """The float32 bound, and half a unit in the last place of what is rounded."""
+        before = op.bound(inputs, expected)
+        return {
+            name: before[name] + relative * (abs(want) + before[name]) + least
+            if want.dtype.kind == "f"
+            else before[name]
+            for name, want in expected.items()
+        }
+
+    return replace(op, bounds={**op.bounds, numerics: bound}), numerics
+
+
+ROUNDOFF = {"bf16": (2.0**-8, 2.0**-134), "f16": (2.0**-11, 2.0**-25)}

@@ -1,0 +1,293 @@
+"""A process that runs a candidate: started, told what to call, watched, stopped and ended.
+
+It knows nothing of cases or results. A turn is: arrays are mapped, the child stands still; inputs
+are written and outputs spoilt; it runs its calls and stands still again; only then is looked at
+what it wrote. The time of a turn is the judge's, from letting it run to its standing still.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.child import HERE, ROOMS
+from kernels.cpu.runtime.cores import physical_cores
+from kernels.foreign.arena import Side, Slot
+from kernels.foreign.candidate import Candidate, Layout, size_names
+from kernels.guard import AT_END
+from reference.op import DTYPES, Arguments, Array, Op
+
+PLACES = (AT_END, 0, 64, 16, 4)
+MOST_SAID = 2**20  # bytes in a line of a child
+COMPLAINTS = 4000  # bytes of what it last printed
+KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")  # of the environment
+COUNTS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "BLIS", "VECLIB_MAXIMUM")
+SYSTEM = (
+    "/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc", "/opt", "/proc", "/sys", "/nix",
+    "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a candidate may take: seconds of a call and of being loaded, bytes of its memory and of
+    a file it writes, threads (0: as many as there are cores), whether it may start programs, such
+    as the compiler that torch.compile needs, and CPU seconds in all."""
+
+    seconds: float = 10.0
+    load: float = 120.0
+    memory: int = 2**32
+    files: int = 2**26
+    threads: int = 0
+    processes: bool = False
+    cpu: int = 3600
+
+
+class Ended(RuntimeError):  # noqa: N818  it is what was found
+    """A candidate raised, crashed or hung; `kind` is "raised", "crashed" or "hung"."""
+
+    def __init__(self, kind: str, said: str, signal: int = 0) -> None:
+        super().__init__(said)
+        self.kind, self.signal = kind, signal
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call's arrays as the judge sees them, what outputs held before, and its scalars."""
+
+    inputs: dict[str, Slot]
+    outputs: dict[str, Slot]
+    scalars: dict[str, Any]
+
+
+class Child:
+    """A candidate that was loaded. `lenient`: inputs may be written to, to find out who does so."""
+
+    def __init__(
+        self, candidate: Candidate, layout: Layout, limits: Limits,
+        threads: int = 0, lenient: bool = False,
+    ) -> None:  # fmt: skip
+        self.limits, self._layout, self._lenient = limits, layout, lenient
+        self.candidate = candidate
+        self.inputs, self.outputs = Side(readable_only=not lenient), Side(readable_only=False)
+        self._folder = Path(tempfile.mkdtemp(prefix="candidate-"))
+        for name in ("runner.py", "sandbox.py"):
+            shutil.copy(Path(__file__).with_name(name), self._folder)
+        self._printed = (self._folder / "printed.txt").open("wb+")
+        ours, theirs = socket.socketpair()
+        self._control, self._unread = ours, b""
+        count = str(threads or limits.threads or physical_cores())
+        shared = (self.inputs.descriptor, self.outputs.descriptor, theirs.fileno())
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-B", str(self._folder / "runner.py"), *map(str, shared)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=self._printed,
+            cwd=self._folder,
+            env=self._environment(count),
+            start_new_session=True,
+            pass_fds=shared,
+        )
+        theirs.close()
+        self.sandbox: tuple[tuple[str, str], ...] = ()
+        try:
+            self._tell(self._start())
+            self._until_still(limits.load, "loading it")
+        except BaseException:
+            self.close()
+            raise
+
+    def _environment(self, threads: str) -> dict[str, str]:
+        own = str(self._folder)
+        places = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        counts = {f"{name}_NUM_THREADS": threads for name in COUNTS}
+        return kept | counts | dict.fromkeys(places, own)
+
+    def _start(self) -> dict[str, Any]:
+        path = [entry for entry in sys.path if entry and Path(entry).resolve() != Path(HERE)]
+        around = str(self.candidate.file.parent)
+        hidden = [
+            str(Path(HERE, room))
+            for room in ROOMS
+            if Path(HERE, room).is_dir() and Path(HERE, room) not in self.candidate.file.parents
+        ]
+        readable = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, *path, around]
+        readable += [str(folder) for folder in self._layout.folders]
+        return {
+            "path": [str(self._folder), *path, around],
+            "rooms": ROOMS,
+            "load": self._layout.told,
+            "confine": {
+                "readable": sorted({str(Path(p).resolve()) for p in readable}),
+                "writable": [str(self._folder), "/dev/null"],
+                "hidden": hidden,
+                "memory": self.limits.memory,
+                "files": self.limits.files,
+                "seconds": self.limits.cpu,
+                "processes": self.limits.processes,
+            },
+        }
+
+    def prepare(self, calls: Sequence[Call]) -> None:
+        """Have the child map these calls' arrays; it stands still then, and nothing is in them."""
+        told = [
+            {
+                "inputs": {name: slot.told() for name, slot in call.inputs.items()},
+                "outputs": {name: slot.told() for name, slot in call.outputs.items()},
+                "scalars": call.scalars,
+            }
+            for call in calls
+        ]
+        self._tell({"writable": self._lenient, "calls": told})
+        os.kill(self._process.pid, signal.SIGCONT)
+        self._until_still(self.limits.seconds, "mapping arrays")
+
+    def run(self, calls: int = 1) -> float:
+        """Let it do its calls; the seconds until it stands still."""
+        began = time.perf_counter()
+        os.kill(self._process.pid, signal.SIGCONT)
+        return self._until_still(self.limits.seconds * calls, "the call") - began
+
+    def stands_still(self) -> bool:
+        """Whether it has not gone on since it stopped, whoever may have woken it."""
+        told, _ = os.waitpid(self._process.pid, os.WNOHANG | os.WCONTINUED)
+        return told == 0
+
+    def _tell(self, what: Any) -> None:
+        with suppress(BrokenPipeError):  # it died: waiting says how
+            self._control.sendall((json.dumps(what) + "\n").encode())
+
+    def _until_still(self, patience: float, doing: str) -> float:
+        """The moment at which it stopped; Ended if it did not, or says that it failed."""
+        hung = threading.Event()
+
+        def kill() -> None:
+            hung.set()
+            self._process.kill()
+
+        watch = threading.Timer(patience, kill)
+        watch.start()
+        try:
+            _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        finally:
+            moment = time.perf_counter()
+            watch.cancel()
+        if not os.WIFSTOPPED(status):
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            self._listen()
+            raise self._end(hung.is_set(), patience, doing)
+        for kind, what in self._listen():
+            if kind == "sandbox":
+                self.sandbox = tuple((str(name), str(said)) for name, said in what)
+            elif kind == "failed":
+                raise Ended("raised", _clean(str(what)))
+        return moment
+
+    def _listen(self) -> list[Any]:
+        """What it has said, which may be anything."""
+        self._control.setblocking(False)
+        with suppress(BlockingIOError, ConnectionError):
+            while len(self._unread) < MOST_SAID and (more := self._control.recv(2**16)):
+                self._unread += more
+        self._control.setblocking(True)
+        *lines, self._unread = self._unread.split(b"\n")
+        found = []
+        for line in lines:
+            with suppress(ValueError):
+                said = json.loads(line)
+                if isinstance(said, list) and len(said) == 2:
+                    found.append(said)
+        return found
+
+    def _end(self, hung: bool, patience: float, doing: str) -> Ended:
+        code = self._process.returncode
+        if hung:
+            return Ended("hung", f"{doing} took more than {patience:g} s")
+        if code < 0:
+            name = signal.Signals(-code).name
+            return Ended("crashed", f"{doing} ended with {name}{self._last()}", -code)
+        return Ended("crashed", f"{doing} ended the process with exit status {code}{self._last()}")
+
+    def _last(self) -> str:
+        """The last line that it printed."""
+        self._printed.seek(0, os.SEEK_END)
+        self._printed.seek(max(0, self._printed.tell() - COMPLAINTS))
+        lines = self._printed.read(COMPLAINTS).decode(errors="replace").strip().splitlines()
+        return f": {_clean(lines[-1])}" if lines else ""
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    def close(self) -> None:
+        """End it, and forget its memory and its folder."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self.alive:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+        self._printed.close()
+        self.inputs.close()
+        self.outputs.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _clean(text: str) -> str:
+    """What a child says, as one line that can be printed."""
+    return "".join(c if c.isprintable() else " " for c in text)[:1000]
+
+
+def layout_of(
+    child: Child, op: Op, shape: Mapping[str, int], format: str | None, inputs: Arguments,
+    place: int, rng: np.random.Generator,
+) -> Call:  # fmt: skip
+    """Room for a call's arrays, and its scalars: those of the op, its sizes and its format."""
+    boundary = child.candidate.manifest.align
+
+    def slot(side: Side, dims: Sequence[int], dtype: Any) -> Slot:
+        return side.slot(dims, dtype, place, rng, boundary or np.dtype(dtype).itemsize)
+
+    arrays = {a.name: inputs[a.name] for a in op.inputs if a.axes}
+    scalars = {a.name: inputs[a.name] for a in op.inputs if not a.axes}
+    scalars = {n: v.item() if hasattr(v, "item") else v for n, v in scalars.items()}
+    scalars |= {name: int(size) for axis, size in shape.items() for name in size_names(op, axis)}
+    if format:
+        scalars["format"] = format
+    return Call(
+        {name: slot(child.inputs, a.shape, a.dtype) for name, a in arrays.items()},
+        {
+            o.name: slot(child.outputs, o.dims(shape, format), DTYPES.get(o.dtype, np.uint8))
+            for o in op.outputs
+        },
+        scalars | child.candidate.launch(shape),
+    )
+
+
+def poison(array: Array, rng: np.random.Generator) -> None:
+    """Fill it with what nobody can know: any NaN, or any integers."""
+    flat = array.reshape(-1).view(np.uint8)
+    flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
+    if array.dtype.kind == "f":
+        words = flat.view(f"u{array.itemsize}")
+        words |= words.dtype.type({4: 0x7FC00000, 8: 0x7FF8000000000000}[array.itemsize])

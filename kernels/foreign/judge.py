@@ -1,0 +1,334 @@
+"""A candidate judged: on the cases that our own kernels have to pass, in a child, and by its op's
+laws.
+
+The verdict is by numbers alone: a law that is broken within the op's bound is told and no more.
+"""
+
+import secrets
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from kernels.foreign.candidate import (
+    Candidate,
+    CandidateError,
+    Layout,
+    scales_apart,
+    with_numerics,
+)
+from kernels.foreign.child import Child, Ended, Limits
+from kernels.foreign.laws import laws_told
+from kernels.foreign.layout import laid_out
+from kernels.foreign.manifest import ManifestError
+from kernels.foreign.prototype import PrototypeError
+from kernels.foreign.report import Failed, Report
+from kernels.foreign.turns import Turns, Wrote
+from kernels.judge import Verdict, compare
+from kernels.provenance import machine
+from kernels.trial import SECRET_CASES, work_of
+from reference.op import Case, Op
+from reference.table import find_op
+
+Level = Literal["quick", "full", "deep"]
+LEVELS = get_args(Level)
+DEEP_CASES = 300
+SMALL = 2**22  # bytes and operations of a case whose call is repeated with other data
+SHRINKING = 4.0  # seconds
+Progress = Callable[[int, int], None]
+REFUSED = (CandidateError, ManifestError, PrototypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What `kernels.judge.compare` has to know of a candidate."""
+
+    spec: Op
+    activations: str
+
+
+def judge(
+    candidate: Candidate,
+    op: str | Op,
+    format: str | None = None,
+    level: Level = "quick",
+    limits: Limits | None = None,
+    *,
+    numerics: str = "",
+    secret: int | None = None,
+    case: Case | None = None,
+    shrink: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Judge a candidate: at one `case`, or at all of a level.
+
+    "quick" has the op's cases, its corners and a dozen that nobody knows before; "full" adds the
+    op's laws, "deep" hundreds of further cases. A failing case is shrunk for some seconds, if
+    `shrink` is asked for. `format` is the weights', by default the manifest's, or the op's first;
+    so are `numerics`. ValueError for an op, a format or a level that there is not; whatever the
+    candidate does is in the report.
+    """
+    judging = Judge(candidate, op, format, level, limits, numerics, secret)
+    return judging.report(case, shrink, progress)
+
+
+class Judge:
+    """One candidate, with the child that runs it at the time."""
+
+    def __init__(
+        self, candidate: Candidate, op: str | Op, format: str | None, level: str,
+        limits: Limits | None, numerics: str, secret: int | None,
+    ) -> None:  # fmt: skip
+        if level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level!r}")
+        found = find_op(op) if isinstance(op, str) else op
+        manifest = candidate.manifest
+        wanted = format or manifest.format or (found.formats[0] if found.formats else None)
+        if wanted and wanted not in found.formats:
+            there = ", ".join(found.formats) or "none"
+            raise ValueError(f"{found.name} has no format {wanted!r}: {there}")
+        numerics = numerics or manifest.numerics or "exact"
+        self.op, activations = with_numerics(scales_apart(found), numerics)
+        self.candidate, self.format, self.level, self.numerics = candidate, wanted, level, numerics
+        self.limits = limits or Limits()
+        self.secret = secrets.randbits(31) if secret is None else secret
+        self.subject = Subject(self.op, activations)
+        self.sandbox: tuple[tuple[str, str], ...] = ()
+        self.other_bits = ""  # of a call done again
+        self._turns: Turns | None = None
+        self._layout: Layout | None = None
+
+    def report(
+        self, case: Case | None = None, shrink: bool = True, progress: Progress | None = None
+    ) -> Report:
+        """Everything that the level asks for, or only one case."""
+        began = time.perf_counter()
+        try:
+            found = self._report(case, shrink and not case, progress)
+        finally:
+            self.close()
+        return replace(found, seconds=round(time.perf_counter() - began, 3), sandbox=self.sandbox)
+
+    def _report(self, case: Case | None, shrink: bool, progress: Progress | None) -> Report:
+        blank = Report(
+            str(self.candidate), self.candidate.kind, self.op.name, self.format or "",
+            self.numerics, self.level, "refused", machine=machine(), secret=self.secret,
+        )  # fmt: skip
+        try:
+            self.load()
+            cases = [case] if case else self.cases()
+        except (*REFUSED, Ended) as error:
+            return replace(blank, reason=f"it cannot be loaded: {error}")
+        if not cases:
+            return replace(blank, reason=f"no case has {self.candidate.manifest.takes}")
+        worst = nmse = 0.0
+        for number, one in enumerate(cases):
+            if progress:
+                progress(number, len(cases))
+            kind, verdict = self.tried(one)
+            worst = max(worst, verdict.worst)
+            if one.values == "normal":
+                nmse = max(nmse, verdict.nmse)
+            if not verdict.passed:
+                return self._failed(
+                    replace(blank, cases=number + 1, worst=worst, nmse=nmse),
+                    kind,
+                    verdict,
+                    shrink,
+                )
+        if progress:
+            progress(len(cases), len(cases))
+        passed = replace(blank, verdict="passed", cases=len(cases), worst=worst, nmse=nmse)
+        if case:
+            return passed
+        laws = tuple(laws_told(self, self.level != "quick"))
+        wrong = next((law for law in laws if law.wrong), None)
+        if wrong:
+            passed = replace(
+                passed, verdict="wrong", reason=f"against the law {wrong.name}: {wrong.example}"
+            )
+        return replace(passed, laws=laws)
+
+    def load(self) -> Turns:
+        """Compile it and start a child with it; REFUSED or Ended if that cannot be."""
+        self._layout = laid_out(self.candidate, self.op)
+        return self.turns()
+
+    def turns(self, threads: int = 0) -> Turns:
+        """The child at hand, or a new one."""
+        if self._turns is None or not self._turns.child.alive or threads:
+            self.close()
+            assert self._layout is not None
+            self._turns = Turns(
+                Child(self.candidate, self._layout, self.limits, threads), self.op, self.format,
+                np.random.default_rng(self.secret),
+            )  # fmt: skip
+            self.sandbox = self._turns.child.sandbox
+        return self._turns
+
+    def close(self) -> None:
+        if self._turns:
+            self._turns.child.close()
+            self._turns = None
+
+    def cases(self) -> list[Case]:
+        """Those of the level that the candidate takes, the least work first."""
+        found = self.op.quick_cases(self.format)
+        more = DEEP_CASES if self.level == "deep" else SECRET_CASES
+        found += self.op.quick_cases(self.format, more, self.secret)[:more]
+        if self.candidate.kind == "cuda":  # on an emulator
+            found = [c for c in found if work_of(self.op, c) <= 2**20]
+        taken = [c for c in found if self.candidate.manifest.serves(c.shape)]
+        if not taken:
+            taken = self._fitting()
+        return sorted(taken, key=lambda c: work_of(self.op, c))
+
+    def _fitting(self) -> list[Case]:
+        """Where none of the usual sizes is taken: such as are, at random."""
+        rng, found = np.random.default_rng(self.secret), list[Case]()
+        for number in range(4000):
+            sizes = {
+                axis: int(2 ** rng.uniform(0, np.log2(max(2, max(some)))))
+                if rng.random() < 0.5
+                else 64 * int(rng.integers(1, 1 + max(1, max(some) // 64)))
+                for axis, some in self.op.axes.items()
+            }
+            kind = self.op.kinds[number % len(self.op.kinds)]
+            case = self.op.case(sizes, kind, number, self.format)
+            if self.candidate.manifest.serves(case.shape):
+                found.append(case)
+            if len(found) == 30:
+                break
+        return found
+
+    def tried(self, case: Case) -> tuple[str, Verdict]:
+        """The kind of failure, if there is one, and what the case showed."""
+        rng = np.random.default_rng([self.secret, case.seed, *case.shape.values()])
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return "wrong", self._tried(case, rng)
+        except Wrote as found:
+            return "wrong", Verdict(case, np.inf, np.inf, str(found))
+        except MemoryError as error:
+            raise ValueError(f"{self.op.name} {case.describe()}: {error}") from None
+        except Ended as ending:
+            said = str(ending)
+            self.close()
+            if ending.signal in (signal.SIGSEGV, signal.SIGBUS):
+                said = self.diagnosed(case, said)
+            return ending.kind, Verdict(case, np.inf, np.inf, said)
+
+    def _tried(self, case: Case, rng: np.random.Generator) -> Verdict:
+        turns, inputs = self.turns(), self.op.make(case)
+        first = turns.call(inputs, case.shape, rng)
+        verdict = self._compared(case, inputs, first, turns)
+        if not verdict.passed or work_of(self.op, case) > SMALL:
+            return verdict
+        other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
+        changed = self.op.make(other)
+        scalars = {a.name: inputs[a.name] for a in self.op.inputs if not a.axes}
+        if {k: v.shape for k, v in changed.items() if isinstance(v, np.ndarray)} == {
+            k: v.shape for k, v in inputs.items() if isinstance(v, np.ndarray)
+        }:
+            changed |= scalars if rng.random() < 0.5 else {}
+        again = turns.call(changed, case.shape, rng, same_place=True)
+        second = self._compared(other, changed, again, turns)
+        if not second.passed:
+            return replace(second, case=case, failure=f"a second call: {second.failure}")
+        third = turns.call(inputs, case.shape, rng)
+        if not self.other_bits:
+            for name, value in first.items():
+                if value.tobytes() != third[name].tobytes() and not np.array_equal(
+                    value, third[name], equal_nan=value.dtype.kind == "f"
+                ):
+                    self.other_bits = f"{name} has other bits at {case.describe()}"
+        verdict_again = self._compared(case, inputs, third, turns)
+        if not verdict_again.passed:
+            return replace(verdict_again, failure=f"a third call: {verdict_again.failure}")
+        return replace(
+            verdict,
+            worst=max(verdict.worst, second.worst, verdict_again.worst),
+            nmse=max(verdict.nmse, second.nmse, verdict_again.nmse),
+        )
+
+    def _compared(self, case: Case, inputs: Any, outputs: Any, turns: Turns) -> Verdict:
+        verdict = compare(self.subject, case, inputs, outputs)
+        turns.look_again()
+        if not verdict.passed and (left := turns.unwritten()):
+            return replace(verdict, failure=left)
+        return verdict
+
+    def diagnosed(self, case: Case, said: str) -> str:
+        """Why it crashed: tried again where it may write to inputs."""
+        assert self._layout is not None
+        try:
+            with Child(self.candidate, self._layout, self.limits, lenient=True) as child:
+                rng = np.random.default_rng(self.secret)
+                turns = Turns(child, self.op, self.format, rng)
+                turns.call(self.op.make(case), case.shape, rng)
+        except Wrote as found:
+            return f"{said}: {found}"
+        except Ended:
+            return f"{said}: it reads or writes outside of its arrays"
+        return (
+            f"{said}: it touches memory outside of its arrays, writes to an input and restores it,"
+            " or wants arrays at multiples of more bytes (say `align = 64` in its manifest)"
+        )
+
+    def _failed(self, report: Report, kind: str, verdict: Verdict, shrink: bool) -> Report:
+        first = Failed(kind, verdict.failure, verdict.case, self.replay(verdict.case))
+        shrunk = first
+        if shrink:
+            for kind, found in self._smaller(verdict.case):
+                shrunk = Failed(kind, found.failure, found.case, self.replay(found.case))
+        return replace(
+            report, verdict=shrunk.kind, reason=shrunk.reason, first=first, shrunk=shrunk,
+            worst=max(report.worst, verdict.worst), nmse=max(report.nmse, verdict.nmse),
+        )  # fmt: skip
+
+    def _smaller(self, case: Case) -> Iterator[tuple[str, Verdict]]:
+        """Ever smaller cases that fail, so long as there is time."""
+        until, seen, waiting = time.monotonic() + SHRINKING, {str(case)}, [*self._steps(case)]
+        while waiting and time.monotonic() < until:
+            case = waiting.pop(0)
+            if str(case) in seen:
+                continue
+            seen.add(str(case))
+            kind, verdict = self.tried(case)
+            if not verdict.passed:
+                yield kind, verdict
+                waiting = [*self._steps(case)]
+
+    def _steps(self, case: Case) -> Iterator[Case]:
+        """The same with one size less, the largest first, or with ordinary values."""
+        for axis in sorted(case.shape, key=lambda a: -case.shape[a]):
+            size = case.shape[axis]
+            for less in (1, size // 4, size // 2, size - size // 4, size - 1):
+                if axis in self.op.axes and 0 < less < size:
+                    with suppress(ValueError):
+                        sizes = {a: s for a, s in case.shape.items() if a in self.op.axes}
+                        found = self.op.case(
+                            {**sizes, axis: less}, case.values, case.seed, case.format
+                        )
+                        smaller = found.shape != case.shape
+                        if smaller and self.candidate.manifest.serves(found.shape):
+                            yield found
+        if case.values != self.op.values[0]:
+            yield replace(case, values=self.op.values[0])
+
+    def replay(self, case: Case) -> str:
+        """The command that tries this case again."""
+        where = str(self.candidate.file) + (
+            f":{self.candidate.name}" if self.candidate.name else ""
+        )
+        words = ["assay", "judge", shlex.quote(where), "--op", self.op.name]
+        if self.numerics != "exact":
+            words += ["--numerics", self.numerics]
+        if self.candidate.kind == "source" and self.candidate.manifest.flags:
+            words += ["--flags", shlex.quote(shlex.join(self.candidate.manifest.flags))]
+        return " ".join([*words, case.describe(), "--secret", str(self.secret)])

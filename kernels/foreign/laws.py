@@ -1,0 +1,121 @@
+"""The op's laws, asked of a candidate; and what is true of a good kernel of any op."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernels.foreign.child import Ended
+from kernels.foreign.report import BROKEN, HELD, NOT_ASKED, LawResult
+from kernels.foreign.turns import Wrote
+from kernels.judge import compare
+from kernels.shapes import ShapeError, sizes
+from kernels.trial import LAW_CASES
+from reference.laws.common import other_bits
+from reference.op import Arguments, Array, Case, Law
+
+if TYPE_CHECKING:
+    from kernels.foreign.judge import Judge
+
+AGAIN, THREADS = "same-bits-again", "threads-change-no-bit"
+MOST_JUDGED = 2**24  # bytes and operations of an input of a broken law that is judged by numbers
+
+
+def laws_told(judge: "Judge", asked: bool) -> Iterator[LawResult]:
+    """Each law, in turn."""
+    outcome = BROKEN if judge.other_bits else HELD
+    yield LawResult(AGAIN, outcome, judge.other_bits)
+    names = [law for law in judge.op.laws if judge.format in (law.formats or (judge.format,))]
+    rounded = judge.subject.activations != "float32"
+    if not asked:
+        yield LawResult(THREADS, NOT_ASKED, "at level quick")
+        for law in names:
+            yield LawResult(law.name, NOT_ASKED, "at level quick")
+        return
+    cases = _cases(judge)
+    for law in names:
+        if law.float32 and rounded:
+            yield LawResult(law.name, NOT_ASKED, "it is of kernels that round no input")
+        else:
+            yield _told(judge, law, cases)
+    yield _threads(judge, cases)
+
+
+def _cases(judge: "Judge") -> list[Case]:
+    op = judge.op
+    most = {axis: max(some) for axis, some in op.axes.items()}
+    found = [
+        case
+        for case in judge.cases()
+        if case.values == op.values[0]
+        and all(0 < case.shape[a] <= size or size <= 1 for a, size in most.items())
+    ]
+    found = found or [op.case({}, op.values[0], judge.secret % 2**31, judge.format)]
+    return found[-(1 if judge.candidate.kind == "cuda" else LAW_CASES) :]
+
+
+def _told(judge: "Judge", law: Law, cases: list[Case]) -> LawResult:
+    seen: list[tuple[Arguments, dict[str, Array]]] = []
+
+    def apply(inputs: Arguments) -> dict[str, Array]:
+        outputs = _applied(judge, inputs)
+        seen.append((inputs, outputs))
+        return outputs
+
+    for case in cases:
+        seen.clear()
+        try:
+            broken = law.broken(apply, case)
+        except ShapeError as error:
+            return LawResult(law.name, NOT_ASKED, str(error))
+        except IndexError as error:
+            broken = f"what it gives stands for nothing: {error}"
+        except (Ended, Wrote) as ending:
+            judge.close()
+            return LawResult(law.name, BROKEN, str(ending), wrong=True)
+        if broken:
+            beyond = _beyond(judge, seen, case)
+            return LawResult(law.name, BROKEN, f"{broken} {beyond}".strip(), wrong=bool(beyond))
+    return LawResult(law.name, HELD)
+
+
+def _applied(judge: "Judge", inputs: Arguments) -> dict[str, Array]:
+    given = {
+        name: np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
+        for name, value in inputs.items()
+    }
+    shape = sizes(judge.op, given, judge.format)
+    if not judge.candidate.manifest.serves(shape):
+        raise ShapeError(f"sizes that it does not take: {shape}")
+    rng = np.random.default_rng([judge.secret, len(shape)])
+    return dict(judge.turns().call(given, shape, rng))
+
+
+def _beyond(judge: "Judge", seen: list[tuple[Arguments, dict[str, Array]]], case: Case) -> str:
+    """Of what broke a law, the first that is beyond the op's bound."""
+    for inputs, outputs in seen:
+        held = sum(v.nbytes for v in inputs.values() if isinstance(v, np.ndarray))
+        if held <= MOST_JUDGED:
+            with np.errstate(over="ignore", invalid="ignore"):
+                verdict = compare(judge.subject, case, inputs, outputs)
+            if not verdict.passed:
+                return f"({verdict.failure})"
+    return ""
+
+
+def _threads(judge: "Judge", cases: list[Case]) -> LawResult:
+    """One thread gives the bits of several."""
+    if judge.candidate.kind == "cuda":
+        return LawResult(THREADS, NOT_ASKED, "it has blocks")
+    rng = np.random.default_rng(judge.secret)
+    found = []
+    try:
+        for threads in (1, 3):
+            turns = judge.turns(threads)
+            found.append([turns.call(judge.op.make(c), c.shape, rng).copy() for c in cases])
+    except (Ended, Wrote) as ending:
+        return LawResult(THREADS, BROKEN, str(ending))
+    for case, one, several in zip(cases, *found, strict=True):
+        if unlike := other_bits(several, one):
+            return LawResult(THREADS, BROKEN, f"{unlike} by 3 threads, at {case.describe()}")
+    return LawResult(THREADS, HELD)

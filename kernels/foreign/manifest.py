@@ -1,0 +1,133 @@
+"""What a file says of itself: a few lines of TOML beside it, or in comments at its top.
+
+Beside `my_norm.c` they are `my_norm.toml`; in the file each begins with `// assay:` or `# assay:`.
+"""
+
+import ast
+import operator
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+MARKS = ("// assay:", "# assay:")
+TOP = 100  # lines in which comments are looked for
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+
+
+class ManifestError(ValueError):
+    """Lines about a file that mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """- `op`, `format`: what it is a kernel of, for whoever does not say so.
+    - `name`: the function; `arguments`: of a library in order, e.g. ["x", "out", "hidden:i32"].
+    - `flags`: of the compiler. `arrays`: "numpy", "torch" or "jax", whose arrays it wants.
+    - `align`: bytes of which each array begins at a multiple; 0: of its elements' size.
+    - `takes`: the sizes that it can do, e.g. "hidden % 64 == 0 and tokens <= 512".
+    - `numerics`: "exact", or what its bound is, e.g. "bf16".
+    - `blocks`, `threads`, `shared`: how a CUDA kernel is launched, in sizes, e.g. ["tokens"], 256.
+    """
+
+    op: str = ""
+    format: str = ""
+    name: str = ""
+    arguments: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    arrays: str = ""
+    align: int = 0
+    takes: str = ""
+    numerics: str = ""
+    blocks: tuple[Any, ...] = field(default=(1,))
+    threads: Any = 256
+    shared: Any = 0
+
+    def __post_init__(self) -> None:
+        for name in ("arguments", "flags", "blocks"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type in (str, int) and not isinstance(value, f.type):
+                raise ManifestError(f"{f.name} is not {value!r}")
+        if self.arrays not in ("", "numpy", "torch", "jax"):
+            raise ManifestError(f"arrays are numpy, torch or jax, not {self.arrays!r}")
+        if self.align < 0 or self.align & (self.align - 1) or self.align > 4096:
+            raise ManifestError(f"align is a power of two up to 4096, not {self.align}")
+        if len(self.blocks) not in (1, 2, 3):
+            raise ManifestError(f"blocks are in x, y and z, not {list(self.blocks)}")
+
+    def serves(self, sizes: Mapping[str, Any]) -> bool:
+        """Whether it takes these sizes."""
+        return not self.takes or bool(evaluated(self.takes, sizes))
+
+    def launch(self, sizes: Mapping[str, Any]) -> list[int]:
+        """Blocks in x, y and z, threads in a block, bytes of its shared memory."""
+        blocks = [*self.blocks, 1, 1][:3]
+        return [int(evaluated(str(e), sizes)) for e in (*blocks, self.threads, self.shared)]
+
+
+def read_manifest(file: Path, given: Mapping[str, Any]) -> Manifest:
+    """What lies beside the file, what stands at its top, and what is given, which goes first."""
+    said: dict[str, Any] = {}
+    beside = file.with_suffix(".toml")
+    if beside.is_file():
+        said |= _parsed(beside.read_text(), beside.name)
+    if file.suffix not in (".so", ".dylib"):
+        lines = file.read_text(errors="replace").splitlines()[:TOP]
+        text = "\n".join(
+            line.partition("assay:")[2].strip() for line in lines if line.startswith(MARKS)
+        )
+        said |= _parsed(text, file.name)
+    said |= given
+    known = [f.name for f in fields(Manifest)]
+    if unknown := sorted(set(said) - set(known)):
+        raise ManifestError(f"{file.name}: {unknown[0]} is none of {', '.join(known)}")
+    return Manifest(**said)
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(f"{name}: {error}") from None
+
+
+def evaluated(text: str, sizes: Mapping[str, Any]) -> Any:
+    """An expression of sizes: whole numbers, + - * // %, comparisons, and, or, not, min, max."""
+
+    def value(node: ast.AST) -> Any:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=name) if name in sizes:
+                return sizes[name]
+            case ast.Name(id=name):
+                known = ", ".join(n for n, v in sizes.items() if isinstance(v, int))
+                raise ManifestError(f"{text!r}: {name} is none of {known}")
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return _BINARY[type(op)](value(left), value(right))
+            case ast.BoolOp(op=op, values=values):
+                every = [value(v) for v in values]
+                return all(every) if isinstance(op, ast.And) else any(every)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not value(operand)
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                items = [value(n) for n in (left, *others)]
+                pairs = zip(items, ops, items[1:], strict=False)
+                return all(_BINARY[type(o)](a, b) for a, o, b in pairs)
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args):
+                return (min if name == "min" else max)(value(a) for a in args)
+        raise ManifestError(f"{text!r} is no expression of sizes")
+
+    try:
+        return value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ZeroDivisionError, KeyError) as error:
+        raise ManifestError(f"{text!r}: {error}") from None

@@ -1,0 +1,353 @@
+"""The child's program: loads a candidate and calls it, over memory that it shares with the judge.
+
+It is copied into a folder of its own and started there; NumPy and the standard library is all that
+it needs, and none of our rooms is there. It knows no case, no bound and no result. It tells that it
+is done by stopping itself: the judge looks at memory while this process stands still.
+
+What it is told, a line of JSON each: first how to confine itself and what to load, then for each
+turn the calls, where their arrays lie, and their scalars. Arrays are mapped before a turn begins,
+between pages that may not be touched; inputs are written only then, so nothing can be done early.
+"""
+
+import ctypes
+import importlib.util
+import inspect
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+PAGE = mmap.PAGESIZE
+NONE, READ, WRITE = 0, 1, 2
+SHARED, FIXED = 1, 16
+PRIVATE_ANONYMOUS = 2 | (0x1000 if sys.platform == "darwin" else 0x20)
+MOST_SAID = 2000
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def main() -> None:
+    *arrays, descriptor = map(int, sys.argv[1:])
+    control = socket.socket(fileno=descriptor)
+    lines = control.makefile("r")
+
+    def say(kind: str, what: Any) -> None:
+        control.sendall((json.dumps([kind, what]) + "\n").encode())
+
+    said = json.loads(lines.readline())
+    sys.path[:] = said["path"]
+    from sandbox import confine  # type: ignore[import-not-found]
+
+    say("sandbox", list(confine(**said["confine"])))
+    sys.meta_path.insert(0, NoRooms(said["rooms"]))
+    warnings.simplefilter("ignore")
+    try:
+        candidate = load(said["load"])
+    except BaseException as error:
+        say("failed", told(error, said["load"]["file"]))
+        candidate = None
+    stop()
+    while line := lines.readline():
+        assert candidate is not None
+        reserved: list[tuple[int, int]] = []
+        turn = json.loads(line)
+        writable = turn["writable"]
+        try:
+            calls = [
+                candidate(*prepared(call, arrays, reserved, writable)) for call in turn["calls"]
+            ]
+        except BaseException as error:
+            say("failed", told(error, said["load"]["file"]))
+            calls = []
+        stop()
+        try:
+            for call in calls:
+                call()
+        except BaseException as error:
+            say("failed", told(error, said["load"]["file"]))
+        stop()
+        del calls
+        for address, size in reserved:
+            libc.munmap(address, size)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class NoRooms:
+    """Our packages are not there for a candidate, wherever they are installed."""
+
+    def __init__(self, rooms: list[str]) -> None:
+        self.rooms = set(rooms)
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.partition(".")[0] in self.rooms:
+            raise ModuleNotFoundError(f"a candidate has no {name}: the judge's packages are hidden")
+
+
+def told(error: BaseException, file: str) -> str:
+    """The error in one line, with the last line of the candidate's file that it went through."""
+    at = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    where = f" (line {at[-1].lineno}: {at[-1].line})" if at else ""
+    line = " ".join(str(error).split())
+    return f"{type(error).__name__}: {line}{where}"[:MOST_SAID]
+
+
+def prepared(
+    call: Any, descriptors: list[int], reserved: list[tuple[int, int]], writable: bool
+) -> tuple[Any, Any, Any]:
+    """The arrays by name of inputs and of outputs, and everything else."""
+    inputs, outputs = (
+        {name: mapped(descriptor, access, place, reserved) for name, place in call[side].items()}
+        for side, descriptor, access in (
+            ("inputs", descriptors[0], READ | (WRITE if writable else 0)),
+            ("outputs", descriptors[1], READ | WRITE),
+        )
+    )
+    return inputs, outputs, call["scalars"]
+
+
+def mapped(descriptor: int, access: int, place: Any, reserved: list[tuple[int, int]]) -> Any:
+    """An array where the judge put it, between pages that may not be touched."""
+    import numpy as np
+
+    offset, size, begin, dtype, shape = place
+    address = libc.mmap(None, size + 2 * PAGE, NONE, PRIVATE_ANONYMOUS, -1, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError("no address is left for arrays")
+    reserved.append((address, size + 2 * PAGE))
+    inside = libc.mmap(address + PAGE, size, access, SHARED | FIXED, descriptor, offset)
+    if inside != address + PAGE:
+        raise MemoryError(f"arrays cannot be mapped: {os.strerror(ctypes.get_errno())}")
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    memory = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(inside + begin)
+    return np.frombuffer(memory, kind, count).reshape(shape)
+
+
+def load(what: Any) -> Callable[..., Callable[[], None]]:
+    """What makes of arrays and scalars a call without parameters."""
+    if what["kind"] in ("source", "library"):
+        return native(what)
+    if what["kind"] == "emulated":
+        return emulated(what)
+    return plain(what)
+
+
+def native(what: Any) -> Callable[..., Callable[[], None]]:
+    """A symbol of a shared library; its arguments as [name, C type]."""
+    library = ctypes.CDLL(what["library"])
+    try:
+        function = library[what["name"]]
+    except AttributeError:
+        raise ValueError(
+            f'the library has no symbol {what["name"]}; C++ needs extern "C" before it'
+        ) from None
+    function.restype = ctypes.c_int if what["status"] else None
+    kinds = [getattr(ctypes, f"c_{kind}") for _, kind in what["arguments"]]
+    names = [name for name, _ in what["arguments"]]
+
+    def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
+        arrays = {**inputs, **outputs}
+        given = [
+            kind(arrays[name].ctypes.data if name in arrays else scalars[name])
+            for name, kind in zip(names, kinds, strict=True)
+        ]
+        if not what["status"]:
+            return partial(held, arrays, function, *given)
+
+        def checked() -> None:
+            if status := held(arrays, function, *given):
+                raise RuntimeError(f"{what['name']} returned {status}")
+
+        return checked
+
+    return bound
+
+
+def held(arrays: Any, function: Any, *given: Any) -> Any:
+    """A call, while its arrays live."""
+    return function(*given)
+
+
+def emulated(what: Any) -> Callable[..., Callable[[], None]]:
+    """A CUDA kernel, compiled for this CPU, on the emulator that lies in a library."""
+    host = ctypes.CDLL(what["host"], ctypes.RTLD_GLOBAL)
+    host.run_grid.restype = ctypes.c_bool
+    kernel = ctypes.CDLL(what["library"])
+    begin, end = ctypes.c_void_p(), ctypes.c_void_p()
+    kernel.shared_memory(ctypes.byref(begin), ctypes.byref(end))
+
+    class Range(ctypes.Structure):
+        _fields_ = [("begin", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+    declared = Range(begin, (end.value or 0) - (begin.value or 0))
+    kinds = {name: getattr(ctypes, f"c_{kind}") for name, kind in what["arguments"]}
+    turns = [0]
+
+    def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
+        arrays = {**inputs, **outputs}
+        words = [
+            kinds[n](arrays[n].ctypes.data if n in arrays else scalars[n])
+            for n, _ in what["arguments"]
+        ]
+        parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+        *blocks, threads, shared = scalars["launch"]
+        ranges = (Range * len(arrays))(*(Range(a.ctypes.data, a.nbytes) for a in arrays.values()))
+
+        def run() -> None:
+            said, turns[0] = ctypes.create_string_buffer(1000), turns[0] + 1
+            if 0 in blocks:
+                return
+            fine = host.run_grid(
+                kernel.invoke, parameters, (ctypes.c_uint * 3)(*blocks), threads,
+                ctypes.c_size_t(shared), declared, ranges, ctypes.c_size_t(len(ranges)),
+                turns[0] % 2 == 0, said, ctypes.c_size_t(1000),
+            )  # fmt: skip
+            if not fine:
+                raise RuntimeError(said.value.decode(errors="replace"))
+            held(arrays, len, words)
+
+        return run
+
+    return bound
+
+
+def plain(what: Any) -> Callable[..., Callable[[], None]]:
+    """A Python function: its parameters have names of inputs, outputs, sizes or scalars; what is
+    not written to a parameter is returned."""
+    function, positional = found(what)
+    module = sys.modules.get(getattr(function, "__module__", "")) or sys.modules.get("candidate")
+    style = what["arrays"] or style_of(module)
+    try:
+        parameters = inspect.signature(getattr(function, "py_func", function)).parameters
+    except (TypeError, ValueError):
+        raise ValueError(f"{what['name']} has no signature that can be read: wrap it") from None
+    known = {*what["inputs"], *what["outputs"], *what["scalars"]}
+    wanted = []
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if name in known:
+            wanted.append(name)
+        elif parameter.default is parameter.empty:
+            there = ", ".join([*what["inputs"], *what["outputs"], *what["scalars"]])
+            raise ValueError(f"its parameter {name!r} is none of {there}")
+    returned = [name for name in what["outputs"] if name not in wanted]
+    into, views = STYLES[style], style != "jax"  # whose arrays are copies: each call makes its own
+    if not views and len(returned) < len(what["outputs"]):
+        raise ValueError("arrays of jax cannot be written to: return the outputs")
+
+    def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
+        kept = {**inputs, **outputs}
+        ready = {n: into(kept[n]) if n in kept else scalars[n] for n in wanted} if views else {}
+
+        def run() -> None:
+            given = ready or {n: into(kept[n]) if n in kept else scalars[n] for n in wanted}
+            result = function(*given.values()) if positional else function(**given)
+            if not returned:
+                return
+            results = result if isinstance(result, tuple | list) else (result,)
+            if isinstance(result, dict):
+                results = tuple(result[name] for name in returned)
+            if len(results) != len(returned):
+                raise ValueError(f"it returned {len(results)} arrays, not {', '.join(returned)}")
+            for name, value in zip(returned, results, strict=True):
+                put(name, outputs[name], value)
+
+        return run
+
+    return bound
+
+
+def found(what: Any) -> tuple[Callable[..., Any], bool]:
+    """The function that the file holds, and whether it wants its arguments without names."""
+    if what["kind"] == "pickled":
+        from numba import cloudpickle
+
+        with open(what["file"], "rb") as file:  # noqa: PTH123
+            function = cloudpickle.load(file)
+    else:
+        spec = importlib.util.spec_from_file_location("candidate", what["file"])
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["candidate"] = module
+        spec.loader.exec_module(module)
+        function = module
+        for part in what["name"].split("."):
+            if not hasattr(function, part):
+                there = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
+                raise ValueError(f"the file has no {what['name']}; it has {', '.join(there)}")
+            function = getattr(function, part)
+    if not callable(function):
+        raise ValueError(f"{what['name']} is no function")
+    return function, hasattr(function, "py_func")
+
+
+def style_of(module: Any) -> str:
+    """The library whose arrays a file seems to want: torch or jax if it imports one of them, and
+    nothing of Numba."""
+    names = set()
+    for value in vars(module).values() if module else ():
+        for said in (getattr(value, "__name__", ""), getattr(value, "__module__", "")):
+            names.add(str(said).partition(".")[0])
+    if "numba" in names:
+        return "numpy"
+    return next((style for style in ("torch", "jax") if style in names), "numpy")
+
+
+def to_numpy(array: Any) -> Any:
+    return array
+
+
+def to_torch(array: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def to_jax(array: Any) -> Any:
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    return jax.numpy.array(array)
+
+
+STYLES: dict[str, Callable[[Any], Any]] = {"numpy": to_numpy, "torch": to_torch, "jax": to_jax}
+
+
+def put(name: str, target: Any, value: Any) -> None:
+    """Copy what was returned to where the judge looks; a wrong shape or kind is an error."""
+    import numpy as np
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
+            value = value.float()
+        value = value.numpy()
+    elif not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    value = np.asarray(value)
+    if value.shape != target.shape:
+        if value.size != target.size or value.ndim > target.ndim:
+            raise ValueError(f"it returned {name} {list(value.shape)}, not {list(target.shape)}")
+        value = value.reshape(target.shape)
+    if not np.can_cast(value.dtype, target.dtype, "same_kind"):
+        raise ValueError(f"it returned {name} as {value.dtype}, not {target.dtype}")
+    np.copyto(target, value, casting="same_kind")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Samples of a candidate's time: calls that the judge starts, each on inputs of its own, and some
+of whose outputs it judges afterwards.
+
+A sample is a turn of several calls, long enough that starting the child and its standing still do
+not count. Every call has other inputs in other memory, so nothing can be kept from one to the next;
+all of their outputs have to be written, and those of one, drawn at random, are judged.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from kernels.foreign.child import Child, layout_of, poison
+from kernels.foreign.turns import Wrote
+from reference.op import Arguments, Array, Op
+
+SAMPLE_SECONDS = 2e-3
+MOST_CALLS, MOST_BYTES = 64, 2**28  # of a sample
+WARMING = 3  # turns of a single call, the fastest of which tells how many a sample has
+JUDGED_FIRST, JUDGED_EVERY = 2, 4  # samples of which a call is judged: these, then one in four
+
+Make = Callable[[int], Arguments]
+Check = Callable[[int, Arguments, Mapping[str, Array]], str]
+
+
+class WrongTimedError(RuntimeError):
+    """A candidate that was being timed gave something else than its reference."""
+
+
+class Samples:
+    """Seconds of a call, sample by sample. `make(seed)` gives fresh inputs, `check(seed, inputs,
+    outputs)` says what is wrong with outputs."""
+
+    def __init__(
+        self, child: Child, op: Op, format: str | None, shape: Mapping[str, int],
+        make: Make, check: Check, secret: int,
+    ) -> None:  # fmt: skip
+        self.op = op
+        self._child, self._format, self._shape = child, format, shape
+        self._make, self._check = make, check
+        self._rng = np.random.default_rng(secret)
+        self.calls, self.taken, self.checked = 1, 0, 0
+        example = make(0)
+        arrays = [v for v in example.values() if isinstance(v, np.ndarray)]
+        self.bytes = max(1, sum(a.nbytes for a in arrays))
+        seconds = min(self() for _ in range(WARMING))
+        fit = max(1, MOST_BYTES // self.bytes)
+        self.calls = max(1, min(MOST_CALLS, fit, round(SAMPLE_SECONDS / max(seconds, 1e-7))))
+        self.taken = 0
+
+    def __call__(self) -> float:
+        """The next sample."""
+        child, rng = self._child, self._rng
+        child.inputs.clear()
+        child.outputs.clear()
+        seeds = [int(rng.integers(2**31)) for _ in range(self.calls)]
+        given = [self._make(seed) for seed in seeds]
+        calls = [
+            layout_of(child, self.op, self._shape, self._format, inputs, 0, rng) for inputs in given
+        ]
+        child.prepare(calls)
+        spoilt = []
+        for call, inputs in zip(calls, given, strict=True):
+            for name, slot in call.inputs.items():
+                child.inputs.array(slot)[...] = inputs[name]
+            for slot in call.outputs.values():
+                poison(child.outputs.array(slot), rng)
+            spoilt.append({n: child.outputs.array(slot).copy() for n, slot in call.outputs.items()})
+        seconds = child.run(self.calls) / self.calls
+        self._look(calls, seeds, given, spoilt)
+        self.taken += 1
+        return seconds
+
+    def _look(self, calls: list, seeds: list, given: list, spoilt: list) -> None:  # type: ignore[type-arg]
+        outputs = self._child.outputs
+        if (where := outputs.spoilt()) or self._child.inputs.spoilt():
+            raise Wrote(f"while it was timed, it wrote {where or 'beside'} an array")
+        found = [
+            {name: outputs.array(slot).copy() for name, slot in call.outputs.items()}
+            for call in calls
+        ]
+        for number, (left, before) in enumerate(zip(found, spoilt, strict=True)):
+            for name, value in left.items():
+                same = value.view(np.uint8) == before[name].view(np.uint8)
+                if value.dtype.kind == "f" and same.size and same.all():
+                    raise WrongTimedError(
+                        f"while it was timed, call {number + 1} of {len(calls)} wrote no {name}"
+                    )
+        if self.taken < JUDGED_FIRST or self._rng.integers(JUDGED_EVERY) == 0:
+            one = int(self._rng.integers(len(calls)))
+            if failure := self._check(seeds[one], given[one], found[one]):
+                raise WrongTimedError(f"while it was timed: {failure}")
+            self.checked += 1
+        if not self._child.stands_still():
+            raise Wrote("while it was timed, it went on after it had stopped")
+        for call, left in zip(calls, found, strict=True):
+            for name, slot in call.outputs.items():
+                if outputs.array(slot).tobytes() != left[name].tobytes():
+                    raise Wrote(f"{name} changed after the timed call had ended")

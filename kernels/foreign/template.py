@@ -1,0 +1,116 @@
+"""A file to begin with: it compiles, writes nothing yet, and says where the work goes."""
+
+import inspect
+from collections.abc import Callable, Iterator
+
+from kernels.cuda.launch import C_TYPES
+from kernels.foreign.candidate import size_names
+from reference.op import Argument, Op
+
+SUFFIXES = {"c": ".c", "numba": ".py", "triton": ".py", "cuda": ".cu", "python": ".py"}
+
+
+def template(op: Op, kind: str, format: str | None = None) -> str:
+    """The text of a file for an op, in "c", "numba", "triton", "cuda" or "python"."""
+    if kind not in TEMPLATES:
+        raise ValueError(f"--for is one of {', '.join(TEMPLATES)}, got {kind!r}")
+    wanted = format or (op.formats[0] if op.formats else "")
+    return TEMPLATES[kind](op, wanted)
+
+
+def _about(op: Op, format: str, mark: str) -> Iterator[str]:
+    """What it says of itself, what is to be computed, and what each argument is."""
+    yield f'{mark} assay: op = "{op.name}"'
+    if format:
+        yield f'{mark} assay: format = "{format}"'
+    yield mark
+    text = inspect.cleandoc(op.reference.__doc__ or op.name).splitlines()
+    yield from (f"{mark} {line}".rstrip() for line in text)
+    yield mark
+    for argument in op.inputs:
+        yield f"{mark} {argument}"
+    for argument in op.outputs:
+        yield f"{mark} {argument}, to be written"
+    if format:
+        yield f"{mark} A weight is {format}'s bytes, row by row, as a GGUF file has them."
+
+
+def _c_parameters(op: Op, size: str) -> str:
+    inputs = [_c_parameter(a, "const ") for a in op.inputs]
+    outputs = [_c_parameter(o, "") for o in op.outputs]
+    axes = (axis for a in (*op.inputs, *op.outputs) for axis in a.axes if axis.isidentifier())
+    sizes = [f"{size} {size_names(op, axis)[0]}" for axis in dict.fromkeys(axes)]
+    return ", ".join([*inputs, *outputs, *sizes])
+
+
+def _c_parameter(argument: Argument, access: str) -> str:
+    kind = C_TYPES[argument.dtype]
+    return f"{access}{kind} *{argument.name}" if argument.axes else f"{kind} {argument.name}"
+
+
+def _c(op: Op, format: str) -> str:
+    head = "\n".join(_about(op, format, "//"))
+    return (
+        f"{head}\n#include <math.h>\n#include <stdint.h>\n\n"
+        f"void {op.name}({_c_parameters(op, 'int64_t')}) {{\n"
+        f"  // FILL IN: write every element of {_outputs(op)}.\n}}\n"
+    )
+
+
+def _cuda(op: Op, format: str) -> str:
+    head = "\n".join(_about(op, format, "//"))
+    first = next((a for a in op.outputs[0].axes if a.isidentifier()), "1")
+    return (
+        f'{head}\n// assay: blocks = ["{first}"]\n// assay: threads = 128\n'
+        '#include "portable.cuh"\n\n'
+        f'extern "C" __global__ void {op.name}({_c_parameters(op, "int")}) {{\n'
+        f"  // FILL IN: write every element of {_outputs(op)}; a block for each of {first}.\n}}\n"
+    )
+
+
+def _python_parameters(op: Op, outputs: bool) -> str:
+    names = [a.name for a in op.inputs] + [o.name for o in op.outputs] * outputs
+    return ", ".join(names)
+
+
+def _numba(op: Op, format: str) -> str:
+    head = "\n".join(_about(op, format, "#"))
+    return (
+        f"{head}\nimport numpy as np\nfrom numba import njit\n\n\n@njit\n"
+        f"def {op.name}({_python_parameters(op, outputs=True)}):\n"
+        f"    # FILL IN: write every element of {_outputs(op)}.\n    pass\n"
+    )
+
+
+def _python(op: Op, format: str) -> str:
+    head = "\n".join(_about(op, format, "#"))
+    return (
+        f"{head}\nimport numpy as np\n\n\n"
+        f"def {op.name}({_python_parameters(op, outputs=True)}):\n"
+        f"    # FILL IN: write every element of {_outputs(op)}, or leave these parameters out and\n"
+        "    # return them. With `import torch` in this file, arrays are tensors.\n    pass\n"
+    )
+
+
+def _triton(op: Op, format: str) -> str:
+    head = "\n".join(_about(op, format, "#"))
+    names = _python_parameters(op, outputs=True)
+    arrays = [a.name for a in (*op.inputs, *op.outputs) if a.axes]
+    moved = "\n".join(f"    {name}_gpu = {name}.cuda()" for name in arrays)
+    back = "\n".join(f"    {o.name}.copy_({o.name}_gpu)" for o in op.outputs)
+    return (
+        f"{head}\nimport torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        f"def kernel({', '.join(f'{name}_pointer' for name in arrays)}, size: tl.constexpr):\n"
+        f"    # FILL IN: write every element of {_outputs(op)}.\n    pass\n\n\n"
+        f"def {op.name}({names}):\n{moved}\n"
+        f"    kernel[(1,)]({', '.join(f'{name}_gpu' for name in arrays)}, 128)\n{back}\n"
+    )
+
+
+def _outputs(op: Op) -> str:
+    return " and ".join(o.name for o in op.outputs)
+
+
+TEMPLATES: dict[str, Callable[[Op, str], str]] = {
+    "c": _c, "numba": _numba, "triton": _triton, "cuda": _cuda, "python": _python,
+}  # fmt: skip
