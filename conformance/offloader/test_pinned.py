@@ -36,7 +36,9 @@ SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64),
 # Which ones
 
 counted = st.lists(
-    arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 9)), min_size=1, max_size=4
+    arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 9) | st.just(10**12)),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -57,27 +59,6 @@ def test_those_that_beat_a_slot_of_the_window(counts, spare):
             break
         expected[block].append(neuron)
     assert hottest(counts, capacity) == [sorted(block) for block in expected]
-
-
-@pytest.mark.parametrize("count", [0, 1, 10**12])
-@pytest.mark.parametrize("capacity", [10, 15, 29, 30])
-def test_none_of_those_that_are_all_as_active(count, capacity):
-    assert hottest([np.full(10, count)] * 3, capacity) == [[], [], []]
-
-
-def test_none_where_more_are_needed_than_there_are_slots():
-    """However hot: what a slot of the window can bring is one neuron a step, and so can pinning."""
-    always, never = np.full(20, 1000), np.zeros(20, np.int64)
-    assert hottest([always, always, never], 39) == [[], [], []]
-    some = np.where(np.arange(20) < 5, 1000, 0)
-    assert hottest([some, some, some], 36) == [[*range(5)]] * 3
-
-
-def test_how_many_tokens_were_counted_does_not_matter():
-    counts = [np.random.default_rng(b).integers(0, 99, 50) for b in range(3)]
-    found = hottest(counts, 90)
-    assert 0 < sum(map(len, found)) < 90
-    assert hottest([block * 1000 for block in counts], 90) == found
 
 
 # Disks that fail (that no bit differs, test_streamed.py says)

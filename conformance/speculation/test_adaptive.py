@@ -144,11 +144,7 @@ def test_it_rests_until_a_try_is_due():
     useful = Simulation(MOST)
     useful.run([0.9] * MOST, linear(0.05, 0.05), 100)
     assert useful.adaptive.rest() == 0
-    assert AdaptiveLength(MOST).rest() == 0
-
-
-def test_the_targets_own_step_comes_first():
-    assert AdaptiveLength(8).choose() == 0
+    assert AdaptiveLength(MOST).rest() == AdaptiveLength(8).choose() == 0
 
 
 @given(st.floats(0, 0.99), st.integers(0, 20))

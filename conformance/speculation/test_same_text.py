@@ -16,8 +16,10 @@ import pytest
 
 from conformance.support.depth import DEEP
 from conformance.support.speculation.speculating import demand_settled, pieces, unmarked
-from conformance.support.speculation.stories import FORMATS, stories
 from engine import Engine, Piece
+from engine.embedded import resolve
+from engine.gguf.file import GGUFFile
+from engine.quantise import Recipe, quantise
 from engine.speculation.settings import (
     Linear,
     Lookahead,
@@ -36,6 +38,8 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "mirostat": {"max_tokens": 40, "temperature": 0.8, "seed": 6, "mirostat": 2,
                  "mirostat_tau": 2.0},
 }  # fmt: skip
+FORMATS = ("F32", "F16", "Q8_0", "Q4_0", "Q4_K")
+TYPES = {"Q4_K": "Q4_K_M"}  # llama.cpp's mix of which a format is the main one
 LENGTHS = (1, 2, 5, 16)
 THREADS = (1, 2, 3)
 STRICTER = 1.5  # than the threshold of story-relu, 1
@@ -79,7 +83,18 @@ COVERING = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return stories(tmp_path_factory.mktemp("stories"))
+    """A function of an embedded model's name and a format: the file, all matrices in that format,
+    made once."""
+    folder = tmp_path_factory.mktemp("stories")
+
+    @cache
+    def made(name: str, format: str) -> Path:
+        path = folder / f"{name}-{format}.gguf"
+        with GGUFFile(resolve(name)) as file:
+            quantise(file, path, Recipe(TYPES.get(format, format), pure=True, requantise=True))
+        return path
+
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@ models with other vocabularies."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +29,7 @@ from engine import Engine
 from engine.config import ModelError
 from engine.passes.count import count_neurons, neuron_counts
 from engine.speculation.drafter import Draft, Verified
-from engine.speculation.settings import Linear, LookaheadTrie, PromptLookup, Settings, Tree
+from engine.speculation.settings import Linear, LookaheadTrie, PromptLookup, Tree
 from reference.op import Array
 from reference.transformer import Weight
 
@@ -53,61 +55,48 @@ def same_text(target: str | Path, prompt: Any = TEXT, **options: Any) -> int:
     return accepted
 
 
-BY_A_MODEL: dict[str, Settings] = {
-    "linear": Linear(5, draft_p_min=0.3, adaptive=False),
-    "tree": Tree(9, draft_p_min=0.1, p_split=0.05, n_parallel=3, adaptive=False),
+LINEAR = Linear(5, draft_p_min=0.3, adaptive=False)
+TREE = Tree(9, draft_p_min=0.1, p_split=0.05, n_parallel=3, adaptive=False)
+DRAFTING: dict[str, dict[str, Any]] = {
+    "a model": {"draft": "story-draft", "speculation": LINEAR},
+    "a model's tree": {"draft": "story-draft", "speculation": TREE},
+    "itself": {"speculation": replace(LINEAR, threshold=STRICTER)},
+    "its own tree": {"speculation": replace(TREE, threshold=STRICTER)},
+    "lookup": {"speculation": PromptLookup(4, prompt_lookup_min=1, adaptive=False)},
+    "trie": {"speculation": LookaheadTrie(8, adaptive=False)},
 }
-WITHIN: dict[str, Settings] = {
-    "linear": Linear(5, draft_p_min=0.3, threshold=STRICTER, adaptive=False),
-    "tree": Tree(9, draft_p_min=0.1, p_split=0.05, threshold=STRICTER, adaptive=False),
-}
-STACKS: dict[str, dict[str, Any]] = {
-    "sparse": {"sparse": "on"},
-    "sparse, quantised cache": {"sparse": "on", "kv_format": "Q8_0"},
-    "dense of a sparse file": {"sparse": "off"},
-    "some threads": {"sparse": "on", "threads": 3, "kv_format": "Q4_0"},
-}
+MODELS = [name for name in DRAFTING if name not in ("lookup", "trie")]
 
 
-@pytest.mark.parametrize("settings", BY_A_MODEL.values(), ids=BY_A_MODEL.keys())
-@pytest.mark.parametrize("options", STACKS.values(), ids=STACKS.keys())
-def test_a_sparse_target(options, settings):
-    """Masks are each token's own, so a verified batch gives the bits of single steps."""
-    options = {"context": 96, "threads": 2, **options}
-    for draft in ("story-draft-f16", "story-draft-q8_0"):
-        assert same_text("story-relu", draft=draft, speculation=settings, **options) > 10
+@pytest.mark.parametrize(
+    ("name", "kv", "sparse"),
+    [
+        *product(MODELS, ("F32", "F16", "Q8_0", "Q4_0"), ["on"]),
+        *product(MODELS[:2], ["F16"], ["off"]),
+    ],
+)
+def test_a_sparse_target(name, kv, sparse):
+    """Masks are each token's own, so a verified batch gives the bits of single steps, whatever the
+    format of the cache and whoever drafts."""
+    options = {"context": 96, "threads": 3 if kv == "Q4_0" else 2, "sparse": sparse}
+    assert same_text("story-relu", kv_format=kv, **options, **DRAFTING[name]) > 10
 
 
-@pytest.mark.parametrize("settings", WITHIN.values(), ids=WITHIN.keys())
-@pytest.mark.parametrize("kv", ["F32", "F16", "Q8_0", "Q4_0"])
-def test_a_cache_in_blocks(settings, kv):
-    """Whatever the format of the cache, also where the target drafts for itself."""
-    options = {"context": 96, "threads": 2, "sparse": "on", "kv_format": kv}
-    assert same_text("story-relu", speculation=settings, **options) > 10
-
-
-@pytest.mark.parametrize("name", ["by a model", "within", "lookup", "trie"])
+@pytest.mark.parametrize("name", ["a model's tree", "itself", "lookup", "trie"])
 def test_a_target_within_a_budget(name):
     """Weights that come from disk while several tokens are verified are those that come for one."""
     options: dict[str, Any] = {"context": 96, "batch": 32, "threads": 2, "sparse": "on"}
-    chosen: dict[str, dict[str, Any]] = {
-        "by a model": {"draft": "story-draft", "speculation": BY_A_MODEL["tree"]},
-        "within": {"speculation": WITHIN["linear"]},
-        "lookup": {"speculation": PromptLookup(4, prompt_lookup_min=1, adaptive=False)},
-        "trie": {"speculation": LookaheadTrie(8, adaptive=False)},
-    }
     with Engine.load("story-relu", **options) as engine:
         plain = pieces(engine, TEXT, GREEDY)
+    options |= DRAFTING[name]
     with pytest.raises(ModelError, match="is too small") as refused:
-        Engine.load("story-relu", **options, **chosen[name], ram_budget="1MiB")
+        Engine.load("story-relu", **options, ram_budget="1MiB")
     least = re.search(r"at least (\d+) MiB", str(refused.value))
-    budget = f"{int(least[1]) + 2}MiB"
-    with Engine.load("story-relu", **options, **chosen[name], ram_budget=budget) as engine:
+    with Engine.load("story-relu", **options, ram_budget=f"{int(least[1]) + 2}MiB") as engine:
         assert unmarked(pieces(engine, TEXT, GREEDY)) == plain
         demand_settled(engine)
         assert engine.model.offload.readers.statistics.bytes > 0
-        found = engine.timings.speculation
-        assert found.drafted > 0
+        assert engine.timings.speculation.drafted > 0
 
 
 # A union of masks
@@ -150,11 +139,8 @@ def test_active_share_of_a_union(tmp_path, m, record_property):
     path = INDEPENDENT.write(tmp_path / "sparse.gguf")
     drawn = [token for token in range(INDEPENDENT.vocab) if token != EOS]
     options: dict[str, Any] = {
-        "sparse": "on",
-        "threads": 1,
-        "passes": (count_neurons,),
-        "context": 128,
-    }
+        "sparse": "on", "threads": 1, "passes": (count_neurons,), "context": 128,
+    }  # fmt: skip
     with Engine.load(path, **options) as engine:
         counted = neuron_counts(engine.model.memory)["blk.0"]
         masks = []
