@@ -2,17 +2,14 @@
 models with other vocabularies."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
-from conformance.support.small_models import Small, Tensors, tampered
+from conformance.support.small_models import Small
 from conformance.support.sparse_files import SmallSparse
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
@@ -21,23 +18,17 @@ from conformance.support.speculation.speculating import (
     drafting,
     ids,
     pieces,
-    sampling,
     unmarked,
 )
 from conformance.support.spelling import Spelling
 from engine import Engine
 from engine.config import ModelError
-from engine.passes.count import count_neurons, neuron_counts
-from engine.speculation.drafter import Draft, Verified
 from engine.speculation.settings import Linear, LookaheadTrie, PromptLookup, Tree
-from reference.op import Array
-from reference.transformer import Weight
 
 TEXT = "Once upon a time there was a little"
 GREEDY: dict[str, Any] = {"max_tokens": 50, "ignore_eos": True, "logprobs": 1}
 SEEDED: dict[str, Any] = {**GREEDY, "temperature": 0.9, "seed": 3, "repetition_penalty": 1.1}
 STRICTER = 1.5  # than story-relu's threshold of 1
-EOS = 2
 
 
 def same_text(target: str | Path, prompt: Any = TEXT, **options: Any) -> int:
@@ -100,78 +91,6 @@ def test_a_target_within_a_budget(name):
 
 
 # A union of masks
-
-
-def constant(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
-    """Attention adds nothing: what a token's neurons are does not depend on its company."""
-    name = "blk.0.attn_output.weight"
-    return weights | {name: Weight(np.zeros_like(weights[name].data), "F32")}, norms
-
-
-INDEPENDENT = tampered(SmallSparse(blocks=1, ranks=(32,), shares=(0.25,), seed=3), constant)
-
-
-class Guessing:
-    """So many tokens at random, each as likely as any other."""
-
-    def __init__(self, tokens: Sequence[int], count: int) -> None:
-        self._tokens, self._count, self._chance = tokens, count, Random(1)
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        pass
-
-    def draft(self, _: Sequence[int], most: int) -> Draft:
-        return Draft.chain(self._chance.choices(self._tokens, k=min(most, self._count)))
-
-    def verified(self, step: Verified) -> None:
-        pass
-
-
-def level(_: list[int], logits: Array) -> Array:
-    return np.zeros_like(logits)
-
-
-@pytest.mark.parametrize("m", [2, 5, 9])
-def test_active_share_of_a_union(tmp_path, m, record_property):
-    """Of m tokens with independent masks the union has sum 1 - (1 - p_i)^m neurons on average: the
-    tokens are drawn each as likely as any other, p_i is counted one token at a time, and the mean
-    over some hundreds of verified batches is within six of its standard deviations."""
-    path = INDEPENDENT.write(tmp_path / "sparse.gguf")
-    drawn = [token for token in range(INDEPENDENT.vocab) if token != EOS]
-    options: dict[str, Any] = {
-        "sparse": "on", "threads": 1, "passes": (count_neurons,), "context": 128,
-    }  # fmt: skip
-    with Engine.load(path, **options) as engine:
-        counted = neuron_counts(engine.model.memory)["blk.0"]
-        masks = []
-        for token in drawn:
-            engine.reset()
-            counted.clear()
-            engine.model.step([token], [0], [(0,)])
-            masks.append(counted.predicted.copy())
-    none = 1 - np.array(masks, np.float64)  # [tokens, neurons]
-    neither = (none.T @ none / len(drawn)) ** m  # of two neurons, in a batch
-    alone = np.diag(neither)
-    expected = (1 - alone).sum()
-    deviation = np.sqrt((neither - np.outer(alone, alone)).sum())
-    guessing, sizes = Guessing(drawn, m - 1), list[float]()
-    with Engine.load(path, union=True, **options, **ROOM) as engine, drafting(engine, guessing):
-        counted = neuron_counts(engine.model.memory)["blk.0"]
-        while len(sizes) < 400:
-            engine.reset()
-            params = {"max_tokens": 120, "ignore_eos": True, "logits_processors": [level],
-                      "temperature": 1.0, "seed": len(sizes)}  # fmt: skip
-            generation = engine.stream([1], sampling(params))
-            for i in range(100):  # the last drafts would be shorter
-                next(generation)
-                if i and counted.predicted.any():
-                    sizes.append(counted.predicted.sum() / m)
-                counted.clear()
-    mean = float(np.mean(sizes))
-    shares = (float(n) / INDEPENDENT.ffn for n in (mean, expected))
-    record_property("union", (m, *shares))
-    assert abs(mean - expected) < 6 * deviation / len(sizes) ** 0.5
-    assert expected > 1.3 * (1 - none).mean(axis=0).sum()
 
 
 def test_a_union_of_all_neurons(tmp_path):
