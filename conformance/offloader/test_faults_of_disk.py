@@ -22,7 +22,7 @@ from conformance.support.budgets import (
     truth_of,
     write,
 )
-from conformance.support.disks import Disk, after, healthy, slow
+from conformance.support.disks import LASTING, Disk, after, healthy, slow
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.model import Model
 from engine.offload.disk import OffloadError
@@ -55,13 +55,6 @@ def shared(request, tmp_path_factory):
 def subject(shared):
     yield shared
     shared.goes_on()
-
-
-LASTING = {
-    "EIO": (-errno.EIO, "cannot be read at byte {}: input/output error"),
-    "ENXIO": (-errno.ENXIO, "cannot be read at byte {}: no such device or address"),
-    "nothing": (0, "it was cut short while it was read, at byte {}"),
-}
 
 
 def again_and_again(model: Model) -> None:
