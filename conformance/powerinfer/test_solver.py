@@ -81,7 +81,6 @@ def test_ties_go_to_earlier_layers():
     same = [Layer(np.array([5.0, 0.0]), np.array([8, 8]))] * 3
     assert solve(same, 16).groups == (1, 1, 0)
     assert solve(same, 40).groups == (2, 2, 1)
-    assert solver._filled(same, [1, 0, 1], 40, 0.0) == [2, 2, 1]
 
 
 def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):

@@ -46,6 +46,23 @@ def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
 
 
 @given(sizes, ahead, seeds)
+def test_guesses_stay_where_they_belong(size, steps, seed):
+    """Whatever a step accepts, a guess stays the guess of one place in the text: those of a target
+    that says nothing but where it is are all right, and so are its n-grams."""
+    W, N = size
+    window, text = Window(W, N, seed), [0]
+    window.begin([-1])
+    for ngrams in walk(window, len, text, steps):
+        for token, following in ngrams:
+            assert list(following) == list(range(following[0], following[0] + N - 1))
+            assert token in (following[0] - 1, -1)
+        for j, age in enumerate(window._ages):
+            made = [row[j] for row in window._rows][N - 1 - min(age, N - 1) :]
+            behind = len(text) + j + N - 2
+            assert made == list(range(behind - len(made) + 1, behind + 1))
+
+
+@given(sizes, ahead, seeds)
 def test_ngrams_are_what_the_target_says(size, steps, seed):
     """Where only the last token counts, every token of an n-gram but the first two must follow the
     one before it; and a window that has been filled yields an n-gram a column."""
