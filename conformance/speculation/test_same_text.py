@@ -125,7 +125,8 @@ def test_the_few_combinations_cover_all_pairs():
 @pytest.mark.parametrize(("way", "format", "threads", "length"), ALL if DEEP else COVERING)
 def test_text_is_the_plain_one(path, plain, way, format, threads, length):
     """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie has read
-    the text and an adaptive length has measured."""
+    the text and an adaptive length has measured. It is not so for want of drafts: of the
+    greedy text in F16 each drafter foretells some. (An adaptive length may rightly be 0.)"""
     target = WAYS[way].target
     options = WAYS[way].options(path, length)
     with loaded(path(target, format), target, threads=threads, **options) as engine:
@@ -133,23 +134,11 @@ def test_text_is_the_plain_one(path, plain, way, format, threads, length):
             expected = plain(target, format, name)
             for _ in range(2):
                 engine.reset()
-                assert unmarked(pieces(engine, TEXT, params)) == expected
+                drafted = pieces(engine, TEXT, params)
+                assert unmarked(drafted) == expected
                 demand_settled(engine)
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "adaptive"])
-def test_drafts_are_accepted(path, way):
-    """Each drafter foretells some of a trained model's text: what was equal above was not so for
-    want of drafts. (An adaptive length may rightly be 0.)"""
-    target, options = WAYS[way].target, WAYS[way].options(path, 5)
-    with loaded(path(target, "F16"), target, threads=2, **options) as engine:
-        for _ in range(2):  # the second time the trie has read it
-            engine.reset()
-            drafted = pieces(engine, TEXT, {"max_tokens": 60, "ignore_eos": True})
-        found = engine.timings.speculation
-    assert found.accepted == sum(piece.drafted for piece in drafted) > 0
-    assert found.tokens == len(drafted) - 1
-    assert found.tokens_per_step > 1
+            if (name, format) == ("greedy", "F16") and way != "adaptive":
+                assert any(piece.drafted for piece in drafted)
 
 
 def test_a_draft_model_goes_on_when_contexts_are_full(path):
