@@ -79,20 +79,13 @@ def main() -> int:
     options = read_options()
     try:
         vocabulary = read_vocabulary(options.vocab) if options.vocab else made_up_vocabulary()
+        predictors = Predictors(options.rank, options.active)
+        form, seed = FORMATS[options.type], options.seed
         with bytes_bar(options.out.name) as watch:
-            predictors = Predictors(options.rank, options.active)
-            weight_format = FORMATS[options.type]
-            write(
-                options.out,
-                options.shape,
-                vocabulary,
-                weight_format,
-                predictors,
-                options.seed,
-                watch,
-            )
+            write(options.out, options.shape, vocabulary, form, predictors, seed, watch)
     except (GGUFError, OutputError) as error:
-        return failed(str(error))
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 
@@ -118,11 +111,6 @@ def read_options() -> argparse.Namespace:
     if not 0 < options.active < 1:
         parser.error(f"argument --active: {options.active} is not between 0 and 1")
     return options
-
-
-def failed(line: str) -> int:
-    print(line, file=sys.stderr)
-    return 1
 
 
 def write(

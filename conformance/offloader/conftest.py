@@ -1,7 +1,10 @@
-"""Files to read from, and no test that hangs."""
+"""Files to read from, signals, and no test that hangs."""
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
@@ -48,6 +51,35 @@ def in_time():
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def came():
+    """A word for each SIGUSR1 that came, whose handler raises nothing."""
+    words = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: words.append("came"))
+    yield words
+    signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def sending(number: int, seconds: float, again: bool = False) -> Iterator[None]:
+    """This process gets a signal after a time, and perhaps again and again until the end."""
+    ends = threading.Event()
+
+    def send() -> None:
+        while not ends.wait(seconds):
+            os.kill(os.getpid(), number)
+            if not again:
+                return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 @pytest.fixture

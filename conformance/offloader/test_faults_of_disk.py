@@ -4,12 +4,13 @@ a wrong token."""
 import errno
 import os
 import signal
-import threading
+import time
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from conformance.offloader.conftest import sending
 from conformance.support.budgets import (
     DENSE,
     KINDS,
@@ -21,8 +22,7 @@ from conformance.support.budgets import (
     truth_of,
     write,
 )
-from conformance.support.child import told
-from conformance.support.disks import Disk, after, healthy, slow
+from conformance.support.disks import LASTING, Disk, after, healthy, slow
 from engine.gguf.file import GGUFError, GGUFFile
 from engine.model import Model
 from engine.offload.disk import OffloadError
@@ -57,13 +57,6 @@ def subject(shared):
     shared.goes_on()
 
 
-LASTING = {
-    "EIO": (-errno.EIO, "cannot be read at byte {}: input/output error"),
-    "ENXIO": (-errno.ENXIO, "cannot be read at byte {}: no such device or address"),
-    "nothing": (0, "it was cut short while it was read, at byte {}"),
-}
-
-
 def again_and_again(model: Model) -> None:
     """Steps after three tokens, often enough for any fault to be met."""
     for _ in range(50):
@@ -93,76 +86,37 @@ def test_an_error_that_stays(subject, answer, message, calls):
     assert before + rest == subject.truth[0]
 
 
-def signals(number: int, every: float) -> tuple[threading.Thread, threading.Event]:
-    """Send this process a signal again and again until told."""
-    ends = threading.Event()
-
-    def send() -> None:
-        while not ends.wait(every):
-            os.kill(os.getpid(), number)
-
-    return threading.Thread(target=send), ends
-
-
 @pytest.mark.parametrize("every", [0.002, 0.05])
-def test_signals_that_raise_nothing(subject, every):
+def test_signals_that_raise_nothing(subject, came, every):
     """Many in a step, or one in many: right tokens, and steps come to an end."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
-    thread, ends = signals(signal.SIGUSR1, every)
     subject.disk.answer = slow(20e6)
-    thread.start()
-    try:
-        several = False
-        while not several:  # steps may all be over before the first
+    with sending(signal.SIGUSR1, every, again=True):
+        while len(came) < 4:  # steps may all be over before the first
             subject.model.cells.clear()
             for i in range(4):
                 logits = subject.model.step([TEXT[i]], [i], [(0,)], [0]).tobytes()
                 assert logits == subject.truth[0][len(logits) * i :][: len(logits)]
-            several = len(came) >= 4
-    finally:
-        ends.set()
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
 
 
-INTERRUPTED = """
-import sys, threading, os, signal, time
-from pathlib import Path
-from conformance.support.budgets import TEXT, bits, on, truth_of
-from conformance.support.disks import Disk, healthy, slow
-from engine import packed_weights
-
-path = Path(sys.argv[1])
-packed_weights.cache_folder = lambda: path.parent
-truth = truth_of(path, sparse=sys.argv[2])
-disk = Disk(healthy)
-with on(disk, path, threads=2) as model:
-    model.step(TEXT[:13], range(13), [(0,)] * 13, range(13))
-    whole = len(disk.calls)
-    assert bits(model) == truth
+def test_ctrl_c(subject):
+    """A step that would wait for seconds ends in about the time of a read; the engine goes on."""
+    model, disk, prompt = subject.model, subject.disk, (TEXT[:13], range(13), [(0,)] * 13)
     for _ in range(2):
+        subject.goes_on()
         model.cells.clear()
         disk.calls.clear()
-        disk.answer = slow(1e5)
+        model.step(*prompt, range(13))
+        whole = len(disk.calls)
+        subject.goes_on()
+        model.cells.clear()
+        disk.calls.clear()
+        disk.answer = slow(5e4)
         began = time.monotonic()
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        try:
-            model.step(TEXT[:13], range(13), [(0,)] * 13, range(13))
-        except KeyboardInterrupt:
-            print(time.monotonic() - began < 3, model.cells.positions_of(0).size)
-        print(len(disk.calls) < whole / 2)
-        disk.answer = healthy
-        assert bits(model) == truth
-"""
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_ctrl_c(kind, tmp_path):
-    """A step that would wait for seconds ends in about the time of a read; the engine goes on."""
-    path = write(kind, tmp_path / "small.gguf")
-    said = told(INTERRUPTED, path, "auto" if kind == "dense" else "on")
-    assert said.splitlines() == ["True 0", "True"] * 2
+        with sending(signal.SIGINT, 0.3), pytest.raises(KeyboardInterrupt):
+            model.step(*prompt, range(13))
+        assert time.monotonic() - began < 5
+        assert model.cells.positions_of(0).size == 0
+        assert len(disk.calls) < whole / 2
 
 
 def test_impatient_ctrl_c(subject):
@@ -209,8 +163,9 @@ def first_failure(model: Model) -> Exception:
 
 @pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_packed_file_that_others_change(kind, spoil, tmp_path):
-    """The very next step says so, and names it; a new load packs anew."""
+def test_a_file_that_others_change(kind, spoil, tmp_path):
+    """The packed one, and the model's own, of which rows of embeddings and bundles are read: the
+    very next step says so, and names it; a new load packs anew."""
     path = write(kind, tmp_path / "small.gguf")
     with on(Disk(healthy), path) as model:
         truth = bits(model)
@@ -222,15 +177,6 @@ def test_a_packed_file_that_others_change(kind, spoil, tmp_path):
     packed.unlink()
     with on(Disk(healthy), path) as model:
         assert bits(model) == truth
-
-
-@pytest.mark.parametrize("spoil", [overwritten, truncated, lengthened])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_others_change(kind, spoil, tmp_path):
-    """Its rows of embeddings, and its bundles, are read while it runs."""
-    path = write(kind, tmp_path / "small.gguf")
-    with on(Disk(healthy), path) as model:
-        bits(model)
         spoil(path)
         assert str(first_failure(model)) == f"{path}: it changed while it was read"
 

@@ -1,8 +1,14 @@
-"""A budget of memory is kept: by what the system counts, and with the system watching."""
+"""A budget of memory is kept: by what the system counts, and with the system watching.
+
+Also while kernels are compiled, since another process does that and this one loads what was made:
+the least that a refusal names will do, whatever has to be compiled then.
+"""
 
 import json
 import os
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,38 +24,82 @@ from conformance.support.child import python
 from conformance.support.page_cache import pages_kept
 from data import random_model
 from kernels.cache import cache_folder
+from kernels.compiled import SERVICES, compile_apart
+from kernels.table import find
 from reference.formats import FORMATS
 
 MIB = 2**20
 MARGIN = 64 * MIB  # beside the budget
+# After the budget was divided a program still takes a little: samplers, the threads' stacks.
+SPARE = 8 * MIB
 SIZE = 300 * MIB  # of the model, at least
 CGROUPS = Path("/sys/fs/cgroup")
-pytestmark = [
-    pytest.mark.usefixtures("in_time"),
-    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak"),
-]
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="Linux tells the peak"
+)
 
-# Loads a model with a budget (0: none), and prints the most memory it had then, and after a prompt
-# and some tokens, with its notes.
+# Loads a model, generates, and prints the most memory that it had, loaded and in the end, its
+# tokens, its notes, and what it compiled itself.
 CHILD = """
 import json, os, sys
 from pathlib import Path
 
-if sys.argv[3]:
-    Path(sys.argv[3]).write_text(str(os.getpid()))
+model, group, options = sys.argv[1:]
+if group:
+    Path(group).write_text(str(os.getpid()))
 
-from engine import Engine
+from numba.core.compiler import CompilerBase
+
+compiled, compile_extra = [], CompilerBase.compile_extra
+
+def noting(self, function):
+    compiled.append(function.__qualname__)
+    return compile_extra(self, function)
+
+CompilerBase.compile_extra = noting
+
+from engine import Engine, SamplingParams
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
-options = {"ram_budget": int(sys.argv[2]), "threads": 2, "context": 256, "batch": 64}
-with Engine.load(sys.argv[1], **options) as engine:
-    loaded, model = peak(), engine.model
-    model.evaluate(range(64), 0)
-    tokens = [int(model.evaluate([7], 64 + i).argmax()) for i in range(32)]
-    print(json.dumps([loaded, peak(), tokens, model.notes]))
+with Engine.load(model, threads=2, **json.loads(options)) as engine:
+    loaded, params = peak(), SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
+    tokens = [piece.token for piece in engine.stream("Once upon a time " * 4, params)]
+    notes = engine.model.notes
+found = {"loaded": loaded, "peak": peak(), "tokens": tokens, "notes": notes, "compiled": compiled}
+print(json.dumps(found))
 """
+
+
+def child(
+    model: Path | str,
+    budget: int,
+    group: Path | str = "",
+    cache: Path | None = None,
+    **options: Any,
+) -> "CompletedProcess[str]":
+    """With a budget in bytes (0: none), the file that takes the processes of a group, if any, and a
+    cache."""
+    large = {"context": 256, "batch": 64} if isinstance(model, Path) else {}
+    given = {"context": 128, "batch": 16, **large, **options, "ram_budget": budget}
+    env = {**os.environ, **({"ASSAY_CACHE": str(cache)} if cache else {})}
+    return python(CHILD, model, group, json.dumps(given), env=env)
+
+
+def answer(*arguments: Any, **options: Any) -> dict[str, Any]:
+    done = child(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def least_of(model: Path | str, **options: Any) -> int:
+    """What a refusal names, in bytes."""
+    done = child(model, 1, **options)
+    found = re.search(r"needs at least (\d+) MiB \(", done.stderr)
+    assert found, done.stderr
+    return int(found[1]) * MIB
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +119,12 @@ def path(tmp_path_factory):
     path.unlink()
 
 
-def child(path: Path, budget: int, group: Path | str = "") -> "CompletedProcess[str]":
-    """With the file that takes the processes of a group, if any."""
-    return python(CHILD, path, budget, group)
-
-
-def answer(done: "CompletedProcess[str]") -> Any:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def least(path):
-    """What a refusal names, in bytes; nothing was packed for that."""
-    done = child(path, 1)
-    found = re.search(r"needs at least (\d+) MiB \(", done.stderr)
-    assert found, done.stderr
+    """Nothing was packed for a refusal."""
+    found = least_of(path)
     assert not packed_of(path, cache_folder()).exists()
-    return int(found[1]) * MIB
+    return found
 
 
 def test_no_budget_is_exceeded(path, least):
@@ -94,13 +132,13 @@ def test_no_budget_is_exceeded(path, least):
     those of all in memory, and the page cache is no second copy."""
     tokens = []
     for budget in (least, least + SIZE // 2, least + 2 * SIZE):
-        loaded, run, found, notes = answer(child(path, budget))
-        assert loaded <= run <= budget + MARGIN, notes
-        tokens.append(found)
+        told = answer(path, budget)
+        assert told["loaded"] <= told["peak"] <= budget + MARGIN, told["notes"]
+        tokens.append(told["tokens"])
         kept = packed_of(path, cache_folder())
         assert pages_kept(kept) * os.sysconf("SC_PAGE_SIZE") < kept.stat().st_size / 100
     assert tokens[0] == tokens[1] == tokens[2]
-    assert run > least + SIZE / 2  # all of it is in memory, and counts
+    assert told["peak"] > least + SIZE / 2  # all of it is in memory, and counts
 
 
 @contextmanager
@@ -128,5 +166,49 @@ def test_with_the_system_watching(path, least):
     """In a group that is killed beyond the budget and a margin; without a budget it is killed."""
     budget = least + 40 * MIB
     with memory_group(budget + MARGIN) as group:
-        assert answer(child(path, budget, group))[1] <= budget + MARGIN
+        assert answer(path, budget, group)["peak"] <= budget + MARGIN
         assert child(path, 0, group).returncode == -9
+
+
+@pytest.fixture
+def cold(tmp_path):
+    """A cache that has all but the code of what runs beside kernels, and the tokens of a model that
+    is in memory."""
+    tokens = answer("story-f16", 2**30)["tokens"]  # and whatever it wants is certified by now
+    folder = tmp_path / "cache"
+    ignored = shutil.ignore_patterns("packed", *(f"{share.key[:32]}.share" for share in SERVICES))
+    shutil.copytree(cache_folder(), folder, ignore=ignored)
+    return folder, tokens
+
+
+def test_nothing_is_compiled_within_a_budget(cold):
+    """Not even with code to be made; so the least that was named when it was there will do."""
+    budget = least_of("story-f16")
+    cache, tokens = cold
+    told = answer("story-f16", budget, cache=cache)
+    assert told["compiled"] == []
+    assert told["peak"] <= budget + SPARE
+    assert told["tokens"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "draft"), [("story-relu", None), ("story-f16", "story-draft-q8_0")]
+)
+def test_the_least_of_others(model, draft):
+    """Neurons, and a draft model, which is loaded first and counts: the least named will do."""
+    budget = least_of(model, draft=draft)
+    told = answer(model, budget, draft=draft)
+    assert told["compiled"] == []
+    assert told["peak"] <= budget + SPARE
+    assert told["tokens"] == answer(model, 2**30)["tokens"]
+
+
+def test_what_is_kept_needs_no_child(monkeypatch):
+    """Nor does a child that cannot be started stop anything."""
+    kernel = find("rms_norm/cpu/generic")
+    compile_apart([kernel])
+    assert all(share.is_kept for share in (*SERVICES, *kernel.shares))
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    compile_apart([kernel])
+    monkeypatch.setattr(type(kernel.share), "is_kept", False)
+    compile_apart([kernel])

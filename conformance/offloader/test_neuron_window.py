@@ -4,9 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from hypothesis import settings
 from numba import njit
 from numba.core.runtime import _nrt_python, rtsys
 
@@ -27,29 +25,6 @@ def wanted(window: NeuronWindow, block: int, rows: Any, step: int) -> list[int]:
 
 def in_memory(window: NeuronWindow, block: int) -> list[int]:
     return np.flatnonzero(window.slots_of(block) != NOWHERE).tolist()
-
-
-masks = arrays(bool, st.tuples(st.integers(1, 12), st.integers(1, 20)))
-
-
-@given(masks=st.tuples(masks, masks), steps=st.integers(0, 4))
-def test_without_quotas_the_window_is_the_papers(masks, steps):
-    """With room for all, a step leaves the union of the last steps + 1 masks in memory, and reads
-    what the steps + 1 masks before it lack, whatever other blocks do in between."""
-    neurons = [mask.shape[1] for mask in masks]
-    window = NeuronWindow(neurons, neurons, sum(neurons), steps)
-    expected = [0, 0]
-    for step in range(max(map(len, masks))):
-        for block, mask in enumerate(masks):
-            if step < len(mask):
-                before = mask[max(0, step - steps - 1) : step].any(axis=0)
-                misses = np.flatnonzero(mask[step] & ~before).tolist()
-                assert wanted(window, block, np.flatnonzero(mask[step]), step) == misses
-                expected[block] += len(misses)
-                union = mask[max(0, step - steps) : step + 1].any(axis=0)
-                assert in_memory(window, block) == np.flatnonzero(union).tolist()
-    assert window.state.misses.tolist() == expected
-    assert window.state.hits.tolist() == [m.sum() - e for m, e in zip(masks, expected, strict=True)]
 
 
 @pytest.mark.parametrize("quota", [0, 1, 5, 14, 15, 60])

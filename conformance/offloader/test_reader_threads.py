@@ -4,7 +4,6 @@ waits, and no signal loses anything."""
 import ctypes
 import errno
 import gc
-import os
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from conformance.offloader.conftest import sending
 from conformance.support.child import run, told
 from conformance.support.disks import Disk, healthy, slow
 from conformance.support.streams import Stream, read_and_compare
@@ -39,23 +39,6 @@ def test_idle_readers_take_no_time(file, truth):
             time.sleep(0.3)
             assert time.process_time() - busy < 0.02
             read_and_compare(readers, truth)
-
-
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_waits_take_no_time(file, truth, n_threads):
-    """A team that waits for a slow disk sleeps."""
-    disk = Disk(slow(1_000_000))
-    with (
-        Readers([file], 4, n_threads, 1, preadv=disk.address) as readers,
-        Team(n_threads) as team,
-    ):
-        stream = Stream(readers, truth, 5, 1, n_threads, 3, unit=20_000, largest=2)
-        stream.run(team)
-        before, busy = time.monotonic(), time.process_time()
-        assert stream.run(team)
-        busy, taken = time.process_time() - busy, time.monotonic() - before
-        assert taken > 0.09
-        assert busy < taken / 2
 
 
 def test_statistics(file):
@@ -222,21 +205,6 @@ def test_impossible_sizes_are_refused(file, wrong, message):
 # Signals while readers read
 
 
-@pytest.fixture
-def signals():
-    """How many SIGUSR1 came, whose handler raises nothing."""
-    came = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
-    yield came
-    signal.signal(signal.SIGUSR1, before)
-
-
-def send_after(seconds, number):
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), number))
-    timer.start()
-    return timer
-
-
 @pytest.mark.parametrize("capacity", [1, 256])  # who posts sleeps, or who waits
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
@@ -249,11 +217,9 @@ def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
         stream = Stream(readers, truth, 200, 2, n_threads, 1, unit=500)
         assert stream.sizes.sum() > 20 * 100_000 * 0.5
         started = time.monotonic()
-        timer = send_after(0.3, signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
+        with sending(signal.SIGINT, 0.3), pytest.raises(KeyboardInterrupt):
             stream.run(team)
         assert time.monotonic() - started < 5
-        timer.join()
         assert readers.interrupted
         assert readers.fault is None
         readers.reset()
@@ -266,48 +232,32 @@ def test_ctrl_c_ends_a_read(file, truth):
     """Buffers are the caller's again when the interrupt is raised: nothing is on its way."""
     disk = Disk(slow(10_000))
     with Readers([file], 2, preadv=disk.address) as readers:
-        timer = send_after(0.1, signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
+        with sending(signal.SIGINT, 0.1), pytest.raises(KeyboardInterrupt):
             readers.read(0, 0, [np.zeros(5000, np.uint8)])
-        timer.join()
         assert readers._state.control[reading.IN_FLIGHT] == 0
         disk.answer = healthy
         read_and_compare(readers, truth)
 
 
-def test_signals_that_raise_nothing(file, truth, signals):
+def test_signals_that_raise_nothing(file, truth, came):
     """A read goes on after them, and so does a patient step; another says that it was
     interrupted."""
     disk = Disk(slow(10_000))
     with Readers([file], 2, preadv=disk.address) as readers, Team(1) as team:
-        timer = send_after(0.1, signal.SIGUSR1)
-        read_and_compare(readers, truth)
-        timer.join()
+        with sending(signal.SIGUSR1, 0.1):
+            read_and_compare(readers, truth)
         for patient in (False, True):
             readers.patient = patient
-            timer = send_after(0.1, signal.SIGUSR1)
-            assert Stream(readers, truth, 3, 1, 1, 0, unit=500, largest=5).run(team) == patient
-            timer.join()
+            with sending(signal.SIGUSR1, 0.1):
+                assert Stream(readers, truth, 3, 1, 1, 0, unit=500, largest=5).run(team) == patient
             assert readers.interrupted != patient
             readers.reset()
-    assert len(signals) == 3
+    assert len(came) == 3
 
 
-def test_a_storm_of_signals(file, truth, signals):
+def test_a_storm_of_signals(file, truth, came):
     """Hundreds of signals at any moment: every read ends, with the right bytes."""
-    with Readers([file], 3, capacity=1) as readers:
-        ends = threading.Event()
-
-        def storm():
-            while not ends.wait(0.001):
-                os.kill(os.getpid(), signal.SIGUSR1)
-
-        thread = threading.Thread(target=storm)
-        thread.start()
-        try:
-            while len(signals) < 100:
-                for place in range(0, 500_000, 500):
-                    read_and_compare(readers, truth, place, 700)
-        finally:
-            ends.set()
-            thread.join()
+    with Readers([file], 3, capacity=1) as readers, sending(signal.SIGUSR1, 0.001, again=True):
+        while len(came) < 100:
+            for place in range(0, 500_000, 500):
+                read_and_compare(readers, truth, place, 700)

@@ -6,12 +6,20 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from numpy.testing import assert_array_equal
 
+from conformance.offloader.conftest import SIZE
 from conformance.support.depth import DEEP
-from conformance.support.disks import Disk, after, healthy, in_turn
+from conformance.support.disks import LASTING, Disk, after, healthy, in_turn
 from conformance.support.streams import Pings, Stream
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime import reading
@@ -20,21 +28,6 @@ from kernels.cpu.runtime.team import Team
 
 pytestmark = pytest.mark.usefixtures("in_time")
 ROUNDS = 300 if DEEP else 10
-
-
-def test_buffers_are_filled_in_turn(file, truth):
-    """Any cuts of a place in the file into buffers, empty ones too, get the file's bytes."""
-    with Readers([file], n_readers=3) as readers:
-
-        @given(st.integers(0, len(truth)), st.lists(st.integers(0, 3000), max_size=6))
-        def filled(offset, sizes):
-            sizes = [min(size, (len(truth) - offset) // len(sizes)) for size in sizes]
-            buffers = [np.zeros(size, np.uint8) for size in sizes]
-            readers.read(0, offset, buffers)
-            whole = np.concatenate([*buffers, np.zeros(0, np.uint8)])
-            assert_array_equal(whole, truth[offset : offset + sum(sizes)])
-
-        filled()
 
 
 @pytest.mark.parametrize("n_readers", [1, 2, 8, 64])
@@ -49,13 +42,6 @@ def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
         for seed in range(ROUNDS):
             assert Stream(readers, truth, 200, 5, n_threads, seed).run(team)
         assert readers.statistics.reads >= 200 * ROUNDS
-
-
-def test_past_the_page_cache(direct, truth):
-    """Aligned requests of a file that has no page cache, 64 readers, whole sectors."""
-    with Readers([direct], 64, 2, n_counters=3) as readers, Team(2) as team:
-        for seed in range(ROUNDS):
-            assert Stream(readers, truth, 100, 3, 2, seed, unit=512).run(team)
 
 
 def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
@@ -155,17 +141,13 @@ def test_passing_troubles_change_nothing(direct, truth, answers):
     assert [answer for *_, answer in disk.calls][: len(answers)] == answers
 
 
-LASTING = {
-    "EIO": (-errno.EIO, "cannot be read at byte {}: input/output error"),
-    "ENXIO": (-errno.ENXIO, "cannot be read at byte {}: no such device or address"),
-    "nothing": (0, "it was cut short while it was read, at byte {}"),
-    "less than a sector": (100, "it was cut short while it was read, at byte {}"),
-}
+LESS = {"less than a sector": (100, "it was cut short while it was read, at byte {}")}
+FAULTS = LASTING | LESS
 
 
 @pytest.mark.parametrize("capacity", [1, 128])
 @pytest.mark.parametrize("healthy_calls", [0, 1, 30])
-@pytest.mark.parametrize(("answer", "message"), LASTING.values(), ids=LASTING)
+@pytest.mark.parametrize(("answer", "message"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_ends_every_wait_until_reset(
     direct, truth, answer, message, healthy_calls, capacity
 ):
@@ -243,3 +225,103 @@ def test_places_that_are_not_aligned(direct):
         pytest.raises(OSError, match=r"weights.bin: cannot be read at byte 5: invalid argument"),
     ):
         readers.read(0, 5, [aligned(512)])
+
+
+# Any order of posts, waits, disks that break and are repaired, and resets
+
+SOME_TROUBLE = (600, -errno.EINTR, -errno.EAGAIN)
+COUNTERS = 3
+
+
+class Use(RuleBasedStateMachine):
+    """What was posted since the last reset, and whether the disk may have failed since."""
+
+    path, truth = "", np.zeros(0, np.uint8)
+
+    @initialize(
+        capacity=st.sampled_from([1, 2, 16]),
+        n_readers=st.sampled_from([1, 2, 8]),
+        alignment=st.sampled_from([1, 512]),
+    )
+    def open(self, capacity, n_readers, alignment):
+        self.source = open(self.path, "rb")  # noqa: PTH123, SIM115
+        self.disk = Disk(healthy)
+        file = File("weights.bin", self.source.fileno(), alignment)
+        self.readers = Readers([file], n_readers, 1, COUNTERS, capacity, self.disk.address)
+        self.unit, self.broken = alignment, False
+        self.posted = [[] for _ in range(COUNTERS)]
+
+    @rule(
+        place=st.integers(0, SIZE - 2**16), size=st.integers(0, 20_000), cut=st.integers(0, 20_000),
+        counter=st.integers(0, COUNTERS - 1), times=st.integers(1, 5),
+    )  # fmt: skip
+    def post(self, place, size, cut, counter, times):
+        place, size = place // self.unit * self.unit, size // self.unit * self.unit
+        cut = min(cut // self.unit * self.unit, size)
+        for _ in range(times):
+            buffer = np.full(size, 0x5A, np.uint8)
+            iovecs = iovecs_of([buffer[:cut], buffer[cut:]])
+            if self.readers.post(0, place, iovecs, size, counter):
+                self.posted[counter].append((place, buffer, iovecs))
+            else:
+                assert self.broken
+                assert self.readers.fault
+
+    @rule(counter=st.integers(0, COUNTERS - 1))
+    def wait(self, counter):
+        if self.readers.wait(counter, len(self.posted[counter])):
+            for place, buffer, _ in self.posted[counter]:
+                assert_array_equal(buffer, self.truth[place : place + len(buffer)])
+        else:
+            assert self.broken
+            assert self.readers.fault
+            assert self.readers.fault.startswith("weights.bin: ")
+
+    @rule(
+        place=st.integers(0, SIZE - 2**16),
+        sizes=st.lists(st.integers(0, 2000), min_size=1, max_size=6),
+    )
+    def read(self, place, sizes):
+        place, sizes = place // self.unit * self.unit, [n // self.unit * self.unit for n in sizes]
+        buffers = [np.zeros(size, np.uint8) for size in sizes]
+        told = ""
+        try:
+            self.readers.read(0, place, buffers)
+        except OSError as error:
+            told = str(error)
+        if told:
+            assert self.broken
+            assert told == self.readers.fault
+        else:
+            assert_array_equal(np.concatenate(buffers), self.truth[place : place + sum(sizes)])
+
+    @precondition(lambda self: not self.broken)
+    @rule(answers=st.lists(st.sampled_from([*SOME_TROUBLE, None]), max_size=12))
+    def trouble(self, answers):
+        self.disk.answer = in_turn(answers)
+
+    @rule(answer=st.sampled_from([answer for answer, _ in LASTING.values()]))
+    def fail(self, answer):
+        self.disk.answer, self.broken = lambda *_: answer, True
+
+    @rule()
+    def reset(self):
+        self.disk.answer, self.broken = healthy, False
+        self.readers.reset()
+        assert self.readers.fault is None
+        assert not self.readers.counters.any()
+        self.posted = [[] for _ in range(COUNTERS)]
+
+    def teardown(self):
+        if hasattr(self, "readers"):
+            self.readers.close()
+            self.source.close()
+
+
+def test_any_order_of_use(path, truth, monkeypatch):
+    """Whatever happened before: bytes are right, faults are told where the disk failed and nowhere
+    else, nothing hangs, and a reset makes all as new."""
+    monkeypatch.setattr(Use, "path", path)
+    monkeypatch.setattr(Use, "truth", truth)
+    steps = settings(max_examples=1000 if DEEP else 40, stateful_step_count=40)
+    run_state_machine_as_test(Use, settings=steps)

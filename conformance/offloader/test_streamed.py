@@ -1,10 +1,15 @@
-"""Weights that come from disk while a step runs give the bits of weights in memory.
+"""Weights and neurons that come from disk while a step runs give the bits of weights in memory.
 
-The laws of dense models' bits (support/bit_laws.py) hold for streamed ones, and the least memory,
-all of it and whatever lies between give the same.
+The laws of models' bits (support/bit_laws.py) hold for streamed ones, and the least memory, all of
+it and whatever lies between give the same; so do neurons that are pinned, however they lie on disk.
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from numba.core.runtime import _nrt_python
@@ -26,21 +31,50 @@ from conformance.support.budgets import (
     KINDS,
     bits,
     budgeted,
+    bundled_of,
+    neurons_of,
     on,
     packed_of,
+    pinned,
+    statistics_of,
     streamed_subject,
     truth_of,
     wanted,
     write,
 )
 from conformance.support.disks import Disk, healthy, slow
-from conformance.support.small_families import SmallFalcon, SmallGPT2, SmallNeoX, SmallOPT
-from conformance.support.small_models import Small
+from conformance.support.small_families import SmallFalcon, SmallGPT2, SmallNeoX, SmallOPT, sparse
+from conformance.support.small_models import Small, Tensors, tampered
+from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
+from engine.model import Model
 from engine.plan import turns
+from kernels.cpu.runtime.neuron_window import slots_needed
+from reference.formats import FORMATS
+from reference.op import Array
+from reference.transformer import Weight
 
 pytestmark = pytest.mark.usefixtures("in_time")
+EVERY, NONE = -1e30, 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """How a model is written; `skips` neurons, the most active of which are pinned if it `pins`."""
+
+    write: Callable[[Path], Path]
+    skips: bool = False
+    pins: bool = False
+
+    def options(self, path: Path) -> dict[str, Any]:
+        counts = path.with_name("counts.npz")
+        return {"activation": statistics_of(path, counts)} if self.pins else {}
+
+
 K_QUANTS = Small(format="Q4_K", finer="Q6_K", hidden=256, heads=8, head_dim=32, ffn=256)
-MODELS = {
+TWO = replace(SMALL_MODELS["Q4_K"], blocks=2, ranks=(64, 64), finer="Q6_K")
+BAMBOO = SmallSparse(format="F16", architecture="bamboo", activation="drelu")
+PREDICTED = {"falcon": SmallFalcon(two_norms=True), "opt": SmallOPT()}  # by what we make up
+DENSE: dict[str, Small] = {
     "F32": Small(seed=3),
     "F16, odd sizes": Small(hidden=67, heads=6, kv_heads=2, head_dim=10, ffn=31, format="F16"),
     "F16, tied": Small(format="F16", tied=True, ffn=512),
@@ -54,38 +88,91 @@ MODELS = {
     "gptneox": SmallNeoX(ffn=256, format="F16"),
     "mpt": SmallGPT2(architecture="mpt", biases=True),
 }
-each_model = pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
+SKIPPING: dict[str, Callable[[Path], Path]] = {
+    **{f: SMALL_MODELS[f].write for f in ("F32", "F16", "Q8_0", "Q4_0")},
+    "Q4_K": replace(TWO, finer="").write,
+    "BF16, tied": SmallSparse(format="BF16", predictor="F16", tied=True, blocks=3,
+                              ranks=(32, 32, 64), shares=(0.1, 0.9, 0.4)).write,
+    "Q4_K and Q6_K": TWO.write,
+    "bamboo": lambda path: BAMBOO.write(path, attention__layer_norm_rms_epsilon=1e-5),
+    **{name: partial(sparse, small) for name, small in PREDICTED.items()},
+}  # fmt: skip
+PINNING: dict[str, SmallSparse] = {
+    "F16": SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64),
+                       shares=(0.3,) * 3),
+    "Q4_0": SmallSparse(format="Q4_0", seed=4, ffn=224),
+    "Q4_K": replace(TWO, finer=""),
+}  # fmt: skip
+NEURONS = {
+    **{f"neurons, {name}": Streamed(write, True) for name, write in SKIPPING.items()},
+    **{f"pinned, {name}": Streamed(small.write, True, True) for name, small in PINNING.items()},
+}
+MODELS = {**{name: Streamed(small.write) for name, small in DENSE.items()}, **NEURONS}
 
 
-@pytest.fixture(params=[("Q4_K and Q6_K", 0.0), ("F16, tied", 0.5)], scope="module")
+def each(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("small", [MODELS[name] for name in names], ids=names)
+
+
+@pytest.fixture(
+    params=[
+        ("Q4_K and Q6_K", 0.0),
+        ("F16, tied", 0.5),
+        ("neurons, Q4_0", 0.0),
+        ("neurons, bamboo", 0.0),
+    ],
+    scope="module",
+)
 def subject(request, tmp_path_factory):
+    """With the least memory, or half of what all takes more."""
     name, share = request.param
     path = MODELS[name].write(tmp_path_factory.mktemp("streamed") / "small.gguf")
-    with streamed_subject(path, share) as found:
+    with streamed_subject(path, share, sparse="on" if MODELS[name].skips else "auto") as found:
         assert found.model.offload.stream.names
+        assert bool(found.model.offload.neurons) == MODELS[name].skips
         yield found
 
 
-@each_model
+def misses(model: Model) -> int:
+    """Neurons that were read."""
+    return int(neurons_of(model).window.state.misses.sum()) if model.offload.neurons else 0
+
+
+@each(*MODELS)
 def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
-    """From the least that works to all in memory, with one, two and three threads."""
+    """From the least that works to all in memory, with one, two and three threads; twice, for the
+    second time finds what the first one left. As many neurons as may be are pinned, and they stay
+    where they are."""
     path = small.write(tmp_path / "small.gguf")
-    truth = truth_of(path)
-    wants, streamed = wanted(path), set()
+    truth = truth_of(path, sparse="on" if small.skips else "auto")
+    wants, options, held = wanted(path), small.options(path), []
     assert wants.least < wants.all
     for i, budget in enumerate(wants.budgets(6)):
-        with budgeted(path, budget, threads=1 + i % 3) as model:
-            streamed.add(len(model.offload.stream.names))
+        with budgeted(path, budget, threads=1 + i % 3, **options) as model:
+            stays = pinned(model)
             assert bits(model) == truth
+            once = misses(model)
             assert bits(model) == truth
-            before, end = turns(model.plan.stages, model.offload.stream)
-            assert sum(map(len, before)) == len(model.offload.stream.names)
-            assert len(end) == bool(model.offload.stream.names)
-    assert 0 in streamed
-    assert len(streamed) > 2
+            twice = misses(model)
+            assert pinned(model) == stays
+            stream, neurons = model.offload.stream, model.offload.neurons
+            before, end = turns(model.plan.stages, stream)
+            assert sum(map(len, before)) == len(stream.names)
+            assert len(end) == bool(stream.names)
+            held.append((-len(stream.names), neurons.kept_share if neurons else 1))
+            many = sum(map(len, stays))
+            if small.pins:
+                s = neurons.window.state
+                assert s.pinned.tolist() == [len(slots) for slots in stays]
+                assert slots_needed(neurons.window.neurons, s.quota, s.pinned) <= len(s.owner)
+                assert any(f"the {many:,} most active are pinned" in n for n in model.notes)
+    assert held[-1] == (0, 1)
+    assert len(set(held)) > 2
+    assert once == twice
+    assert (many > 0) == small.pins
 
 
-@each_model
+@each(*DENSE)
 def test_packed_or_not(small, tmp_path):
     """Kernels that take the file's own rows, which are kept on disk as they are."""
     path = small.write(tmp_path / "small.gguf")
@@ -93,6 +180,91 @@ def test_packed_or_not(small, tmp_path):
     wants = wanted(path, variant="scalar")
     for budget in (wants.least, (wants.least + wants.all) // 2):
         with budgeted(path, budget, variant="scalar", threads=2) as model:
+            assert bits(model) == truth
+
+
+@each(*NEURONS)
+def test_however_neurons_lie_on_disk(small, tmp_path):
+    """Side by side, each matrix by itself, and bundled in the model's own file; what statistics
+    say of a model holds for its bundled file."""
+    path, bundled = small.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
+    options = small.options(path)
+    bundled_of(path, bundled)
+    truth = truth_of(path, sparse="on")
+    assert truth_of(bundled, sparse="on") == truth
+    for source, several in ((path, True), (path, False), (bundled, True)):
+        wants = wanted(source, neuron_bundles=several)
+        budget = (wants.least + wants.all) // 2 if small.pins else wants.least
+        with budgeted(source, budget, neuron_bundles=several, threads=2, **options) as model:
+            sections = {len(s.sections) for s in neurons_of(model).sources.values()}
+            assert (sections == {1}) == several
+            assert bits(model) == truth
+            assert any(pinned(model)) == small.pins
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, None])
+@each("neurons, F16", "neurons, Q4_K and Q6_K", "neurons, opt")
+def test_any_window(small, window, tmp_path):
+    """However long unused neurons stay, where none can and where all could."""
+    path = small.write(tmp_path / "small.gguf")
+    truth, wants = truth_of(path, sparse="on"), wanted(path)
+    read = []
+    for budget in (wants.least, wants.all):
+        with budgeted(path, budget, neuron_window=window, threads=2) as model:
+            assert bits(model) == truth
+            read.append(misses(model))
+    assert read[1] <= read[0]
+
+
+@each(*(f"neurons, {name}" for name in SKIPPING))
+@pytest.mark.parametrize("union", [False, True], ids=["", "union"])
+def test_all_none_and_some(small, union, tmp_path):
+    """Thresholds that name all neurons or none, and others between steps."""
+    path = small.write(tmp_path / "small.gguf")
+    least = wanted(path).least
+    for first, second in ((EVERY, NONE), (NONE, 0.5), (0.0, EVERY)):
+        options = {"threshold": first, "union": union, "sparse": "on"}
+        with budgeted(path, 0, **options) as model:
+            truth = bits(model, second)
+        with budgeted(path, least, threads=2, **options) as model:
+            assert bits(model, second) == truth
+
+
+def test_a_model_that_skips_nothing(tmp_path):
+    """Its matrices stream as wholes, out of bundles too."""
+    path, bundled = TWO.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
+    bundled_of(path, bundled)
+    truth = truth_of(path, sparse="off")
+    for source in (path, bundled):
+        with budgeted(source, wanted(source, sparse="off").least, sparse="off") as model:
+            assert model.offload.neurons is None
+            assert bits(model) == truth
+
+
+def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
+    """Up of the first block in a format that no sparse kernel has."""
+    name = "blk.0.ffn_up.weight"
+    values = FORMATS["Q4_K"].dequantise(weights[name].data)
+    return {**weights, name: Weight(FORMATS["Q6_K"].quantise(values), "Q6_K")}, norms
+
+
+@pytest.mark.parametrize("bundled", [False, True], ids=["", "bundled"])
+def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
+    """Their matrices stream as wholes beside other blocks' neurons."""
+    monkeypatch.setattr("engine.load.dense_where_faster", lambda config, *_: (config, []))
+    path = tampered(TWO, one_dense).write(tmp_path / "small.gguf")
+    with budgeted(path, 0, sparse="auto") as model:
+        truth = bits(model)
+        assert list(model.config.sparsity.ranks) == [1]
+    if bundled:
+        path = path.rename(tmp_path / "plain.gguf")
+        bundled_of(path, tmp_path / "small.gguf")
+        path = tmp_path / "small.gguf"
+    wants = wanted(path)
+    for budget in (wants.least, wants.all):
+        with budgeted(path, budget) as model:
+            assert neurons_of(model).blocks == (1,)
+            assert any("Q6_K, which runs dense" in note for note in model.notes)
             assert bits(model) == truth
 
 

@@ -434,17 +434,6 @@ def test_no_index(model, make, words):
     assert looked(model, GIB, SPARSE.activations()).state == "reused"
 
 
-def test_an_index_that_cannot_be_kept(model):
-    """The placement is there all the same, and a note."""
-    path_of(model).mkdir()
-    found = looked(model, GIB, SPARSE.activations())
-    assert found.state == "not kept"
-    assert all(idx.all() for idx in found.placement.gpu_idx)
-    assert "not kept: " in found.placement.notes[-1]
-    assert [p.name for p in model.parent.iterdir()] != []
-    assert not list(model.parent.glob("*.part"))
-
-
 # The command
 
 
@@ -507,6 +496,8 @@ def test_command_refuses(inside, tmp_path, model, monkeypatch):
     path_of(model).mkdir()
     code, _, stderr = inside("place", model, "--activation", counts, "--vram-budget", "1")
     assert code == 1
+    assert "not kept: " in stderr
     assert stderr.endswith(f"assay: {path_of(model)}: the placement could not be kept\n")
+    assert not list(model.parent.glob("*.part"))
     with pytest.raises(OutputError):
         gpu_index.write(path_of(model), GpuIndex((), 0, {}))

@@ -66,14 +66,6 @@ def test_greedy_is_the_search_where_nothing_is_paid(layers, share):
     assert greedy == searched(layers, capacity, 0.0).worth == best(layers, capacity, 0.0)
 
 
-@given(layers((3, 4), ragged=True), st.lists(SHARES, min_size=2, max_size=4), COSTS)
-def test_more_room_is_never_worse(layers, shares, cost):
-    whole = taken(layers, [len(layer.sizes) for layer in layers])
-    worths = [solve(layers, int(share * whole), cost).worth for share in sorted(shares)]
-    assert worths == sorted(worths)
-    assert worths[0] >= 0
-
-
 def test_the_last_group_has_its_true_size():
     """300 neurons of 2 bytes are groups of 512 and 88 bytes, which 600 bytes hold just so."""
     one = grouped(np.arange(300), 2, 1.0)
@@ -84,24 +76,11 @@ def test_the_last_group_has_its_true_size():
     assert solve([one], 511).groups == (0,)
 
 
-def test_a_small_share_is_not_worth_a_synchronisation():
-    """Hot groups of two layers fit; the second saves less than it costs, a third is taken whole."""
-    hot, mild = (
-        Layer(np.array([9.0, 1]), np.array([4, 4])),
-        Layer(np.array([3.0, 1]), np.full(2, 4)),
-    )
-    whole = Layer(np.array([2.0]), np.array([4]))
-    assert solve([hot, mild, whole], 12, 0.0).groups == (1, 1, 1)
-    assert solve([hot, mild, whole], 12, 5.0).groups == (2, 0, 1)
-    assert solve([mild], 4, 5.0).groups == (0,)
-
-
 def test_ties_go_to_earlier_layers():
     """And groups that save nothing fill what is left."""
     same = [Layer(np.array([5.0, 0.0]), np.array([8, 8]))] * 3
     assert solve(same, 16).groups == (1, 1, 0)
     assert solve(same, 40).groups == (2, 2, 1)
-    assert solver._filled(same, [1, 0, 1], 40, 0.0) == [2, 2, 1]
 
 
 def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):
@@ -118,11 +97,3 @@ def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):
     assert taken(hard, ended.groups) <= capacity
     assert ended.worth <= exact.worth
     assert exact.worth <= (ended.worth + ended.gap) * (1 + 1e-6)  # 1e-6: HiGHS's own tolerance
-
-
-def test_too_many_groups_are_trimmed():
-    """What saves least goes first, until the rest fits."""
-    two = [Layer(np.array([9.0, 4]), np.array([8, 8])), Layer(np.array([7.0, 5]), np.array([8, 8]))]
-    assert solver._trimmed(two, [2, 2], 31, 0.0) == [1, 2]
-    assert solver._trimmed(two, [2, 2], 16, 0.0) == [1, 1]
-    assert solver._trimmed(two, [2, 2], 32, 0.0) == [2, 2]

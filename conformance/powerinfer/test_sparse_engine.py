@@ -226,15 +226,6 @@ def test_threshold_moved_between_steps(tmp_path):
         model.set_threshold(0.0)
 
 
-def test_plain_magic_is_as_good(tmp_path):
-    tokens, found = prompt(FLOATS), set()
-    for magic in ("PWRI", "GGUF"):
-        with loaded(replace(FLOATS, magic=magic).write(tmp_path / f"{magic}.gguf")) as model:
-            assert model.config.sparsity
-            found.add(bits(model, tokens))
-    assert len(found) == 1
-
-
 def test_without_predictors(tmp_path):
     """A plain file with ffn_down_t alone is dense, its gate relu."""
     small = replace(FLOATS, ranks=(), magic="GGUF", runs=Neurons(None))

@@ -165,32 +165,6 @@ def test_the_file_tensor_by_tensor(tmp_path, format):
                 assert f"blk.{i}.ffn_down.weight" not in sparse.tensors
 
 
-def test_a_sparse_block_is_the_dense_one_where_the_mask_is(dense, tmp_path):
-    """PowerInfer's formula over the file's tensors, sum of relu(gate_i) up_i down_t_i over active
-    i, is the dense formula with what is inactive set to 0: the order of rows and neurons is right.
-    """
-    out = tmp_path / "sparse.gguf"
-    p = np.random.default_rng(5).standard_normal((7, DENSE.hidden))
-    with GGUFFile(dense) as file:
-        export(file, out, predictors(), 1.0)
-        with GGUFFile(out) as sparse:
-
-            def matrix(of: GGUFFile, name: str) -> Array:
-                tensor = of.tensors[f"blk.1.{name}.weight"]
-                return FORMATS[tensor.type_name].dequantise(of.tensor(tensor.name)).astype(float)
-
-            idx = np.maximum(p @ matrix(sparse, "fc1").T, 0) @ matrix(sparse, "fc2").T
-            mask = idx >= sparse.metadata["powerinfer.sparse_threshold"]
-            assert 0.1 < mask.mean() < 0.9
-            want = np.maximum(p @ matrix(file, "ffn_gate").T, 0) * (p @ matrix(file, "ffn_up").T)
-            want = (want * mask) @ matrix(file, "ffn_down").T
-            gate, up, down_t = (matrix(sparse, f"ffn_{n}") for n in ("gate", "up", "down_t"))
-            for t, i in np.ndindex(*mask.shape):
-                if mask[t, i]:
-                    want[t] -= max(gate[i] @ p[t], 0) * (up[i] @ p[t]) * down_t[i]
-            assert np.abs(want).max() < 1e-12
-
-
 # Predictors
 
 

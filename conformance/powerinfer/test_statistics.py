@@ -83,12 +83,6 @@ def test_folder_refused(tmp_path, thing, words):
     assert str(error.value) == f"{tmp_path / 'activation_0.pt'}: {words}"
 
 
-def test_folder_of_something_else(tmp_path):
-    (tmp_path / "activation_0.pt").write_text("counts")
-    with pytest.raises(StatisticsError, match=r"activation_0\.pt: not a whole file of PyTorch's"):
-        read(tmp_path)
-
-
 def test_without_torch(tmp_path, monkeypatch):
     """One line of advice where a folder is to be written; .npz needs none."""
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -148,10 +142,13 @@ def test_npz_refused(tmp_path, make, words):
     assert words in refusal(StatisticsError, path, read, path)
 
 
-def test_missing(tmp_path):
+def test_missing_or_something_else(tmp_path):
     with pytest.raises(StatisticsError, match=r"none\.npz: cannot be read: no such file"):
         read(tmp_path / "none.npz")
     with pytest.raises(OutputError, match="there is no folder"):
         write(tmp_path / "none" / "a.npz", random())
     with pytest.raises(StatisticsError, match=r"there is no activation_0\.pt"):
+        read(tmp_path)
+    (tmp_path / "activation_0.pt").write_text("counts")
+    with pytest.raises(StatisticsError, match=r"activation_0\.pt: not a whole file of PyTorch's"):
         read(tmp_path)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -71,23 +72,24 @@ class Simulation:
         return length
 
 
-@pytest.mark.parametrize("verify", [0.02, 0.1, 0.5])
-@pytest.mark.parametrize("draft", [0, 0.05, 0.3])
-@pytest.mark.parametrize("alpha", [0, 0.2, 0.4, 0.6, 0.8, 0.9, 1])
-def test_as_fast_as_the_best_fixed_length(alpha, draft, verify):
-    """Within 5%, of which tries may take 2, whatever acceptance and costs are."""
-    assert Simulation(MOST).run([alpha] * MOST, linear(draft, verify), STEPS) > 0.95
+def even(alpha: float) -> list[float]:
+    """Every token is accepted with the same probability."""
+    return [alpha] * MOST
 
 
-@pytest.mark.parametrize("alpha", [0, 0.5, 0.7, 0.9])
-def test_as_fast_where_costs_are_steps(alpha):
-    assert Simulation(MOST).run([alpha] * MOST, by_fours, STEPS) > 0.95
+AS_FAST: list[tuple[list[float], Cost]] = [
+    *((even(alpha), linear(draft, verify)) for alpha, draft, verify in product(
+        (0, 0.2, 0.4, 0.6, 0.8, 0.9, 1), (0, 0.05, 0.3), (0.02, 0.1, 0.5))),
+    *((even(alpha), by_fours) for alpha in (0, 0.5, 0.7, 0.9)),
+    *(([first * 0.8**i for i in range(MOST)], linear(0.05, 0.1)) for first in (0.5, 0.9)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("first", [0.5, 0.9])
-def test_as_fast_where_later_tokens_are_worse(first):
-    acceptance = [first * 0.8**i for i in range(MOST)]
-    assert Simulation(MOST).run(acceptance, linear(0.05, 0.1), STEPS) > 0.95
+@pytest.mark.parametrize(("acceptance", "cost"), AS_FAST)
+def test_as_fast_as_the_best_fixed_length(acceptance, cost):
+    """Within 5%, of which tries may take 2, whatever acceptance and costs are: also where costs are
+    steps, and where later tokens are worse."""
+    assert Simulation(MOST).run(acceptance, cost, STEPS) > 0.95
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,8 @@ def test_as_fast_where_later_tokens_are_worse(first):
 def test_off_where_it_would_slow_things_down(alpha, cost):
     """Nearly all steps are the target's alone; what the others lose is what tries may."""
     simulation = Simulation(MOST)
-    simulation.run([alpha] * MOST, cost, 500)
-    chosen = np.array([simulation.step([alpha] * MOST, cost) for _ in range(STEPS)])
+    simulation.run(even(alpha), cost, 500)
+    chosen = np.array([simulation.step(even(alpha), cost) for _ in range(STEPS)])
     assert simulation.adaptive.best == 0
     assert (chosen == 0).mean() > 0.9
     assert (chosen > 0).any()
@@ -144,11 +146,7 @@ def test_it_rests_until_a_try_is_due():
     useful = Simulation(MOST)
     useful.run([0.9] * MOST, linear(0.05, 0.05), 100)
     assert useful.adaptive.rest() == 0
-    assert AdaptiveLength(MOST).rest() == 0
-
-
-def test_the_targets_own_step_comes_first():
-    assert AdaptiveLength(8).choose() == 0
+    assert AdaptiveLength(MOST).rest() == AdaptiveLength(8).choose() == 0
 
 
 @given(st.floats(0, 0.99), st.integers(0, 20))

@@ -20,10 +20,6 @@ def drafts(draw: Any) -> Draft:
     return Draft(tuple(range(100, 100 + count)), tuple(parents))
 
 
-def descendants(draft: Draft, node: int) -> set[int]:
-    return {other for other in range(len(draft)) if node in draft.path(other)}
-
-
 def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[int]]]:
     """Cells that hold a text of so many tokens, its last one and a draft just placed; and the cells
     that each of these sees."""
@@ -81,25 +77,6 @@ def test_a_step_that_failed_leaves_the_text(draft, before):
     assert cells.of(0).tolist() == text
     assert not any(cells.lengths[1:])
     assert cells.free == cells.capacity - before
-
-
-@given(drafts())
-def test_leaves_sequences_and_depth(draft):
-    """A node is in the sequences of the leaves behind it, and each leaf has its own."""
-    leaves = cache_tree.leaves(draft)
-    assert leaves == [n for n in range(len(draft)) if descendants(draft, n) == {n}]
-    owners = cache_tree.sequences(draft)
-    paths = [len(draft.path(node)) for node in range(len(draft))]
-    assert cache_tree.depth(draft) == max(paths, default=0)
-    assert cache_tree.positions(draft, 7) == [7, *(7 + n for n in paths)]
-    if cache_tree.is_chain(draft):
-        assert owners == [(0,)] * (1 + len(draft))
-        assert len(leaves) == (len(draft) > 0)
-        return
-    assert owners[0] == tuple(range(1 + len(leaves)))
-    for node in range(len(draft)):
-        behind = descendants(draft, node)
-        assert owners[1 + node] == tuple(1 + i for i, leaf in enumerate(leaves) if leaf in behind)
 
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))

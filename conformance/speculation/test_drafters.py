@@ -1,14 +1,18 @@
 """Laws of all drafters that need no model."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support.speculation.toy import Target, alone, fickle, speak, verify
+from engine.config import ModelError
 from engine.speculation.drafter import Branches, Draft, Drafter
 from engine.speculation.lookahead import LookaheadDrafter
 from engine.speculation.prompt_lookup import PromptLookupDrafter
-from engine.speculation.trie import TrieDrafter
+from engine.speculation.settings import Lookahead, LookaheadTrie, PromptLookup
+from engine.speculation.trie import Trie, TrieDrafter
 
 DRAFTERS = (PromptLookupDrafter, TrieDrafter, LookaheadDrafter)
 every_drafter = pytest.mark.parametrize("make", DRAFTERS, ids=lambda make: make.__name__)
@@ -77,13 +81,6 @@ def test_branches_that_begin_alike_share_nodes(paths):
         assert [draft.tokens[node] for node in draft.path(end)] == path
 
 
-def test_a_chain_is_a_tree():
-    draft = Draft.chain([5, 5, 6])
-    assert draft.parents == (-1, 0, 1)
-    assert draft.path(2) == (0, 1, 2)
-    assert Draft.chain([]) == Draft()
-
-
 @pytest.mark.parametrize(
     ("tokens", "parents", "message"),
     [
@@ -96,3 +93,27 @@ def test_a_chain_is_a_tree():
 def test_what_is_no_tree_is_refused(tokens, parents, message):
     with pytest.raises(ValueError, match=message):
         Draft(tokens, parents)
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes", "words"),
+    [
+        (PromptLookupDrafter, (0, 2), "want 1 <= least <= longest"),
+        (PromptLookupDrafter, (3, 2), "want 1 <= least <= longest"),
+        (LookaheadDrafter, (0, 5, 3), "want"),
+        (LookaheadDrafter, (3, 1, 3), "want"),
+        (LookaheadDrafter, (3, 3, -1), "want"),
+        (Trie, (0, 100), "room for two"),
+        (Trie, (5, 11), "room for two"),
+        (partial(PromptLookup, prompt_lookup_min=0), (), "prompt_lookup_min"),
+        (partial(PromptLookup, prompt_lookup_min=5, prompt_lookup_max=4), (), "prompt_lookup_max"),
+        (partial(LookaheadTrie, branch_length=0), (), "branch_length"),
+        (partial(Lookahead, W=0), (), "W"),
+        (partial(Lookahead, N=1), (), "N"),
+        (partial(Lookahead, G=-1), (), "G"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(make, sizes, words):
+    """When they are made, in a line that names what is wrong."""
+    with pytest.raises((ValueError, ModelError), match=words):
+        make(*sizes)

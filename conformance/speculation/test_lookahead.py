@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,9 +128,3 @@ def test_without_room_for_a_window_there_are_ngrams_only():
     assert len(step.tokens) == 3
     drafter.verified(step)
     assert len(drafter.draft([*text, *step.tokens], 50)) >= 9
-
-
-@pytest.mark.parametrize("sizes", [(0, 5, 3), (3, 1, 3), (3, 3, -1)])
-def test_sizes_that_make_no_sense_are_refused(sizes):
-    with pytest.raises(ValueError, match="want"):
-        LookaheadDrafter(*sizes)

@@ -16,8 +16,10 @@ import pytest
 
 from conformance.support.depth import DEEP
 from conformance.support.speculation.speculating import demand_settled, pieces, unmarked
-from conformance.support.speculation.stories import FORMATS, stories
 from engine import Engine, Piece
+from engine.embedded import resolve
+from engine.gguf.file import GGUFFile
+from engine.quantise import Recipe, quantise
 from engine.speculation.settings import (
     Linear,
     Lookahead,
@@ -36,6 +38,8 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "mirostat": {"max_tokens": 40, "temperature": 0.8, "seed": 6, "mirostat": 2,
                  "mirostat_tau": 2.0},
 }  # fmt: skip
+FORMATS = ("F32", "F16", "Q8_0", "Q4_0", "Q4_K")
+TYPES = {"Q4_K": "Q4_K_M"}  # llama.cpp's mix of which a format is the main one
 LENGTHS = (1, 2, 5, 16)
 THREADS = (1, 2, 3)
 STRICTER = 1.5  # than the threshold of story-relu, 1
@@ -79,7 +83,18 @@ COVERING = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return stories(tmp_path_factory.mktemp("stories"))
+    """A function of an embedded model's name and a format: the file, all matrices in that format,
+    made once."""
+    folder = tmp_path_factory.mktemp("stories")
+
+    @cache
+    def made(name: str, format: str) -> Path:
+        path = folder / f"{name}-{format}.gguf"
+        with GGUFFile(resolve(name)) as file:
+            quantise(file, path, Recipe(TYPES.get(format, format), pure=True, requantise=True))
+        return path
+
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +125,8 @@ def test_the_few_combinations_cover_all_pairs():
 @pytest.mark.parametrize(("way", "format", "threads", "length"), ALL if DEEP else COVERING)
 def test_text_is_the_plain_one(path, plain, way, format, threads, length):
     """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie has read
-    the text and an adaptive length has measured."""
+    the text and an adaptive length has measured. It is not so for want of drafts: of the
+    greedy text in F16 each drafter foretells some. (An adaptive length may rightly be 0.)"""
     target = WAYS[way].target
     options = WAYS[way].options(path, length)
     with loaded(path(target, format), target, threads=threads, **options) as engine:
@@ -118,23 +134,11 @@ def test_text_is_the_plain_one(path, plain, way, format, threads, length):
             expected = plain(target, format, name)
             for _ in range(2):
                 engine.reset()
-                assert unmarked(pieces(engine, TEXT, params)) == expected
+                drafted = pieces(engine, TEXT, params)
+                assert unmarked(drafted) == expected
                 demand_settled(engine)
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "adaptive"])
-def test_drafts_are_accepted(path, way):
-    """Each drafter foretells some of a trained model's text: what was equal above was not so for
-    want of drafts. (An adaptive length may rightly be 0.)"""
-    target, options = WAYS[way].target, WAYS[way].options(path, 5)
-    with loaded(path(target, "F16"), target, threads=2, **options) as engine:
-        for _ in range(2):  # the second time the trie has read it
-            engine.reset()
-            drafted = pieces(engine, TEXT, {"max_tokens": 60, "ignore_eos": True})
-        found = engine.timings.speculation
-    assert found.accepted == sum(piece.drafted for piece in drafted) > 0
-    assert found.tokens == len(drafted) - 1
-    assert found.tokens_per_step > 1
+            if (name, format) == ("greedy", "F16") and way != "adaptive":
+                assert any(piece.drafted for piece in drafted)
 
 
 def test_a_draft_model_goes_on_when_contexts_are_full(path):

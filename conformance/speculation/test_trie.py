@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,9 +123,3 @@ def test_outputs_decide_between_what_the_prompt_says_equally_often():
     drafter.verified(Verified((5, 7, 5, 7, 5, 6, 5, 9), nobody_asks))
     drafter.begin([5, 6, 5, 7, 5, 8, 5, 8])
     assert drafter.draft([5], 9).tokens == (8, 7, 6, 9)
-
-
-@pytest.mark.parametrize(("length", "capacity"), [(0, 100), (5, 11)])
-def test_tries_without_room_are_refused(length, capacity):
-    with pytest.raises(ValueError, match="room for two"):
-        Trie(length, capacity)

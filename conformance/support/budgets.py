@@ -25,6 +25,8 @@ from engine.offload.budget import Budget
 from engine.offload.bundling import bundle
 from engine.offload.neurons import Neurons, Source
 from engine.packed_weights import paged
+from engine.placement import Activations, statistics
+from kernels.cpu.runtime.neuron_window import NOWHERE
 from kernels.cpu.runtime.readers import Readers
 
 TEXT = np.random.default_rng(5).integers(0, 64, 24).tolist()
@@ -123,6 +125,27 @@ def neurons_of(model: Model) -> Neurons:
     return model.offload.neurons
 
 
+def pinned(model: Model) -> list[list[int]]:
+    """The slots of each block's neurons that are in no ring."""
+    if not (model.offload and model.offload.neurons):
+        return []
+    window = model.offload.neurons.window
+    return [
+        [slot for slot in window.slots_of(b) if slot != NOWHERE and window.state.after[slot] == -1]
+        for b in range(len(window.neurons))
+    ]
+
+
+def statistics_of(path: Path, out: Path) -> Path:
+    """Few neurons that fire often, of this model."""
+    rng = np.random.default_rng(0)
+    with GGUFFile(path) as file:
+        ups = [t for name, t in file.tensors.items() if name.endswith("ffn_up.weight")]
+        counts = tuple(rng.binomial(1000, rng.beta(0.3, 3, up.dims[0])) for up in ups)
+        statistics.write(out, Activations(counts, 1000, statistics.identity(file)))
+    return out
+
+
 def bundled_of(path: Path, out: Path) -> Path:
     """The file with its neurons in bundles."""
     with GGUFFile(path) as file:
@@ -148,9 +171,9 @@ def write(kind: str, path: Path) -> Path:
 
 
 @contextmanager
-def on(disk: Disk, path: Path, **options: object) -> Iterator[Model]:
-    """A model with the least memory, read from this disk."""
-    least = wanted(path, **options).least
+def on(disk: Disk, path: Path, budget: int = 0, **options: Any) -> Iterator[Model]:
+    """A model with a budget, by default the least, read from this disk."""
+    budget = budget or wanted(path, **options).least
     readers = functools.partial(Readers, preadv=disk.address)
-    with patch.object(offload, "Readers", readers), budgeted(path, least, **options) as model:
+    with patch.object(offload, "Readers", readers), budgeted(path, budget, **options) as model:
         yield model

@@ -1,6 +1,7 @@
 """Disks that fail: a preadv that answers as it is told, in place of the C library's."""
 
 import ctypes
+import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,11 @@ PREADV = ctypes.CFUNCTYPE(
 )
 READ = PREADV(("preadv", LIBC))
 Answer = Callable[[int, int], int | None]  # of (offset, bytes wanted)
+LASTING = {  # answers that make a fault, and what is told of it, with the byte
+    "EIO": (-errno.EIO, "cannot be read at byte {}: input/output error"),
+    "ENXIO": (-errno.ENXIO, "cannot be read at byte {}: no such device or address"),
+    "nothing": (0, "it was cut short while it was read, at byte {}"),
+}
 
 
 class Disk:

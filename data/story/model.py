@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, relu, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, relu, scaled_dot_product_attention, silu
 
 ACTIVATIONS = {"silu": silu, "relu": relu}  # of the gate
 
@@ -42,16 +42,6 @@ def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
     return layer
 
 
-class Norm(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(shape.hidden))
-        self.eps = shape.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (2i, 2i+1) of x (rows, heads, tokens, head_dim); cos, sin (tokens, pairs)."""
     even, odd = x[..., 0::2], x[..., 1::2]
@@ -66,12 +56,12 @@ class Block(nn.Module):
         super().__init__()
         self.shape = shape
         width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.attn_norm = Norm(shape)
+        self.attn_norm = nn.RMSNorm(shape.hidden, shape.eps)
         self.attn_q = linear(shape.hidden, width)
         self.attn_k = linear(shape.hidden, kv_width)
         self.attn_v = linear(shape.hidden, kv_width)
         self.attn_output = linear(width, shape.hidden, gain=0.2)
-        self.ffn_norm = Norm(shape)
+        self.ffn_norm = nn.RMSNorm(shape.hidden, shape.eps)
         self.ffn_gate = linear(shape.hidden, shape.ffn)
         self.ffn_up = linear(shape.hidden, shape.ffn)
         self.ffn_down = linear(shape.ffn, shape.hidden, gain=0.2)
@@ -117,7 +107,7 @@ class Llama(nn.Module):
         self.shape = shape
         self.token_embd = nn.Embedding(shape.vocabulary, shape.hidden)
         self.blk = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.output_norm = Norm(shape)
+        self.output_norm = nn.RMSNorm(shape.hidden, shape.eps)
         self.output = linear(shape.hidden, shape.vocabulary, gain=0.3)
         pairs = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         angles = torch.outer(torch.arange(shape.context), shape.rope_base**-pairs)

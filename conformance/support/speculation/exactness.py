@@ -80,15 +80,6 @@ def certain_draft(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
     return tokens, tokens == drafted
 
 
-def certain_draft_by_rejection(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-    """The same by the rule: with q = 1 accepted with probability p, else from p without it."""
-    drafted = np.argmax(q, axis=-1).astype(np.int32)
-    taken = v.accepted(p, np.eye(p.shape[1])[drafted], drafted)
-    left = v.exclude(p, drafted)
-    left = np.where(left.any(axis=-1, keepdims=True), left, p)  # then it is always accepted
-    return np.where(taken, drafted, v.draw(left)), taken
-
-
 def siblings(count: int) -> Way:
     """So many tokens drawn from q without replacement, tried in turn (SpecInfer)."""
 
@@ -100,21 +91,6 @@ def siblings(count: int) -> Way:
             now = v.accepted(left, q, drafted) & ~taken
             tokens, taken = np.where(now, drafted, tokens), taken | now
             left, q = v.recover(left, q, drafted), v.exclude(q, drafted)
-        return np.where(taken, tokens, v.draw(left)), taken
-
-    return way
-
-
-def siblings_put_back(count: int) -> Way:
-    """So many tokens from q with replacement: q stays, and what is drawn twice is tried twice."""
-
-    def way(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
-        taken, tokens, left = np.zeros(len(p), bool), np.zeros(len(p), np.int32), p
-        for _ in range(count):
-            drafted = v.draw(q)
-            now = v.accepted(left, q, drafted) & ~taken
-            tokens, taken = np.where(now, drafted, tokens), taken | now
-            left = v.recover(left, q, drafted)
         return np.where(taken, tokens, v.draw(left)), taken
 
     return way
@@ -133,10 +109,8 @@ def likely_drafts(v: Verification, p: Array, q: Array) -> tuple[Array, Array]:
 EXACT: Mapping[str, Way] = {
     "one draft": one_draft,
     "certain draft": certain_draft,
-    "certain draft by rejection": certain_draft_by_rejection,
     "two siblings": siblings(2),
     "three siblings": siblings(3),
-    "siblings put back": siblings_put_back(3),
     "likely drafts": likely_drafts,
 }
 
