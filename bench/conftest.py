@@ -18,7 +18,7 @@ from bench.engine_race import Field, Fields
 from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.report import card, quality, sparsity
+from bench.report import card, quality
 from bench.report.lookup import rows_of
 from bench.report.markdown import table_lines
 from bench.results import Results, ResultsError, Run, find, is_stored, read
@@ -200,7 +200,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("speed card")
         for line in table_lines(card.card(found, card.unmeasured(rows, found))):
             terminalreporter.line(line)
-    for title, section in (("formats", quality.section(rows)), ("neurons", sparsity.section(rows))):
+    left = (("formats", quality.section(rows)), ("neurons", quality.sparsity_section(rows)))
+    for title, section in left:
         for figures in section.tables:
             terminalreporter.section(title)
             for line in table_lines(figures):

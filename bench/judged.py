@@ -24,12 +24,10 @@ from bench.timing import Rule, race
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.foreign.candidate import Candidate
-from kernels.foreign.child import Ended, Limits
-from kernels.foreign.judge import REFUSED
+from kernels.foreign.child import Limits
 from kernels.foreign.report import Report, Timed
-from kernels.foreign.samples import Samples, WrongTimedError
-from kernels.foreign.timing import sampled
-from kernels.foreign.turns import Wrote
+from kernels.foreign.samples import Samples
+from kernels.foreign.timing import CAUGHT, sampled
 from kernels.kernel import Kernel
 from kernels.table import variants
 from reference.op import Case, Op
@@ -38,7 +36,6 @@ PEERS = Path(__file__).parent / "contenders" / "torch_ops.py"
 SECONDS = 1.0  # of the race, for each who takes part
 ROUNDS = 7  # at least
 TOGETHER = 4  # rounds that are drawn as one for an interval
-CAUGHT = (*REFUSED, Ended, Wrote, WrongTimedError)
 SHORT = 2e-5  # seconds: of a shorter call much is its start
 Begin = Callable[..., AbstractContextManager[Samples]]
 Teller = Callable[[str], Callable[..., None]]

@@ -11,9 +11,10 @@ import argparse
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from bench.experiment import Contender, Experiment, timed
 from bench.program import Tell, add_options, report
 from bench.ratio import ratio
 from bench.report.lookup import sizes, times
-from bench.report.plots import Line, Mark, panels
+from bench.report.plots import panels
 from bench.report.table import Section, number, percent, table, text
 from bench.results import Measurement
 from bench.timing import Rule, Sampler
@@ -189,16 +190,16 @@ def section(rows: pd.DataFrame) -> Section:
             "Reached": lambda p: percent(p["faster"].value / p["allowed"]),
             "By itself": lambda p: text(p["itself"]),
         },
-        top=len(points),
+        top=0,
     )
-    x = tuple(100 * p["active"] for p in points)
-    marks = tuple(Mark(p["faster"].value, p["faster"].low, p["faster"].high) for p in points)
-    allowed = tuple(Mark(p["allowed"], p["allowed"], p["allowed"]) for p in points)
-    lines = [Line("measured", x, marks), Line("what the bytes allow", x, allowed)]
-    ticks = {percent: f"{percent:g}" for percent in (1.0, 3.0, 10.0, 30.0, 100.0)}
-    titled, axis = {"decode, times dense": lines}, "active neurons, %"
-    plot = panels("plot-sparse-speed", f"Skipping neurons: {name}", titled, axis, ticks, log=True)
-    return Section("sparse-speed", "Skipping neurons", LEAD, (plot,), (made,))
+    marks = list[dict[str, Any]]()
+    for p in points:
+        at = {"title": "decode, times dense", "x": 100 * p["active"]}
+        marks.append({"name": "measured", **at, **asdict(p["faster"])})
+        marks.append({"name": "what the bytes allow", **at, "value": p["allowed"]})
+    ticks, axis = {n: f"{n:g}" for n in (1.0, 3.0, 10.0, 30.0, 100.0)}, "active neurons, %"
+    plots = panels("plot-sparse-speed", f"Skipping neurons: {name}", marks, axis, ticks, log=True)
+    return Section("sparse-speed", "Skipping neurons", LEAD, plots, (made,))
 
 
 def main() -> int:

@@ -8,11 +8,11 @@ from bench.board.rows import Row
 from bench.report.table import (
     NONE,
     Cell,
+    Column,
     Report,
     Section,
     Table,
     count,
-    number,
     percent,
     plural,
     table,
@@ -57,20 +57,18 @@ def _lead(rows: Sequence[Row]) -> str:
 def _race(anchor: str, rows: Sequence[Row]) -> Table:
     tied = Counter(row.rank for row in rows)
     first = rows[0]
-    columns = {
+    columns: dict[str, Column] = {
         "Rank": lambda row: _rank(row, tied),
-        "Solution": lambda row: text(row.name),
+        "Solution": "name",
         "Time": lambda row: time(row.seconds, plural(row.samples, "sample")) if row.rank else NONE,
         "Over the fastest": _ratio,
         "Of the limit": lambda row: percent(row.share) if row.share else NONE,
         "Verdict": lambda row: text(row.verdict, "good" if row.rank else "bad", row.why),
-        "Why": lambda row: text(row.why),
+        "Why": "why",
     }
     caption = f"{first.shape.replace(',', ', ')}, on {first.machine}"
-    found = table(anchor, caption, rows, columns, words=False)
-    return Table(
-        found.anchor, f"{caption}, {plural(first.threads, 'thread')}", found.columns, found.rows
-    ).with_what_there_is()
+    caption += f", {plural(first.threads, 'thread')}"
+    return table(anchor, caption, rows, columns).with_what_there_is()
 
 
 def _rank(row: Row, tied: Counter[int]) -> Cell:
@@ -89,13 +87,10 @@ def _ratio(row: Row) -> Cell:
 def _laws(rows: Sequence[Row]) -> Table:
     """What each holds, whatever its speed."""
     once = {row.name: row for row in rows}
-    columns = {
-        "Solution": lambda row: text(row.name),
-        "Error over bound": lambda row: number(row.worst),
-        "NMSE": lambda row: number(row.nmse),
-        "Numerics": lambda row: text(row.numerics),
+    columns: dict[str, Column] = {
+        "Solution": "name", "Error over bound": "worst", "NMSE": "nmse", "Numerics": "numerics",
         "Laws held": lambda row: count(len(row.held), ", ".join(row.held)),
         "Laws broken": lambda row: text(", ".join(row.broken), "bad"),
-    }
+    }  # fmt: skip
     anchor = f"{_anchor(f'{rows[0].op} {rows[0].format}')}-laws"
     return table(anchor, "Errors and laws", once.values(), columns).with_what_there_is()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,24 +59,17 @@ class Row:
         """What `json` gave; BoardError for anything else."""
         if not isinstance(said, dict) or set(said) != {f.name for f in fields(cls)}:
             raise BoardError("a row has other keys than a board's")
-        values = {}
+        values: dict[str, Any] = {
+            name: math.inf if value is None else value for name, value in said.items()
+        }
         for field in fields(cls):
-            value = said[field.name]
-            if field.type is float:
-                value, right = (
-                    math.inf if value is None else value,
-                    isinstance(value, float | int | None),
-                )
-            elif field.type is int:
-                right = isinstance(value, int)
-            elif field.type is str:
-                right = isinstance(value, str)
-            else:
-                right = isinstance(value, list) and all(isinstance(v, str) for v in value)
-                value = tuple(value) if right else value
-            if not right:
-                raise BoardError(f"{field.name} is not {value!r}")
-            values[field.name] = value
+            value = values[field.name]
+            kind: Any = get_origin(field.type) or field.type
+            kind = float | int if kind is float else kind
+            if kind is tuple and isinstance(value, list) and all(isinstance(v, str) for v in value):
+                values[field.name] = value = tuple(value)
+            if not isinstance(value, kind):
+                raise BoardError(f"{field.name} is not {said[field.name]!r}")
         return cls(**values)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.board.clock import Clocked, WrongOutputError
 from bench.board.rows import Row, sorted_rows
 from bench.cases import asked
 from bench.conditions import conditions
@@ -17,10 +16,11 @@ from bench.ratio import ratio
 from bench.timing import Rule, race
 from data.shapes import read
 from kernels.foreign.candidate import KINDS, Candidate, with_numerics
-from kernels.foreign.child import Ended
 from kernels.foreign.child import Limits as ChildLimits
 from kernels.foreign.judge import REFUSED, Level, judge
 from kernels.foreign.report import BROKEN, HELD, Report
+from kernels.foreign.samples import Samples
+from kernels.foreign.timing import CAUGHT, sampled
 from reference.op import Case, Op, Shape
 from reference.table import OPS, find_op
 
@@ -29,6 +29,7 @@ TOKENS = (1, 512)
 LEVEL = 0.05  # of finding a difference, among all of a race, where there is none
 TOGETHER = 3  # consecutive rounds that are drawn as one
 STARTS = 3  # of the processes of a race
+MOST_CALLS = 512  # of a sample: letting a child run and seeing it stop takes some 50 microseconds
 RULE = Rule(least=7, error=0.01, cap_seconds=2.0, most=100)  # of each start
 Tell = Callable[[str], None]
 
@@ -156,16 +157,20 @@ def _started(
         for entry in entries:
             if not _right(rows[entry.name]):
                 continue
+            own = ChildLimits(threads=threads)
+            timed = sampled(
+                entry.candidate, entry.op, entry.format, case.shape, own, most_calls=MOST_CALLS
+            )
             try:
-                clock = Clocked(entry.candidate, entry.op, case, threads=threads)
-            except (Ended, WrongOutputError) as error:
+                samples = stack.enter_context(timed)
+            except CAUGHT as error:
                 rows[entry.name] = _not_right(rows[entry.name], "wrong", str(error))
             else:
-                running[entry.name] = _guarded(stack.enter_context(clock), rows, entry.name)
+                running[entry.name] = _guarded(samples, rows, entry.name)
         return race(running, rule) if running else {}
 
 
-def _guarded(clock: Clocked, rows: dict[str, Row], name: str) -> Callable[[], float]:
+def _guarded(clock: Samples, rows: dict[str, Row], name: str) -> Callable[[], float]:
     """A sampler that notes why it ended, and takes no part from then on."""
 
     def sample() -> float:
@@ -173,7 +178,7 @@ def _guarded(clock: Clocked, rows: dict[str, Row], name: str) -> Callable[[], fl
             return math.nan
         try:
             return clock()
-        except (Ended, WrongOutputError) as error:
+        except CAUGHT as error:
             rows[name] = _not_right(rows[name], "wrong", str(error))
             return math.nan
 

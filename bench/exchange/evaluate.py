@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.board.clock import Clocked, WrongOutputError
+from bench.board.run import MOST_CALLS
 from bench.conditions import Conditions, conditions
 from bench.exchange.dataset import Dataset
 from bench.exchange.ops import NOT_DERIVED, op_of
@@ -20,12 +21,13 @@ from bench.exchange.solutions import candidate_of
 from bench.limits import Limits
 from bench.timing import Rule, race
 from kernels.foreign.candidate import Candidate
-from kernels.foreign.child import Child, Ended
+from kernels.foreign.child import Child
 from kernels.foreign.child import Limits as ChildLimits
 from kernels.foreign.judge import Level, judge
 from kernels.foreign.layout import laid_out
 from kernels.foreign.report import Report
-from kernels.foreign.turns import Turns, Wrote
+from kernels.foreign.timing import CAUGHT, sampled
+from kernels.foreign.turns import Turns
 from reference.op import Case, Op
 
 STATUS = {"crashed": "RUNTIME_ERROR", "raised": "RUNTIME_ERROR", "hung": "TIMEOUT"}
@@ -69,19 +71,14 @@ def _evaluated(
     definition = dataset.definitions[solution.definition]
     workloads = dataset.workloads(definition.name)
     op = op_of(definition, workloads, dataset.root)
-    candidate = candidate_of(solution, definition, _below(folder, "solution"))
+    candidate = candidate_of(solution, definition, folder / "solution")
     report = judge(candidate, op, level=level)
     report = replace(report, notes=(*report.notes, NOT_DERIVED))
-    reference = candidate_of(_reference(definition), definition, _below(folder, "reference"))
+    reference = candidate_of(_reference(definition), definition, folder / "reference")
     clock = _Clock(op, candidate, reference, found_here, threads, rule)
     found = ((workload, clock.evaluation(report, workload, about)) for workload in workloads)
     traces = tuple(Trace(definition.name, w, solution.name, said) for w, said in found)
     return Evaluated(solution, report, traces)
-
-
-def _below(folder: Path, name: str) -> Path:
-    (path := folder / name).mkdir()
-    return path
 
 
 def _reference(definition: Definition) -> Solution:
@@ -128,7 +125,7 @@ class _Clock:
             errors = self._errors(case)
             if report.passed:
                 found |= self._performance(case, errors)
-        except (Ended, Wrote, WrongOutputError) as error:
+        except CAUGHT as error:
             kind = STATUS.get(getattr(error, "kind", ""), "RUNTIME_ERROR")
             return found | {"status": kind, "log": str(error)}
         return found | {"correctness": errors}
@@ -148,8 +145,12 @@ class _Clock:
 
     def _performance(self, case: Case, errors: dict[str, Any]) -> dict[str, Any]:
         with ExitStack() as stack:
+            timed = partial(
+                sampled, spec=self.op, format=None, shape=case.shape,
+                limits=ChildLimits(threads=self.threads), most_calls=MOST_CALLS,
+            )  # fmt: skip
             running = {
-                name: stack.enter_context(Clocked(who, self.op, case, threads=self.threads))
+                name: stack.enter_context(timed(who))
                 for name, who in (("solution", self.candidate), ("reference", self.reference))
             }
             samples = race(running, self.rule)

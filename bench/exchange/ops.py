@@ -24,7 +24,6 @@ HELD = {
     "float32": "f32", "float16": "u16", "bfloat16": "u16", "float8_e4m3fn": "u8",
     "float8_e5m2": "u8", "int64": "i64", "int32": "i32", "int16": "u16", "int8": "i8", "bool": "u8",
 }  # fmt: skip
-ITEM = {"u16": 2, "u8": 1, "i8": 1, "f32": 4, "i32": 4, "i64": 8}  # bytes
 WHOLE = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}  # random ones are below
 USUAL = (1, 2, 5, 16, 33)  # sizes of an axis beside those of workloads
 
@@ -36,9 +35,10 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
             raise ExchangeError(f"{definition.name}, {name}: {tensor.dtype} is not judged here")
     run = _run_of(definition)
     axes = {
-        axis: (size,) if size is not None else _sizes(axis, workloads)
+        axis: (size,) if size is not None
+        else tuple(sorted({w.axes[axis] for w in workloads if axis in w.axes} | {*USUAL}))
         for axis, size in definition.axes.items()
-    }
+    }  # fmt: skip
 
     def fit(shape: Shape, _: str | None) -> Shape:
         sizes = {a: n if (n := definition.axes[a]) is not None else shape[a] for a in shape}
@@ -54,7 +54,12 @@ def op_of(definition: Definition, workloads: Sequence[Workload], root: Path) -> 
     def cost(shape: Shape, _: str | None) -> Cost:
         """Each array moves once; what is computed is not known."""
         tensors = [*definition.inputs.values(), *definition.outputs.values()]
-        return Cost(sum(_elements(t, shape) * ITEM[HELD[t.dtype]] for t in tensors if t.shape), 0)
+        moved = [
+            math.prod(shape[axis] for axis in t.shape) * np.dtype(DTYPES[HELD[t.dtype]]).itemsize
+            for t in tensors
+            if t.shape
+        ]
+        return Cost(sum(moved), 0)
 
     return Op(
         name=definition.name,
@@ -93,10 +98,6 @@ def _argument(name: str, tensor: Tensor, held: str, output: bool = False) -> str
     return f"{name}: {'f64' if 'float' in tensor.dtype else 'i64'}"
 
 
-def _sizes(axis: str, workloads: Sequence[Workload]) -> tuple[int, ...]:
-    return tuple(sorted({w.axes[axis] for w in workloads if axis in w.axes} | {*USUAL}))
-
-
 def _anywhere(definition: Definition) -> bool:
     """Whether any sizes and any numbers will do: integers may be indices or lengths."""
     floats = all("float" in tensor.dtype for tensor in definition.inputs.values() if tensor.shape)
@@ -122,10 +123,6 @@ def _inputs(workloads: Sequence[Workload], shape: Shape) -> Mapping[str, Any]:
             return workload.inputs
     first = workloads[0].inputs if workloads else {}
     return {name: said for name, said in first.items() if said["type"] == "scalar"}
-
-
-def _elements(tensor: Tensor, shape: Shape) -> int:
-    return math.prod(shape[axis] for axis in tensor.shape or ())
 
 
 def _made(

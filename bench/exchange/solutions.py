@@ -67,7 +67,7 @@ TORCH = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8"}
 
 
 def candidate_of(solution: Solution, definition: Definition, folder: Path) -> Candidate:
-    """Write it to an empty folder; ExchangeError for a language that is not run here."""
+    """Write it to a new folder; ExchangeError for a language that is not run here."""
     if solution.language not in HERE:
         raise ExchangeError(
             f"solution {solution.name}: {solution.language} is not run here, {', '.join(HERE)} are"

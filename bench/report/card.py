@@ -8,8 +8,8 @@ import pandas as pd
 from bench.contenders.contender import FAST, OURS
 from bench.figures import FULL, LINEAR_STREAM, QUICK, READING, STEP_STREAM, Card
 from bench.ratio import Ratio, quotient, ratio
-from bench.report.drawing import label
 from bench.report.lookup import Measured, family, faster, present, sizes, times
+from bench.report.plots import label
 from bench.report.steps import WHOLE, of_phase
 from bench.report.table import (
     NONE,
@@ -18,6 +18,7 @@ from bench.report.table import (
     Table,
     digits,
     duration,
+    field,
     percent,
     plural,
     table,
@@ -145,18 +146,15 @@ def card(found: Sequence[Figure], missing: Sequence[tuple[str, Target]] = ()) ->
         "Figures against their goals",
         [*judged, *without, *others],
         {
-            "Model": lambda figure: text(figure.model),
-            "Figure": lambda figure: text(figure.name),
-            "Measured": lambda figure: times(figure.ratio),
-            "Goal": lambda figure: _goal(figure.target) if figure.target else NONE,
-            "Verdict": _verdict,
+            "Model": "model", "Figure": "name", "Measured": field("ratio", times),
+            "Goal": field("target", _goal), "Verdict": _verdict,
         },
-        top=len(found) + len(missing),
-    )
+        top=0,
+    )  # fmt: skip
 
 
-def _goal(goal: Target) -> Cell:
-    return Cell(f"{'≤' if goal.most else '≥'} {goal.goal:g}", goal.goal)
+def _goal(goal: Target | None) -> Cell:
+    return Cell(f"{'≤' if goal.most else '≥'} {goal.goal:g}", goal.goal) if goal else NONE
 
 
 def _verdict(figure: Figure) -> Cell:
@@ -175,14 +173,12 @@ def behind(rows: pd.DataFrame) -> Table:
     """What the figures are made of: TOP/s and shares of a prompt, bytes, empty steps, gaps."""
     prompts = of_phase(rows, "prompt")
     told = [
-        (model, *line)
+        {"Model": text(model), "What": text(what), "Measured": text(measured)}
         for model, mine in models(rows).items()
-        for line in (*_rates(mine), *_prompt(prompts, model, mine.threads))
+        for what, measured in (*_rates(mine), *_prompt(prompts, model, mine.threads))
     ]
-    columns = ("Model", "What", "Measured")
-    made = tuple(tuple(map(text, line)) for line in told)
     caption = "What stands behind the figures"
-    return Table("card-behind", caption, columns, made, top=len(made), words=True)
+    return Table("card-behind", caption, pd.DataFrame(told), top=0, words=True)
 
 
 def _rates(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -232,4 +228,4 @@ def _prompt(prompts: pd.DataFrame, model: str, threads: int) -> Iterator[tuple[s
 def section(rows: pd.DataFrame) -> Section:
     found = figures(rows)
     tables = (card(found, unmeasured(rows, found)), behind(rows))
-    return Section("card", "Goals", LEAD, tables=tuple(one for one in tables if one.rows))
+    return Section("card", "Goals", LEAD, tables=tables)

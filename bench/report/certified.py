@@ -1,9 +1,24 @@
-"""The section on conformance: which kernels have proved themselves on this machine."""
+"""Sections on conformance: which kernels have proved themselves on this machine, what the judge
+stopped of wrong ones, and what kernels were tuned to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from bench.report.table import NONE, Cell, Row, Section, Table, digits, plural, text
+import numpy as np
+import pandas as pd
+
+from bench.report.table import (
+    NONE,
+    Cell,
+    Section,
+    Table,
+    count,
+    digits,
+    number,
+    plural,
+    table,
+    text,
+)
 from engine.shell.ops import NOT_HERE
 from kernels.call import AnyKernel
 from kernels.certificates import Certificate, Key, Store
@@ -11,8 +26,28 @@ from kernels.cuda.device import EMULATED
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import Kernel
+from kernels.planted import Planted
 from kernels.provenance import machine
 from kernels.table import EVERY, KERNELS, find, of_packages
+from kernels.tuning import Tuned, changes
+
+PLANTED = "The judge, judged"
+PLANTED_LEAD = (
+    "Wrong kernels planted among right ones, and what stopped each of what an engine demands before"
+    " a kernel serves: a look at its machine code (construction), the op's cases, or a case at the"
+    " size of a model's node. Seconds are those from source to verdict, compiling included."
+)
+NONE_PLANTED = "None were planted for this judge: python -m conformance.bugs does."
+TUNING = "Tuning"
+TUNING_LEAD = (
+    "Knobs change no bit of what a kernel gives: how far ahead weights are asked for, and into"
+    " which cache. They were measured on a model's own weights, cold, by all threads, in turns."
+    " The gain is the time of a step of one token with the values that kernels begin with, over"
+    " that with those chosen; beside it the least and the most that any turn gave."
+)
+NONE_TUNED = (
+    "Nothing was measured on this machine: assay tune MODEL, or the first load of a large one."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +121,7 @@ def section(known: Standings, measured_on: str) -> Section:
         _matrix("matrix-cuda", "Those of CUDA kernels", EVERY_CUDA, known),
         _matrix("matrix-packages", "Those of installed packages", _installed(known), known),
     ]
-    return Section(
-        "conformance",
-        "Conformance",
-        lead,
-        tables=tuple(table for table in tables if table.rows),
-        notes=tuple(notes),
-    )
+    return Section("conformance", "Conformance", lead, tables=tables, notes=notes)
 
 
 def _installed(known: Standings) -> list[Kernel]:
@@ -102,17 +131,16 @@ def _installed(known: Standings) -> list[Kernel]:
 
 
 def _matrix(anchor: str, caption: str, kernels: Sequence[AnyKernel], known: Standings) -> Table:
-    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    """A row for each op and format, a column for each variant."""
     variants = dict.fromkeys(kernel.variant for kernel in kernels)
+    rows: dict[tuple[str, str], dict[str, Cell]] = {}
     for kernel in kernels:
-        cells = rows.setdefault((kernel.op, kernel.format or ""), {})
+        op, stored = kernel.op, kernel.format or ""
+        cells = rows.setdefault((op, stored), {"Op": text(op), "Format": text(stored)})
         cells[kernel.variant] = _cell(kernel, known[kernel.name])
-    table: list[Row] = [
-        (text(op), text(stored), *(cells.get(variant, NONE) for variant in variants))
-        for (op, stored), cells in rows.items()
-    ]
-    columns = ("Op", "Format", *variants)
-    return Table(anchor, caption, columns, tuple(table), len(table), words=True)
+    found = [{**dict.fromkeys(variants, NONE), **cells} for cells in rows.values()]
+    frame = pd.DataFrame(found, columns=["Op", "Format", *variants])
+    return Table(anchor, caption, frame, top=0, words=True)
 
 
 def _cell(kernel: AnyKernel, standing: Standing) -> Cell:
@@ -122,9 +150,59 @@ def _cell(kernel: AnyKernel, standing: Standing) -> Cell:
             needed = f"needs {', '.join(standing.missing)}"
             return text(NOT_HERE[kernel.target], "quiet", needed)
         return text("untried", "quiet")
-    cases = plural(found.cases, "case")
     if not found.passed:
         return Cell("failed", None, found.failure, "bad")
-    note = f"{cases}, NMSE {found.nmse:.1e}, {found.when[:10]}"
+    note = f"{plural(found.cases, 'case')}, NMSE {found.nmse:.1e}, {found.when[:10]}"
     tone = "good" if standing.certified else "quiet"
     return Cell(f"{found.level} {digits(found.worst, 2)}", found.worst, note, tone)
+
+
+def planted_section(bugs: Sequence[Planted]) -> Section:
+    """How the judge was judged: a row for each bug; the same one in several formats is one."""
+    if not bugs:
+        return Section("planted", PLANTED, PLANTED_LEAD, notes=(NONE_PLANTED,))
+    together = pd.DataFrame([asdict(bug) for bug in bugs]).groupby(
+        ["op", "bug", "language"], sort=False
+    )
+    stopped = sum(bool(bug.stage) for bug in bugs)
+    made = table(
+        "planted-bugs",
+        f"{stopped:,} of {plural(len(bugs), 'planted bug')} were stopped",
+        [part for _, part in together],
+        {
+            "Op": lambda part: text(part["op"].iloc[0]),
+            "Bug": lambda part: text(part["bug"].iloc[0]),
+            "Language": lambda part: text(part["language"].iloc[0]),
+            "Formats": lambda part: count(n) if (n := int((part["format"] != "").sum())) else NONE,
+            "Stopped by": _outcome,
+            "Seconds": lambda part: number(part["seconds"].max()),
+        },
+    )
+    return Section("planted", PLANTED, PLANTED_LEAD, tables=(made,))
+
+
+def _outcome(bugs: pd.DataFrame) -> Cell:
+    survived = bugs["format"][bugs["stage"] == ""]
+    if len(survived):
+        return text(" ".join(["survived", *survived]).strip(), "bad", bugs["failure"].iloc[0])
+    return text(", ".join(bugs["stage"].unique()), note=bugs["failure"].iloc[0])
+
+
+def tuned_section(tunings: Sequence[Tuned]) -> Section:
+    """What was measured to suit this machine, and what that gained: a row for each kernel and
+    node's sizes, the largest gain first."""
+    if not tunings:
+        return Section("tuning", TUNING, TUNING_LEAD, notes=(NONE_TUNED,))
+    middle = float(np.median([one.gain for one in tunings]))
+    made = table(
+        "tunings",
+        f"{plural(len(tunings), 'kernel')} at a node's sizes; the middle gain {digits(middle)}",
+        sorted(tunings, key=lambda one: -one.gain),
+        {
+            "Kernel": "kernel", "Sizes": "shape", "Threads": "threads",
+            "Chosen (before)": lambda one: text(changes(one)),
+            "Gain": lambda one: number(one.gain, "{:.3f} to {:.3f}".format(*one.spread)),
+            "Measured": lambda one: text(one.when[:10]),
+        },
+    )  # fmt: skip
+    return Section("tuning", TUNING, TUNING_LEAD, tables=(made,))

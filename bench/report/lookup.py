@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,12 +10,10 @@ import pandas as pd
 from bench import frames
 from bench.contenders.contender import OURS
 from bench.ratio import Ratio, ratio
-from bench.report.plots import Mark
 from bench.report.table import NONE, Cell
 from bench.results import Run
 
-BATCHED = re.compile(r"pp(\d+)\+tg(\d+) x(\d+)(?: (prompt|generation))?")
-_RATED = re.compile(r"(pp|tg)(\d+)(?: @ d(\d+))?")
+RATED = r"(?P<kind>pp|tg)(?P<amount>\d+)(?: @ d(?P<depth>\d+))?"  # an engine's prompt, generation
 _FORMAT = re.compile(r"(.+?)[-._]((?:iq|q)\d\w*|b?f16|f32)", re.IGNORECASE)
 Measured = Any  # a row of such a frame
 
@@ -75,9 +72,9 @@ def product(shape: str) -> str:
     return " ".join(word for word in shape.split(",") if word not in defaults)
 
 
-def mark(row: Measured, amount: float) -> Mark:
-    """How much of something a second: at the median, and the quartiles."""
-    return Mark(amount / row.median, amount / row.high, amount / row.low)
+def mark(row: Measured, amount: float) -> dict[str, float]:
+    """How much of something a second: at the median, and the quartiles, as plots want it."""
+    return {"value": amount / row.median, "low": amount / row.high, "high": amount / row.low}
 
 
 def faster(row: Measured, other: Measured) -> Ratio:
@@ -114,69 +111,36 @@ def faster_cell(row: Measured | None, other: Measured | None) -> Cell:
     return Cell(times(found).text + " †", found.value, "not measured in turns", tone)
 
 
-@dataclass(frozen=True, slots=True)
-class Rated:
-    """An engine's test of one kind: pp or tg, of so many tokens, after so many."""
+def duels(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row for each prompt (`kind` pp) and generation (tg) of so many tokens (`amount`) behind
+    `depth`, by model and threads. `sides` has everyone's measurement by name, `ours` is ours if
+    there is one.
 
-    kind: str
-    tokens: int
-    depth: int
-
-    @classmethod
-    def of(cls, test: str) -> "Rated | None":
-        found = _RATED.fullmatch(test)
-        return cls(found[1], int(found[2]), int(found[3] or 0)) if found else None
-
-
-@dataclass(frozen=True, slots=True)
-class Duel:
-    """One test of one model by everyone who took part, and by those who are absent."""
-
-    model: str
-    test: str
-    rated: Rated
-    threads: int
-    sides: dict[str, Measured]
-
-    @property
-    def ours(self) -> Measured | None:
-        found = self.sides.get(OURS)
-        return found if found and found.samples else None
-
-    @property
-    def fastest(self) -> float:
-        """Tokens a second of whoever has most."""
-        rates = [side.tokens_per_second for side in self.sides.values() if side.samples]
-        return max(rates, default=0.0)
+    Generation comes first; the largest family first (the slowest at generating: it reads the most
+    a token), its fastest format first.
+    """
+    rated = rows["test"].str.extract(f"^{RATED}$").fillna({"depth": "0"})
+    engine = rows.join(rated)[rated["kind"].notna() & (rows["bench"] == "engine")]
+    engine = engine.astype({"amount": int, "depth": int})
+    groups = engine.groupby(["model", "test", "threads"], sort=False)
+    found = groups[["kind", "amount", "depth"]].first().reset_index()
+    found["sides"] = [{m.contender: m for m in part.itertuples()} for _, part in groups]
+    found["fastest"] = [
+        max((m.tokens_per_second for m in sides.values() if m.samples), default=0.0)
+        for sides in found["sides"]
+    ]
+    ours = [sides.get(OURS) for sides in found["sides"]]
+    found["ours"] = pd.Series([m if m and m.samples else None for m in ours], dtype=object)
+    found["family"] = [family(model)[0] for model in found["model"]]
+    paces = found[found["kind"] == "tg"].groupby("family")["fastest"].min()
+    found["pace"] = found["family"].map(paces).fillna(math.inf)
+    rising = {"kind": False, "pace": True, "fastest": False, "depth": True, "amount": False,
+              "threads": False}  # fmt: skip
+    return found.sort_values(list(rising), ascending=list(rising.values()), ignore_index=True)
 
 
-def duels(rows: pd.DataFrame) -> list[Duel]:
-    """All pp and tg tests, generation first; the largest family first (the slowest at generating:
-    it reads the most a token), its fastest format first."""
-    found = []
-    engine = rows[rows["bench"] == "engine"]
-    for (model, test, threads), group in engine.groupby(["model", "test", "threads"], sort=False):
-        if rated := Rated.of(test):
-            sides = {side.contender: side for side in group.itertuples()}
-            found.append(Duel(model, test, rated, int(threads), sides))
-    paces: dict[str, float] = {}  # of a family's generation, the slowest
-    for duel in found:
-        if duel.rated.kind == "tg":
-            name = family(duel.model)[0]
-            paces[name] = min(paces.get(name, math.inf), duel.fastest)
-
-    def place(duel: Duel) -> tuple[object, ...]:
-        rated, pace = duel.rated, paces.get(family(duel.model)[0], math.inf)
-        return rated.kind != "tg", pace, -duel.fastest, rated.depth, -rated.tokens, -duel.threads
-
-    return sorted(found, key=place)
-
-
-def main_duels(found: Sequence[Duel]) -> list[Duel]:
+def main_duels(found: pd.DataFrame) -> pd.DataFrame:
     """One test of each kind and model: after no tokens, the longest, on most threads."""
-    best: dict[tuple[str, str], Duel] = {}
-    for duel in sorted(found, key=lambda d: (-d.threads, -d.rated.tokens)):
-        if duel.rated.depth == 0:
-            best.setdefault((duel.model, duel.rated.kind), duel)
-    chosen = set(map(id, best.values()))
-    return [duel for duel in found if id(duel) in chosen]
+    plain = found[found["depth"] == 0]
+    best = plain.sort_values(["threads", "amount"], ascending=False, kind="stable")
+    return plain.loc[best.drop_duplicates(["model", "kind"]).index.sort_values()]

@@ -4,7 +4,7 @@ from datetime import date
 from pathlib import Path
 
 from bench.conditions import Conditions
-from bench.report.drawing import standalone
+from bench.report.plots import standalone
 from bench.report.table import Report, Section, Table
 
 LEFT_OUT = ("conformance", "planted")  # long, and of the machine rather than of the run

@@ -19,7 +19,7 @@ from bench.offload.way import (
 )
 from bench.ratio import Ratio, ratio
 from bench.report.lookup import share, times
-from bench.report.plots import Line, Mark, panels
+from bench.report.plots import panels
 from bench.report.table import Column, Plot, Section, Table, number, percent, plural, table, text
 
 DISKS = {IN_A_ROW: "in a row", SCATTERED: "a neuron at a time"}
@@ -37,16 +37,13 @@ LEAD = (
 
 def section(rows: pd.DataFrame) -> Section:
     """A table for each race: its ways, and below it what the disk gave; a plot for each curve."""
-    mine = rows[rows["bench"] == BENCH]
-    races = [Race(part) for _, part in mine.groupby("rivals", sort=False)]
-    tables = tuple(race.table(f"offload-{i}") for i, race in enumerate(races))
-    plots = tuple(
-        race.plot(f"plot-offload-{i}")
-        for i, race in enumerate(races)
-        if race.kind.startswith(CURVE) and race.budgets
-    )
-    notes = tuple(note for race in races for note in race.notes())
-    return Section("offload", TITLE, LEAD, plots, tables, notes)
+    tables, plots, notes = list[Table](), list[Plot](), list[str]()
+    for i, (_, part) in enumerate(rows[rows["bench"] == BENCH].groupby("rivals", sort=False)):
+        race = Race(part)
+        tables.append(race.table(f"offload-{i}"))
+        plots += race.plot(f"plot-offload-{i}") if race.kind.startswith(CURVE) else []
+        notes += race.notes()
+    return Section("offload", TITLE, LEAD, plots, tables, tuple(notes))
 
 
 class Race:
@@ -104,9 +101,7 @@ class Race:
             "Way": lambda way: text(way.test, note=way.settings),
             "Budget": lambda way: text(_settings(way).get("budget", "")),
             "ms a token": middle("run", 1e-3),
-            f"Times {NAIVE}": beside(NAIVE),
-            f"Times {OVERLAPPED}": beside(OVERLAPPED),
-            f"Times {LLAMA_CPP}": beside(LLAMA_CPP),
+            **{f"Times {other}": beside(other) for other in (NAIVE, OVERLAPPED, LLAMA_CPP)},
             "MB a token": middle(BYTES, 1e6),
             "GB/s reading": lambda way: number(
                 self.median(way.test, BYTES) / (self.median(way.test, READING) or np.nan) / 1e9
@@ -117,18 +112,12 @@ class Race:
             "Of the disk, always": of_disk("run"),
             "Neurons found": lambda way: percent(self.hit_rate(way.test)),
         }
-        return table(anchor, caption, rows, columns, top=len(self.ways)).with_what_there_is()
+        return table(anchor, caption, rows, columns, top=0).with_what_there_is()
 
     def hit_rate(self, way: str) -> float:
         """Of neurons; NaN where none are looked for."""
         hits, misses = self.median(way, FOUND), self.median(way, MISSED)
         return hits / (hits + misses) if hits + misses > 0 else np.nan
-
-    @property
-    def budgets(self) -> list[str]:
-        """The ways that are budgets of a curve and were measured."""
-        named = [way for way in self.ways["test"] if OF_THE_WEIGHTS in way]
-        return [way for way in named if len(self.samples(way))]
 
     def bound(self, way: str, disk: str) -> float:
         """Seconds that no token can beat which needs as many bytes of this disk as a way's do, and
@@ -136,23 +125,24 @@ class Race:
         best = (self.samples(disk, BYTES) / self.samples(disk)).max()
         return float(np.nanmax([self.median(way, BYTES) / best, self.median(IN_MEMORY)]))
 
-    def plot(self, anchor: str) -> Plot:
+    def plot(self, anchor: str) -> list[Plot]:
         """Tokens a second by budget, beside what the bytes and the disk allow."""
-        ways = self.budgets
-        x = tuple(float(way.partition("%")[0]) for way in ways)
-        marks = []
-        for way in ways:
-            high, low = np.quantile(self.samples(way), (0.25, 0.75))
-            marks.append(Mark(1 / self.median(way), 1 / low, 1 / high))
-        lines = [Line("measured", x, tuple(marks))]
-        for disk, how in DISKS.items():
-            if len(self.samples(disk)):
-                allowed = [1 / self.bound(way, disk) for way in ways]
-                marked = tuple(Mark(speed, speed, speed) for speed in allowed)
-                lines.append(Line(f"what the bytes allow, read {how}", x, marked))
+        marks, ticks = list[dict[str, float | str]](), dict[float, str]()
+        for way in self.ways["test"][self.ways["test"].str.contains(OF_THE_WEIGHTS)]:
+            if not len(self.samples(way)):
+                continue
+            x = float(way.partition("%")[0])
+            ticks[x] = f"{x:g}"
+            middle, *spread = 1 / np.quantile(self.samples(way), (0.5, 0.75, 0.25))
+            measured = dict(zip(("value", "low", "high"), (middle, *spread), strict=True))
+            marks.append({"name": "measured", "x": x, **measured})
+            marks += [
+                {"name": f"what the bytes allow, read {how}", "x": x,
+                 "value": 1 / self.bound(way, disk)}
+                for disk, how in DISKS.items() if len(self.samples(disk))
+            ]  # fmt: skip
+        titled = [{"title": "tokens a second", **mark} for mark in marks]
         caption = f"{self.name}: tokens a second by budget, higher is better"
-        titled = {"tokens a second": lines}
-        ticks = {share: f"{share:g}" for share in x}
         return panels(anchor, caption, titled, "budget, % of the weights' bytes", ticks)
 
     def notes(self) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 from bench.contenders.contender import OURS
 from bench.limits import Limits
 from bench.report.lookup import faster_cell, largest, mark, our_ops, present, sizes
-from bench.report.plots import Ceiling, Line, Point, panels, roofline
+from bench.report.plots import panels, roofline
 from bench.report.table import (
     NONE,
     Cell,
@@ -17,8 +17,8 @@ from bench.report.table import (
     Plot,
     Section,
     Table,
-    count,
     duration,
+    field,
     number,
     percent,
     plural,
@@ -46,25 +46,24 @@ def roofline_section(rows: pd.DataFrame, probed: Mapping[str, Any]) -> Section:
     found = our_ops(rows)
     limits, problem = _limits(probed)
     linear, others = found[found["test"] == "linear"], found[found["test"] != "linear"]
-    plots = []
+    plots = list[Plot]()
     for name, title, part in (("linear", "Linear", linear), ("others", OTHERS, others)):
         drawn = part[(part["operations"] > 0) & (part["bytes"] > 0)]
-        points = [
-            Point(m.variant, m.cache, m.operations / m.bytes, m.gflop_per_second)
-            for m in drawn.itertuples()
-        ]
-        if points:
+        if len(drawn):
+            points = drawn.assign(
+                x=drawn["operations"] / drawn["bytes"], y=drawn["gflop_per_second"]
+            )
             caption = f"{title}: each point is a kernel at one size"
-            plots.append(roofline(f"roofline-{name}", caption, points, ceilings(limits, part)))
+            above = ceilings(limits, part)
+            plots += roofline(f"roofline-{name}", caption, points, *above)
     decode = linear["shape"].map(lambda shape: sizes(shape).get("tokens") == 1).astype(bool)
-    parts = (
-        ("decode", "Linear, one token", linear[decode]),
-        ("prompt", "Linear, more tokens", linear[~decode]),
-        ("others", OTHERS, others),
-    )
-    tables = [_table(f"ops-{name}", title, part) for name, title, part in parts if len(part)]
+    tables = [
+        _table("ops-decode", "Linear, one token", linear[decode]),
+        _table("ops-prompt", "Linear, more tokens", linear[~decode]),
+        _table("ops-others", OTHERS, others),
+    ]
     notes = (f"No ceilings are drawn: {problem}.",) if problem and len(found) else ()
-    return Section("rooflines", "Rooflines", LEAD, tuple(plots), tuple(tables), notes)
+    return Section("rooflines", "Rooflines", LEAD, plots, tables, notes)
 
 
 def _limits(probed: Mapping[str, Any]) -> tuple[Limits | None, str]:
@@ -77,22 +76,23 @@ def _limits(probed: Mapping[str, Any]) -> tuple[Limits | None, str]:
         return None, str(error)
 
 
-def ceilings(limits: Limits | None, rows: pd.DataFrame) -> list[Ceiling]:
-    """Bandwidths and peaks for the threads that most of these ran on."""
+def ceilings(
+    limits: Limits | None, rows: pd.DataFrame
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Bandwidths in GB/s and peaks in GFLOP/s for the threads that most of these ran on."""
+    slopes, peaks = dict[str, float](), dict[str, float]()
     if limits is None:
-        return []
+        return slopes, peaks
     threads = int(rows["threads"].mode()[0])
-    found = []
     if any(b.threads == threads for b in limits.bandwidths):
-        for level in ("memory", *reversed([cache.level for cache in limits.caches])):
-            cache = next((c for c in limits.caches if c.level == level), None)
+        for cache in (None, *reversed(limits.caches)):
             best = limits.bandwidth(threads, cache.reach(threads) if cache else None)
-            found.append(Ceiling(f"{level} {best.kind}", slope=best.per_second / 1e9))
+            slopes[f"{cache.level if cache else 'memory'} {best.kind}"] = best.per_second / 1e9
     for kind in dict.fromkeys(p.kind for p in limits.peaks if p.threads == threads):
         peak = limits.peak(kind, threads)
         name = f"{kind} peak ({peak.unit})" if peak.unit else f"{kind} peak"
-        found.append(Ceiling(name, level=peak.per_second / 1e9))
-    return found
+        peaks[name] = peak.per_second / 1e9
+    return slopes, peaks
 
 
 def _table(anchor: str, title: str, rows: pd.DataFrame) -> Table:
@@ -102,18 +102,15 @@ def _table(anchor: str, title: str, rows: pd.DataFrame) -> Table:
         f"{title}: time of a call, and its share of what binds it; the largest sizes first",
         pd.concat([first, rows.drop(first.index)]).itertuples(),
         {
-            "Kernel": lambda m: text(m.name),
+            "Kernel": "name",
             "Shape": lambda m: text(m.size, note="" if m.model == "sweep" else m.model),
-            "Cache": lambda m: text(m.cache),
-            "Threads": lambda m: count(m.threads),
+            "Cache": "cache", "Threads": "threads",
             "Time": lambda m: time(m.median, m.note),
-            "GB/s": lambda m: number(m.gb_per_second),
-            "GFLOP/s": lambda m: number(m.gflop_per_second),
-            "Limit": lambda m: text(m.limit),
+            "GB/s": "gb_per_second", "GFLOP/s": "gflop_per_second", "Limit": "limit",
             "Share": lambda m: percent(m.reached) if m.share else NONE,
         },
         top=min(len(first), 14),
-    ).on_threads()
+    ).on_threads()  # fmt: skip
 
 
 def matmul_section(rows: pd.DataFrame) -> Section:
@@ -127,28 +124,21 @@ def matmul_section(rows: pd.DataFrame) -> Section:
     side = hot["shape"].map(lambda shape: sizes(shape).get("hidden", 0)).astype(int)
     hot = hot.assign(side=side)
     tables = (_sweep_table(hot), _blas_table(linear[ours], linear[~ours]))
-    shown = tuple(one for one in tables if one.rows)
-    return Section("matmul", "Matrix products", MATMUL_LEAD, _sweep_plot(hot), shown)
+    return Section("matmul", "Matrix products", MATMUL_LEAD, _sweep_plot(hot), tables)
 
 
-def _sweep_plot(squares: pd.DataFrame) -> tuple[Plot, ...]:
+def _sweep_plot(squares: pd.DataFrame) -> list[Plot]:
     """A panel for each format of ours, with those of others in every one."""
-    lines = {}
+    squares = squares.sort_values("side", kind="stable")
     ours = squares["contender"] == OURS
-    for stored in squares[ours]["format"].unique():
-        shown = squares[~ours | (squares["format"] == stored)].sort_values("side", kind="stable")
-        lines[stored] = [
-            Line(
-                name,
-                tuple(part["side"]),
-                tuple(mark(m, m.operations / 1e9) for m in part.itertuples()),
-            )
-            for name in squares["by"].unique()
-            if len(part := shown[shown["by"] == name])
-        ]
+    marks = [
+        {"title": stored, "name": m.by, "x": m.side, **mark(m, m.operations / 1e9)}
+        for stored in squares[ours]["format"].unique()
+        for m in squares[~ours | (squares["format"] == stored)].itertuples()
+    ]
     ticks = {float(side): f"{side:g}" for side in sorted(squares["side"].unique())}
     caption = "GFLOP/s by the side of the square, log-log; median and quartiles"
-    return (panels("plot-sweep", caption, lines, "side", ticks, log=True),) if lines else ()
+    return panels("plot-sweep", caption, marks, "side", ticks, log=True)
 
 
 def _sweep_table(squares: pd.DataFrame) -> Table:
@@ -158,12 +148,12 @@ def _sweep_table(squares: pd.DataFrame) -> Table:
     def rate(side: int) -> Column:
         def cell(row: Any) -> Cell:
             m = found.get((row.by, row.format, side))
-            return number(m.gflop_per_second, note=duration(m.median)) if m else NONE
+            return number(m.gflop_per_second, duration(m.median)) if m else NONE
 
         return cell
 
     caches = " and ".join(sorted({f"on {cache} caches" for cache in squares["cache"] if cache}))
-    columns: dict[str, Column] = {"By": lambda m: text(m.by), "Format": lambda m: text(m.format)}
+    columns: dict[str, Column] = {"By": "by", "Format": "format"}
     return table(
         "sweep",
         ", ".join(filter(None, ("GFLOP/s of square products, by side", caches))),
@@ -219,11 +209,9 @@ def costs_section(rows: pd.DataFrame) -> Section:
         "Before the first call: once a machine, but for packing, which is once a load",
         wide.itertuples(),
         {
-            "Kernel": lambda m: text(m.Index),
-            "Compile": lambda m: time(m.compile),
-            "Certify": lambda m: time(m.certify),
-            "Pack": lambda m: time(m.pack),
-            "Pack, GB/s": lambda m: number(m.gb_per_second, note=str(m.shape)),
+            "Kernel": "Index",
+            **{name: field(phase, time) for phase, name in BEFORE.items()},
+            "Pack, GB/s": lambda m: number(m.gb_per_second, str(m.shape)),
         },
     )
-    return Section("costs", "Compile, certify, pack", lead, tables=(made,) if made.rows else ())
+    return Section("costs", "Compile, certify, pack", lead, tables=(made,))

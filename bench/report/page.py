@@ -1,33 +1,42 @@
-"""The report as one HTML page that needs nothing else: no network, no other file."""
+"""Reports as single HTML pages that need nothing else: no network, no other file."""
 
+from math import inf
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bench.report.table import Cell, Report, plural
-
-FOLDER = Path(__file__).parent
+from kernels.foreign.report import Report as Judged
 
 
 def page(report: Report) -> str:
     """page.html with its style and script within."""
+    return _filled("page.html", report=report)
+
+
+def judged_page(report: Judged) -> str:
+    """On somebody's kernel; everything that a candidate said of itself is escaped."""
+    return _filled("judged.html", r=report, inf=inf)
+
+
+def _filled(name: str, **values: object) -> str:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"attributes": attributes, "svg": Markup, "plural": plural}
-    return environment.get_template("page.html").render(report=report)
+    return environment.get_template(name).render(values)
 
 
 def attributes(cell: Cell, numeric: bool) -> Markup:
     """A cell's exact figure, its remark, its tone and its side, as attributes of its element."""
     words = Markup()
     if cell.value is not None:
-        words += Markup(' data-value="{!r}"').format(cell.value)
+        words += Markup(' data-value="{}"').format(cell.value)
     if cell.note:
         words += Markup(' title="{}"').format(cell.note)
     classes = [cell.tone] * bool(cell.tone) + ["number"] * (numeric and cell.value is None)

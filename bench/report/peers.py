@@ -1,16 +1,11 @@
 """Sections on the engine as a whole: its speed, and that of its peers."""
 
-from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from bench.contenders.contender import FAST, OURS
-from bench.report.drawing import label
 from bench.report.lookup import (
-    BATCHED,
-    Duel,
     Measured,
     duels,
     family,
@@ -19,7 +14,7 @@ from bench.report.lookup import (
     mark,
     present,
 )
-from bench.report.plots import Mark, bars
+from bench.report.plots import bars, label
 from bench.report.table import (
     NONE,
     Cell,
@@ -30,6 +25,7 @@ from bench.report.table import (
     count,
     digits,
     duration,
+    field,
     number,
     percent,
     table,
@@ -38,7 +34,12 @@ from bench.report.table import (
 )
 
 KINDS = {"tg": "Generation", "pp": "Prompt"}
+BATCHED = r"pp(?P<npp>\d+)\+tg(?P<ntg>\d+) x(?P<npl>\d+)(?: (?P<part>prompt|generation))?"
 DEFAULT_PEER = "llama.cpp"
+HEADLINE_LEAD = (
+    "The longest prompt and generation of each model that ran, with an empty context before. Bars"
+    " end at the median, whiskers at the quartiles."
+)
 LEAD = (
     "Tokens a second at the median; a ratio above 1 means that Assay is faster. In brackets is"
     " its 95% bootstrap interval. All who are named in a row took turns within one run, unless"
@@ -50,41 +51,60 @@ ENGINE_LEAD = (
 )
 
 
+def headline(rows: pd.DataFrame) -> Section:
+    """The one picture and table to quote: the longest plain tests of every model."""
+    found = duels(rows)
+    tables, notes = (headline_table(rows, found),), absences(rows)
+    return Section("headline", "Headline", HEADLINE_LEAD, plot("tg", found), tables, notes)
+
+
+def headline_table(rows: pd.DataFrame, found: pd.DataFrame) -> Table:
+    """Prompts first; the share of the memory's bandwidth where it is known."""
+    chosen = main_duels(found).sort_values("kind", kind="stable")
+    columns: dict[str, Column] = {
+        "Model": "model", "Test": "test", "Assay": field("ours", _speed),
+        DEFAULT_PEER: partial(_speed_of, DEFAULT_PEER),
+        "Ratio": partial(_ratio, DEFAULT_PEER),
+        "Memory bandwidth": partial(_memory_share, rows),
+    }  # fmt: skip
+    made = table(
+        "headline", "Tokens a second; ratio with its 95% interval", chosen.itertuples(), columns,
+        top=24,
+    )  # fmt: skip
+    return made.with_what_there_is()
+
+
 def section(rows: pd.DataFrame) -> Section:
     """Every test in which a peer took part, or should have."""
     found = duels(rows)
-    who = list(dict.fromkeys(name for duel in found for name in duel.sides if name != OURS))
-    raced = {name for duel in found for name, m in duel.sides.items() if m.samples} - {FAST}
+    who = dict.fromkeys(name for sides in found["sides"] for name in sides if name != OURS)
+    raced = {name for sides in found["sides"] for name in sides if sides[name].samples} - {FAST}
     columns: dict[str, Column] = {
-        "Model": lambda duel: text(duel.model),
-        "Test": lambda duel: text(duel.test),
-        "Threads": lambda duel: count(duel.threads),
-        "Assay": lambda duel: _speed(duel.ours),
-    }
+        "Model": "model", "Test": "test", "Threads": "threads", "Assay": field("ours", _speed),
+    }  # fmt: skip
     for peer in who:
-        name = peer if peer in raced else label(peer)
-        columns[name] = partial(_speed_of, peer)
+        columns[peer if peer in raced else label(peer)] = partial(_speed_of, peer)
         if peer in raced:
             columns[f"Assay ÷ {peer}"] = partial(_ratio, peer)
-    made = table("peers", "Tokens a second, by model and test", found, columns, top=16)
-    tables = (made.on_threads(),) if found else ()
-    return Section(
-        "peers", "Speed against peers", LEAD, plot("pp", found), tables, absences(rows)
-    )  # fmt: skip
+    caption = "Tokens a second, by model and test"
+    made = table("peers", caption, found.itertuples(), columns, top=16).on_threads()
+    notes = absences(rows)
+    return Section("peers", "Speed against peers", LEAD, plot("pp", found), (made,), notes)
 
 
-def plot(kind: str, found: Sequence[Duel]) -> tuple[Plot, ...]:
+def plot(kind: str, found: pd.DataFrame) -> list[Plot]:
     """Everyone at the main tests of a kind, tg or pp."""
-    parts: dict[str, dict[str, dict[str, Mark]]] = {}
-    for duel in main_duels(found):
-        sides = {name: m for name, m in duel.sides.items() if m.samples}
-        if sides and duel.rated.kind == kind:
-            name, stored = family(duel.model)
-            group = ", ".join(filter(None, (stored, duel.test)))
-            marks = {name: mark(m, m.tokens) for name, m in sides.items()}
-            parts.setdefault(name, {})[group] = marks
+    marks = []
+    for duel in main_duels(found[found["kind"] == kind]).itertuples():
+        name, stored = family(duel.model)
+        place = {"part": name, "group": ", ".join(filter(None, (stored, duel.test)))}
+        marks += [
+            {**place, "name": who, **mark(m, m.tokens)}
+            for who, m in duel.sides.items()
+            if m.samples
+        ]
     caption = f"{KINDS[kind]}: tokens a second, median and quartiles; longer is better"
-    return (bars(f"plot-{kind}", caption, parts, "tokens/s"),) if parts else ()
+    return bars(f"plot-{kind}", caption, marks, "tokens/s")
 
 
 def _speed(m: Measured | None) -> Cell:
@@ -93,14 +113,14 @@ def _speed(m: Measured | None) -> Cell:
     if not m.samples:
         return Cell("absent", None, m.note, "quiet")
     note = "; ".join(filter(None, (f"{len(m.samples)} samples", m.settings, m.note)))
-    return number(m.tokens_per_second, note=note)
+    return number(m.tokens_per_second, note)
 
 
-def _speed_of(peer: str, duel: Duel) -> Cell:
+def _speed_of(peer: str, duel: Measured) -> Cell:
     return _speed(duel.sides.get(peer))
 
 
-def _ratio(peer: str, duel: Duel) -> Cell:
+def _ratio(peer: str, duel: Measured) -> Cell:
     return faster_cell(duel.ours, duel.sides.get(peer))
 
 
@@ -114,77 +134,57 @@ def absences(rows: pd.DataFrame) -> tuple[str, ...]:
     )
 
 
-def headline(rows: pd.DataFrame) -> Table:
-    """The one table to quote: the longest plain tests of every model."""
-    found = sorted(main_duels(duels(rows)), key=lambda duel: duel.rated.kind != "pp")
-    shares = {id(duel): _memory_share(rows, duel) for duel in found}
-    columns: dict[str, Column] = {
-        "Model": lambda duel: text(duel.model),
-        "Test": lambda duel: text(duel.test),
-        "Assay": lambda duel: _speed(duel.ours),
-        DEFAULT_PEER: partial(_speed_of, DEFAULT_PEER),
-        "Ratio": partial(_ratio, DEFAULT_PEER),
-    }
-    if np.isfinite(list(shares.values())).any():
-        columns["Memory bandwidth"] = lambda duel: percent(
-            shares[id(duel)], "of what memory allows"
-        )
-    return table("headline", "Tokens a second; ratio with its 95% interval", found, columns, top=24)
-
-
-def _memory_share(rows: pd.DataFrame, duel: Duel) -> float:
-    """Of the memory's bandwidth while generating: the test's own, or that of the profiled step; NaN
-    where it is not known."""
-    if duel.rated.kind != "tg" or duel.ours is None:
-        return np.nan
+def _memory_share(rows: pd.DataFrame, duel: Measured) -> Cell:
+    """Of the memory's bandwidth while generating: the test's own, or that of the profiled step."""
+    if duel.kind != "tg" or duel.ours is None:
+        return NONE
     steps = present(
         rows, bench="node", test="step", phase="run", model=duel.model, threads=duel.threads
     )
     for m in (duel.ours, *steps.itertuples()):
         if m.share and m.limit.startswith("memory"):
-            return float(m.reached)
-    return np.nan
+            return percent(m.reached, "of what memory allows")
+    return NONE
 
 
 def engine_section(rows: pd.DataFrame) -> Section:
     """Load, first tokens, batches, and every test that is not a race alone."""
-    made = (_starts(rows), _batched(rows), _rates(rows))
-    shown = tuple(one.on_threads() for one in made if one.rows)
-    return Section("engine", "The engine", ENGINE_LEAD, tables=shown)
+    tables = [made.on_threads() for made in (_starts(rows), _batched(rows), _rates(rows))]
+    return Section("engine", "The engine", ENGINE_LEAD, tables=tables)
 
 
 def _starts(rows: pd.DataFrame) -> Table:
+    """A start says from which caches, and which part of it this is."""
     begun = rows["bench"].isin(["engine", "start"])
     begun &= rows["test"].str.startswith(("load", "first token"))
+    found = present(rows[begun])
+    cold = found["test"] + " (" + found["cache"] + " start)"
+    part = (": " + found["phase"]).mask(found["phase"] == "run", "")
+    starts = found["bench"] == "start"
     return table(
         "starts",
         "Load and time to the first token; a cold start has nothing cached, a warm one has",
-        present(rows[begun]).itertuples(),
+        found.assign(test=(cold + part).where(starts, found["test"])).itertuples(),
         {
-            "Model": lambda m: text(m.model),
-            "Test": lambda m: text(_begun(m)),
-            "By": lambda m: text(label(m.contender)),
-            "Threads": lambda m: count(m.threads),
-            "Median": lambda m: time(m.median),
+            "Model": "model", "Test": "test", "By": field("contender", _by), "Threads": "threads",
+            "Median": field("median", time),
             "Quartiles": lambda m: Cell(f"{duration(m.low)} – {duration(m.high)}", m.high - m.low),
             "Samples": lambda m: count(len(m.samples)),
         },
-    )
+    )  # fmt: skip
 
 
-def _begun(m: Measured) -> str:
-    """A start says from which caches, and which part of it this is."""
-    if m.bench != "start":
-        return str(m.test)
-    return f"{m.test} ({m.cache} start)" + ("" if m.phase == "run" else f": {m.phase}")
+def _by(contender: str) -> Cell:
+    return text(label(contender))
 
 
 def _batched(rows: pd.DataFrame) -> Table:
     """As llama.cpp's batched-bench has it: prompt, generated and sequences, then three speeds."""
     engine = present(rows, bench="engine")
-    asked = engine["test"].str.extract(f"^{BATCHED.pattern}$").fillna({3: "total"})
-    engine = engine.assign(npp=asked[0], ntg=asked[1], npl=asked[2], part=asked[3])
+    asked = engine["test"].str.extract(f"^{BATCHED}$").dropna(subset="npl").fillna("total")
+    asked = asked.astype({"npp": int, "ntg": int, "npl": int})
     keys = ["model", "contender", "threads", "npp", "ntg", "npl"]
+    engine = engine.join(asked, how="inner")
     speeds = engine.groupby([*keys, "part"], sort=False)["tokens_per_second"].first()
     wide = speeds.unstack(sort=False).reindex(columns=["prompt", "generation", "total"])
     return table(
@@ -192,42 +192,31 @@ def _batched(rows: pd.DataFrame) -> Table:
         "Batched: tokens of prompt and generation a sequence, speeds in tokens a second",
         wide.reset_index().itertuples(),
         {
-            "Model": lambda m: text(m.model),
-            "By": lambda m: text(label(m.contender)),
-            "Threads": lambda m: count(m.threads),
-            "Prompt": lambda m: count(int(m.npp)),
-            "Generated": lambda m: count(int(m.ntg)),
-            "Sequences": lambda m: count(int(m.npl)),
-            "Prompt speed": lambda m: number(m.prompt),
-            "Generation speed": lambda m: number(m.generation),
-            "Total": lambda m: number(m.total),
+            "Model": "model", "By": field("contender", _by), "Threads": "threads",
+            "Prompt": "npp", "Generated": "ntg", "Sequences": "npl",
+            "Prompt speed": "prompt", "Generation speed": "generation", "Total": "total",
         },
-    )
+    )  # fmt: skip
 
 
 def _rates(rows: pd.DataFrame) -> Table:
-    def place(duel: Duel) -> tuple[object, ...]:
-        rated = duel.rated
-        return duel.model, -duel.threads, rated.kind, rated.tokens, rated.depth
+    def quartiles(ours: Measured) -> Cell:
+        found = mark(ours, ours.tokens)
+        low, high = found["low"], found["high"]
+        return Cell(f"{digits(low)} – {digits(high)}", high - low)
 
+    order = ["model", "threads", "kind", "amount", "depth"]
+    found = duels(rows).sort_values(order, ascending=[True, False, True, True, True])
     return table(
         "rates",
         "Assay's tokens a second, by tokens and by depth (tokens in the cache before)",
-        [duel for duel in sorted(duels(rows), key=place) if duel.ours],
+        found[found["ours"].notna()].itertuples(),
         {
-            "Model": lambda duel: text(duel.model),
-            "Kind": lambda duel: text(KINDS[duel.rated.kind]),
-            "Tokens": lambda duel: count(duel.rated.tokens),
-            "Depth": lambda duel: count(duel.rated.depth),
-            "Threads": lambda duel: count(duel.threads),
+            "Model": "model", "Kind": lambda duel: text(KINDS[duel.kind]),
+            "Tokens": "amount", "Depth": "depth", "Threads": "threads",
             "Tokens/s": lambda duel: number(duel.ours.tokens_per_second),
-            "Quartiles": lambda duel: _quartiles(duel.ours),
+            "Quartiles": field("ours", quartiles),
             "Error": lambda duel: percent(duel.ours.error),
             "Samples": lambda duel: count(len(duel.ours.samples)),
         },
-    )
-
-
-def _quartiles(m: Measured) -> Cell:
-    found = mark(m, m.tokens)
-    return Cell(f"{digits(found.low)} – {digits(found.high)}", found.high - found.low)
+    )  # fmt: skip

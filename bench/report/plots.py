@@ -1,126 +1,174 @@
-"""The report's plots: bars, lines in small panels, and the roofline."""
+"""The report's plots: bars, lines in small panels, and the roofline, as matplotlib's SVG in the
+page's own font and colours.
 
+Text stays text. What is drawn in a stand-in colour becomes the page's: `currentColor` for text and
+axes, the variables --s0, --s1, … for series, whose values for light and dark, apart for the
+colour-blind too, are in page.css. Each plot is drawn twice, for a desk and for a phone.
+"""
+
+import io
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from bench.report.drawing import (
-    INK,
-    NARROW,
-    WIDE,
-    axes_at,
-    drawn,
-    label,
-    legend,
-    legend_height,
-    look,
-    sign,
-)
+import pandas as pd
+
 from bench.report.table import Plot, digits
 
+FOLDER = Path(__file__).parent
+WIDE, NARROW = 900, 340  # CSS pixels, a unit of the SVG each
+INCH = 72  # pixels
+INK = "#010203"
+GREY = "s7"  # the series colour of what is not a contender: remainders and the like
+SERIES = {f"s{i}": f"#f0f0{i:02x}" for i in range(8)}
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A figure with its quartiles, or without (both the same)."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Marks over x, under a name that has one colour throughout the report."""
-
-    name: str
-    x: tuple[float, ...]
-    marks: tuple[Mark, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A kernel on the roofline: operations a byte, GFLOP/s."""
-
-    variant: str
-    cache: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What the machine allows: `slope` in GB/s for memory, else `level` in GFLOP/s."""
-
-    name: str
-    slope: float = 0.0
-    level: float = 0.0
-
-
-Groups = Mapping[str, Mapping[str, Mark]]
+# One colour and marker for one name throughout the report.
+NAMES = {
+    "assay": ("s0", "o"),
+    "assay fast": ("s5", "v"),
+    "llama.cpp": ("s1", "s"),
+    "transformers": ("s2", "^"),
+    "numpy": ("s3", "D"),
+    "torch": ("s4", "v"),
+    "generic": ("s0", "o"),
+    "avx512_vnni": ("s1", "s"),
+    "amx": ("s2", "^"),
+    "avx2": ("s5", "v"),
+    "avx512": ("s4", "D"),
+    "avx512_bf16": ("s3", "h"),
+    "amx_bf16": ("s2", "p"),
+    "lut_avx512": ("s6", "*"),
+    "lut_avx2": ("s6", "X"),
+    "scalar": (GREY, "P"),
+    "remainder": (GREY, "o"),
+}
+MARKERS = "osD^vP*X"
+DASHES = ("-", "--", "-.", ":")
 ROW, LABEL, GAP = 21, 19, 9  # pixels of a bar, of the name above a group, and below one
 MARGIN, EDGE = 46, 8  # beside an axis with figures, and one without
+Marks: TypeAlias = Iterable[Mapping[str, Any]] | pd.DataFrame
 
 
-def bars(anchor: str, caption: str, parts: Mapping[str, Groups], unit: str) -> Plot:
-    """Parts with a scale of their own; in each, groups of bars with the figure at their end."""
-    names = list(
-        dict.fromkeys(n for groups in parts.values() for marks in groups.values() for n in marks)
-    )
-    shown = [n for n in names if n != "remainder"]
-    entries = len(shown) if len(shown) > 1 else 0
+def look(name: str, position: int = 0) -> tuple[str, str]:
+    """Colour and marker of a name, or of a position where the name has none."""
+    series, marker = NAMES.get(name, (f"s{position % 7}", MARKERS[position % len(MARKERS)]))
+    return SERIES[series], marker
 
-    def height_of(groups: Groups) -> float:
-        return sum(LABEL + ROW * len(marks) + GAP for marks in groups.values())
 
-    def total(wide: bool) -> float:
-        heights = sum(height_of(groups) + 2 * LABEL + 26 for groups in parts.values())
-        return legend_height(entries, _columns(wide)) + heights + 16
+def label(name: str) -> str:
+    """A contender as it is written."""
+    return {"assay": "Assay", "assay fast": "Assay, fast"}.get(name, name)
 
-    def draw(figure: Any, wide: bool) -> None:
-        legend(figure, [sign(label(n), look(n)[0]) for n in shown[:entries]], _columns(wide))
-        top = legend_height(entries, _columns(wide))
-        for title, groups in parts.items():
-            height = height_of(groups)
+
+class Sheet:
+    """A figure as wide as a desk or a phone has it, laid out in pixels from its upper left corner.
+    (Matplotlib's own layouts measure text in a font that the page does not have, and take their
+    time for it.)"""
+
+    def __init__(self, wide: bool) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.wide, self.width = wide, WIDE if wide else NARROW
+        self.figure, self._places = Figure(), list[tuple[Any, tuple[float, ...]]]()
+        FigureCanvasAgg(self.figure)  # apart from pyplot and its windows
+
+    def axes(self, left: float, top: float, width: float, height: float) -> Any:
+        axes = self.figure.add_axes((0, 0, 1, 1), label=str(len(self._places)))
+        self._places.append((axes, (left, top, width, height)))
+        return axes
+
+    def legend(self, handles: Sequence[Any], columns: int) -> float:
+        """At the top, in so many columns; its height. One name alone needs none."""
+        if len(handles) > 1:
+            place = {"loc": "upper left", "bbox_to_anchor": (0, 1)}
+            self.figure.legend(handles=handles, ncols=columns, **place)
+        return legend_height(len(handles), columns)
+
+    def svg(self, height: float) -> str:
+        """The file, so high."""
+        self.figure.set_size_inches(self.width / INCH, height / INCH)
+        for axes, (left, top, width, high) in self._places:
+            place = (left / self.width, 1 - (top + high) / height)
+            axes.set_position((*place, width / self.width, high / height))
+        file, empty = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        self.figure.savefig(file, format="svg", transparent=True, metadata=empty)
+        return file.getvalue()
+
+
+def legend_height(entries: int, columns: int) -> float:
+    return 17.5 * -(-entries // columns) + 10 if entries > 1 else 0.0
+
+
+def drawn(anchor: str, caption: str, draw: Callable[[Sheet], float]) -> list[Plot]:
+    """The plot by `draw`, which fills a sheet and says how many pixels high it has to be."""
+    import matplotlib as mpl
+
+    found = []
+    for name, wide in ((f"{anchor}-w", True), (f"{anchor}-n", False)):
+        with mpl.rc_context({"svg.hashsalt": name}, FOLDER / "page.mplstyle"):
+            sheet = Sheet(wide)
+            found.append(_for_page(sheet.svg(draw(sheet)), name))
+    return [Plot(anchor, caption, *found)]
+
+
+def bars(anchor: str, caption: str, marks: Marks, unit: str) -> list[Plot]:
+    """`marks`: by `part`, `group` and `name` a `value`, and `low` and `high` where it has a spread;
+    none, no plot. Parts have a scale of their own; in each, groups of bars have the figure at their
+    end."""
+    marks = _with_spread(marks)
+    if not len(marks):
+        return []
+    shown = [name for name in marks["name"].unique() if name != "remainder"]
+
+    def draw(sheet: Sheet) -> float:
+        signs = [_sign(label(name), look(name)[0]) for name in shown]
+        top = sheet.legend(signs, 6 if sheet.wide else 2)
+        for title, part in marks.groupby("part", sort=False):
+            height = part["group"].nunique() * (LABEL + GAP) + ROW * len(part)
             top += LABEL + 6
-            axes = axes_at(figure, EDGE, top, (WIDE if wide else NARROW) - 2 * EDGE, height)
+            axes = sheet.axes(EDGE, top, sheet.width - 2 * EDGE, height)
             axes.set_title(title, fontweight="bold")
-            _bars(axes, groups, wide)
+            _bars(axes, part, sheet.wide)
             top += height + LABEL + 20
         axes.set_xlabel(unit, loc="left")
+        return top + 16
 
-    return drawn(anchor, caption, draw, (total(True), total(False)))
+    return drawn(anchor, caption, draw)
 
 
-def _bars(axes: Any, groups: Groups, wide: bool) -> None:
+def _with_spread(marks: Marks) -> pd.DataFrame:
+    """Marks as a frame; a value without quartiles is both of them."""
+    found = pd.DataFrame(marks)
+    if not len(found):
+        return found
+    known = found.reindex(columns=["low", "high"])
+    return found.assign(**{name: known[name].fillna(found["value"]) for name in known})
+
+
+def _bars(axes: Any, part: pd.DataFrame, wide: bool) -> None:
     """From the top down, one unit of y being a pixel."""
-    longest = max(mark.high for marks in groups.values() for mark in marks.values())
     y = 0.0
-    for group, marks in groups.items():
-        axes.annotate(
-            group, (0, y + LABEL / 2), xytext=(0, 0), textcoords="offset points", va="center"
-        )
+    for group, marks in part.groupby("group", sort=False):
+        place = {"xytext": (0, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(group, (0, y + LABEL / 2), **place)
         y += LABEL
-        for name, mark in marks.items():
+        for mark in marks.itertuples():
             middle = y + ROW / 2
-            axes.barh(middle, mark.value, ROW - 4, color=look(name)[0])
+            axes.barh(middle, mark.value, ROW - 4, color=look(mark.name)[0])
             if mark.low < mark.high:
                 spread = [[mark.value - mark.low], [mark.high - mark.value]]
                 axes.errorbar(mark.value, middle, xerr=spread, color=INK, elinewidth=1)
-            axes.annotate(
-                digits(mark.value), (mark.high, middle), xytext=(6, 0),
-                textcoords="offset points", va="center",
-            )  # fmt: skip
+            axes.annotate(digits(mark.value), (mark.high, middle), **place | {"xytext": (6, 0)})
             y += ROW
         y += GAP
-    axes.set(ylim=(y, 0), xlim=(0, longest * (1.08 if wide else 1.22) or 1), yticks=[])
+    longest = part["high"].max() * (1.08 if wide else 1.22)
+    axes.set(ylim=(y, 0), xlim=(0, longest or 1), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=7 if wide else 4)
     axes.xaxis.set_major_formatter(_plain)
-
-
-def _columns(wide: bool) -> int:
-    return 6 if wide else 2
 
 
 def _plain(value: float, _: int) -> str:
@@ -130,56 +178,51 @@ def _plain(value: float, _: int) -> str:
 def panels(
     anchor: str,
     caption: str,
-    lines: Mapping[str, Sequence[Line]],
+    marks: Marks,
     axis: str,
     ticks: Mapping[float, str],
     log: bool = False,
-) -> Plot:
-    """A small plot for each title. `axis` says what x is, `ticks` names its values."""
-    names = list(dict.fromkeys(line.name for many in lines.values() for line in many))
-    entries = len(names) if len(names) > 1 else 0
-    titles = max(title.count("\n") + 1 for title in lines)
-    below, inner = (40 if axis else 26), 140
+) -> list[Plot]:
+    """A small plot for each `title`. `marks` has by `title` and `name` an `x`, a `value`, and `low`
+    and `high` where it has a spread; none, no plot. `axis` says what x is, `ticks` names its
+    values."""
+    marks = _with_spread(marks)
+    if not len(marks):
+        return []
+    names = list(marks["name"].unique())
+    above: int = 16 * max(title.count("\n") + 1 for title in marks["title"])
+    inner, below = 140, (40 if axis else 26)
 
-    def places(wide: bool) -> tuple[int, float, float]:
-        """Panels side by side, and the pixels from one to the next, across and down."""
-        across = 3 if wide else 1
-        return across, (WIDE if wide else NARROW) / across, 16 * titles + 12 + inner + below
-
-    def total(wide: bool) -> float:
-        across, _, down = places(wide)
-        return legend_height(entries, across) + down * -(-len(lines) // across)
-
-    def draw(figure: Any, wide: bool) -> None:
-        across, right, down = places(wide)
-        handles = [sign(n, *look(n, i)) for i, n in enumerate(names)]
-        legend(figure, handles[:entries], 6 if wide else 3)
-        limits = [m.low for many in lines.values() for line in many for m in line.marks]
-        highest = [m.high for many in lines.values() for line in many for m in line.marks]
-        for i, (title, many) in enumerate(lines.items()):
-            top = legend_height(entries, across) + down * (i // across) + 16 * titles + 10
-            axes = axes_at(figure, right * (i % across) + MARGIN, top, right - MARGIN - 28, inner)
-            for line in many:
-                _line(axes, line, *look(line.name, names.index(line.name)))
+    def draw(sheet: Sheet) -> float:
+        across = 3 if sheet.wide else 1
+        right, down = sheet.width / across, above + 12 + inner + below
+        signs = [_sign(name, *look(name, i)) for i, name in enumerate(names)]
+        top = sheet.legend(signs, across)
+        for i, (title, many) in enumerate(marks.groupby("title", sort=False)):
+            high = top + down * (i // across) + above + 10
+            axes = sheet.axes(right * (i % across) + MARGIN, high, right - MARGIN - 28, inner)
+            for name, line in many.groupby("name", sort=False):
+                colour, marker = look(name, names.index(name))
+                spread = [line["value"] - line["low"], line["high"] - line["value"]]
+                axes.errorbar(
+                    line["x"], line["value"], spread,
+                    color=colour, marker=marker, markersize=5, elinewidth=1,
+                )  # fmt: skip
             axes.set_title(title, fontweight="bold", fontsize=11, linespacing=1.4)
             axes.grid()
             if log:
-                axes.set(xscale="log", yscale="log", ylim=(min(limits) / 2, max(highest) * 2))
+                lowest, highest = marks["low"].min() / 2, marks["high"].max() * 2
+                axes.set(xscale="log", yscale="log", ylim=(lowest, highest))
                 axes.minorticks_off()
             else:
-                axes.set_ylim(0, 1.15 * max(m.high for line in many for m in line.marks))
+                axes.set_ylim(0, 1.15 * many["high"].max())
                 axes.locator_params(axis="y", nbins=5)
             axes.yaxis.set_major_formatter(_plain)
             _name_ticks(axes, ticks)
             axes.set_xlabel(axis)
+        return top + down * (i // across + 1)
 
-    return drawn(anchor, caption, draw, (total(True), total(False)))
-
-
-def _line(axes: Any, line: Line, colour: str, marker: str) -> None:
-    middle = [m.value for m in line.marks]
-    spread = [[m.value - m.low for m in line.marks], [m.high - m.value for m in line.marks]]
-    axes.errorbar(line.x, middle, spread, color=colour, marker=marker, markersize=5, elinewidth=1)
+    return drawn(anchor, caption, draw)
 
 
 def _name_ticks(axes: Any, ticks: Mapping[float, str], most: int = 5) -> None:
@@ -191,63 +234,105 @@ def _name_ticks(axes: Any, ticks: Mapping[float, str], most: int = 5) -> None:
     axes.set_xticks([], minor=True)
 
 
-def roofline(
-    anchor: str, caption: str, points: Sequence[Point], ceilings: Sequence[Ceiling]
-) -> Plot:
-    """Log-log: the machine's ceilings, and below them every kernel."""
-    least_x, most_x = min(p.x for p in points) / 2, max(p.x for p in points) * 2
-    least_y = min(p.y for p in points) / 2
-    peaks = [c for c in ceilings if c.level]
-    slopes = [c for c in ceilings if c.slope]
-    top = max([c.level for c in peaks] + [p.y for p in points])
-    if peaks and slopes:  # show where the roof has its edge
-        most_x = max(most_x, 2 * top / max(c.slope for c in slopes))
-    kinds = sorted({(p.variant, p.cache) for p in points})
-    entries = len(ceilings) + len(kinds)
+def _sign(name: str, colour: str, marker: str = "s") -> Any:
+    """A marker and its name for a legend."""
+    from matplotlib.lines import Line2D
 
-    def draw(figure: Any, wide: bool) -> None:
-        columns = 3 if wide else 1
+    return Line2D([], [], ls="", marker=marker, color=colour, ms=8, label=name)
+
+
+def roofline(
+    anchor: str,
+    caption: str,
+    points: pd.DataFrame,
+    slopes: Mapping[str, float],
+    peaks: Mapping[str, float],
+) -> list[Plot]:
+    """Log-log: the machine's ceilings, `slopes` in GB/s and `peaks` in GFLOP/s, and every kernel
+    below them: `points` have `variant`, `cache`, x in operations a byte and y in GFLOP/s."""
+    least_x, most_x = points["x"].min() / 2, points["x"].max() * 2
+    top = max([*peaks.values(), points["y"].max()])
+    steepest = max(slopes.values(), default=math.inf)
+    if peaks and slopes:  # show where the roof has its edge
+        most_x = max(most_x, 2 * top / steepest)
+    variants = sorted(points["variant"].unique())
+
+    def draw(sheet: Sheet) -> float:
+        entries = len(slopes) + len(peaks) + len(points[["variant", "cache"]].drop_duplicates())
+        columns, height = (3, 380) if sheet.wide else (1, 280)
         above = legend_height(entries, columns) + 24
-        width = WIDE if wide else NARROW
-        axes = axes_at(figure, MARGIN, above, width - MARGIN - 14, 380 if wide else 280)
+        axes = sheet.axes(MARGIN, above, sheet.width - MARGIN - 14, height)
         handles = []
-        for i, ceiling in enumerate(slopes):
-            xs = [least_x, max(least_x, min(most_x, top / ceiling.slope))]
-            name = f"{ceiling.name}, {digits(ceiling.slope)} GB/s"
-            ys = [ceiling.slope * x for x in xs]
-            handles += axes.plot(xs, ys, color=INK, lw=1, ls=DASHES[i % 4], label=name)
-        for i, ceiling in enumerate(peaks):
-            edge = ceiling.level / max((c.slope for c in slopes), default=math.inf)
-            xs = [max(edge, least_x), most_x]
-            name = f"{ceiling.name}, {digits(ceiling.level)} GFLOP/s"
-            ys = [ceiling.level] * 2
-            handles += axes.plot(xs, ys, color=INK, lw=2.2, ls=DASHES[i % 4], label=name)
-        variants = sorted({variant for variant, _ in kinds})
-        for variant, cache in kinds:
+        for i, (name, slope) in enumerate(slopes.items()):
+            xs = [least_x, max(least_x, min(most_x, top / slope))]
+            named = {"ls": DASHES[i % 4], "label": f"{name}, {digits(slope)} GB/s"}
+            handles += axes.plot(xs, [slope * x for x in xs], color=INK, lw=1, **named)
+        for i, (name, peak) in enumerate(peaks.items()):
+            xs = [max(peak / steepest, least_x), most_x]
+            named = {"ls": DASHES[i % 4], "label": f"{name}, {digits(peak)} GFLOP/s"}
+            handles += axes.plot(xs, [peak] * 2, color=INK, lw=2.2, **named)
+        for (variant, cache), mine in points.groupby(["variant", "cache"]):
             colour, marker = look(variant, variants.index(variant))
-            mine = [p for p in points if (p.variant, p.cache) == (variant, cache)]
             handles += axes.plot(
-                [p.x for p in mine], [p.y for p in mine], ls="", color=colour, alpha=0.85,
-                marker=marker, ms=6 if wide else 5, markeredgewidth=1.2,
+                mine["x"], mine["y"], ls="", color=colour, alpha=0.85,
+                marker=marker, ms=6 if sheet.wide else 5, markeredgewidth=1.2,
                 markerfacecolor="none" if cache == "cold" else colour,
                 label=f"{variant}, {cache}" if cache else variant,
             )  # fmt: skip
         axes.set(
-            xscale="log", yscale="log", xlim=(least_x, most_x), ylim=(least_y, top * 2),
-            xlabel="operations a byte",
+            xscale="log", yscale="log", xlim=(least_x, most_x),
+            ylim=(points["y"].min() / 2, top * 2), xlabel="operations a byte",
         )  # fmt: skip
         axes.annotate(
             "GFLOP/s", (0, 1), xytext=(8 - MARGIN, 10), xycoords="axes fraction",
             textcoords="offset points",
         )  # fmt: skip
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(_plain)
+        for each in (axes.xaxis, axes.yaxis):
+            each.set_major_formatter(_plain)
         axes.minorticks_off()
         axes.grid()
-        legend(figure, handles, columns)
+        return sheet.legend(handles, columns) + height + 70
 
-    heights = legend_height(entries, 3) + 450, legend_height(entries, 1) + 350
-    return drawn(anchor, caption, draw, heights)
+    return drawn(anchor, caption, draw)
 
 
-DASHES = ("-", "--", "-.", ":")
+def standalone(drawing: str) -> str:
+    """A page's <svg> as a file of its own, in the page's colours by light."""
+    colours = re.search(r":root \{.*?\}", (FOLDER / "page.css").read_text(), re.DOTALL)
+    assert colours
+    style = "svg { color: var(--ink); background: var(--paper); font-family: sans-serif; }"
+    head = '<svg xmlns="http://www.w3.org/2000/svg"'
+    return drawing.replace("<svg", head, 1).replace(
+        ">", f">\n<style>\n{colours[0]}\n{style}\n</style>", 1
+    )
+
+
+def _for_page(text: str, name: str) -> str:
+    """The file's <svg> with the page's colours, fonts and unique ids, and no more than it needs."""
+    box = re.search(r'viewBox="([^"]*)"', text)
+    assert box
+    text = re.sub(r"\A.*?<svg[^>]*>", f'<svg viewBox="{box[1]}" aria-hidden="true">', text,
+                  flags=re.DOTALL)  # fmt: skip
+    for unwanted in (
+        r"<metadata>.*?</metadata>|<!--.*?-->",
+        r"<defs>\s*<style.*?</style>\s*</defs>",
+    ):
+        text = re.sub(unwanted, "", text, flags=re.DOTALL)
+    text = text.replace(INK, "currentColor")
+    for series, colour in SERIES.items():
+        text = text.replace(colour, f"var(--{series})")
+    # the page's font, of matplotlib's size
+    text = re.sub(r"font: (?:\w+ )?([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    for reference in ('id="', "url(#", 'href="#'):
+        text = text.replace(reference, f"{reference}{name}-")
+    text = text.replace("xlink:href", "href")
+    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)
+    text = re.sub(r'<use [^>]*? style="([^"]*)"/>(?:\s*<use [^>]*? style="\1"/>)+', _shared, text)
+    return re.sub(r"\n\s*", "\n", text).strip()
+
+
+def _shared(found: re.Match[str]) -> str:
+    """Points that follow each other in one style have it once, on their group."""
+    style = found[1]
+    points = found[0].replace(f' style="{style}"', "")
+    return f'<g style="{style}">{points}</g>'

@@ -1,35 +1,30 @@
-"""The report on a run: its sections, in order."""
+"""The report on a run: its sections, in order; its head, and the conditions under which it ran."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import pandas as pd
 
-from bench.report import (
-    about,
-    card,
-    certified,
-    history,
-    offload,
-    ops,
-    peers,
-    planted,
-    quality,
-    sparsity,
-    speculation,
-    steps,
-    tuned,
+from bench.report import card, certified, history, offload, ops, peers, quality, speculation, steps
+from bench.report.certified import Standings, on_emulator, passed
+from bench.report.lookup import duels, faster_cell, main_duels, our_ops, rows_of
+from bench.report.peers import DEFAULT_PEER
+from bench.report.table import (
+    KeyFigure,
+    Report,
+    Section,
+    digits,
+    listed,
+    percent,
+    plural,
+    table,
+    text,
 )
-from bench.report.certified import Standings
-from bench.report.lookup import duels, rows_of
-from bench.report.table import Report, Section
 from bench.results import Run
 from kernels.planted import Planted
 from kernels.tuning import Tuned
 
-HEADLINE_LEAD = (
-    "The longest prompt and generation of each model that ran, with an empty context before. Bars"
-    " end at the median, whiskers at the quartiles."
-)
+MOST = 4  # key figures of speed
 
 
 def report(
@@ -45,7 +40,7 @@ def report(
     of all."""
     rows = rows_of([run])
     makers: tuple[Callable[[], Section], ...] = (
-        lambda: headline(rows),
+        lambda: peers.headline(rows),
         lambda: card.section(rows),
         lambda: peers.section(rows),
         lambda: ops.roofline_section(rows, run.limits),
@@ -54,14 +49,14 @@ def report(
         lambda: steps.section(rows),
         lambda: ops.costs_section(rows),
         lambda: quality.section(rows),
-        lambda: sparsity.section(rows),
+        lambda: quality.sparsity_section(rows),
         lambda: offload.section(rows),
         lambda: speculation.section(rows),
-        lambda: tuned.section(tunings),
+        lambda: certified.tuned_section(tunings),
         lambda: history.section(run, rows, runs),
         lambda: certified.section(known, run.conditions.machine),
-        lambda: planted.section(bugs),
-        lambda: about.conditions(run),
+        lambda: certified.planted_section(bugs),
+        lambda: conditions(run),
     )
     sections = []
     for done, make in enumerate(makers, 1):
@@ -71,16 +66,107 @@ def report(
     busy = run.conditions.busy
     return Report(
         title="Assay: kernels and engine, measured",
-        about=about.facts(run, known),
+        about=facts(run, known),
         warning=f"Measured on {busy}. These figures are doubtful." if busy else "",
-        figures=about.key_figures(rows, known),
+        figures=key_figures(rows, known),
         sections=tuple(s for s in sections if s.plots or s.tables or s.notes),
     )
 
 
-def headline(rows: pd.DataFrame) -> Section:
-    table = peers.headline(rows)
-    notes = peers.absences(rows)
-    tables = (table,) if table.rows else ()
-    picture = peers.plot("tg", duels(rows))
-    return Section("headline", "Headline", HEADLINE_LEAD, picture, tables, notes)
+def day(when: str) -> str:
+    """21 November 2026, 11:14 UTC."""
+    try:
+        moment = datetime.fromisoformat(when)
+    except ValueError:
+        return when
+    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".strip()
+
+
+def facts(run: Run, known: Standings) -> tuple[tuple[str, str], ...]:
+    """What stands under the title."""
+    c = run.conditions
+    commit = c.commit[:12] or "outside a checkout"
+    emulated = f"{on_emulator(known)} certified by emulation alone, never enough to run on a GPU"
+    return (
+        ("Machine", f"{c.device}, {plural(c.cores, 'core')}"),
+        ("When", day(run.when)),
+        ("Commit", commit + (" with changes not committed" if c.dirty else "")),
+        ("Run", run.run),
+        *((("CUDA kernels", emulated),) if on_emulator(known) else ()),
+    )
+
+
+def key_figures(rows: pd.DataFrame, known: Standings) -> tuple[KeyFigure, ...]:
+    """The largest model against llama.cpp, the memory's share in decode, and certificates."""
+    found = []
+    chosen = main_duels(duels(rows))
+    chosen = chosen[chosen["ours"].notna()]
+    largest = (
+        chosen[chosen["family"] == chosen["family"].head(1).squeeze()] if len(chosen) else chosen
+    )
+    for model in largest["model"].unique()[: MOST // 2]:
+        for duel in largest[largest["model"] == model].itertuples():
+            against = faster_cell(duel.ours, duel.sides.get(DEFAULT_PEER))
+            detail = f"no {DEFAULT_PEER} beside it"
+            if against.value is not None:
+                detail = against.text.replace(" [", f"× {DEFAULT_PEER} [")
+            rate, label = duel.ours.tokens_per_second, f"{duel.model} {duel.test}"
+            found.append(KeyFigure(label, digits(rate), rate, "tokens/s", detail))
+    decode = our_ops(rows)
+    decode = decode[(decode["test"] == "linear") & (decode["cache"] == "cold")]
+    decode = decode[
+        decode["limit"].str.startswith("memory") & decode["shape"].str.startswith("tokens=1,")
+    ]
+    if len(decode):
+        best = decode.loc[decode["share"].idxmax()]
+        words = percent(best["reached"]).text
+        found.append(
+            KeyFigure("Memory bandwidth in decode", words, best["share"], "", best["name"])
+        )
+    good, able = passed(known)
+    words = f"of {able} that this machine can run"
+    found.append(KeyFigure("Kernels certified", f"{good:,}", good, "", words))
+    return tuple(found)
+
+
+def conditions(run: Run) -> Section:
+    """All that a figure depends on, and what was thrown out."""
+    c = run.conditions
+    rows = {
+        "Commit": (c.commit or "none") + (" with changes not committed" if c.dirty else ""),
+        "CPU": c.device,
+        "Cores": f"{c.cores}, affinity to logical CPUs {listed([str(n) for n in c.affinity], 16)}",
+        "Memory": f"{c.memory / 2**30:.1f} GiB",
+        "Governor": c.governor,
+        "Load before the run": f"{c.load:.2f}" + (f" ({c.busy})" if c.busy else ""),
+        "Time taken by the host": f"{100 * c.steal:.2f}% since the machine started",
+        "System": c.system,
+        **{f"{name} version": version for name, version in c.versions.items()},
+    }
+    doubted = [m for m in run.measurements if m.samples and (m.note or m.impossible)]
+    tables = (
+        table(
+            "conditions",
+            "What the run ran on",
+            rows.items(),
+            {"Condition": lambda item: text(item[0]), "Value": lambda item: text(item[1])},
+            top=0,
+        ),
+        table(
+            "rejected",
+            "Rejected or remarked upon; what is rejected is in no plot and no other table",
+            doubted,
+            {
+                "Measurement": lambda m: text(m.title.replace(".gguf", "")),
+                "Verdict": lambda m: text("rejected", "bad") if m.impossible else text("counted"),
+                "Why": lambda m: text(m.note or m.impossible),
+            },
+        ),
+    )
+    lead = (
+        "A figure is the median of at least five samples; sampling went on until the error of that"
+        " median was under 1% or a cap was reached. Cold means that buffers were rotated beyond the"
+        " last level of cache. Outputs were checked while the clock ran. What exceeds the machine's"
+        " measured limit is an error of cost or clock, and rejected."
+    )
+    return Section("conditions", "Conditions", lead, tables=tables)

@@ -1,13 +1,12 @@
 """The section on where the time of a decode step goes."""
 
-import math
+from typing import Any
 
 import pandas as pd
 
 from bench.report.lookup import present
-from bench.report.plots import Mark, bars
-from bench.report.table import NONE, Column, Section, count, duration, number, percent, table, text
-from bench.report.table import time as lasting
+from bench.report.plots import bars
+from bench.report.table import NONE, Column, Section, duration, field, percent, table, time
 
 WHOLE, REST = "step", "remainder"
 MOST = 9  # bars a model
@@ -18,53 +17,37 @@ LEAD = (
     " waking the threads."
 )
 OF_OPS: dict[str, Column] = {
-    "Model": lambda op: text(op.model),
-    "Threads": lambda op: count(op.threads),
-    "Op": lambda op: text(op.name),
-    "Nodes": lambda op: count(op.nodes) if op.nodes else NONE,
-    "Time": lambda op: lasting(op.seconds),
-    "Of step": lambda op: percent(op.of_step),
-    "GB/s": lambda op: number(op.bytes / op.seconds / 1e9) if op.bytes else NONE,
-    "GFLOP/s": lambda op: number(op.operations / op.seconds / 1e9) if op.operations else NONE,
-    "Of limit": lambda op: percent(op.allowed / op.seconds),
-}
+    "Model": "model", "Threads": "threads", "Op": "name", "Nodes": "nodes",
+    "Time": field("seconds", time), "Of step": field("of_step", percent),
+    "GB/s": "gb_per_second", "GFLOP/s": "gflop_per_second", "Of limit": field("reached", percent),
+}  # fmt: skip
 OF_NODES: dict[str, Column] = {
-    "Model": lambda m: text(m.model),
-    "Threads": lambda m: count(m.threads),
-    "Node": lambda m: text(m.shape),
-    "Kernel": lambda m: text(m.name),
-    "Time": lambda m: lasting(m.median),
-    "Of step": lambda m: percent(m.of_step),
-    "GB/s": lambda m: number(m.gb_per_second),
+    "Model": "model", "Threads": "threads", "Node": "shape", "Kernel": "name",
+    "Time": field("median", time), "Of step": field("of_step", percent), "GB/s": "gb_per_second",
     "Of limit": lambda m: percent(m.reached, m.limit) if m.share else NONE,
-}
+}  # fmt: skip
 
 
 def section(rows: pd.DataFrame) -> Section:
     """By op and by node, with what is in none of them; steps of a prompt by op alone."""
     nodes = of_phase(rows, "run")
-    ops = by_op(nodes)
-    drawn = {}
-    for (model, _), part in ops.groupby(["model", "threads"], sort=False):
-        drawn[f"{model}, {duration(part['step'].iloc[0])} a step"] = _marks(part)
-    few = dict(list(drawn.items())[:MODELS])
+    ops, prompt = by_op(nodes), by_op(of_phase(rows, "prompt"))
+    marks = [
+        {"part": f"{model}, {duration(part['step'].iloc[0])} a step", **mark}
+        for (model, _), part in list(ops.groupby(["model", "threads"], sort=False))[:MODELS]
+        for mark in _marks(part)
+    ]
     caption = "Share of a decode step, by op"
-    plots = (bars("plot-steps", caption, few, "% of the step"),) if few else ()
+    plots = bars("plot-steps", caption, marks, "% of the step")
     each = nodes[~nodes["test"].isin([WHOLE, REST])]
-    each = pd.concat(
-        [
-            part.sort_values("median", ascending=False, kind="stable")
-            for _, part in each.groupby(["model", "threads"], sort=False)
-        ]
-        or [each]
-    )
-    prompt = by_op(of_phase(rows, "prompt"))
+    place = each.groupby(["model", "threads"], sort=False).ngroup()
+    each = each.assign(place=place).sort_values(["place", "median"], ascending=[True, False])
     tables = (
         table("step-ops", "By op and format, the longest first", ops.itertuples(), OF_OPS, top=14),
         table("step-nodes", "By node, the longest first", each.itertuples(), OF_NODES, top=8),
         table("step-prompt", "A step of a prompt, by op", prompt.itertuples(), OF_OPS, top=14),
     )
-    shown = tuple(one.on_threads() for one in tables if one.rows)
+    shown = [made.on_threads() for made in tables]
     return Section("steps", "A decode step, node by node", LEAD, plots, shown)
 
 
@@ -80,11 +63,11 @@ def of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 
 def by_op(nodes: pd.DataFrame) -> pd.DataFrame:
-    """Nodes of one op, variant and format together, the longest first; the remainder last. What
-    the limits of them all allow is NaN where one is not known."""
+    """Nodes of one op, variant and format together, the longest first; the remainder, which is no
+    node, last. `reached` is NaN where the limit of one of them is not known."""
     parts = nodes[nodes["test"] != WHOLE]
     parts = parts.assign(limit_seconds=parts["limit_seconds"].where(parts["limit_seconds"] > 0))
-    sums = parts.groupby(["model", "threads", "name"], sort=False).agg(
+    found = parts.groupby(["model", "threads", "name"], sort=False).agg(
         seconds=("median", "sum"),
         nodes=("test", "size"),
         bytes=("bytes", "sum"),
@@ -93,27 +76,22 @@ def by_op(nodes: pd.DataFrame) -> pd.DataFrame:
         step=("step", "first"),
         of_step=("of_step", "sum"),
     )
-    found = sums.reset_index()
-    rest = found["name"] == REST
-    found.loc[rest, "nodes"] = 0
-    order = found.assign(rest=rest, place=found.groupby(["model", "threads"], sort=False).ngroup())
-    order = order.sort_values(
-        ["place", "rest", "seconds"], ascending=[True, True, False], kind="stable"
-    )
-    return found.loc[order.index]
+    found = found.reset_index()
+    found["reached"] = found["allowed"] / found["seconds"]
+    for rate, amount in (("gb_per_second", "bytes"), ("gflop_per_second", "operations")):
+        found[rate] = (found[amount] / found["seconds"] / 1e9).where(found[amount] > 0)
+    found["rest"] = found["name"] == REST
+    found["nodes"] = found["nodes"].astype(object).mask(found["rest"], "")
+    found["place"] = found.groupby(["model", "threads"], sort=False).ngroup()
+    return found.sort_values(["place", "rest", "seconds"], ascending=[True, True, False])
 
 
-def _marks(ops: pd.DataFrame) -> dict[str, dict[str, Mark]]:
-    """In percent; the shortest ops are one bar, so that the plot stays small."""
+def _marks(ops: pd.DataFrame) -> list[dict[str, Any]]:
+    """Bars in percent; the shortest ops are one bar, so that the plot stays small."""
     shares = {op.name: 100 * op.of_step for op in ops.itertuples()}
-    rest = shares.pop(REST, math.nan)
-    names = list(shares)
-    shown = {name: shares[name] for name in names[: MOST - 1]}
-    if few := [shares[name] for name in names[MOST - 1 :]]:
-        shown["other ops"] = sum(few)
-    if math.isfinite(rest):
-        shown[REST] = rest
-    return {
-        name: {REST if name == REST else "assay": Mark(share, share, share)}
-        for name, share in shown.items()
-    }
+    rest = shares.pop(REST, None)
+    shown = dict(list(shares.items())[: MOST - 1])
+    if len(shares) > len(shown):
+        shown["other ops"] = sum(shares.values()) - sum(shown.values())
+    marks = [{"group": name, "name": "assay", "value": share} for name, share in shown.items()]
+    return marks + [{"group": REST, "name": REST, "value": rest}] * (rest is not None)

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 TOP = 12  # rows of a long table that are open to view
 
 
@@ -22,66 +25,54 @@ class Cell:
     tone: str = ""
 
 
-Row = tuple[Cell, ...]
-Column = Callable[[Any], Cell]  # of a row, such as a frame's
+Column = Callable[[Any], Cell] | str  # of a row, such as a frame's, or which of its fields
 NONE = Cell("—", tone="quiet")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, the most interesting first: of a long table the first `top` are open to view.
+    """A frame of cells, the most interesting rows first: of a long table the first `top` are open
+    to view, and all if that is 0.
 
     `words`: its figures stand among words, and need no column of their own.
     """
 
     anchor: str
     caption: str
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    cells: pd.DataFrame
     top: int = TOP
     words: bool = False
 
-    def __post_init__(self) -> None:
-        for i, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                wanted = len(self.columns)
-                raise ValueError(f"{self.anchor}: row {i} has {len(row)} cells, not {wanted}")
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.cells.columns)
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return list(self.cells.itertuples(index=False, name=None))
 
     @property
     def folded(self) -> bool:
         """Whether most of it waits to be opened; a few rows more than `top` are shown as well."""
-        return len(self.rows) > self.top + 3
+        return bool(self.top) and len(self.cells) > self.top + 3
 
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold figures."""
-        columns = range(len(self.columns))
-        return tuple(
-            not self.words and any(row[i].value is not None for row in self.rows) for i in columns
-        )
+        figures = self.cells.map(lambda cell: cell.value is not None and not self.words)
+        return tuple(figures.any())
 
     def with_what_there_is(self) -> "Table":
         """Without the columns that no row has anything in."""
-        kept = [i for i in range(len(self.columns)) if any(row[i] is not NONE for row in self.rows)]
-        return replace(
-            self,
-            columns=tuple(self.columns[i] for i in kept),
-            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
-        )
+        return replace(self, cells=self.cells.loc[:, (self.cells != NONE).any()])
 
     def on_threads(self) -> "Table":
         """Where all ran on as many threads, the caption says so and not every row."""
-        i = self.columns.index("Threads")
-        counts = {row[i].value for row in self.rows}
+        counts = {cell.value for cell in self.cells["Threads"]}
         if len(counts) != 1:
             return self
-        (threads,) = counts
-        return replace(
-            self,
-            caption=f"{self.caption}, on {plural(int(threads or 0), 'thread')}",
-            columns=self.columns[:i] + self.columns[i + 1 :],
-            rows=tuple(row[:i] + row[i + 1 :] for row in self.rows),
-        )
+        caption = f"{self.caption}, on {plural(int(counts.pop() or 0), 'thread')}"
+        return replace(self, caption=caption, cells=self.cells.drop(columns="Threads"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +87,19 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A chapter of the report, which is left out where it has only its lead."""
+    """A chapter of the report, which is left out where it has only its lead; so are tables that
+    have no rows."""
 
     anchor: str
     title: str
     lead: str
-    plots: tuple[Plot, ...] = ()
-    tables: tuple[Table, ...] = ()
-    notes: tuple[str, ...] = ()
+    plots: Sequence[Plot] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        shown = tuple(table for table in self.tables if len(table.cells))
+        object.__setattr__(self, "tables", shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +118,31 @@ class Report:
     """`about` are the facts under the title; `warning` says why all of it may be doubtful."""
 
     title: str
-    about: tuple[tuple[str, str], ...]
+    about: Sequence[tuple[str, str]]
     warning: str
-    figures: tuple[KeyFigure, ...]
-    sections: tuple[Section, ...]
+    figures: Sequence[KeyFigure]
+    sections: Sequence[Section]
 
 
 def table(
     anchor: str, caption: str, rows: Iterable[Any], columns: Mapping[str, Column], **options: Any
 ) -> Table:
     """A table of rows such as a frame's, each column made of a row."""
-    cells = tuple(tuple(make(row) for make in columns.values()) for row in rows)
-    return Table(anchor, caption, tuple(columns), cells, **options)
+    makers = [field(make) if isinstance(make, str) else make for make in columns.values()]
+    cells = pd.DataFrame([[make(row) for make in makers] for row in rows], columns=list(columns))
+    return Table(anchor, caption, cells.astype(object), **options)
+
+
+def field(name: str, make: Callable[[Any], Cell] | None = None) -> Callable[[Any], Cell]:
+    """A column of a row's field, by default as it is: words, whole numbers with commas, others in
+    three digits."""
+
+    def plain(value: Any) -> Cell:
+        if isinstance(value, str):
+            return text(value)
+        return count(int(value)) if isinstance(value, int | np.integer) else number(value)
+
+    return lambda row: (make or plain)(getattr(row, name))
 
 
 def digits(value: float, count: int = 3) -> str:
@@ -149,11 +158,9 @@ def digits(value: float, count: int = 3) -> str:
     return f"{rounded:,.{max(0, places)}f}"
 
 
-def number(value: float, unit: str = "", note: str = "") -> Cell:
+def number(value: float, note: str = "") -> Cell:
     """A figure in three digits, or a dash where there is none."""
-    if not math.isfinite(value):
-        return NONE
-    return Cell(f"{digits(value)} {unit}".strip(), value, note)
+    return Cell(digits(value), value, note) if math.isfinite(value) else NONE
 
 
 def count(value: int, note: str = "") -> Cell:

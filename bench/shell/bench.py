@@ -69,7 +69,7 @@ def bench(
     from bench.results import Results, results_folder
     from bench.timing import Rule, race
     from engine.embedded import resolve
-    from engine.shell.show import progress_bar, stderr, stdout
+    from engine.shell.show import note, progress_bar, stdout
     from kernels.cpu.runtime.cores import physical_cores
 
     if repeats < 1:
@@ -91,7 +91,7 @@ def bench(
     path, before = resolve(model), conditions()
     _demand_context(path, tests)
     if before.busy:
-        stderr.print(f"note: {before.busy}", style="yellow", highlight=False)
+        note(before.busy)
     kept: Results | None = None
     rule = Rule(least=repeats, cap_seconds=seconds, most=max(repeats, 50))
     rows: list[Measurement] = []
@@ -197,9 +197,8 @@ def table(rows: "Sequence[Measurement]") -> "Table":
     from bench.ratio import ratio
     from engine.shell import show
 
-    found = show.table("test", "threads", "by", "tokens/s", "sd", "median", "Assay is")
-    for column in found.columns[1:2] + found.columns[3:6]:
-        column.justify = "right"
+    rates = show.figures("tokens/s", "sd", "median")
+    found = show.table("test", *show.figures("threads"), "by", *rates, "Assay is")
     order = list(dict.fromkeys((row.test, row.threads) for row in rows))
     present = [row for row in rows if row.samples]
     for test in order:

@@ -132,9 +132,8 @@ def table(comparison: "Comparison") -> "Table":
     """For people: times, ratio with its interval, and what noise makes."""
     from engine.shell import show
 
-    found = show.table("case", "A (us)", "B (us)", "B / A", "interval", "noise", "B is")
-    for column in found.columns[1:6]:
-        column.justify = "right"
+    numbers = show.figures("A (us)", "B (us)", "B / A", "interval", "noise")
+    found = show.table("case", *numbers, "B is")
     for row in comparison.rows:
         found.add_row(
             row.title,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.shell.op import parse_shape
-from bench.shell.telling import teller
+from bench.shell.telling import grid, teller
 from engine.shell import options as o
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def judge(
                                        processes=processes)  # fmt: skip
     formats = format or candidate.manifest.format or (spec.formats[0] if spec.formats else None)
     case = spec.case(parse_shape(shape), values, seed, formats) if shape and not time else None
-    bar = progress_bar()
-    with bar:
+    with progress_bar() as bar:
         tell = teller(bar, "judging")
         report = judged(
             candidate, wanted, format, level, limits,  # type: ignore[arg-type]
@@ -87,9 +86,9 @@ def judge(
             sizes = parse_shape(shape)
             report = timed(report, candidate, spec, limits, sizes, partial(teller, bar))
     if html:
-        from bench.report.judged import page
+        from bench.report.page import judged_page
 
-        html.write_text(page(report))
+        html.write_text(judged_page(report))
     if as_json:
         print(json.dumps(report.json()))
     else:
@@ -146,11 +145,8 @@ def show(report: "Report") -> None:
 
 def _laws(report: "Report") -> "Table":
     from rich.markup import escape
-    from rich.table import Table
 
-    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("law", "", "example"):
-        found.add_column(name, overflow="fold")
+    found = grid("law", "", "example")
     for law in report.laws:
         if law.outcome != "not asked":
             tone = TONES[law.outcome]
@@ -159,13 +155,9 @@ def _laws(report: "Report") -> "Table":
 
 
 def _times(report: "Report") -> "Table":
-    from rich.table import Table
+    from engine.shell.show import figures
 
-    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    found.add_column("who")
-    found.add_column("shape", overflow="fold")
-    for name in ("us", "of the limit", "its time over theirs"):
-        found.add_column(name, justify="right", no_wrap=True)
+    found = grid("who", "shape", *figures("us", "of the limit", "its time over theirs"))
     for row in report.times:
         interval = f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]" if row.samples else row.note
         share = f"{100 * row.share:.0f}% {row.limit}" if row.share else ""

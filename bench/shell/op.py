@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.shell.telling import rate, share, teller
+from bench.shell.telling import grid, rate, share, still_bar, teller
 from engine.shell import options as o
 from engine.shell.command import as_usage
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from reference.op import Case
 
 HOT_FIRST = ("hot", "cold")
-WIDE = 100  # columns from which there is room for more space between them
 
 
 def op(
@@ -45,7 +44,7 @@ def op(
     """
     from bench.alone import alone, compile_all
     from bench.conditions import conditions
-    from engine.shell.show import progress_bar, stderr, stdout
+    from engine.shell.show import stderr, stdout
     from kernels.cpu.runtime.cores import physical_cores
     from kernels.cpu.runtime.team import Team
     from kernels.table import ANY, variants
@@ -55,10 +54,9 @@ def op(
         spec = find_op(name)
     if format and not spec.formats:
         raise typer.BadParameter(f"{name} takes no format, got {format}")
-    if seed < 0:
-        raise typer.BadParameter(f"--seed must not be negative, got {seed}")
-    if secret < 0:
-        raise typer.BadParameter(f"--secret must not be negative, got {secret}")
+    for option, number in (("--seed", seed), ("--secret", secret)):
+        if number < 0:
+            raise typer.BadParameter(f"{option} must not be negative, got {number}")
     chosen = format or (spec.formats[0] if spec.formats else None)
     with as_usage():
         case = spec.case(parse_shape(shape), values, seed, chosen)
@@ -72,10 +70,8 @@ def op(
     if not every:
         usable = serving(usable)
     busy = conditions().busy
-    bar = progress_bar()
-    bar.live.auto_refresh = False  # a thread that redraws would take a core from the kernels
-    tell = partial(teller, bar)
-    with bar:
+    with still_bar() as bar:
+        tell = partial(teller, bar)
         compile_all(usable, tell)
         with Team(count := threads or physical_cores()) as team:
             rows = alone(usable, case, team, tell, secret)
@@ -84,7 +80,7 @@ def op(
     else:
         console = stdout()
         console.print(title(case, name, count), highlight=False, soft_wrap=True)
-        console.print(table(rows, gap=2 if console.width >= WIDE else 1))
+        console.print(table(rows))
         for line in notes(rows) + [busy] * bool(busy):
             console.print(line, highlight=False)
     if wrong := [row for row in rows if not row.verdict.passed]:
@@ -154,24 +150,20 @@ def _figures(time: "Measurement") -> dict[str, Any]:
 
 
 def title(case: "Case", name: str, threads: int) -> str:
+    from bench.report.table import plural
+
     sizes = ",".join(f"{axis}={size}" for axis, size in case.shape.items())
     op_name = " ".join(filter(None, (name, case.format)))
-    counted = "1 thread" if threads == 1 else f"{threads} threads"
+    counted = plural(threads, "thread")
     return f"{op_name} {sizes}: {case.values} values, seed {case.seed}, {counted}"
 
 
-def table(rows: "Sequence[Alone]", gap: int) -> "Table":
+def table(rows: "Sequence[Alone]") -> "Table":
     """Two lines a variant: on hot and on cold caches."""
-    from rich.table import Table
+    from engine.shell.show import figures
 
-    found = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    found.add_column("variant", overflow="fold")
-    for name in ("error/bound", "NMSE"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("cache")
-    for name in ("us", "GB/s", "GFLOP/s"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("of the limit", no_wrap=True)
+    errors, speeds = figures("error/bound", "NMSE"), figures("us", "GB/s", "GFLOP/s")
+    found = grid("variant", *errors, "cache", *speeds, "of the limit")
     for row in rows:
         verdict = row.verdict
         first = [row.kernel.variant, f"{verdict.worst:.3f}", f"{verdict.nmse:.1e}"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.shell.profile_streamed import profile_streamed
-from bench.shell.telling import rate, share, teller, title
+from bench.shell.telling import about, grid, rate, share, still_bar, teller, title
 from engine.shell import options as o
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.passes.count import Counted
 
-WIDE = 100  # columns from which there is room for more space between them
 SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
 MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter one in us
 
@@ -94,15 +93,14 @@ def profile(
     console = stdout()
     console.print(title(found.step, found.context), highlight=False)
     console.print()
-    gap = 2 if console.width >= WIDE else 1
     ops = [(row.kernel_name, calls, row) for calls, row in found.by_op()]
-    console.print(table(found, ops, gap))
+    console.print(table(found, ops))
     if nodes:
         console.print()
-        console.print(table(found, [(node.shape, 0, node) for node in found.nodes], gap))
+        console.print(table(found, [(node.shape, 0, node) for node in found.nodes]))
     if blocks:
         console.print()
-        console.print(neurons_table(blocks, found.context, gap))
+        console.print(neurons_table(blocks, found.context))
         console.print()
     for line in (of_nothing(empty), *notes(found, busy)):
         console.print(line, highlight=False)
@@ -113,11 +111,8 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
     from bench import profile as room
     from bench.empty_step import empty_steps
     from bench.limits import limits
-    from engine.shell.show import progress_bar
 
-    bar = progress_bar()
-    bar.live.auto_refresh = False  # a thread that redraws would take a core from the engine
-    with bar:
+    with still_bar() as bar:
         threads, watch = [engine.model.team.n_threads], teller(bar, "profiling: repeats")
         machine = limits(threads, teller(bar, "probing the machine"))
         found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
@@ -145,15 +140,8 @@ def as_dict(found: "Profile") -> dict[str, Any]:
             "rejected": bool(row.impossible),
         }
 
-    step = found.step
     return {
-        "model": step.model,
-        "settings": step.settings,
-        "tokens": step.tokens,
-        "depth": found.context - step.tokens,
-        "threads": step.threads,
-        "step_seconds": step.median,
-        "samples": step.samples,
+        **about(found.step, found.context),
         "remainder_seconds": found.remainder,
         "interruptions_seconds": found.interruptions,
         "stamps_seconds": found.overhead_seconds,
@@ -162,52 +150,39 @@ def as_dict(found: "Profile") -> dict[str, Any]:
     }
 
 
-def shares(counted: "Counted", tokens: int) -> tuple[float, float, float]:
-    """Active neurons, recall, precision."""
-    return counted.active_share(tokens), counted.recall, counted.precision
-
-
 def neurons_list(blocks: "Mapping[str, Counted]", tokens: int) -> list[dict[str, Any]]:
     """Every block's shares for programs; null where there is nothing to divide by."""
-    names = "active_share", "recall", "precision"
-    return [
-        {"block": block}
-        | {
-            name: None if math.isnan(share) else share
-            for name, share in zip(names, shares(counted, tokens), strict=True)
-        }
-        for block, counted in blocks.items()
-    ]
+    found = []
+    for block, counted in blocks.items():
+        shares = {"active_share": counted.active_share(tokens), "recall": counted.recall,
+                  "precision": counted.precision}  # fmt: skip
+        shown = {name: None if math.isnan(share) else share for name, share in shares.items()}
+        found.append({"block": block, **shown})
+    return found
 
 
-def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Table":
+def neurons_table(blocks: "Mapping[str, Counted]", tokens: int) -> "Table":
     """A row for each sparse block, and one for all of them."""
-    from rich.table import Table
-
     from bench.neurons import together
+    from engine.shell.show import figures
 
-    result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    result.add_column(f"neurons, {tokens} random tokens", no_wrap=True)
-    for name in ("% active", "% recall", "% precision"):
-        result.add_column(name, justify="right", no_wrap=True)
-    for block, counted in {**blocks, "all": together(blocks.values())}.items():
-        cells = ("" if math.isnan(x) else f"{100 * x:.1f}" for x in shares(counted, tokens))
-        result.add_row(block, *cells)
+    shares = figures("% active", "% recall", "% precision")
+    result = grid(f"neurons, {tokens} random tokens", *shares)
+    for row in neurons_list({**blocks, "all": together(blocks.values())}, tokens):
+        block, *found = row.values()
+        result.add_row(block, *("" if share is None else f"{100 * share:.1f}" for share in found))
     return result
 
 
-def table(found: "Profile", rows: "Sequence[tuple[str, int, Measurement]]", gap: int) -> "Table":
+def table(found: "Profile", rows: "Sequence[tuple[str, int, Measurement]]") -> "Table":
     """A row for each kernel with its calls, or for each node (calls 0); then what is in none of
     them, and the step."""
-    from rich.table import Table
+    from engine.shell.show import figures
 
     unit, factor = ("ms", 1e3) if found.step.median >= MILLISECONDS_FROM else ("us", 1e6)
     counted = any(calls for _, calls, _ in rows)
-    result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    result.add_column("kernel" if counted else "node", overflow="fold")
-    for name in (*(["calls"] if counted else []), unit, "% step", "GB/s", "GFLOP/s"):
-        result.add_column(name, justify="right", no_wrap=True)
-    result.add_column("of the limit", no_wrap=True)
+    names = (*(["calls"] if counted else []), unit, "% step", "GB/s", "GFLOP/s")
+    result = grid("kernel" if counted else "node", *figures(*names), "of the limit")
 
     def row(name: str, calls: int, seconds: float, *rest: str) -> None:
         count = [str(calls or "")] if counted else []
@@ -227,7 +202,7 @@ def of_nothing(empty: "Sequence[Measurement]") -> str:
     """What the step costs without its nodes."""
     from bench.report.table import plural
 
-    calls, stages = (words.partition("=")[2] for words in empty[0].shape.split(","))
+    calls, stages = (axis.partition("=")[2] for axis in empty[0].shape.split(","))
     times = ", ".join(
         f"{1e6 * row.median:.1f} us on {plural(row.threads, 'thread')}" for row in empty
     )

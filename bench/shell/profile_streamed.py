@@ -4,6 +4,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from bench.shell.telling import about, grid, still_bar, teller, title
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -17,15 +19,11 @@ def profile_streamed(
     """The command, once it is known that there is a budget."""
     from bench.conditions import conditions
     from bench.offload.step import streamed_step
-    from bench.shell.telling import teller, title
-    from engine.shell.show import loaded, progress_bar, stdout
+    from engine.shell.show import loaded, stdout
 
     busy = conditions().busy
-    with loaded(model, **options) as engine:
-        bar = progress_bar()
-        bar.live.auto_refresh = False  # a thread that redraws would take a core from the engine
-        with bar:
-            found = streamed_step(engine, tokens, depth, watch=teller(bar, "profiling: repeats"))
+    with loaded(model, **options) as engine, still_bar() as bar:
+        found = streamed_step(engine, tokens, depth, watch=teller(bar, "profiling: repeats"))
     if as_json:
         print(json.dumps(as_dict(found) | {"ram_budget": options["ram_budget"], "busy": busy}))
         return
@@ -40,9 +38,9 @@ def profile_streamed(
 
 def as_dict(found: "StreamedStep") -> dict[str, Any]:
     """The figures for programs, of a step on average: seconds, bytes, shares as fractions."""
-    step, reading, steps = found.step, found.reading, found.reading.steps
+    reading, steps = found.reading, found.reading.steps
 
-    def figures(block: "Block") -> dict[str, Any]:
+    def of_block(block: "Block") -> dict[str, Any]:
         return {
             "bytes": block.bytes / steps,
             "waited_seconds": block.waited / steps,
@@ -51,33 +49,24 @@ def as_dict(found: "StreamedStep") -> dict[str, Any]:
         }
 
     return {
-        "model": step.model,
-        "settings": step.settings,
-        "tokens": step.tokens,
-        "depth": found.context - step.tokens,
-        "threads": step.threads,
-        "step_seconds": step.median,
-        "samples": step.samples,
+        **about(found.step, found.context),
         "bytes": reading.bytes / steps,
         "reading_seconds": reading.busy / steps,
         "gb_per_second": reading.rate / 1e9,
         "waited_seconds": reading.whole.waited / steps,
-        "blocks": [{"block": name, **figures(block)} for name, block in reading.blocks.items()],
+        "blocks": [{"block": name, **of_block(block)} for name, block in reading.blocks.items()],
     }
 
 
 def table(found: "StreamedStep") -> "Table":
     """A row for each block that has anything on disk, and one for all of them."""
-    from rich.table import Table
+    from engine.shell.show import figures
 
     reading, steps = found.reading, found.reading.steps
     sparse = any(block.hits + block.misses for block in reading.blocks.values())
     pinned = any(block.pinned for block in reading.blocks.values())
-    result = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    result.add_column("a step on average", no_wrap=True)
     of_neurons = ["% neurons found"] * sparse + ["pinned"] * pinned
-    for name in ("MB read", *of_neurons, "ms waited"):
-        result.add_column(name, justify="right", no_wrap=True)
+    result = grid("a step on average", *figures("MB read", *of_neurons, "ms waited"))
     for name, block in {**reading.blocks, "all": reading.whole}.items():
         share = "" if math.isnan(block.hit_rate) else f"{100 * block.hit_rate:.1f}"
         result.add_row(

@@ -1,9 +1,6 @@
 """assay report: a run as one page to look at, and as Markdown."""
 
-import errno
 import json
-import os
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,13 +36,13 @@ def report(
     from bench.report.page import page
     from bench.report.report import report as report_on
     from bench.results import ResultsError, find, read_folder, results_folder
-    from engine.shell.show import progress_bar, stderr
+    from engine.aside import check, written_aside
+    from engine.shell.show import note, progress_bar
     from kernels.planted import load_planted
     from kernels.tuning import current
 
     for path in filter(None, (output, markdown)):
-        if not path.parent.is_dir():  # better now than after all the work
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        check(path)  # better now than after all the work
     folder = results or results_folder()
     chosen = find(run, folder)
     try:
@@ -55,7 +52,7 @@ def report(
     if all(known.run != chosen.run for known in runs):
         runs.append(chosen)
     for complaint in complaints:
-        stderr.print(f"note: {complaint}", style="yellow", highlight=False, soft_wrap=True)
+        note(complaint)
     with progress_bar() as bar:
         task = bar.add_task("drawing", total=None)
         made = report_on(
@@ -66,28 +63,13 @@ def report(
             current(),
             lambda done, total: bar.update(task, total=total, completed=done),
         )
-    written = [write(output, page(made))]
-    if markdown:
-        written.append(write(markdown, as_markdown(made)))
+    texts = {output: page(made)} | ({markdown: as_markdown(made)} if markdown else {})
+    written = list[dict[str, Any]]()
+    for path, text in texts.items():
+        with written_aside(path) as file:
+            written.append({"file": str(path), "bytes": file.write(text.encode())})
     if as_json:
         print(json.dumps({"run": chosen.run, "files": written}))
         return
     for row in written:
         print(f"{row['file']}: {row['bytes'] / 1e3:,.0f} kB")
-
-
-def write(path: Path, text: str) -> dict[str, Any]:
-    """All of it or nothing: written beside the file and renamed; where it is, and its bytes."""
-    try:
-        descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(aside).chmod(0o644)
-            Path(aside).replace(path)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
-    except OSError as error:  # of which the file aside is no concern
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    return {"file": str(path), "bytes": len(text.encode())}

@@ -1,15 +1,40 @@
-"""How measurements are told while they come, and above their tables."""
+"""How measurements are told while they come, above their tables, and in them."""
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from rich.table import Column, Table
 
     from bench.results import Measurement
 
 REDRAW_SECONDS = 0.25
+WIDE = 100  # columns of a terminal from which there is room for more space between a table's
+
+
+def still_bar() -> "Progress":
+    """Redraws itself only when it is told to: a thread that does would take a core from what is
+    measured."""
+    from engine.shell.show import progress_bar
+
+    bar = progress_bar()
+    bar.live.auto_refresh = False
+    return bar
+
+
+def grid(*columns: "str | Column") -> "Table":
+    """A table without lines, to fill: long words go on in the next line, figures stay in one."""
+    from rich.table import Table
+
+    from engine.shell.show import stdout
+
+    gap = 2 if stdout().width >= WIDE else 1
+    found = Table(*columns, box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    for column in found.columns:
+        column.overflow, column.no_wrap = "fold", column.justify == "right"
+    return found
 
 
 def teller(bar: "Progress", description: str) -> Callable[..., None]:
@@ -36,6 +61,19 @@ def title(step: "Measurement", context: int) -> str:
         f" {plural(step.threads, 'thread')}, median of {len(step.samples)}"
         + (f"; {step.settings}" if step.settings else "")
     )
+
+
+def about(step: "Measurement", context: int) -> dict[str, Any]:
+    """The same for programs, and its time."""
+    return {
+        "model": step.model,
+        "settings": step.settings,
+        "tokens": step.tokens,
+        "depth": context - step.tokens,
+        "threads": step.threads,
+        "step_seconds": step.median,
+        "samples": step.samples,
+    }
 
 
 def rate(value: float) -> str:

@@ -10,8 +10,8 @@ from bench.board import rows as board_rows
 from bench.board.page import report
 from bench.board.rows import BoardError, Row
 from bench.board.run import RULE, board, ranked, solutions
-from bench.limits import Limits, Rate
 from bench.report.page import page
+from bench.tests.synthetic import ENDLESS, machine_of
 from bench.timing import Rule
 
 RELU = """
@@ -39,8 +39,7 @@ SHAPE = {"tokens": 4, "width": 4096}
 
 def machine(per_second):
     """One that moves so many bytes, and computes without end."""
-    peaks = (Rate(kind, 1, 1e18, 0.0) for kind in ("f32", "bf16", "int8"))
-    return Limits((), (Rate("read", 1, per_second, 0.0, 2**30), *peaks), "2026-01-01")
+    return machine_of({2**30: per_second}, ENDLESS, caches=(), threads=[1])
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import judged
-from bench.report.judged import page
+from bench.report.page import judged_page as page
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from bench.quality import HELD_OUT, LLAMA_3, QUICK, bits, floor, mixed, pure, stories
-from bench.report import sparsity
-from bench.report.quality import family, quality, section, surprises
+from bench.report.quality import family, quality, section, sparsity_section, surprises
 from bench.tests.synthetic import DIVERGENCES, qualities, rows_of, shown, sparsities
 from engine.embedded import resolve
 from engine.quantise.mixes import MIXES
@@ -67,7 +66,7 @@ def test_a_surprise_is_more_than_chance():
 
 def test_the_report_tells_of_every_threshold():
     """In the order measured: all neurons, those that fire, then the predictors."""
-    found = sparsity.section(rows_of(*sparsities()))
+    found = sparsity_section(rows_of(*sparsities()))
     (table,) = found.tables
     assert table.caption == "10.0% of the neurons fire"
     rows = shown(table)
@@ -85,7 +84,7 @@ def test_the_report_tells_of_every_threshold():
 
 def test_a_run_without_it_says_so():
     """No table, no plot, no floor made up."""
-    for found in (section(rows_of()), sparsity.section(rows_of())):
+    for found in (section(rows_of()), sparsity_section(rows_of())):
         assert not found.tables
         assert not found.plots
     assert math.isnan(quality(rows_of())[0])

@@ -13,7 +13,6 @@ from bench.results import (
     ResultsError,
     find,
     is_stored,
-    of_kind,
     read,
     read_folder,
 )
@@ -254,9 +253,3 @@ def test_the_key_is_what_makes_runs_comparable():
         assert (other.key == FULL.key) == (name in same), name
     engine = replace(FULL, bench="engine")
     assert engine.key != replace(engine, model="another").key
-
-
-def test_chosen_by_kind():
-    """Measurements are picked by the values of their fields, all of them."""
-    assert of_kind([FULL, PLAIN], bench="op", test="add") == [PLAIN]
-    assert of_kind([FULL, PLAIN]) == [FULL, PLAIN]

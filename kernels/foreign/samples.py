@@ -33,7 +33,7 @@ class Samples:
 
     def __init__(
         self, child: Child, op: Op, format: str | None, shape: Mapping[str, int],
-        make: Make, check: Check, secret: int,
+        make: Make, check: Check, secret: int, most_calls: int = MOST_CALLS,
     ) -> None:  # fmt: skip
         self.op = op
         self._child, self._format, self._shape = child, format, shape
@@ -45,7 +45,7 @@ class Samples:
         self.bytes = max(1, sum(a.nbytes for a in arrays))
         seconds = min(self() for _ in range(WARMING))
         fit = max(1, MOST_BYTES // self.bytes)
-        self.calls = max(1, min(MOST_CALLS, fit, round(SAMPLE_SECONDS / max(seconds, 1e-7))))
+        self.calls = max(1, min(most_calls, fit, round(SAMPLE_SECONDS / max(seconds, 1e-7))))
         self.taken = 0
 
     def __call__(self) -> float:

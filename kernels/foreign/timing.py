@@ -6,22 +6,26 @@ from contextlib import contextmanager
 import numpy as np
 
 from kernels.foreign.candidate import Candidate
-from kernels.foreign.child import Limits
-from kernels.foreign.judge import Judge
-from kernels.foreign.samples import Samples
+from kernels.foreign.child import Ended, Limits
+from kernels.foreign.judge import REFUSED, Judge
+from kernels.foreign.samples import MOST_CALLS, Samples, WrongTimedError
+from kernels.foreign.turns import Wrote
 from kernels.judge import compare
 from reference.op import Arguments, Array, Case, Op
+
+CAUGHT = (*REFUSED, Ended, Wrote, WrongTimedError)
 
 
 @contextmanager
 def sampled(
     candidate: Candidate, spec: Op, format: str | None, shape: Mapping[str, int],
     limits: Limits | None = None, numerics: str = "", secret: int | None = None,
+    most_calls: int = MOST_CALLS,
 ) -> Iterator[Samples]:  # fmt: skip
-    """Samples of its time at a shape, while its child lives.
+    """Samples of its time at a shape, of so many calls at most, while its child lives.
 
-    WrongTimedError, Wrote or Ended, here or from a later sample, if it is not right where it is
-    timed; what `Judge.load` raises if it cannot be loaded.
+    One of CAUGHT, here or from a later sample, if it cannot be loaded or is not right where it is
+    timed.
     """
     judging = Judge(candidate, spec, format, "quick", limits, numerics, secret)
     op, sizes = judging.op, dict(shape)
@@ -38,6 +42,7 @@ def sampled(
 
     try:
         child = judging.load().child
-        yield Samples(child, op, judging.format, case(0).shape, make, check, judging.secret)
+        about = (op, judging.format, case(0).shape, make, check, judging.secret)
+        yield Samples(child, *about, most_calls)
     finally:
         judging.close()
