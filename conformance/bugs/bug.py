@@ -7,7 +7,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -126,16 +125,21 @@ def _imported(source: str, folder: Path) -> ModuleType:
 
 def edits(path: Path) -> Iterator[Bug]:
     """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
-    becomes the bug's, with the old text, the new, and who sees it if not the op's cases."""
+    becomes the bug's, with the old text, the new, and who sees it if not the op's cases. A format
+    stands behind the kernel's name, or before the row's."""
     for kernel, sources in tomllib.loads(path.read_text()).items():
         op, language, *rest = kernel.split("/")
         *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
-        for (file, rows), kind in product(sources.items(), formats.split(",")):
-            for name, (old, new, *seen) in rows.items():
-                yield Bug(
-                    op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
-                    variant=variant[0] if variant else "generic",
-                )  # fmt: skip
+        for file, rows in sources.items():
+            by_format = [(kind, rows) for kind in formats.split(",")]
+            if not formats and rows.keys() <= FORMATS.keys():
+                by_format = list(rows.items())
+            for kind, own in by_format:
+                for name, (old, new, *seen) in own.items():
+                    yield Bug(
+                        op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
+                        variant=variant[0] if variant else "generic",
+                    )  # fmt: skip
 
 
 def _who(seen: Seen | Shape = "cases") -> tuple[Seen, tuple[Shape, ...]]:
@@ -157,6 +161,17 @@ def in_python(
         for kind in formats
         for name, f in named.items()
     )
+
+
+def changed(reference: Callable[..., Any], /, **changes: Any) -> Callable[..., Any]:
+    """A reference of arguments of which some are others: what a function makes of the right one,
+    or a value whatever that is."""
+
+    def wrong(**given: Any) -> Any:
+        others = {n: of(given[n]) if callable(of) else of for n, of in changes.items()}
+        return reference(**{**given, **others})
+
+    return wrong
 
 
 def sharing(op: str, *works: Work, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:
