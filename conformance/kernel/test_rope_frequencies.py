@@ -106,18 +106,11 @@ def test_ntk_keeps_the_fastest_pair_and_stretches_the_slowest_by_alpha():
 
 
 def test_alibi_slopes_of_the_paper():
-    """8 heads have 1/2 to 1/256; 12 have those and every other one of 16 heads' slopes."""
+    """8 heads have 1/2 to 1/256; 12 have those and every other one of 16 heads' slopes. MPT may
+    name the exponent of the least slope."""
     eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     assert_array_equal(alibi_slopes(8), eight)
     assert_allclose(alibi_slopes(12), [*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=1e-15)
     assert_allclose(alibi_slopes(16), [2 ** (-0.5 * (h + 1)) for h in range(16)], rtol=1e-15)
-
-
-def test_alibi_slopes_of_one_head():
-    """A single head has the slope 2^-8."""
-    assert_array_equal(alibi_slopes(1), np.array([2.0**-8]))
-
-
-def test_alibi_slopes_of_another_bias():
-    """MPT may name the exponent of the least slope."""
+    assert_array_equal(alibi_slopes(1), [2.0**-8])
     assert_allclose(alibi_slopes(6, 4.0), 2.0 ** -np.array([1, 2, 3, 4, 0.5, 1.5]), rtol=1e-15)
