@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
+from conformance.support.on_gpu import Watched
 from conformance.support.program import fault
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SMALL_MODELS
@@ -24,7 +25,7 @@ from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cuda import current, gpu
 from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.device import DeviceError
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
@@ -93,18 +94,6 @@ def test_memory_is_as_it_was_counted(layers, path):
         assert device.memory() == (device.total, device.total)
 
 
-class Untouched(Emulator):
-    """Remembers what memory it was asked for."""
-
-    def __init__(self, total: int) -> None:
-        super().__init__(total)
-        self.asked_for: list[int] = []
-
-    def empty(self, size: int) -> Buffer:
-        self.asked_for.append(size)
-        return super().empty(size)
-
-
 @needs_compiler
 def test_too_little_memory_is_said_before_any_is_taken(path):
     """With the amounts and the gpu_layers that fit, which then do; and nothing was put there."""
@@ -112,7 +101,7 @@ def test_too_little_memory_is_said_before_any_is_taken(path):
         model = loaded(path)
         needed = division_of(model).needed.total
         model.close()
-    device = Untouched(needed - 1)
+    device = Watched(needed - 1)
     with taking_the_place(device), pytest.raises(ModelError) as caught:
         loaded(path)
     assert not device.asked_for
