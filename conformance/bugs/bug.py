@@ -5,7 +5,7 @@ import importlib
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -126,11 +126,13 @@ def _imported(source: str, folder: Path) -> ModuleType:
 def edits(path: Path) -> Iterator[Bug]:
     """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
     becomes the bug's, with the old text, the new, and who sees it if not the op's cases. A format
-    stands behind the kernel's name, or before the row's."""
+    stands behind the kernel's name, or before the row's. Rows of `if` are conditions, which stand
+    where its rule's new text has {}."""
     for kernel, sources in tomllib.loads(path.read_text()).items():
         op, language, *rest = kernel.split("/")
         *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
         for file, rows in sources.items():
+            rows |= _conditional(**rows.pop("if", {}))
             by_format = [(kind, rows) for kind in formats.split(",")]
             if not formats and rows.keys() <= FORMATS.keys():
                 by_format = list(rows.items())
@@ -140,6 +142,15 @@ def edits(path: Path) -> Iterator[Bug]:
                         op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
                         variant=variant[0] if variant else "generic",
                     )  # fmt: skip
+
+
+def _conditional(rule: Sequence[str] = (), **rows: Any) -> dict[str, list[Any]]:
+    """Rows of edits, of such whose text is a condition that a rule has in its new text."""
+    found = {}
+    for name, row in rows.items():
+        condition, *seen = [row] if isinstance(row, str) else row
+        found[name] = [rule[0], rule[1].replace("{}", condition), *seen]
+    return found
 
 
 def _who(seen: Seen | Shape = "cases") -> tuple[Seen, tuple[Shape, ...]]:
