@@ -144,7 +144,7 @@ def _path(tmp_path_factory):
     return MIXED.write(tmp_path_factory.mktemp("gpu") / "mixed.gguf")
 
 
-@pytest.mark.parametrize("layers", range(MIXED.blocks + 2))
+@pytest.mark.parametrize("layers", [*range(MIXED.blocks + 2), 99])
 def test_any_number_of_blocks(layers, path):
     """The last blocks run on the GPU, with one more than there are the rest too; the logits are the
     reference's, and a cache is where its block is."""

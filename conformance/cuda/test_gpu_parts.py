@@ -4,14 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.support.on_gpu import Watched
 from engine.gpu.mirror import Inputs
-from engine.gpu.parts import divided, layers_of, meant, placed
+from engine.gpu.parts import divided, placed
 from engine.graph import Graph, Node, Value
 
 # Parts
@@ -65,17 +64,6 @@ BLOCKS = 3
 OF_BLOCKS = [f"blk.{i}.{name}" for i in range(BLOCKS) for name in ("attn", "ffn")]
 LABELS = ["token_embd", "rotation", *OF_BLOCKS, "rows", "output_norm", "logits"]
 NODES = [Node("add", {}, None, label) for label in LABELS]
-
-
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [(0, []), (1, LABELS[6:9]), (2, LABELS[4:9]), (3, LABELS[2:9]), (4, LABELS), (99, LABELS)],
-)
-def test_layers_are_counted_as_llama_cpp_does(layers, expected):
-    """The last N blocks, what picks rows of the last one with it; all else with one more."""
-    there = meant(NODES, BLOCKS, layers)
-    assert [node.label for node, on in zip(NODES, there, strict=True) if on] == expected
-    assert layers_of(NODES, BLOCKS) == [-1, -1, 0, 0, 1, 1, 2, 2, 2, 3, 3]
 
 
 def test_a_block_without_kernels_stays():

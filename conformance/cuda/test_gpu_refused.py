@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
 from engine.gpu.division import Division
 from engine.gpu.memory import SPARE
-from engine.graph import Value
 from engine.model import Model
 from engine.options import Options
 from engine.passes.observe import observe
@@ -48,33 +46,6 @@ def loaded(path: Path, **options: Any) -> Model:
 
 def division_of(model: Model) -> Division:
     return model.ready.division
-
-
-@needs_compiler
-@pytest.mark.parametrize("layers", [-1, 2])
-def test_live_values_never_overlap(layers, path):
-    """Two values share bytes of the arena only if one is dead before the other is born."""
-    model = loaded(path, gpu_layers=layers)
-    layout = division_of(model).layout
-    moments: list[Sequence[Value]] = []
-    for part in layout.parts:
-        moments += [part.takes, *(list(s.values().values()) for s in part.steps), part.gives]
-    lives: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    for moment, values in enumerate(moments):
-        for value in (v for v in values if v.kind == "activation"):
-            lives.setdefault(value.name, []).append(moment)
-            sizes[value.name] = max(sizes.get(value.name, 0), value.bytes(layout.limits))
-    assert lives.keys() == layout.offsets.keys()
-    where = {name: (begin, begin + sizes[name]) for name, begin in layout.offsets.items()}
-    for a, b in combinations(lives, 2):
-        together = max(lives[a][0], lives[b][0]) <= min(lives[a][-1], lives[b][-1])
-        shared = max(where[a][0], where[b][0]) < min(where[a][1], where[b][1])
-        assert not (together and shared), f"{a} and {b}"
-    for begin, end in where.values():
-        assert begin % 256 == 0
-        assert end <= layout.arena_bytes
-    model.close()
 
 
 @needs_compiler

@@ -14,7 +14,7 @@ from conformance.support.elsewhere import called, python_for
 from conformance.support.here import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu import attention_amx, linear_amx, linear_amx_bf16
-from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.share import Share, pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
 from kernels.kernel import Kernel
@@ -28,22 +28,24 @@ from reference.formats import FORMATS
 TILES_HERE = not find("linear/cpu/amx/Q8_0").missing()
 pytestmark = [] if TILES_HERE else pytest.mark.exhaustive
 LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
-INT8 = [
-    replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
-    for f, share in linear_amx.EMULATED_SHARES.items()
-    if f in LIKES or DEEP
-]
-BF16 = [
-    replace(find(f"linear/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
-    for f, share in linear_amx_bf16.EMULATED_SHARES.items()
-    if f in (LIKES - {"Q4_1", "Q2_K"}) | {"F32", "F16", "BF16"} or DEEP
-]
+
+
+def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[Kernel]:
+    """The kernels of a variant in these formats, on emulated tiles."""
+    return [
+        replace(find(f"{variant}/{kind}"), share=share, requires=frozenset())
+        for kind, share in shares.items()
+        if kind in formats or DEEP
+    ]
+
+
+FLOATING = {"F32", "F16", "BF16"}
+INT8 = emulated("linear/cpu/amx", linear_amx.EMULATED_SHARES, LIKES)
+BF16 = emulated(
+    "linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, LIKES - {"Q4_1", "Q2_K"} | FLOATING
+)
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
-ATTENTION = [
-    replace(find(f"attention/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
-    for f, share in attention_amx.EMULATED_SHARES.items()
-    if f == "F16" or f in LIKES or DEEP
-]
+ATTENTION = emulated("attention/cpu/amx_bf16", attention_amx.EMULATED_SHARES, LIKES | {"F16"})
 TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
 X86 = llvm.get_process_triple().startswith("x86_64")
 each_kernel = pytest.mark.parametrize(

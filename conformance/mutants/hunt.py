@@ -122,6 +122,12 @@ class Server:
             raise RuntimeError(found["error"])
         return found
 
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def end(self) -> None:
         os.killpg(self._child.pid, signal.SIGKILL)
         self._child.communicate()
@@ -130,16 +136,6 @@ class Server:
 def copied(folder: Path, origin: Path) -> None:
     """The kernels in another folder; what is true, and compiled modules, stay where they are."""
     shutil.copytree(origin / "kernels", folder / "kernels")
-
-
-def changed(origin: Path, folder: Path) -> set[str]:
-    """This machine's kernels that are made of something else in the folder than in the origin."""
-    server = Server(origin)
-    try:
-        before, after = (server.ask(folder=str(f))["parts"] for f in (origin, folder))
-    finally:
-        server.end()
-    return {name for name in before if before[name][0] != after[name][0]}
 
 
 def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
