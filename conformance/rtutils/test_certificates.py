@@ -253,34 +253,14 @@ def test_keys_are_unlike_for_unlike_kernels():
 
 BROKEN = """
 import json, sys
-from dataclasses import asdict
 from kernels.certificates import Store
 from kernels.certify import certify
 from kernels.table import find
 from kernels.trial import Request
-kernels, store = [find(name) for name in sys.argv[2:]], Store()
-certify([Request(kernel.name) for kernel in kernels], store, patience=float(sys.argv[1]))
+kernels, store = [find(name) for name in sys.argv[1:]], Store()
+certify([Request(kernel.name) for kernel in kernels], store, patience=20)
 print(json.dumps({k.op: store.get(k).failure for k in kernels}))
 """
-
-
-def certified(copy: Copy, patience: float, *names: str) -> dict[str, str]:
-    """The failure of each kernel, tried in the copy."""
-    answer: dict[str, str] = json.loads(copy.python(BROKEN, str(patience), *names))
-    return answer
-
-
-FORMATS = "kernels/cpu/formats/decoding.py"
-TRUE = "j, 4, 16) - 8"
-
-
-def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
-    """Q4_0's offset of 8 taken for 7 does not get past its trial."""
-    copy = Copy(tmp_path)
-    copy.edit(FORMATS, TRUE, TRUE.replace("8", "7"))
-    failures = certified(copy, 120, "linear/cpu/scalar/Q4_0")  # which is soonest compiled
-    assert "off by" in failures["linear"]
-    assert "again: assay op linear --variant scalar --format Q4_0" in failures["linear"]
 
 
 HANG = "while target[i] != np.float32(-1):\n            target[i] = value * value"
@@ -296,7 +276,7 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     copy.edit(file, "target[i] = value * value", HANG)
     copy.edit(file, "gelu_of(load_some(x, i, last))", "unheard_of(x)")
     names = [f"{op}/cpu/generic" for op in ("relu", "squared_relu", "gelu", "silu")]
-    failures = certified(copy, 20, *names)
+    failures = json.loads(copy.python(BROKEN, *names))
     again = r" \(again: assay op relu --variant generic --shape tokens=\d+,width=\d+ .*\)"
     assert re.fullmatch("took the process down with SIGSEGV" + again, failures["relu"])
     assert failures["squared_relu"].startswith("did not finish within 20 s (again: assay op ")
