@@ -1,4 +1,4 @@
-"""The linear layers on int8 and on floats of eight bits: variants agree, refusals, exact products."""
+"""Linear layers on int8 and on floats of eight bits: variants agree, refusals, exact products."""
 
 import ml_dtypes
 import numpy as np
