@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import llvmlite.binding as llvm
@@ -171,32 +172,29 @@ for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32"
 """
 
 
-def straight(text: str, word: str) -> list[list[str]]:
-    """The instructions, as names, of each stretch without a branch or a label that has `word`."""
-    stretches: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if re.match(r"\.?\w+:", line):
-            stretches.append([])
-        elif found := re.match(r"\t([a-z]\w*)", line):
-            stretches[-1].append(found[1])
-            if found[1].startswith("j"):
-                stretches.append([])
-    return [names for names in stretches if any(name.startswith(word) for name in names)]
-
-
-def innermost(text: str, word: str) -> list[list[str]]:
-    """The instructions of each loop without branches inside, as names, that have `word`."""
-    loops, body, label = [], [], ""
+def stretches(text: str) -> Iterator[tuple[str, list[str], str]]:
+    """Each stretch of instructions without a branch or a label inside: the label before it, the
+    instructions' names, and where the last of them jumps to."""
+    label, names = "", list[str]()
     for line in text.splitlines():
         if found := re.match(r"(\.?\w+):", line):
-            label, body = found[1], []
+            yield label, names, ""
+            label, names = found[1], []
         elif found := re.match(r"\t([a-z]\w*)(?:\t([^#]*))?", line):
-            body.append(found[1])
+            names.append(found[1])
             if found[1].startswith("j"):
-                if (found[2] or "").strip() == label:
-                    loops.append(body)
-                label, body = "", []
-    return [loop for loop in loops if any(name.startswith(word) for name in loop)]
+                yield label, names, (found[2] or "").strip()
+                label, names = "", []
+    yield label, names, ""
+
+
+def straight(text: str, word: str, *, loops: bool = False) -> list[list[str]]:
+    """The instructions of the stretches, or of those that are loops, that have `word`."""
+    return [
+        names
+        for label, names, target in stretches(text)
+        if (not loops or (target and target == label)) and any(n.startswith(word) for n in names)
+    ]
 
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
@@ -211,7 +209,7 @@ def test_inner_loops_are_tiles(tmp_path):
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
     assert not [f for f in called(text) if f.startswith("__")]
 
-    (bytes_,) = innermost(text, "tdpbssd")
+    (bytes_,) = straight(text, "tdpbssd", loops=True)
     names = ("tdpbssd", "tileloadd", "tilestored", "vcvtdq2ps", "vmulps", "vfmadd", "vcvtph2ps")
     counts = [sum(name.startswith(n) for name in bytes_) for n in names]
     assert counts == [4, 8, 4, 64, 64, 64, 0]
