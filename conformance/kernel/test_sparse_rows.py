@@ -27,7 +27,6 @@ SIZES = {"tokens": 5, "hidden": 256, "neurons": 65, "active": 30, "held": 40}
 FLOATS = ("F32", "F16", "BF16")
 LIKES = (*FLOATS, "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # the last decodes as all others do
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
-each_axpy = each("sparse_axpy", formats=() if DEEP else LIKES)
 
 
 @each("sparse_linear", "sparse_axpy", formats=() if DEEP else LIKES)
