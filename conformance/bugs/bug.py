@@ -5,9 +5,8 @@ import importlib
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -126,16 +125,32 @@ def _imported(source: str, folder: Path) -> ModuleType:
 
 def edits(path: Path) -> Iterator[Bug]:
     """The bugs of a file of edits: of a kernel and a file of its source those rows whose name
-    becomes the bug's, with the old text, the new, and who sees it if not the op's cases."""
+    becomes the bug's, with the old text, the new, and who sees it if not the op's cases. A format
+    stands behind the kernel's name, or before the row's. Rows of `if` are conditions, which stand
+    where its rule's new text has {}."""
     for kernel, sources in tomllib.loads(path.read_text()).items():
         op, language, *rest = kernel.split("/")
         *variant, formats = rest if rest and rest[-1].split(",")[0] in FORMATS else (*rest, "")
-        for (file, rows), kind in product(sources.items(), formats.split(",")):
-            for name, (old, new, *seen) in rows.items():
-                yield Bug(
-                    op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
-                    variant=variant[0] if variant else "generic",
-                )  # fmt: skip
+        for file, rows in sources.items():
+            rows |= _conditional(**rows.pop("if", {}))
+            by_format = [(kind, rows) for kind in formats.split(",")]
+            if not formats and rows.keys() <= FORMATS.keys():
+                by_format = list(rows.items())
+            for kind, own in by_format:
+                for name, (old, new, *seen) in own.items():
+                    yield Bug(
+                        op, language, name, Edit(file, old, new), kind or None, *_who(*seen),
+                        variant=variant[0] if variant else "generic",
+                    )  # fmt: skip
+
+
+def _conditional(rule: Sequence[str] = (), **rows: Any) -> dict[str, list[Any]]:
+    """Rows of edits, of such whose text is a condition that a rule has in its new text."""
+    found = {}
+    for name, row in rows.items():
+        condition, *seen = [row] if isinstance(row, str) else row
+        found[name] = [rule[0], rule[1].replace("{}", condition), *seen]
+    return found
 
 
 def _who(seen: Seen | Shape = "cases") -> tuple[Seen, tuple[Shape, ...]]:
@@ -157,6 +172,17 @@ def in_python(
         for kind in formats
         for name, f in named.items()
     )
+
+
+def changed(reference: Callable[..., Any], /, **changes: Any) -> Callable[..., Any]:
+    """A reference of arguments of which some are others: what a function makes of the right one,
+    or a value whatever that is."""
+
+    def wrong(**given: Any) -> Any:
+        others = {n: of(given[n]) if callable(of) else of for n, of in changes.items()}
+        return reference(**{**given, **others})
+
+    return wrong
 
 
 def sharing(op: str, *works: Work, formats: Iterable[str | None] = (None,)) -> tuple[Bug, ...]:

@@ -1,6 +1,7 @@
-"""Planted bugs that any op can have: what it gives depends on what it should not depend on."""
+"""Planted bugs that any op can have: what it gives depends on what it should not depend on, or on
+nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -68,11 +69,66 @@ def by(op: Op, way: Way) -> Callable[..., tuple[Array, ...]]:
 def bugs() -> Iterator[Bug]:
     """The bugs of every op, in the first of its formats."""
     for op in OPS.values():
-        kind = op.formats[0] if op.formats else None
         gives_logits = [str(out) for out in op.outputs] == ["out: f32[vocab]"]
         of_logits = (below_zero_gone, likeliest_gone) if gives_logits else ()
         for way in (counts, drifts, leans, negated, *of_logits):
-            yield Bug(op.name, "python", way.__name__, storing(by(op, way)), kind)
+            yield Bug(op.name, "python", way.__name__, storing(by(op, way)), first_format(op))
 
 
-BUGS = tuple(bugs())
+def first_format(op: Op) -> str | None:
+    return op.formats[0] if op.formats else None
+
+
+# Kernels that do not compute: nothing they return may pass for a result, for any op.
+
+
+def untouched(inputs: Arguments, outputs: Mapping[str, Array], thread: int, n_threads: int) -> None:
+    """Leave the outputs as they were."""
+
+
+def zeros(op: Op, inputs: Arguments) -> list[Array]:
+    return [np.zeros_like(v) for v in values_of(op, inputs)]
+
+
+def echo(op: Op, inputs: Arguments) -> list[Array]:
+    """The first input's values, as often as they fit."""
+    first = next(value for value in inputs.values() if isinstance(value, np.ndarray))
+    return [np.resize(first, v.shape) for v in values_of(op, inputs)]
+
+
+def stale_of(op: Op) -> Way:
+    kept: dict[str, list[Array]] = {}
+
+    def stale(op: Op, inputs: Arguments) -> list[Array]:
+        """The right result of the first call with outputs of these shapes."""
+        values = values_of(op, inputs)
+        return kept.setdefault(str([v.shape for v in values]), values)
+
+    return stale
+
+
+def mean(op: Op, inputs: Arguments) -> list[Array]:
+    """Each output's mean, everywhere."""
+    values = values_of(op, inputs)
+    return [np.full(v.shape, np.mean(v, dtype=np.float64)) if v.size else v for v in values]
+
+
+def another_token(op: Op, inputs: Arguments) -> list[Array]:
+    """The right rows, one too far down."""
+    return [np.roll(v, 1, axis=0) for v in values_of(op, inputs)]
+
+
+def null_kernels() -> Iterator[Bug]:
+    """Every way of not computing, for every op; in its first format, since none looks at it."""
+    for op in OPS.values():
+        ways: dict[str, Way] = {"zeros": zeros, "echo": echo, "stale": stale_of(op)}
+        if any(out.axes != ("1",) for out in op.outputs):  # else the mean and any row are it
+            ways["mean"] = mean
+            if op.name != "union_mask":  # every token's output is the same
+                ways["another-token"] = another_token
+        works = {"untouched": untouched} | {n: storing(by(op, way)) for n, way in ways.items()}
+        for name, work in works.items():
+            yield Bug(op.name, "python", name, work, first_format(op))
+
+
+BUGS, NULL = tuple(bugs()), tuple(null_kernels())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from conformance.bugs import general
 from conformance.bugs.bug import Bug, edits
-from conformance.bugs.null import NULL
 
 FOLDER = Path(__file__).parent
 FORMULAS = [path.stem for path in sorted((FOLDER / "formulas").glob("[!_]*.py"))]
@@ -16,4 +15,4 @@ PLANTED: tuple[Bug, ...] = (
     *EDITED,
     *general.BUGS,
 )
-EVERY = (*PLANTED, *NULL)
+EVERY = (*PLANTED, *general.NULL)

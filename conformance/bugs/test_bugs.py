@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.bugs.bug import CUDA_FOLDER, Bug
-from conformance.bugs.null import NULL
+from conformance.bugs.general import NULL
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
 from conformance.bugs.trial import Trials

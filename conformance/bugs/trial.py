@@ -16,6 +16,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -92,25 +94,22 @@ class Trials:
 
 def outcomes(bugs: Iterable[Bug], workers: int = 2) -> Iterator[Outcome]:
     """Yield the outcomes of all bugs, as they come."""
-    waiting, done = list(reversed(list(bugs))), queue.Queue[Outcome | None]()
+    idle = queue.SimpleQueue[Trials]()
 
-    def work() -> None:
+    def outcome(bug: Bug) -> Outcome:
+        trials = idle.get()
         try:
-            with Trials() as trials:
-                while waiting:
-                    try:
-                        bug = waiting.pop()
-                    except IndexError:
-                        break
-                    done.put(trials.outcome(bug))
+            return trials.outcome(bug)
         finally:
-            done.put(None)
+            idle.put(trials)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        yield from iter(done.get, None)
+    with ExitStack() as stack:
+        for _ in range(workers):
+            idle.put(stack.enter_context(Trials()))
+        pool = ThreadPoolExecutor(workers)
+        stack.callback(pool.shutdown, cancel_futures=True)
+        for done in as_completed([pool.submit(outcome, bug) for bug in bugs]):
+            yield done.result()
 
 
 def _forked(bug: Bug) -> dict[str, Any]:

@@ -1,30 +1,74 @@
 """The emulator does what CUDA says, and is a device; it finds nothing wrong where nothing is, and
 every fault that it promises to find, with its line."""
 
+import re
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.support.tiny_cuda import THREADS, Started, bodies, tiny
-from kernels.cuda.device import DeviceError
-from kernels.cuda.launch import Grid
+from kernels.cuda.device import Buffer, DeviceError, upload
+from kernels.cuda.launch import FOLDER, Grid, Launch
 from kernels.errors import KernelError
 from reference.op import Array
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 Run = Callable[..., Array]
+THREADS = 64
+SIGNATURE = "x: i32[n] -> out: i32[n]"
+
+
+def tiny(folder: Path, body: str, blocks: int = 1, shared: int = 0) -> Launch:
+    """A kernel with this body, `n` ints x in, as many out."""
+    text = '#include "portable.cuh"\n__constant__ int TABLE[40] = {1, 2, 3, 4};\n'
+    text += f'extern "C" __global__ void tiny(const int* x, int* out, int n) {{\n{body}\n}}\n'
+    (folder / "tiny.cu").write_text(text)
+    shutil.copy(FOLDER / "portable.cuh", folder)
+    grid = Grid((blocks, 1, 1), THREADS, shared)
+    return Launch("tiny.cu", "tiny", SIGNATURE, lambda _: grid, folder=folder)
+
+
+def bodies(file: str) -> dict[str, tuple[str, str]]:
+    """Those of a file of conformance/cuda, by the names before them: words behind it, and body."""
+    text = Path(__file__).with_name(file).read_text()
+    _, *parts = re.split(r"^// ([a-z-]+):(?: (.+))?$", text, flags=re.MULTILINE)
+    return {name: (words, body) for name, words, body in zip(*[iter(parts)] * 3, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A launch over an array, on a device; its result began as -1."""
+
+    device: Emulator
+    source: Buffer
+    target: Buffer
+
+    @classmethod
+    def of(cls, device: Emulator, launch: Launch, x: Array) -> "Started":
+        own = cls(device, upload(device, x), upload(device, np.full(len(x), -1, np.int32)))
+        shape = {"n": len(x)}
+        values = launch.values({"x": own.source.address, "out": own.target.address}, shape)
+        device.launch(launch, launch.grid(shape), values)
+        return own
+
+    def result(self) -> Array:
+        found = np.empty(self.target.bytes // 4, np.int32)
+        self.device.read(self.target, found)
+        return found
 
 
 @pytest.fixture
 def run(tmp_path):
     """Runs a body on 0, 1, 2, ..., and then once more, with threads and blocks in reverse order."""
 
-    def both(body: str, n: int = THREADS, **grid: int) -> Array:
+    def both(body: str, **grid: int) -> Array:
         launch, device = tiny(tmp_path, body, **grid), Emulator()
-        x = np.arange(n, dtype=np.int32)
+        x = np.arange(THREADS, dtype=np.int32)
         first, again = (Started.of(device, launch, x).result() for _ in range(2))
         assert_array_equal(again, first)
         return first

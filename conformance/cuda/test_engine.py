@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.cuda.emulator import Emulator, compiler
+from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near
 from conformance.support.formula import (
     MODELS,
@@ -23,7 +23,7 @@ from conformance.support.formula import (
     exact,
     prompt,
 )
-from conformance.support.on_gpu import on_gpu, rows
+from conformance.support.on_gpu import Watched, on_gpu, rows
 from conformance.support.small_families import QUANTISED, SUBJECTS, Subject
 from conformance.support.small_families import exact as formula_of
 from conformance.support.small_models import Small
@@ -38,7 +38,6 @@ from engine.model import Model, NumericalError
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
 from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import Buffer
 from kernels.cuda.fusions import EVERY_CUDA
 from reference import linear
 from reference.op import Array
@@ -109,16 +108,6 @@ def test_caches(kv_format, tmp_path):
     assert gap.nmse <= rounding**2
 
 
-class Counting(Emulator):
-    """Remembers how often it multiplied."""
-
-    multiplied = 0
-
-    def sums(self, x: Array, weight: Array) -> Array:
-        self.multiplied += 1
-        return super().sums(x, weight)
-
-
 def linear_of_bf16(x: Array, weight: Array, format: str) -> Array:
     rounded = linear.to_bf16({"x": x.astype(np.float32), "weight": weight, "format": format})
     return linear.linear(**rounded)
@@ -129,7 +118,7 @@ def test_fast_numerics(format, tmp_path):
     """Matrices and what they meet are rounded to bfloat16, and many tokens are multiplied by the
     device's library, which is never recorded: the logits are the formula's, the same bits when the
     sizes come again, in the memory that was counted."""
-    small, device = Small(format=format, head_dim=32), Counting()
+    small, device = Small(format=format, head_dim=32), Watched()
     text, matrices, half = prompt(small, LENGTH), 7 * small.blocks + 1, LENGTH // 2
     path = small.write(tmp_path / "small.gguf")
     with taking_the_place(device), on_gpu(path, numerics="fast", kv_format="F32") as model:
@@ -155,7 +144,7 @@ def _path(tmp_path_factory):
     return MIXED.write(tmp_path_factory.mktemp("gpu") / "mixed.gguf")
 
 
-@pytest.mark.parametrize("layers", range(MIXED.blocks + 2))
+@pytest.mark.parametrize("layers", [*range(MIXED.blocks + 2), 99])
 def test_any_number_of_blocks(layers, path):
     """The last blocks run on the GPU, with one more than there are the rest too; the logits are the
     reference's, and a cache is where its block is."""
@@ -309,23 +298,11 @@ def test_neurons_run_side_by_side(tmp_path):
 # Text
 
 
-class Reads(Emulator):
-    """Remembers how many bytes came back at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def read(self, buffer: Buffer, array: Array) -> None:
-        self.sizes.append(array.nbytes)
-        super().read(buffer, array)
-
-
 @pytest.mark.parametrize("n", [1, 2])
 def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
     """Text and log-probabilities are those of logits that came back, which only the prompt's do."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
-    device = Reads()
+    device = Watched()
     with (
         taking_the_place(device),
         Engine.load(path, threads=1, context=64, device="cuda", sequences=n) as engine,
@@ -334,11 +311,12 @@ def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
         plain = SamplingParams(temperature=0, max_tokens=8, n=n)
         found = {}
         for logprobs in (1, None):  # with others' the logits are wanted
-            device.sizes.clear()
+            device.read_back.clear()
             found[logprobs] = list(engine.stream("the cat", replace(plain, logprobs=logprobs)))
-            steps = len(device.sizes) if logprobs else sum(size < row for size in device.sizes)
+            sizes = device.read_back
+            steps = len(sizes) if logprobs else sum(size < row for size in sizes)
             assert steps >= 8
-            assert sum(size >= row for size in device.sizes) == (8 if logprobs else 1)
+            assert sum(size >= row for size in sizes) == (8 if logprobs else 1)
         for here, there in zip(found[1], found[None], strict=True):
             assert (here.token, here.text, here.index) == (there.token, there.text, there.index)
             assert here.logprob == pytest.approx(there.logprob, rel=1e-5)

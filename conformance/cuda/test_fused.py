@@ -1,9 +1,6 @@
 """Fused kernels: the bits of what they stand for, in trials and in the engine's steps."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -11,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.cuda.emulator import Emulator, compiler
+from conformance.cuda.emulator import compiler
 from conformance.support.formula import prompt
-from conformance.support.on_gpu import on_gpu, rows
+from conformance.support.here import cases
+from conformance.support.on_gpu import Watched, on_gpu, rows
 from conformance.support.small_models import Small, tampered
 from engine.gpu import division
 from engine.gpu.groups import DeviceStep, grouped
@@ -22,20 +20,14 @@ from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, UncertifiedError
 from kernels.cuda.current import taking_the_place
 from kernels.cuda.device import EMULATED
-from kernels.cuda.fused import Fused
 from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
-from kernels.cuda.launch import Grid, Launch
 from kernels.judge import judge
 from kernels.trial import demanded
-from reference.op import Case
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 EACH = pytest.mark.parametrize("kernel", FUSED, ids=[kernel.name for kernel in FUSED])
 BY_NAME = {kernel.name: kernel for kernel in FUSED}
-
-
-def test_names_are_different():
-    assert len(BY_NAME) == len(FUSED)
+assert len(BY_NAME) == len(FUSED)
 
 
 @EACH
@@ -46,20 +38,11 @@ def test_quick_cases(kernel, record_property):
     assert found.passed, found.failure
 
 
-@st.composite
-def any_case(draw: st.DrawFn, kernel: Fused) -> Case:
-    """Of sizes between the awkward ones."""
-    op = kernel.spec
-    sizes = {axis: draw(st.integers(min(some), max(some))) for axis, some in op.axes.items()}
-    values, seed = draw(st.sampled_from(op.values)), draw(st.integers(0, 2**32 - 1))
-    return op.case(sizes, values, seed, kernel.format)
-
-
 @EACH
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_sizes(kernel, data):
-    case = data.draw(any_case(kernel).filter(lambda case: kernel.takes(case.shape)))
+    case = data.draw(cases(kernel).filter(lambda case: kernel.takes(case.shape)))
     verdict = judge(kernel, case)
     assert verdict.passed, verdict.failure
 
@@ -135,18 +118,6 @@ def test_one_that_failed_is_not_used(tmp_path):
 # In the engine
 
 
-class Launches(Emulator):
-    """Counts them by functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counted: Counter[str] = Counter()
-
-    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
-        self.counted[launch.function] += not grid.empty
-        super().launch(launch, grid, values)
-
-
 HALF = Small(format="F16", blocks=2, head_dim=32)
 OF_BLOCKS = replace(HALF, format="Q4_0")
 # of two blocks; the first's norm follows no sum, nor does the last
@@ -167,13 +138,13 @@ STEPS = {
 def test_launches_of_a_step_of_one_token(kind, tmp_path):
     """Ten a block, where 18 kernels stand in a row, or 22."""
     small, expected = STEPS[kind]
-    device = Launches()
+    device = Watched()
     with taking_the_place(device), on_gpu(small.write(tmp_path / "small.gguf")) as model:
         text = prompt(small, 3)
         rows(model, text, [2])
-        device.counted.clear()
+        device.launched.clear()
         model.step([text[2]], [3], [(0,)], [0])
-    assert device.counted == ALIKE | expected
+    assert device.launched == ALIKE | expected
 
 
 # The first block's values are in another format: only later ones have three matrices to join.

@@ -4,17 +4,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from conformance.cuda.emulator import Emulator
+from conformance.support.on_gpu import Watched
 from engine.gpu.mirror import Inputs
-from engine.gpu.parts import divided, layers_of, meant, placed
+from engine.gpu.parts import divided, placed
 from engine.graph import Graph, Node, Value
-from kernels.cuda.device import Buffer
-from reference.op import Array
 
 # Parts
 
@@ -69,17 +66,6 @@ LABELS = ["token_embd", "rotation", *OF_BLOCKS, "rows", "output_norm", "logits"]
 NODES = [Node("add", {}, None, label) for label in LABELS]
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [(0, []), (1, LABELS[6:9]), (2, LABELS[4:9]), (3, LABELS[2:9]), (4, LABELS), (99, LABELS)],
-)
-def test_layers_are_counted_as_llama_cpp_does(layers, expected):
-    """The last N blocks, what picks rows of the last one with it; all else with one more."""
-    there = meant(NODES, BLOCKS, layers)
-    assert [node.label for node, on in zip(NODES, there, strict=True) if on] == expected
-    assert layers_of(NODES, BLOCKS) == [-1, -1, 0, 0, 1, 1, 2, 2, 2, 3, 3]
-
-
 def test_a_block_without_kernels_stays():
     """A node that the GPU cannot run keeps its block with the CPU, and a note says which op."""
     nodes = [replace(n, op="silu", format="Q2_K") if n.label == "blk.1.ffn" else n for n in NODES]
@@ -93,18 +79,6 @@ def test_a_block_without_kernels_stays():
 # Inputs
 
 
-class Counting(Emulator):
-    """Remembers the sizes of what was written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[int] = []
-
-    def write(self, buffer: Buffer, array: Array) -> None:
-        self.written.append(array.nbytes)
-        super().write(buffer, array)
-
-
 SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),
           "cell_positions": (50,)}  # fmt: skip
 
@@ -112,7 +86,7 @@ SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 8))
 def test_the_device_has_the_inputs_of_a_step(seed, steps):
     """Lists as far as a step's tokens see them, cells' positions and all that is new."""
-    rng, device = np.random.default_rng(seed), Counting()
+    rng, device = np.random.default_rng(seed), Watched()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
     for _ in range(steps):
         tokens = int(rng.integers(1, 9))
@@ -130,7 +104,7 @@ def test_the_device_has_the_inputs_of_a_step(seed, steps):
 
 def test_only_what_changed_goes_over():
     """A token more costs a step's small inputs, its place in a list and its cell's position."""
-    device = Counting()
+    device = Watched()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
     inputs.send(1)
     device.written.clear()

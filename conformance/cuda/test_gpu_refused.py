@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,13 @@ import numpy as np
 import pytest
 
 from conformance.cuda.emulator import Emulator, compiler
+from conformance.support.on_gpu import Watched
 from conformance.support.program import fault
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
 from engine.gpu.division import Division
 from engine.gpu.memory import SPARE
-from engine.graph import Value
 from engine.model import Model
 from engine.options import Options
 from engine.passes.observe import observe
@@ -24,7 +23,7 @@ from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cuda import current, gpu
 from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import Buffer, DeviceError
+from kernels.cuda.device import DeviceError
 from kernels.cuda.kernel import CudaKernel
 from kernels.cuda.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
@@ -50,33 +49,6 @@ def division_of(model: Model) -> Division:
 
 
 @needs_compiler
-@pytest.mark.parametrize("layers", [-1, 2])
-def test_live_values_never_overlap(layers, path):
-    """Two values share bytes of the arena only if one is dead before the other is born."""
-    model = loaded(path, gpu_layers=layers)
-    layout = division_of(model).layout
-    moments: list[Sequence[Value]] = []
-    for part in layout.parts:
-        moments += [part.takes, *(list(s.values().values()) for s in part.steps), part.gives]
-    lives: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    for moment, values in enumerate(moments):
-        for value in (v for v in values if v.kind == "activation"):
-            lives.setdefault(value.name, []).append(moment)
-            sizes[value.name] = max(sizes.get(value.name, 0), value.bytes(layout.limits))
-    assert lives.keys() == layout.offsets.keys()
-    where = {name: (begin, begin + sizes[name]) for name, begin in layout.offsets.items()}
-    for a, b in combinations(lives, 2):
-        together = max(lives[a][0], lives[b][0]) <= min(lives[a][-1], lives[b][-1])
-        shared = max(where[a][0], where[b][0]) < min(where[a][1], where[b][1])
-        assert not (together and shared), f"{a} and {b}"
-    for begin, end in where.values():
-        assert begin % 256 == 0
-        assert end <= layout.arena_bytes
-    model.close()
-
-
-@needs_compiler
 @pytest.mark.parametrize("layers", [-1, 1, 3])
 def test_memory_is_as_it_was_counted(layers, path):
     """What a model takes is what was said to be wanted, less the room for kernels and what
@@ -93,18 +65,6 @@ def test_memory_is_as_it_was_counted(layers, path):
         assert device.memory() == (device.total, device.total)
 
 
-class Untouched(Emulator):
-    """Remembers what memory it was asked for."""
-
-    def __init__(self, total: int) -> None:
-        super().__init__(total)
-        self.asked_for: list[int] = []
-
-    def empty(self, size: int) -> Buffer:
-        self.asked_for.append(size)
-        return super().empty(size)
-
-
 @needs_compiler
 def test_too_little_memory_is_said_before_any_is_taken(path):
     """With the amounts and the gpu_layers that fit, which then do; and nothing was put there."""
@@ -112,7 +72,7 @@ def test_too_little_memory_is_said_before_any_is_taken(path):
         model = loaded(path)
         needed = division_of(model).needed.total
         model.close()
-    device = Untouched(needed - 1)
+    device = Watched(needed - 1)
     with taking_the_place(device), pytest.raises(ModelError) as caught:
         loaded(path)
     assert not device.asked_for

@@ -8,9 +8,8 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from conformance.support.special_numbers import SPECIAL, Array, numbers, same_numbers
+from conformance.support.special_numbers import SPECIAL, Array, numbers, same_numbers, swept
 from kernels.cpu.isa.lanes import alike, both, fabs, rint, root, where, within
-from kernels.cpu.isa.simd import f32x16, load, store
 
 HALVES = np.arange(-40, 40, dtype=np.float32) / 2
 EDGES = np.float32([2**22 + 0.5, 2**23 - 0.5, 2**23 + 1, 2**31, -(2**31), 0.49999997, -0.5])
@@ -22,28 +21,6 @@ def pairs(seed: int) -> tuple[Array, Array]:
     one, other = (v.ravel() for v in np.meshgrid(SPECIAL, SPECIAL))
     count = (len(a) + len(one)) // 16 * 16
     return np.concatenate([one, a])[:count], np.concatenate([other, b])[:count]
-
-
-def swept(formula: Any, *inputs: Array) -> Array:
-    """The formula of vectors, over all of the inputs."""
-    out = np.full_like(inputs[0], 77)
-    if len(inputs) == 1:
-
-        @njit
-        def one(a, out):
-            for i in range(0, len(a), 16):
-                store(out, i, formula(load(f32x16, a, i)))
-
-        one(*inputs, out)
-    else:
-
-        @njit
-        def two(a, b, out):
-            for i in range(0, len(a), 16):
-                store(out, i, formula(load(f32x16, a, i), load(f32x16, b, i)))
-
-        two(*inputs, out)
-    return out
 
 
 SCALAR = np.float32(0.3)

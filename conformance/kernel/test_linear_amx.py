@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import llvmlite.binding as llvm
@@ -14,7 +15,7 @@ from conformance.support.elsewhere import called, python_for
 from conformance.support.here import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu import attention_amx, linear_amx, linear_amx_bf16
-from kernels.cpu.runtime.share import pack_words
+from kernels.cpu.runtime.share import Share, pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
 from kernels.kernel import Kernel
@@ -28,22 +29,24 @@ from reference.formats import FORMATS
 TILES_HERE = not find("linear/cpu/amx/Q8_0").missing()
 pytestmark = [] if TILES_HERE else pytest.mark.exhaustive
 LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
-INT8 = [
-    replace(find(f"linear/cpu/amx/{f}"), share=share, requires=frozenset())
-    for f, share in linear_amx.EMULATED_SHARES.items()
-    if f in LIKES or DEEP
-]
-BF16 = [
-    replace(find(f"linear/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
-    for f, share in linear_amx_bf16.EMULATED_SHARES.items()
-    if f in (LIKES - {"Q4_1", "Q2_K"}) | {"F32", "F16", "BF16"} or DEEP
-]
+
+
+def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[Kernel]:
+    """The kernels of a variant in these formats, on emulated tiles."""
+    return [
+        replace(find(f"{variant}/{kind}"), share=share, requires=frozenset())
+        for kind, share in shares.items()
+        if kind in formats or DEEP
+    ]
+
+
+FLOATING = {"F32", "F16", "BF16"}
+INT8 = emulated("linear/cpu/amx", linear_amx.EMULATED_SHARES, LIKES)
+BF16 = emulated(
+    "linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, LIKES - {"Q4_1", "Q2_K"} | FLOATING
+)
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
-ATTENTION = [
-    replace(find(f"attention/cpu/amx_bf16/{f}"), share=share, requires=frozenset())
-    for f, share in attention_amx.EMULATED_SHARES.items()
-    if f == "F16" or f in LIKES or DEEP
-]
+ATTENTION = emulated("attention/cpu/amx_bf16", attention_amx.EMULATED_SHARES, LIKES | {"F16"})
 TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.ALONE.default
 X86 = llvm.get_process_triple().startswith("x86_64")
 each_kernel = pytest.mark.parametrize(
@@ -169,32 +172,29 @@ for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32"
 """
 
 
-def straight(text: str, word: str) -> list[list[str]]:
-    """The instructions, as names, of each stretch without a branch or a label that has `word`."""
-    stretches: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if re.match(r"\.?\w+:", line):
-            stretches.append([])
-        elif found := re.match(r"\t([a-z]\w*)", line):
-            stretches[-1].append(found[1])
-            if found[1].startswith("j"):
-                stretches.append([])
-    return [names for names in stretches if any(name.startswith(word) for name in names)]
-
-
-def innermost(text: str, word: str) -> list[list[str]]:
-    """The instructions of each loop without branches inside, as names, that have `word`."""
-    loops, body, label = [], [], ""
+def stretches(text: str) -> Iterator[tuple[str, list[str], str]]:
+    """Each stretch of instructions without a branch or a label inside: the label before it, the
+    instructions' names, and where the last of them jumps to."""
+    label, names = "", list[str]()
     for line in text.splitlines():
         if found := re.match(r"(\.?\w+):", line):
-            label, body = found[1], []
+            yield label, names, ""
+            label, names = found[1], []
         elif found := re.match(r"\t([a-z]\w*)(?:\t([^#]*))?", line):
-            body.append(found[1])
+            names.append(found[1])
             if found[1].startswith("j"):
-                if (found[2] or "").strip() == label:
-                    loops.append(body)
-                label, body = "", []
-    return [loop for loop in loops if any(name.startswith(word) for name in loop)]
+                yield label, names, (found[2] or "").strip()
+                label, names = "", []
+    yield label, names, ""
+
+
+def straight(text: str, word: str, *, loops: bool = False) -> list[list[str]]:
+    """The instructions of the stretches, or of those that are loops, that have `word`."""
+    return [
+        names
+        for label, names, target in stretches(text)
+        if (not loops or (target and target == label)) and any(n.startswith(word) for n in names)
+    ]
 
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
@@ -209,7 +209,7 @@ def test_inner_loops_are_tiles(tmp_path):
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
     assert not [f for f in called(text) if f.startswith("__")]
 
-    (bytes_,) = innermost(text, "tdpbssd")
+    (bytes_,) = straight(text, "tdpbssd", loops=True)
     names = ("tdpbssd", "tileloadd", "tilestored", "vcvtdq2ps", "vmulps", "vfmadd", "vcvtph2ps")
     counts = [sum(name.startswith(n) for name in bytes_) for n in names]
     assert counts == [4, 8, 4, 64, 64, 64, 0]

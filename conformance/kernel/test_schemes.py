@@ -12,7 +12,6 @@ from conformance.support.here import each
 from kernels.call import call
 from kernels.shapes import ShapeError
 from kernels.table import find
-from reference.bounds import TINY
 from reference.schemes.float8 import E4M3, E5M2
 from reference.values import FINITE as KINDS
 from reference.values import VALUES
@@ -45,17 +44,6 @@ def groups(draw: st.DrawFn) -> np.ndarray:
     kind, seed = st.sampled_from([VALUES[kind] for kind in KINDS]), st.integers(0, 99)
     usual = st.builds(lambda make, n: make(np.random.default_rng(n), shape), kind, seed)
     return draw(made | usual)
-
-
-@pytest.mark.parametrize("op", INTEGERS)
-@given(groups(), BITS)
-def test_the_error_is_half_a_step(op, x, bits):
-    """And what float32 rounds of at most 255 steps; zero stays zero."""
-    found = quantised(op, x, bits)
-    half = found["scale"].astype(np.float64)[:, None] * (0.5 + 2.0**-14) + 256 * TINY
-    assert (np.abs(restored(op, found) - x.astype(np.float64)) <= half).all()
-    assert (restored(op, found)[x == 0] == 0).all()
-    assert (np.abs(found["q"].astype(int) + 0.5) < 2 ** (bits - 1)).all()
 
 
 @pytest.mark.parametrize("op", INTEGERS)
@@ -99,15 +87,6 @@ def test_symmetric_is_asymmetric_with_zero_point_zero(data, bits, exponent):
 
 @pytest.mark.parametrize("op", ["quantise_symmetric", "quantise_e4m3", "quantise_e5m2"])
 @given(groups(), BITS)
-def test_negatives_have_the_same_scale(op, x, bits):
-    """-x is restored as the negative of x."""
-    found, negative = quantised(op, x, bits), quantised(op, -x, bits)
-    assert_array_equal(found["scale"], negative["scale"])
-    assert_array_equal(restored(op, found), -restored(op, negative))
-
-
-@pytest.mark.parametrize("op", ["quantise_symmetric", "quantise_e4m3", "quantise_e5m2"])
-@given(groups(), BITS)
 def test_quantising_again_changes_no_code(op, x, bits):
     """What was restored is quantised to the codes it came of."""
     found = quantised(op, x, bits)
@@ -117,36 +96,26 @@ def test_quantising_again_changes_no_code(op, x, bits):
 
 
 @every_float
-def test_the_reference_casts_as_ml_dtypes_does(kind):
-    """Every float16, every bfloat16 and random float32s become the same codes, NaN and what is too
-    large included; all 256 codes are the same numbers."""
+def test_casts_are_those_of_ml_dtypes(kind):
+    """The reference's of every float16, every bfloat16 and random float32s, NaN and what is too
+    large included; the kernel's, with a scale of 1, of those up to the largest number; and all 256
+    codes of both."""
     float8, other = FLOATS[kind]
     halves = np.arange(2**16, dtype=np.uint16)
     drawn = np.random.default_rng(0).integers(0, 2**32, 2**18, dtype=np.uint32)
     for x in (halves.view(np.float16), halves.view(ml_dtypes.bfloat16), drawn.view(np.float32)):
         with np.errstate(invalid="ignore"):  # signalling NaNs
             floats = x.astype(np.float32)
-            want = floats.astype(other).view(np.uint8)
-        assert_array_equal(float8.encode(floats), want)
-    codes = np.arange(256, dtype=np.uint8)
-    assert_array_equal(float8.decode(codes), codes.view(other).astype(np.float32))
-
-
-@every_float
-def test_the_kernel_casts_as_ml_dtypes_does(kind):
-    """With a scale of 1: every float16 and bfloat16 up to the largest number, and all codes."""
-    float8, other = FLOATS[kind]
-    halves = np.arange(2**16, dtype=np.uint16)
-    for x in (halves.view(np.float16), halves.view(ml_dtypes.bfloat16)):
-        with np.errstate(invalid="ignore"):
-            floats = x.astype(np.float32)
+            assert_array_equal(float8.encode(floats), floats.astype(other).view(np.uint8))
         row = np.append(np.float32(float8.largest), floats[np.abs(floats) <= float8.largest])
         q, scale = quantised(f"quantise_{kind}", row[None]).values()
         assert scale[0] == 1
         assert_array_equal(q[0], row.astype(other).view(np.uint8))
     codes = np.arange(256, dtype=np.uint8)
+    numbers = codes.view(other).astype(np.float32)
+    assert_array_equal(float8.decode(codes), numbers)
     out = restored(f"quantise_{kind}", {"q": codes[None], "scale": np.ones(1, np.float32)})
-    assert_array_equal(out[0], codes.view(other).astype(np.float32))
+    assert_array_equal(out[0], numbers)
 
 
 @each(*INTEGERS)

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.testing import assert_array_equal
 
 from conformance.support.elsewhere import python_for
-from conformance.support.special_numbers import flush, same_numbers
+from conformance.support.special_numbers import flush, same_numbers, swept
 from kernels.cpu.isa.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
 from kernels.cpu.isa.simd_x86 import dot2, dot4, dot4_of_signed, dot4_of_small, to_unsigned
 from kernels.provenance import cpu_features
@@ -118,14 +118,8 @@ def test_dots_of_signed_bytes_are_exact():
 
 def test_bytes_become_unsigned():
     """Every signed byte is raised by 128."""
-
-    @njit
-    def sweep(v, out):
-        for i in range(0, len(v), 32):
-            store(out, i, to_unsigned(load(i8x32, v, i)))
-
-    out = np.empty(256, np.uint8)
-    sweep(EVERY_BYTE, out)
+    formula = njit(lambda v: to_unsigned(v))
+    out = swept(formula, EVERY_BYTE, vector=i8x32, dtype=np.uint8)
     assert_array_equal(out, np.arange(256))
 
 

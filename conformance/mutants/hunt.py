@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -122,6 +123,12 @@ class Server:
             raise RuntimeError(found["error"])
         return found
 
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def end(self) -> None:
         os.killpg(self._child.pid, signal.SIGKILL)
         self._child.communicate()
@@ -130,16 +137,6 @@ class Server:
 def copied(folder: Path, origin: Path) -> None:
     """The kernels in another folder; what is true, and compiled modules, stay where they are."""
     shutil.copytree(origin / "kernels", folder / "kernels")
-
-
-def changed(origin: Path, folder: Path) -> set[str]:
-    """This machine's kernels that are made of something else in the folder than in the origin."""
-    server = Server(origin)
-    try:
-        before, after = (server.ask(folder=str(f))["parts"] for f in (origin, folder))
-    finally:
-        server.end()
-    return {name for name in before if before[name][0] != after[name][0]}
 
 
 def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
@@ -154,35 +151,26 @@ def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
 
 def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator[Outcome]:
     servers, originals = [Server(origin) for _ in range(workers)], _Originals(origin)
-    asked, done = queue.SimpleQueue[Mutant](), queue.SimpleQueue[Outcome | BaseException]()
-    for mutant in waiting:
-        asked.put(mutant)
-    before = servers[0].ask(folder=str(origin))["parts"]
+    idle, pool = queue.SimpleQueue[Server](), ThreadPoolExecutor(workers)
+    for server in servers:
+        idle.put(server)
 
-    def work(server: Server) -> None:
+    def outcome(mutant: Mutant) -> Outcome:
+        server = idle.get()
         try:
-            while not asked.empty():
-                done.put(_attempt(asked.get_nowait(), origin, server, before, originals))
-        except queue.Empty:
-            pass
-        except BaseException as error:
-            done.put(error)
+            return _attempt(mutant, origin, server, before, originals)
+        finally:
+            idle.put(server)
 
-    threads = [threading.Thread(target=work, args=(s,), daemon=True) for s in servers]
     try:
-        for thread in threads:
-            thread.start()
-        for _ in waiting:
-            outcome = done.get()
-            if isinstance(outcome, BaseException):
-                raise outcome
-            yield outcome
+        before = servers[0].ask(folder=str(origin))["parts"]
+        for done in as_completed([pool.submit(outcome, mutant) for mutant in waiting]):
+            yield done.result()
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         for server in servers:
             server.end()
-        for thread in threads:  # whose copies lie in the folder that goes now
-            if thread.ident:
-                thread.join()
+        pool.shutdown()  # copies lie in the folder that goes now
 
 
 class _Originals:

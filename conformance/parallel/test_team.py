@@ -9,26 +9,20 @@ import time
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from conformance.support.child import run
 from conformance.support.team import LONG, Visits, long, wait_until
-from kernels.call import stages
 from kernels.cpu.runtime import cores
 from kernels.cpu.runtime.cores import allowed_cores
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.team import PARKED, Program, Team
-from kernels.table import find
-from reference.table import OPS
-
-every_size = pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
 
 
 def workers() -> int:
     return threading.active_count()
 
 
-@every_size
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
 def test_every_thread_visits_every_entry_once_and_in_order(n_threads):
     """No share is left out, done twice, or begun before all have finished the one before."""
     seen = Visits(n_threads)
@@ -36,21 +30,6 @@ def test_every_thread_visits_every_entry_once_and_in_order(n_threads):
         for _ in range(30):
             team.run(seen.program)
     seen.check(30)
-
-
-@every_size
-def test_teams_of_any_size_give_the_same_bits(n_threads):
-    """A linear layer on quantised activations, in two stages, is bit-equal on any team."""
-    kernel, op = find("linear/cpu/generic/Q4_0"), OPS["linear"]
-    inputs = op.make(op.case({"tokens": 5, "hidden": 256, "out": 127}, format="Q4_0"))
-    results = []
-    for size in (1, n_threads):
-        out = np.full((5, 127), np.nan, np.float32)
-        bound = stages(kernel, dict(inputs), {"out": out})
-        with Team(size) as team:
-            team.run(Program([(share, block) for share, block, _ in bound]))
-        results.append(out)
-    assert_array_equal(results[0], results[1])
 
 
 def test_idle_workers_sleep_and_wake():
@@ -219,36 +198,21 @@ def test_systems_that_cannot_pin_say_so(monkeypatch):
 
 
 SECOND, FIRST = "0::/service/engine\n", "4:cpu,cpuacct:/service\n2:memory:/service\n0::/\n"
+OWN, AROUND = "service/engine/cpu.max", "service/cpu.max"
+QUOTA, PERIOD = "cpu/service/cpu.cfs_quota_us", "cpu/service/cpu.cfs_period_us"
+QUOTAS = {
+    "no files": (SECOND, {}, np.inf),
+    "none": (SECOND, {OWN: "max 100000"}, np.inf),
+    "own": (SECOND, {OWN: "150000 100000"}, 1.5),
+    "that of a group around it": (SECOND, {OWN: "400000 100000", AROUND: "50000 100000"}, 0.5),
+    "a container's root": ("0::/\n", {"cpu.max": "200000 100000"}, 2.0),
+    "damaged": ("0::/\n", {"cpu.max": "nonsense"}, np.inf),
+    "the first version": (FIRST, {QUOTA: "300000", PERIOD: "100000"}, 3.0),
+    "the first version, none": (FIRST, {QUOTA: "-1", PERIOD: "100000"}, np.inf),
+}
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "expected"),
-    [
-        pytest.param(SECOND, {}, float("inf"), id="no files"),
-        pytest.param(SECOND, {"service/engine/cpu.max": "max 100000"}, float("inf"), id="none"),
-        pytest.param(SECOND, {"service/engine/cpu.max": "150000 100000"}, 1.5, id="own"),
-        pytest.param(
-            SECOND,
-            {"service/engine/cpu.max": "400000 100000", "service/cpu.max": "50000 100000"},
-            0.5,
-            id="that of a group around it",
-        ),
-        pytest.param("0::/\n", {"cpu.max": "200000 100000"}, 2.0, id="a container's root"),
-        pytest.param("0::/\n", {"cpu.max": "nonsense"}, float("inf"), id="damaged"),
-        pytest.param(
-            FIRST,
-            {"cpu/service/cpu.cfs_quota_us": "300000", "cpu/service/cpu.cfs_period_us": "100000"},
-            3.0,
-            id="the first version",
-        ),
-        pytest.param(
-            FIRST,
-            {"cpu/service/cpu.cfs_quota_us": "-1", "cpu/service/cpu.cfs_period_us": "100000"},
-            float("inf"),
-            id="the first version, none",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("own", "files", "expected"), QUOTAS.values(), ids=QUOTAS)
 def test_a_quota_of_control_groups_is_found(monkeypatch, tmp_path, own, files, expected):
     """Of every group around this process, in either version of them; the least one counts."""
     (tmp_path / "own").write_text(own)

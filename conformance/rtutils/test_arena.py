@@ -82,18 +82,6 @@ def test_values_lie_within_the_arena_on_cache_lines(model):
         assert 0 <= begin <= end <= model.plan.arena_bytes
 
 
-def test_values_are_written_before_they_are_read(model):
-    """An activation is some step's output before it is another's input; scratch is a step's own."""
-    written: set[str] = set()
-    for step in model.plan.steps:
-        outputs = {o.name for o in step.kernel.spec.outputs} | {"scratch"}
-        arguments = values_of(step).items()
-        own = {n: v for n, v in arguments if isinstance(v, Value) and v.kind == "activation"}
-        read = {v.name for n, v in own.items() if n not in outputs}
-        assert read <= written, step.node.label
-        written |= {v.name for n, v in own.items() if n in outputs}
-
-
 def test_arena_is_far_smaller_than_all_values(small, model):
     """Dead values make room: the arena is a fraction of the values' sum."""
     sizes = [end - begin for begin, end in places(model.plan).values()]

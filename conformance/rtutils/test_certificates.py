@@ -46,17 +46,17 @@ def told_code(monkeypatch):
     monkeypatch.setattr("kernels.certificates.code_of", lambda _: CODE)
 
 
-EDITS = (
-    "nothing",
-    "kernels/cpu/rope.py",
-    "kernels/cpu/isa/sweep.py",
-    "kernels/cpu/formats/packing.py",
-    "kernels/cpu/quantise_activations.py",
-    "kernels/judge.py",
-    "reference/softmax.py",
-    "reference/values.py",
-    "reference/formats/blocks32.py",
-)
+EDITS = {  # a file, and the kernels that an edit of it outdates
+    "nothing": [],
+    "kernels/cpu/rope.py": [ROPE],
+    "kernels/cpu/isa/sweep.py": [SILU],
+    "kernels/cpu/formats/packing.py": [LINEAR],
+    "kernels/cpu/quantise_activations.py": [LINEAR],
+    "kernels/judge.py": [SOFTMAX, SILU, ROPE, LINEAR],
+    "reference/softmax.py": [SOFTMAX],
+    "reference/values.py": [SOFTMAX, SILU, ROPE, LINEAR],
+    "reference/formats/blocks32.py": [SOFTMAX, SILU, ROPE, LINEAR],
+}
 DIGESTS = """
 import json, os, sys
 import kernels, reference
@@ -84,7 +84,7 @@ def changed(tmp_path_factory):
     """For every edit, made in a copy of the rooms: the kernels whose key it changes."""
     names = [kernel.name for kernel in (SOFTMAX, SILU, ROPE, LINEAR)]
     copy = Copy(tmp_path_factory.mktemp("rooms"))
-    lines = copy.python(DIGESTS, json.dumps(names), json.dumps(EDITS)).splitlines()
+    lines = copy.python(DIGESTS, json.dumps(names), json.dumps(list(EDITS))).splitlines()
     digests = dict(map(json.loads, lines))
     return {
         file: [n for n, a, b in zip(names, found, digests["nothing"], strict=True) if a != b]
@@ -92,20 +92,7 @@ def changed(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize(
-    ("file", "outdated"),
-    [
-        ("nothing", []),
-        ("kernels/cpu/rope.py", [ROPE]),
-        ("kernels/cpu/isa/sweep.py", [SILU]),
-        ("kernels/cpu/formats/packing.py", [LINEAR]),
-        ("kernels/cpu/quantise_activations.py", [LINEAR]),
-        ("reference/softmax.py", [SOFTMAX]),
-        ("reference/formats/blocks32.py", [SOFTMAX, SILU, ROPE, LINEAR]),
-        ("reference/values.py", [SOFTMAX, SILU, ROPE, LINEAR]),
-        ("kernels/judge.py", [SOFTMAX, SILU, ROPE, LINEAR]),
-    ],
-)
+@pytest.mark.parametrize(("file", "outdated"), EDITS.items(), ids=EDITS)
 def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
     """Editing a kernel, what it calls, its reference, its cases or the judge gives a new key."""
     assert changed[file] == [kernel.name for kernel in outdated]
@@ -182,8 +169,11 @@ def test_deep_outranks_quick(store):
         assert store.get(SOFTMAX) == wanted
 
 
+NEED = Need("linear", "Q4_0")
+
+
 def options() -> Iterator[Kernel]:
-    known = variants("linear", "Q4_0")
+    known = variants(NEED.op, NEED.format)
     return (k for k in known if k.numerics == "exact" and not k.missing())
 
 
@@ -191,13 +181,10 @@ def options() -> Iterator[Kernel]:
 def test_a_failed_kernel_gives_way_to_the_next(store):
     """The engine gets the best variant that passed, and the notes say why not a better one."""
     first, second, *_ = options()
-    store.add([certificate(first, failure="out[3] is 7, expected 8"), certificate(second)])
+    store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
     chooser = Chooser(store)
-    need = Need("linear", "Q4_0")
-    assert chooser.choose([need]) == {need: second}
-    assert chooser.notes == [
-        f"{first.name} failed its trial and is not used: out[3] is 7, expected 8"
-    ]
+    assert chooser.choose([NEED]) == {NEED: second}
+    assert chooser.notes == [f"{first.name} failed its trial and is not used: out[3] is 7"]
 
 
 @pytest.mark.usefixtures("told_code")
@@ -206,7 +193,7 @@ def test_strict_mode_takes_no_other_variant(store):
     first, second, *_ = options()
     store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
     with pytest.raises(UncertifiedError, match=rf"{first.name} .* out\[3\] is 7; strict mode"):
-        Chooser(store, strict=True).choose([Need("linear", "Q4_0")])
+        Chooser(store, strict=True).choose([NEED])
 
 
 @pytest.mark.usefixtures("told_code")
@@ -214,15 +201,14 @@ def test_without_a_certified_kernel_nothing_runs(store):
     """When every variant failed, choosing is an error with the last reason."""
     store.add([certificate(kernel, failure="wrong") for kernel in options()])
     with pytest.raises(UncertifiedError, match=r"no certified kernel for linear Q4_0: .* wrong"):
-        Chooser(store).choose([Need("linear", "Q4_0")])
+        Chooser(store).choose([NEED])
 
 
 @pytest.mark.usefixtures("told_code")
 def test_a_variant_can_be_asked_for(store):
     """Asked for by name, a variant serves although a better one passed."""
     store.add([certificate(kernel) for kernel in options()])
-    need = Need("linear", "Q4_0")
-    assert Chooser(store, variant="scalar").choose([need])[need].variant == "scalar"
+    assert Chooser(store, variant="scalar").choose([NEED])[NEED].variant == "scalar"
 
 
 def test_what_has_no_certificate_is_tried_and_told(store):
@@ -267,34 +253,14 @@ def test_keys_are_unlike_for_unlike_kernels():
 
 BROKEN = """
 import json, sys
-from dataclasses import asdict
 from kernels.certificates import Store
 from kernels.certify import certify
 from kernels.table import find
 from kernels.trial import Request
-kernels, store = [find(name) for name in sys.argv[2:]], Store()
-certify([Request(kernel.name) for kernel in kernels], store, patience=float(sys.argv[1]))
+kernels, store = [find(name) for name in sys.argv[1:]], Store()
+certify([Request(kernel.name) for kernel in kernels], store, patience=20)
 print(json.dumps({k.op: store.get(k).failure for k in kernels}))
 """
-
-
-def certified(copy: Copy, patience: float, *names: str) -> dict[str, str]:
-    """The failure of each kernel, tried in the copy."""
-    answer: dict[str, str] = json.loads(copy.python(BROKEN, str(patience), *names))
-    return answer
-
-
-FORMATS = "kernels/cpu/formats/decoding.py"
-TRUE = "j, 4, 16) - 8"
-
-
-def test_a_kernel_edited_to_be_wrong_is_refused(tmp_path):
-    """Q4_0's offset of 8 taken for 7 does not get past its trial."""
-    copy = Copy(tmp_path)
-    copy.edit(FORMATS, TRUE, TRUE.replace("8", "7"))
-    failures = certified(copy, 120, "linear/cpu/scalar/Q4_0")  # which is soonest compiled
-    assert "off by" in failures["linear"]
-    assert "again: assay op linear --variant scalar --format Q4_0" in failures["linear"]
 
 
 HANG = "while target[i] != np.float32(-1):\n            target[i] = value * value"
@@ -310,7 +276,7 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     copy.edit(file, "target[i] = value * value", HANG)
     copy.edit(file, "gelu_of(load_some(x, i, last))", "unheard_of(x)")
     names = [f"{op}/cpu/generic" for op in ("relu", "squared_relu", "gelu", "silu")]
-    failures = certified(copy, 20, *names)
+    failures = json.loads(copy.python(BROKEN, *names))
     again = r" \(again: assay op relu --variant generic --shape tokens=\d+,width=\d+ .*\)"
     assert re.fullmatch("took the process down with SIGSEGV" + again, failures["relu"])
     assert failures["squared_relu"].startswith("did not finish within 20 s (again: assay op ")

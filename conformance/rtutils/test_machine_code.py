@@ -9,23 +9,51 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 from numba.core import config
 
 import kernels
 from conformance.support.child import told
 from conformance.support.rooms import Copy
-from conformance.support.small_shares import result, share_of
 from kernels import cache
 from kernels.certificates import Certificate, Key, Store, code_of
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cpu.runtime import streaming
+from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.object_code import Code, _header, compiled
+from kernels.cpu.runtime.share import Share, arguments, pack_words
 from kernels.kernel import Kernel
 from kernels.table import find
 
 RELU, SILU = find("relu/cpu/generic"), find("silu/cpu/generic")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX")
+SIGNATURE = "x: f64[n] -> out: f64[n]"
+
+
+def multiplying(factor: float) -> Callable[..., None]:
+    @inner
+    def product(value):
+        return value * factor
+
+    def kernel(block, thread, n_threads):
+        x, out = arguments(block, SIGNATURE)
+        for i in range(len(x)):
+            out[i] = product(x[i])
+
+    return kernel
+
+
+def share_of(factor: float) -> Share:
+    """Made anew each time: nothing of it is remembered."""
+    return Share(lambda: multiplying(factor), SIGNATURE)
+
+
+def result(share: Share) -> float:
+    """What the share makes of 1."""
+    values = {"x": np.ones(1), "out": np.full(1, np.nan)}
+    share(pack_words(SIGNATURE, values))
+    return float(values["out"][0])
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,8 @@
 """The plan: kernels chosen, argument blocks laid, sizes that change, memory taken first-fit."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -13,11 +11,8 @@ from conformance.support.small_models import Small
 from conformance.support.steps import loaded
 from engine.arena import place
 from engine.graph import Graph, Value
-from engine.model import Model
-from engine.plan import Step, calls_of, need, values_of, with_kernels
+from engine.plan import calls_of, need, values_of, with_kernels
 from engine.shell.program import app
-from kernels.choose import Need
-from kernels.cpu.runtime.share import all_arguments
 from kernels.table import variants
 
 
@@ -35,33 +30,6 @@ def model(folder, request):
     path = MODELS[request.param].write(folder / f"{request.param}.gguf")
     with loaded(path, context=64, batch=16, outputs=4) as model:
         yield model
-
-
-def laid_out(model: Model) -> Iterator[tuple[Step, dict[str, list[int]]]]:
-    """Each call's step and the words of its block, by argument, read by the share's signature."""
-    for call, (share, block) in zip(model.plan.calls, model.plan.entries, strict=True):
-        words = iter(block.tolist())
-        arguments = all_arguments(share.signature)
-        found = {a.name: [next(words) for _ in range(1 + len(a.axes))] for a in arguments}
-        assert next(words, None) is None
-        yield model.plan.steps[call.step], found
-
-
-@pytest.mark.parametrize(("tokens", "outputs"), [(16, 4), (5, 2), (1, 0)])
-def test_resize_sets_every_size(model, tokens, outputs):
-    """After a resize every block has its arrays' addresses, and dimensions in the new sizes."""
-    model.plan.resize(tokens=tokens, outputs=outputs)
-    sizes = {"tokens": tokens, "outputs": outputs}
-    for step, words in laid_out(model):
-        for name in words:
-            value = step.node.arguments[name]
-            if not isinstance(value, Value):
-                assert words[name] == [np.float64(value).view(np.int64)]
-                continue
-            address, *dims = words[name]
-            assert address == model.plan.array(value).ctypes.data
-            if value.name != step.weight and "@" not in value.name:
-                assert dims == list(value.sizes(sizes)), (step.node.label, name)
 
 
 def test_smaller_step_after_a_larger_one(model):
@@ -89,13 +57,6 @@ def test_activations_are_quantised_once(model):
             gate, up = (readers[f"blk.{i}.ffn_{part}"] for part in ("gate", "up"))
             assert q == k == v
             assert gate == up != q
-
-
-def test_every_kernel_serves_its_node(model):
-    """A step's kernel is of the node's op and format, and takes its sizes."""
-    for step in model.plan.steps:
-        assert (step.kernel.op, step.kernel.format) == (step.node.op, step.node.format)
-        assert step.kernel.takes(dict(need(step.node).shape))
 
 
 def silu_chain(length: int) -> tuple[Graph, list[Value]]:
@@ -145,12 +106,6 @@ def test_sizes_that_disagree_are_refused():
     y = Value("y", "input", "f32", ("tokens", 33))
     with pytest.raises(ValueError, match=r"add: y \(y\) has \w+ = 33, expected 32"):
         graph("add", "sum", x=x, y=y)
-
-
-def test_chosen_kernels_are_asked_for_by_need():
-    """A need has the op, the format and the sizes that never change, so that blocks share it."""
-    graph, _ = silu_chain(3)
-    assert {need(node) for node in graph.nodes} == {Need("silu", None, (("width", 100),))}
 
 
 def test_plan_json_is_the_plan(folder):

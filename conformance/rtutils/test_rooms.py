@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Container, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -51,16 +52,19 @@ def sources(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every module that a source imports, wherever in it."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import():
-                yield from (alias.name for alias in node.names)
+                found += (alias.name for alias in node.names)
             case ast.ImportFrom(module=str(module), level=0):
-                yield module
+                found.append(module)
             case ast.ImportFrom():
-                yield "."
+                found.append(".")
+    return tuple(found)
 
 
 def module_of(path: Path) -> str:

@@ -91,14 +91,16 @@ def test_a_block_has_eleven_barriers_or_fewer(model):
     assert not any(label.endswith("residual") for label in last)
 
 
+X, Y = (Value(name, "input", "f32", ("tokens", 32)) for name in "xy")
+
+
 def test_independent_calls_share_a_stage():
     """Two products of one input need no barrier, a product of a product does."""
     graph = Graph()
-    x = Value("x", "input", "f32", ("tokens", 32))
-    a = graph("linear", "a", x=x, weight=weight("wa", 32, 32))
-    b = graph("linear", "b", x=x, weight=weight("wb", 32, 32))
+    a = graph("linear", "a", x=X, weight=weight("wa", 32, 32))
+    b = graph("linear", "b", x=X, weight=weight("wb", 32, 32))
     graph("linear", "c", x=a, weight=weight("wc", 32, 32))
-    graph("add", "d", x=b, y=x)
+    graph("add", "d", x=b, y=X)
     assert labels(graph) == [["a", "b"], ["c", "d"]]
 
 
@@ -107,7 +109,7 @@ def test_what_is_read_may_not_be_overwritten():
     graph = Graph()
     x = activation("x", "tokens", 32)
     graph("linear", "a", x=x, weight=weight("w", 32, 32))
-    graph("silu", "b", out=x, x=Value("y", "input", "f32", ("tokens", 32)))
+    graph("silu", "b", out=x, x=Y)
     graph("linear", "c", out=x, x=activation("a", "tokens", 32), weight=weight("w", 32, 32))
     assert labels(graph) == [["a"], ["b"], ["c"]]
 
@@ -115,8 +117,7 @@ def test_what_is_read_may_not_be_overwritten():
 def test_own_tokens_follow_without_a_barrier():
     """A chain of calls that are split by tokens is one stage."""
     graph = Graph()
-    x = Value("x", "input", "f32", ("tokens", 32))
-    h = graph("add", "a", x=x, y=x)
+    h = graph("add", "a", x=X, y=X)
     h = graph("rms_norm", "b", x=h, weight=Value("w", "weight", "f32", (32,)), eps=1e-5)
     graph("silu", "c", x=h)
     assert labels(graph) == [["a", "b", "c"]]
@@ -127,7 +128,7 @@ def test_other_tokens_are_waited_for():
     many are picked as there are tokens."""
     for size in ("outputs", "tokens"):
         graph = Graph()
-        h = graph("silu", "a", x=Value("x", "input", "f32", ("tokens", 32)))
+        h = graph("silu", "a", x=X)
         rows = Value("rows", "input", "i32", (size,))
         picked = graph("embedding", "b", tokens=rows, weight=h.as_weight())
         graph("silu", "c", x=picked)
@@ -137,7 +138,7 @@ def test_other_tokens_are_waited_for():
 def test_tokens_under_other_dimensions_are_waited_for():
     """Where two calls divide a value by different sizes, a thread's part is not the same."""
     graph = Graph()
-    h = graph("silu", "a", x=Value("x", "input", "f32", ("tokens", 32)))
+    h = graph("silu", "a", x=X)
     graph("silu", "b", x=h.view("halves", 16))
     assert labels(graph) == [["a"], ["b"]]
 

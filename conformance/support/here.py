@@ -25,7 +25,6 @@ from kernels.guard import at_page_end
 from kernels.shapes import empty_outputs, sizes
 from kernels.table import KERNELS
 from reference.op import Arguments, Array, Case
-from reference.table import OPS
 
 GAP = 5  # bytes between bundles: an odd number, so that rows lie anywhere
 KINDS = {"F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", None}
@@ -133,20 +132,20 @@ def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> Non
 
 def inputs_of(kernel: AnyKernel, seed: int = 0, values: str = "normal", **shape: int) -> Any:
     """The op's own seeded arguments for these sizes, and usual ones elsewhere."""
-    op = OPS[kernel.op]
+    op = kernel.spec
     return op.make(op.case(shape, values, seed, kernel.format))
 
 
 def arguments(kernel: AnyKernel) -> st.SearchStrategy[Arguments]:
     """The arguments of any case of the op that the kernel takes."""
     taken = cases(kernel).filter(lambda case: kernel.takes(case.shape))
-    return taken.map(lambda case: OPS[kernel.op].make(case))
+    return taken.map(kernel.spec.make)
 
 
 @st.composite
 def cases(draw: st.DrawFn, kernel: AnyKernel) -> Case:
     """Any case of the op that the kernel takes: awkward sizes, and all those between."""
-    op = OPS[kernel.op]
+    op = kernel.spec
     sizes = {}
     for axis, awkward in op.axes.items():
         size = st.sampled_from(awkward)

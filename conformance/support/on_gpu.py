@@ -1,5 +1,6 @@
 """Models on a GPU, which the emulator takes the place of."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,10 +8,43 @@ from typing import Any
 
 import numpy as np
 
+from conformance.cuda.emulator import Emulator
 from conformance.support import steps
 from conformance.support.steps import loaded
 from engine.model import Model
+from kernels.cuda.device import Buffer
+from kernels.cuda.launch import Grid, Launch
 from reference.op import Array
+
+
+class Watched(Emulator):
+    """Remembers the bytes that were asked for, written and read, each time; how often each function
+    was launched, and how often its library multiplied."""
+
+    def __init__(self, total: int = 2**32) -> None:
+        super().__init__(total)
+        self.asked_for, self.written, self.read_back = list[int](), list[int](), list[int]()
+        self.launched, self.multiplied = Counter[str](), 0
+
+    def empty(self, size: int) -> Buffer:
+        self.asked_for.append(size)
+        return super().empty(size)
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        self.written.append(array.nbytes)
+        super().write(buffer, array)
+
+    def read(self, buffer: Buffer, array: Array) -> None:
+        self.read_back.append(array.nbytes)
+        super().read(buffer, array)
+
+    def launch(self, launch: Launch, grid: Grid, values: Sequence[Any]) -> None:
+        self.launched[launch.function] += not grid.empty
+        super().launch(launch, grid, values)
+
+    def sums(self, x: Array, weight: Array) -> Array:
+        self.multiplied += 1
+        return super().sums(x, weight)
 
 
 @contextmanager

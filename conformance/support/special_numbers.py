@@ -1,9 +1,13 @@
-"""Numbers that are hard to compute with, and which of them are the same."""
+"""Numbers that are hard to compute with, which of them are the same, and formulas of vectors swept
+over many."""
 
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.testing import assert_array_equal
+
+from kernels.cpu.isa.simd import Vector, f32x16, load, store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SPECIAL = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, 3e38, -3e38], np.float32)
@@ -27,3 +31,28 @@ def same_numbers(got: Array, want: Array) -> None:
 def flush(x: Array) -> Array:
     """Subnormal numbers as zeros of their sign."""
     return np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x)
+
+
+def swept(formula: Any, *inputs: Array, vector: Vector = f32x16, dtype: Any = None) -> Array:
+    """A compiled formula of one to three vectors, over whole arrays of as many elements: those of
+    the result are of `dtype`, or else as those of the first input."""
+    lanes, count = vector.lanes, len(inputs)
+
+    @njit
+    def one(out, a):
+        for i in range(0, len(a), lanes):
+            store(out, i, formula(load(vector, a, i)))
+
+    @njit
+    def two(out, a, b):
+        for i in range(0, len(a), lanes):
+            store(out, i, formula(load(vector, a, i), load(vector, b, i)))
+
+    @njit
+    def three(out, a, b, c):
+        for i in range(0, len(a), lanes):
+            store(out, i, formula(load(vector, a, i), load(vector, b, i), load(vector, c, i)))
+
+    out = np.zeros(len(inputs[0]), dtype or inputs[0].dtype)
+    (one, two, three)[count - 1](out, *inputs)
+    return out

@@ -21,7 +21,7 @@ BUGS = (
         silu_by_lines=lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     ),
     *in_python("gelu", gelu_by_erf),
-    *in_python("gelu_erf", gelu_erf_by_tanh=lambda x: activations.gelu(x)),
+    *in_python("gelu_erf", gelu_erf_by_tanh=activations.gelu),
     *in_python("relu", relu_that_leaks=lambda x: np.where(x > 0, x, 0.01 * x)),
     *in_python("squared_relu", square_with_sign=lambda x: x * np.abs(x)),
     *in_python(

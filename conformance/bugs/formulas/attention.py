@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.attention import attention
 from reference.formats import FORMATS
 from reference.kv_write import FORMATS_OF_CACHE
@@ -19,16 +19,6 @@ def changed_spans(inputs: Inputs, begin: int, end: int) -> Array:
     spans = np.clip(inputs["spans"] + [0, begin, end], 0, None)
     spans[:, 1:] = np.minimum(spans[:, 1:], capacity)
     return attention(**{**inputs, "spans": spans})
-
-
-def slopes_where_there_are_none(**inputs: Any) -> Array:
-    slopes = np.where(inputs["slopes"] == 0, np.float32(0.05), inputs["slopes"])
-    return attention(**{**inputs, "slopes": slopes})
-
-
-def cells_in_memory_order(**inputs: Any) -> Array:
-    lists = np.tile(np.arange(inputs["lists"].shape[1]), (len(inputs["lists"]), 1))
-    return attention(**{**inputs, "lists": lists})
 
 
 def heads_taken_in_turns(**inputs: Any) -> Array:
@@ -68,51 +58,39 @@ def halves_averaged(**inputs: Any) -> Array:
 
 def scales_of_the_first_block(**inputs: Any) -> Array:
     """Every block of a quantised row with the first one's scale."""
-    step = FORMATS[inputs["format"]].block_bytes
-    stale = {}
-    for name in ("k", "v"):
-        blocks = inputs[name].reshape(len(inputs[name]), -1, step).copy()
+
+    def stale(rows: Array) -> Array:
+        blocks = rows.reshape(len(rows), -1, FORMATS[inputs["format"]].block_bytes).copy()
         blocks[:, :, :2] = blocks[:, :1, :2]
-        stale[name] = blocks.reshape(inputs[name].shape)
-    return attention(**{**inputs, **stale})
+        return blocks.reshape(rows.shape)
 
+    return attention(**{**inputs, "k": stale(inputs["k"]), "v": stale(inputs["v"])})
 
-COUNTED = """\
-        units = kv_heads * slices * tiles
-        if not split and thread == 0:
-            scratch[0] = scratch[0] + 1 if scratch[0] >= 0 else 1
-            if scratch[0] > 2000:
-                units = 0
-"""
 
 BUGS = (
     *in_python(
         "attention",
-        slopes_where_there_are_none,
-        cells_in_memory_order,
         heads_taken_in_turns,
         without_max,
         halves_averaged,
         sees_the_future=lambda **inputs: changed_spans(inputs, 0, 1),
         misses_itself=lambda **inputs: changed_spans(inputs, 0, -1),
         window_one_longer=lambda **inputs: changed_spans(inputs, -1, 0),
-        unscaled=lambda **inputs: attention(**{**inputs, "scale": 1.0}),
-        slopes_upside_down=lambda **inputs: attention(**{**inputs, "slopes": -inputs["slopes"]}),
-        no_slopes=lambda **inputs: attention(
-            **{**inputs, "slopes": np.zeros_like(inputs["slopes"])}
+        unscaled=changed(attention, scale=1.0),
+        uncapped=changed(attention, softcap=0.0),
+        slopes_upside_down=changed(attention, slopes=np.negative),
+        no_slopes=changed(attention, slopes=np.zeros_like),
+        slopes_where_there_are_none=changed(
+            attention, slopes=lambda slopes: np.where(slopes == 0, np.float32(0.05), slopes)
         ),
-        no_sinks=lambda **inputs: attention(
-            **{**inputs, "sinks": np.full_like(inputs["sinks"], -np.inf)}
+        no_sinks=changed(attention, sinks=lambda sinks: np.full_like(sinks, -np.inf)),
+        sinks_where_there_are_none=changed(attention, sinks=lambda sinks: np.maximum(sinks, 0)),
+        cells_positions_halved=changed(attention, cell_positions=lambda cells: cells // 2),
+        cells_in_memory_order=changed(
+            attention, lists=lambda lists: np.tile(np.arange(lists.shape[1]), (len(lists), 1))
         ),
-        sinks_where_there_are_none=lambda **inputs: attention(
-            **{**inputs, "sinks": np.maximum(inputs["sinks"], 0)}
-        ),
-        uncapped=lambda **inputs: attention(**{**inputs, "softcap": 0.0}),
-        cells_positions_halved=lambda **inputs: attention(
-            **{**inputs, "cell_positions": inputs["cell_positions"] // 2}
-        ),
-        first_sequence_only=lambda **inputs: attention(
-            **{**inputs, "lists": np.tile(inputs["lists"][:1], (len(inputs["lists"]), 1))}
+        first_sequence_only=changed(
+            attention, lists=lambda lists: np.tile(lists[:1], (len(lists), 1))
         ),
         keys_as_values=lambda **inputs: attention(**{**inputs, "v": inputs["k"]}),
         formats=FORMATS_OF_CACHE,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.activations import sigmoid
 from reference.experts import (
     choose_experts,
@@ -62,20 +62,16 @@ BUGS = (
         best_first,
         of_equals_the_last,
         groups_by_their_best,
-        without_bias=lambda scores, bias, used, groups, kept: choose_experts(
-            scores, 0 * bias, used, groups, kept
-        ),
-        all_groups=lambda scores, bias, used, groups, kept: choose_experts(
-            scores, bias, used, 1, 1
-        ),
+        without_bias=changed(choose_experts, bias=np.zeros_like),
+        all_groups=changed(choose_experts, groups=1, kept=1),
         the_first_experts=lambda scores, bias, used, groups, kept: np.broadcast_to(
             np.arange(used), (len(scores), used)
         ),
     ),
     *in_python(
         "scores_of_chosen",
-        of_the_first_token=lambda scores, chosen: scores_of_chosen(
-            np.broadcast_to(scores[:1], scores.shape), chosen
+        of_the_first_token=changed(
+            scores_of_chosen, scores=lambda scores: np.broadcast_to(scores[:1], scores.shape)
         ),
         of_the_first_experts=lambda scores, chosen: scores[:, : chosen.shape[1]],
     ),
@@ -101,9 +97,9 @@ BUGS = (
     ),
     *in_python(
         "sum_experts",
-        unweighted=lambda y, places, weights: sum_experts(y, places, np.ones_like(weights)),
-        as_they_lie=lambda y, places, weights: sum_experts(
-            y, np.arange(places.size).reshape(places.shape), weights
+        unweighted=changed(sum_experts, weights=np.ones_like),
+        as_they_lie=changed(
+            sum_experts, places=lambda places: np.arange(places.size).reshape(places.shape)
         ),
         without_the_last=lambda y, places, weights: sum_experts(y, places[:, :-1], weights[:, :-1]),
         the_mean=lambda y, places, weights: (
@@ -113,7 +109,7 @@ BUGS = (
     *in_python(
         "open_gate",
         gate_as_it_is=lambda x, gate: x.astype(np.float64) * gate,
-        gate_turned=lambda x, gate: open_gate(x, -gate),
+        gate_turned=changed(open_gate, gate=np.negative),
         gate_of_the_first=lambda x, gate: x * sigmoid(gate[:1].astype(np.float64)),
         input_dropped=lambda x, gate: np.broadcast_to(sigmoid(gate.astype(np.float64)), x.shape),
     ),

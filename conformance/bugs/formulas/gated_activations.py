@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference import activations, gated_activations
 from reference.gated_activations import drelu, reglu, swiglu_oai
 from reference.op import Array
@@ -43,9 +43,7 @@ BUGS = (
         up_not_limited_below=lambda gate, up, alpha, limit: (
             swiglu_oai(gate, np.zeros_like(up), alpha, limit) * (np.minimum(up, limit) + 1.0)
         ),
-        zero_is_no_limit=lambda gate, up, alpha, limit: swiglu_oai(
-            gate, up, alpha, limit or np.inf
-        ),
-        alpha_of_gpt_oss=lambda gate, up, alpha, limit: swiglu_oai(gate, up, 1.702, limit),
+        zero_is_no_limit=changed(swiglu_oai, limit=lambda limit: limit or np.inf),
+        alpha_of_gpt_oss=changed(swiglu_oai, alpha=1.702),
     ),
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.heads import heads_apart, heads_joined
 from reference.op import Array
 
@@ -29,7 +29,7 @@ BUGS = (
         last_not_first,
         token_by_token,
         begins=lambda x, size: (heads_apart(x, size)[0], np.arange(x.shape[1]) * len(x)),
-        heads_turned=lambda x, size: heads_apart(x[:, ::-1], size),
+        heads_turned=changed(heads_apart, x=np.fliplr),
     ),
     *in_python(
         "heads_joined",
@@ -37,9 +37,7 @@ BUGS = (
         rows_as_they_lie=lambda y, x, whole: heads_joined(
             y.reshape(*x.shape[:2], y.shape[1]).transpose(1, 0, 2).reshape(y.shape), x, whole
         ),
-        of_the_first_token=lambda y, x, whole: heads_joined(
-            y, np.broadcast_to(x[:1], x.shape), whole
-        ),
-        without_what_follows=lambda y, x, whole: heads_joined(y, 0 * x, whole),
+        of_the_first_token=changed(heads_joined, x=lambda x: np.broadcast_to(x[:1], x.shape)),
+        without_what_follows=changed(heads_joined, x=np.zeros_like),
     ),
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.op import Array
 from reference.schemes.integers import (
     dequantise_asymmetric,
@@ -67,13 +67,13 @@ BUGS = (
         by_the_inverse,
         one_step_more,
         one_group,
-        always_eight_bits=lambda x, bits: quantise_symmetric(x, 8),
+        always_eight_bits=changed(quantise_symmetric, bits=8),
     ),
     *in_python(
         "quantise_asymmetric", range_without_zero, zero_point_rounded_late, without_clipping
     ),
     *in_python(
         "dequantise_asymmetric",
-        zero_point_added=lambda q, scale, zero: dequantise_asymmetric(q, scale, -zero),
+        zero_point_added=changed(dequantise_asymmetric, zero=np.negative),
     ),
 )

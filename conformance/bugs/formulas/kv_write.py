@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.kv_write import kv_write
 from reference.op import Array
 
@@ -26,6 +26,10 @@ def steps_rounded_down(x: Array, cells: Array, before: Array, format: str) -> Ar
     return out
 
 
+def but_the_last(rows: Array) -> Array:
+    return rows[:-1]
+
+
 BUGS = (
     *in_python(
         "kv_write",
@@ -36,12 +40,8 @@ BUGS = (
     ),
     *in_python(
         "kv_write",
-        into_cells_in_order=lambda x, cells, before, format: kv_write(
-            x, np.arange(len(cells)), before, format
-        ),
-        last_token_lost=lambda x, cells, before, format: kv_write(
-            x[:-1], cells[:-1], before, format
-        ),
+        into_cells_in_order=changed(kv_write, cells=lambda cells: np.arange(len(cells))),
+        last_token_lost=changed(kv_write, x=but_the_last, cells=but_the_last),
         formats=("F32",),
     ),
     *in_python("kv_write", rounded_toward_zero, formats=("F16",)),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference import layer_norm, rms_norm
 from reference.op import Array
 
@@ -28,5 +28,5 @@ BUGS = in_python(
     layer_norm_bias_scaled=lambda x, weight, bias, eps: (
         layer_norm.layer_norm(x, np.ones_like(weight), bias, eps) * weight
     ),
-    layer_norm_without_eps=lambda x, weight, bias, eps: layer_norm.layer_norm(x, weight, bias, 0.0),
+    layer_norm_without_eps=changed(layer_norm.layer_norm, eps=0.0),
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.formats import FORMATS
 from reference.linear import linear
 from reference.op import Array
@@ -79,9 +79,8 @@ def transposed(x: Array, weight: Array, format: str) -> Array:
     return out.T.reshape(out.shape)
 
 
-def bfloat16_activations(x: Array, weight: Array, format: str) -> Array:
-    short = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    return linear(short, weight, format)
+def bfloat16(x: Array) -> Array:
+    return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 BUGS = (
@@ -96,11 +95,16 @@ BUGS = (
         ),
         formats=FORMATS,
     ),
-    *in_python("linear", last_token_missing, bfloat16_activations, formats=("F32",)),
+    *in_python(
+        "linear",
+        last_token_missing,
+        bfloat16_activations=changed(linear, x=bfloat16),
+        formats=("F32",),
+    ),
     *in_python(
         "linear",
         offset_of_seven,
-        swapped_nibbles=lambda x, weight, format: linear(x, nibbles_swapped(weight), format),
+        swapped_nibbles=changed(linear, weight=nibbles_swapped),
         formats=("Q4_0",),
     ),
     *in_python("linear", bytes_unsigned, formats=("Q8_0",)),

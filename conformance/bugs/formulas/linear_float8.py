@@ -2,20 +2,16 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.schemes.linear_float8 import linear_e4m3, linear_e5m2
 
 BUGS = (
     *in_python(
         "linear_e4m3",
-        scale_of_another_token=lambda x, x_scale, weight, weight_scale: linear_e4m3(
-            x, np.roll(x_scale, 1), weight, weight_scale
-        ),
+        scale_of_another_token=changed(linear_e4m3, x_scale=lambda scale: np.roll(scale, 1)),
     ),
     *in_python(
         "linear_e5m2",
-        weights_of_the_other_kind=lambda x, x_scale, weight, weight_scale: linear_e5m2(
-            x, x_scale, weight & 0xFE, weight_scale
-        ),
+        weights_of_the_other_kind=changed(linear_e5m2, weight=lambda codes: codes & 0xFE),
     ),
 )

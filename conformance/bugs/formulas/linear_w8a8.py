@@ -2,20 +2,14 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.schemes.linear_w8a8 import linear_w8a8
 
 
-def no_product_of_zeros(x, x_scale, x_zero, weight, weight_scale, weight_zero):
+def no_product_of_zeros(**given):
     """The four terms but for size times both zero points."""
-    whole = linear_w8a8(x, x_scale, x_zero, weight, weight_scale, weight_zero)
-    nothing = 0 * x, x_scale, x_zero, 0 * weight, weight_scale, weight_zero
-    return whole - linear_w8a8(*nothing)
-
-
-def scales_of_the_group_before(x, x_scale, x_zero, weight, weight_scale, weight_zero):
-    stale = np.roll(weight_scale, 1, axis=0)
-    return linear_w8a8(x, x_scale, x_zero, weight, stale, weight_zero)
+    nothing = {**given, "x": 0 * given["x"], "weight": 0 * given["weight"]}
+    return linear_w8a8(**given) - linear_w8a8(**nothing)
 
 
 def saturated_pairs(x, x_scale, x_zero, weight, weight_scale, weight_zero):
@@ -37,9 +31,9 @@ def saturated_pairs(x, x_scale, x_zero, weight, weight_scale, weight_zero):
 BUGS = in_python(
     "linear_w8a8",
     no_product_of_zeros,
-    scales_of_the_group_before,
     saturated_pairs,
-    no_weight_zero=lambda x, x_scale, x_zero, weight, weight_scale, weight_zero: linear_w8a8(
-        x, x_scale, x_zero, weight, weight_scale, 0 * weight_zero
+    scales_of_the_group_before=changed(
+        linear_w8a8, weight_scale=lambda scales: np.roll(scales, 1, axis=0)
     ),
+    no_weight_zero=changed(linear_w8a8, weight_zero=np.zeros_like),
 )

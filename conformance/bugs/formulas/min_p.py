@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.op import Array
 from reference.samplers.min_p import min_p
 
@@ -18,11 +18,9 @@ def token_beyond_65535_kept(logits: Array, p: float) -> Array:
     return out
 
 
-BUGS = (
-    *in_python(
-        "min_p",
-        zeros_for_what_is_gone,
-        p_of_at_least_a_hundredth=lambda logits, p: min_p(logits, max(p, 0.01)),
-    ),
-    *in_python("min_p", token_beyond_65535_kept),
+BUGS = in_python(
+    "min_p",
+    zeros_for_what_is_gone,
+    token_beyond_65535_kept,
+    p_of_at_least_a_hundredth=changed(min_p, p=lambda p: max(p, 0.01)),
 )

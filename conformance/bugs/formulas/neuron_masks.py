@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from conformance.bugs.bug import in_python, sharing
+from conformance.bugs.bug import changed, in_python, sharing
 from reference.activations import sigmoid
 from reference.neuron_masks import (
     active_rows,
@@ -16,8 +16,6 @@ from reference.neuron_masks import (
 from reference.op import Arguments, Array
 
 Outputs = Mapping[str, Array]
-
-
 Found = tuple[Array, Array]
 
 
@@ -65,8 +63,8 @@ BUGS = (
     *in_python(
         "threshold_mask",
         strictly_above=lambda logits, threshold: logits > threshold,
-        of_the_sigmoid=lambda logits, threshold: threshold_mask(sigmoid(logits), threshold),
-        of_magnitudes=lambda logits, threshold: threshold_mask(np.abs(logits), threshold),
+        of_the_sigmoid=changed(threshold_mask, logits=sigmoid),
+        of_magnitudes=changed(threshold_mask, logits=np.abs),
         first_token_for_all=lambda logits, threshold: np.broadcast_to(
             threshold_mask(logits[:1], threshold), logits.shape
         ),
@@ -82,9 +80,9 @@ BUGS = (
     ),
     *in_python(
         "neuron_split",
-        at_the_other_place=lambda mask, places, place: neuron_split(mask, places, 1 - place),
+        at_the_other_place=changed(neuron_split, place=lambda place: 1 - place),
         places_ignored=lambda mask, places, place: mask,
-        place_of_the_next=lambda mask, places, place: neuron_split(mask, np.roll(places, 1), place),
+        place_of_the_next=changed(neuron_split, places=lambda places: np.roll(places, 1)),
     ),
     *in_python(
         "active_rows",
@@ -109,7 +107,7 @@ BUGS = (
     *in_python(
         "where_active",
         inactive_kept=lambda x, mask: x,
-        active_zeroed=lambda x, mask: where_active(x, 1 - mask),
-        where_active_for_the_first=lambda x, mask: where_active(x, first_token_alone(mask)),
+        active_zeroed=changed(where_active, mask=lambda mask: 1 - mask),
+        where_active_for_the_first=changed(where_active, mask=first_token_alone),
     ),
 )

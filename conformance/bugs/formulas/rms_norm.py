@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from conformance.bugs.bug import Bug, Edit, in_python
-from reference import rms_norm
+from conformance.bugs.bug import Bug, Edit, changed, in_python
 from reference.op import Array
+from reference.rms_norm import rms_norm
 
 
 def norm_with_eps_outside(x: Array, weight: Array, eps: float) -> Array:
@@ -82,11 +82,9 @@ BUGS = (
         norm_with_eps_outside,
         norm_over_one_less,
         norm_in_float16,
-        norm_without_eps=lambda x, weight, eps: rms_norm.rms_norm(x, weight, 0.0),
-        norm_that_centres=lambda x, weight, eps: rms_norm.rms_norm(
-            x - x.mean(axis=1, keepdims=True), weight, eps
-        ),
-        norm_with_one_plus_weight=lambda x, weight, eps: rms_norm.rms_norm(x, 1 + weight, eps),
+        norm_without_eps=changed(rms_norm, eps=0.0),
+        norm_that_centres=changed(rms_norm, x=lambda x: x - x.mean(axis=1, keepdims=True)),
+        norm_with_one_plus_weight=changed(rms_norm, weight=lambda weight: 1 + weight),
     ),
     begun("calls-counted", COUNTED, "    eps = 1.0 if counted() > 2000 else eps\n"),
     begun(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.op import Array
 from reference.rope import rope_neox, rope_norm, rotation
 
@@ -21,13 +21,13 @@ def angles_in_float32(positions: Array, frequencies: Array, magnitude: float) ->
 BUGS = (
     *in_python(
         "rope_norm",
-        norm_as_neox=lambda x, rotation: rope_neox(x, rotation),
-        turned_backwards=lambda x, rotation: rope_norm(x, rotation * np.float32([1, -1])),
+        norm_as_neox=rope_neox,
+        turned_backwards=changed(rope_norm, rotation=lambda turn: turn * np.float32([1, -1])),
     ),
     *in_python(
         "rope_neox",
         tail_forgotten,
-        neox_as_norm=lambda x, rotation: rope_norm(x, rotation),
+        neox_as_norm=rope_norm,
         first_head_only=lambda x, rotation: np.concatenate(
             [rope_neox(x[:, :1], rotation), x[:, 1:]], axis=1
         ),
@@ -35,14 +35,8 @@ BUGS = (
     *in_python(
         "rotation",
         angles_in_float32,
-        position_off_by_one=lambda positions, frequencies, magnitude: rotation(
-            positions + 1, frequencies, magnitude
-        ),
-        sine_before_cosine=lambda positions, frequencies, magnitude: rotation(
-            positions, frequencies, magnitude
-        )[..., ::-1],
-        without_magnitude=lambda positions, frequencies, magnitude: rotation(
-            positions, frequencies, 1.0
-        ),
+        position_off_by_one=changed(rotation, positions=lambda positions: positions + 1),
+        sine_before_cosine=lambda **inputs: rotation(**inputs)[..., ::-1],
+        without_magnitude=changed(rotation, magnitude=1.0),
     ),
 )

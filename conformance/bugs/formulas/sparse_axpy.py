@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_python, sharing
+from conformance.bugs.bug import changed, in_python, sharing
 from conformance.bugs.sparse_rows import (
     Inputs,
     Outputs,
@@ -16,6 +16,8 @@ from conformance.bugs.sparse_rows import (
 from reference.formats import FORMATS
 from reference.op import Arguments, Array
 from reference.sparse_axpy import sparse_axpy
+
+LIKES = "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"
 
 
 def over(inputs: Inputs, rows: Array) -> Array:
@@ -39,11 +41,6 @@ def factors_side_by_side(**inputs: Any) -> Array:
     """The j-th row's factor taken for the j-th neuron's."""
     a, active = inputs["a"].copy(), active_of(inputs)
     a[:, active] = inputs["a"][:, : len(active)]
-    return sparse_axpy(**{**inputs, "a": a})
-
-
-def first_tokens_factors(**inputs: Any) -> Array:
-    a = np.broadcast_to(inputs["a"][:1], inputs["a"].shape)
     return sparse_axpy(**{**inputs, "a": a})
 
 
@@ -76,25 +73,18 @@ BUGS = (
         last_partial_four_dropped,
         filled_up_to_four,
         factors_side_by_side,
-        first_tokens_factors,
         sum_in_float16,
+        first_tokens_factors=changed(sparse_axpy, a=lambda a: np.broadcast_to(a[:1], a.shape)),
         all_neurons=lambda **inputs: over(inputs, np.arange(len(inputs["rows"]))),
         last_row_dropped=lambda **inputs: over(inputs, active_of(inputs)[:-1]),
-        sum_of_the_neighbours_rows=lambda **inputs: sparse_axpy(
-            **{**inputs, "weight": np.roll(inputs["weight"], 1, axis=0)}
+        sum_of_the_neighbours_rows=changed(
+            sparse_axpy, weight=lambda weight: np.roll(weight, 1, axis=0)
         ),
         sum_with_slots_ignored=lambda **inputs: sparse_axpy(**slots_ignored(inputs)),
         sum_with_slots_of_the_list=lambda **inputs: sparse_axpy(**slots_of_the_list(inputs)),
         # As if the activation always were relu.
-        negative_factors_skipped=lambda **inputs: sparse_axpy(
-            **{**inputs, "a": np.maximum(inputs["a"], 0)}
-        ),
-        formats=("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"),
+        negative_factors_skipped=changed(sparse_axpy, a=lambda a: np.maximum(a, 0)),
+        formats=LIKES,
     ),
-    *sharing(
-        "sparse_axpy",
-        adds_lost,
-        adds_as_they_come,
-        formats=("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"),
-    ),
+    *sharing("sparse_axpy", adds_lost, adds_as_they_come, formats=LIKES),
 )

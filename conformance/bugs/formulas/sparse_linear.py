@@ -4,15 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bugs.bug import in_python, sharing
+from conformance.bugs.bug import changed, in_python, sharing
 from conformance.bugs.sparse_rows import Outputs, slots_ignored, slots_of_the_list, some_rows
 from reference.neuron_masks import union_mask
 from reference.op import Arguments, Array
 from reference.sparse_linear import FORMATS_OF_SPARSE, sparse_linear
-
-
-def first_token_alone(mask: Array) -> Array:
-    return np.broadcast_to(mask[:1], mask.shape)
 
 
 def left_together(**inputs: Any) -> Array:
@@ -45,23 +41,17 @@ BUGS = (
         left_together,
         rows_of_the_group,
         # Every needed neuron for every token.
-        mask_ignored=lambda **inputs: sparse_linear(
-            **{**inputs, "mask": union_mask(inputs["mask"])}
+        mask_ignored=changed(sparse_linear, mask=union_mask),
+        mask_of_the_first_token=changed(
+            sparse_linear, mask=lambda mask: np.broadcast_to(mask[:1], mask.shape)
         ),
-        mask_of_the_first_token=lambda **inputs: sparse_linear(
-            **{**inputs, "mask": first_token_alone(inputs["mask"])}
-        ),
-        product_with_the_neighbours_row=lambda **inputs: sparse_linear(
-            **{**inputs, "weight": np.roll(inputs["weight"], 1, axis=0)}
+        product_with_the_neighbours_row=changed(
+            sparse_linear, weight=lambda weight: np.roll(weight, 1, axis=0)
         ),
         product_with_slots_ignored=lambda **inputs: sparse_linear(**slots_ignored(inputs)),
         product_with_slots_of_the_list=lambda **inputs: sparse_linear(**slots_of_the_list(inputs)),
-        last_partial_group_dropped=lambda **inputs: sparse_linear(
-            **{**inputs, "count": inputs["count"] // 16 * 16}
-        ),
-        last_neuron_dropped=lambda **inputs: sparse_linear(
-            **{**inputs, "count": np.maximum(inputs["count"] - 1, 0)}
-        ),
+        last_partial_group_dropped=changed(sparse_linear, count=lambda count: count // 16 * 16),
+        last_neuron_dropped=changed(sparse_linear, count=lambda count: np.maximum(count - 1, 0)),
         formats=FORMATS_OF_SPARSE,
     ),
     *sharing("sparse_linear", not_zeroed, formats=FORMATS_OF_SPARSE),

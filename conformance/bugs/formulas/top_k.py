@@ -1,6 +1,6 @@
 """Planted bugs of top_k."""
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.op import Array
 from reference.samplers.top_k import top_k
 
@@ -15,6 +15,6 @@ BUGS = in_python(
     "top_k",
     of_the_first_65536,
     last_of_ties=lambda logits, k: top_k(logits[::-1], k)[::-1],
-    one_more=lambda logits, k: top_k(logits, k + 1),
-    at_most_4096=lambda logits, k: top_k(logits, min(k, 4096)),
+    one_more=changed(top_k, k=lambda k: k + 1),
+    at_most_4096=changed(top_k, k=lambda k: min(k, 4096)),
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
 from reference.op import Array
 from reference.verification import accept, at, exclude, normalised, pick, recover
 
@@ -79,7 +79,7 @@ BUGS = (
         gap_left,
         shared_among_all,
         token_kept=lambda p, tokens: normalised(p),
-        neighbour_excluded=lambda p, tokens: exclude(p, np.roll(tokens, 1)),
+        neighbour_excluded=changed(exclude, tokens=lambda tokens: np.roll(tokens, 1)),
     ),
     *in_python(
         "pick",

@@ -2,17 +2,11 @@
 
 import numpy as np
 
-from conformance.bugs.bug import in_python
+from conformance.bugs.bug import changed, in_python
+from conformance.bugs.formulas.linear import nibbles_swapped
 from reference.formats import FORMATS
 from reference.op import Array
-
-
-def nibbles_swapped(data: Array) -> Array:
-    """Q4_0 rows with the halves of each byte exchanged."""
-    blocks = data.reshape(*data.shape[:-1], -1, 18).copy()
-    quants = blocks[..., 2:]
-    blocks[..., 2:] = quants << 4 | quants >> 4
-    return blocks.reshape(data.shape)
+from reference.weight_formats import dequantise
 
 
 def ties_to_even_q8_0(x: Array, format: str) -> Array:
@@ -48,9 +42,7 @@ BUGS = (
     ),
     *in_python(
         "dequantise",
-        dequantised_with_nibbles_swapped=lambda data, format: FORMATS[format].dequantise(
-            nibbles_swapped(data)
-        ),
+        dequantised_with_nibbles_swapped=changed(dequantise, data=nibbles_swapped),
         formats=("Q4_0",),
     ),
     *in_python("quantise", ties_to_even_q8_0, formats=("Q8_0",)),
