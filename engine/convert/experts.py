@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from engine.config import ARCHITECTURES
+from engine.architectures import ARCHITECTURES
 from engine.convert.checkpoint import Tensor
 from engine.convert.families import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.family import Family

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.architectures import ARCHITECTURES
+from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
 from engine.convert.falcon import Falcon
 from engine.convert.family import Family, Source

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.architectures import ARCHITECTURES
+from engine.config import ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.fields import Fields

@@ -1,6 +1,7 @@
 """Windows of attention, of every layer or of some, as config.json tells them and as GGUF does."""
 
-from engine.config import ARCHITECTURES, MOST_BLOCKS
+from engine.architectures import ARCHITECTURES
+from engine.config import MOST_BLOCKS
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
 
