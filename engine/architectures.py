@@ -50,6 +50,7 @@ class Traits:
     logit_cap     the same of the logits
     ssm           whether its blocks are recurrent, and none attends
     shortconv     whether blocks without heads of keys are short convolutions
+    delta         whether blocks are gated delta nets, but for every fourth or those that are told
     by_width      blocks of the model whose scores are scaled by hidden / heads, not by head_dim,
                   where the file does not say; None: none are
     experts       how its feed-forward networks are mixtures, where the file has an expert_count
@@ -76,6 +77,7 @@ class Traits:
     ssm: bool = False
     experts: Routing | None = None
     shortconv: bool = False
+    delta: bool = False
     latent: bool = False
 
 
@@ -138,5 +140,8 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "mamba": replace(LLAMA, ssm=True),
     "mamba2": replace(LLAMA, ssm=True),
     "lfm2": replace(LLAMA, shortconv=True),
+    "qwen3next": replace(LLAMA, delta=True, experts=Routing(part=True, gated=True)),
+    "qwen35": replace(LLAMA, delta=True),
+    "qwen35moe": replace(LLAMA, delta=True, experts=Routing(part=True, gated=True)),
     "deepseek2": replace(LLAMA, latent=True, experts=Routing(normed=False, counted=True)),
 }  # fmt: skip

@@ -107,7 +107,8 @@ class ModelConfig:
     states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
     and what is turned are a cell's one key, of `head_dim`. The first `leading` blocks have no
     experts. Scores are multiplied by
-    `score_scale`; caps are 0 where there are none.
+    `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
+    that foretell more tokens, which nothing here computes.
     """
 
     architecture: str
@@ -145,6 +146,7 @@ class ModelConfig:
     experts: Experts | None = None
     leading: int = 0
     latent: Latent | None = None
+    further: int = 0
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
@@ -158,7 +160,8 @@ class ModelConfig:
         context = keys.count("context_length", least=unused + 1) - unused
         least = 0 if traits.ssm else 1
         heads = keys.count("attention.head_count", least=least)
-        blocks = keys.count("block_count")
+        further = keys.count("nextn_predict_layers", 0, least=0) if traits.delta else 0
+        blocks = keys.count("block_count", least=further + 1) - further
         hidden = keys.count("embedding_length")
         if not traits.ssm and hidden % heads and keys.full("attention.key_length") not in metadata:
             raise ModelError(
@@ -173,16 +176,19 @@ class ModelConfig:
             raise ModelError(f"{architecture}.attention.value_length differs from {other}")
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
-        recurrent = _every(keys, blocks) if traits.ssm else _convolving(keys, traits, blocks)
+        recurrent = _recurrent(keys, traits, blocks, further)
         no_rope = traits.no_rope
         if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
             no_rope = 1  # its word for no rope at all
-        ffn = keys.count("feed_forward_length", least=least)
+        # in mixtures of these nothing has that width
+        none = 0 if traits.delta and traits.experts else None
+        ffn = keys.count("feed_forward_length", none, least if none is None else 0)
         some = int(traits.window is None)
         window = keys.count("attention.sliding_window", traits.window, least=some)
         windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
         rope_base = keys.real("rope.freq_base", 10000.0)
         window_base = rope_base if traits.unscaled else traits.window_base
+        of_states = traits.ssm or traits.shortconv or traits.delta
         scales, width = _scales(keys, traits), (latent.key if latent else head_dim) or 1
         scaling = _rope_scaling(keys)
         if blocks == traits.by_width:
@@ -216,13 +222,16 @@ class ModelConfig:
             window=window if windowed else 0,
             windowed=windowed,
             window_base=keys.least("rope.freq_base_swa", window_base) if windowed else 0.0,
-            ssm=_ssm(keys, traits, hidden) if traits.ssm or traits.shortconv else None,
+            ssm=_ssm(keys, traits, hidden) if of_states else None,
             recurrent=recurrent,
             experts=_experts(keys, traits.experts, ffn),
             leading=keys.count("leading_dense_block_count", 0, least=0) if latent else 0,
             latent=latent,
+            further=further,
         )
         config._check()
+        if traits.delta:
+            _check_sections(keys, config.rope_dims // 2)
         if fault := unused_key(metadata, architecture, keys.read):
             raise ModelError(fault)
         return config
@@ -355,14 +364,52 @@ def _ssm(keys: Keys, traits: Traits, hidden: int) -> Ssm:
         rank=keys.count("ssm.time_step_rank"),
         groups=keys.count("ssm.group_count", 1),
     )
-    if keys.prefix == "mamba2" and (found.inner % found.rank or found.rank % found.groups):
+    if keys.prefix != "mamba" and (found.inner % found.rank or found.rank % found.groups):
         raise ModelError(
-            f"mamba2.ssm: {found.inner} channels, {found.rank} heads and {found.groups} groups:"
-            " heads divide channels, and groups divide heads"
+            f"{keys.full('ssm')}: {found.inner} channels, {found.rank} heads and {found.groups}"
+            " groups: heads divide channels, and groups divide heads"
+        )
+    if traits.delta and found.inner != found.rank * found.state:
+        raise ModelError(
+            f"{keys.full('ssm.inner_size')} is {found.inner}: want {found.rank} heads of state_size"
+            f" {found.state}"
         )
     if keys.prefix == "mamba" and keys.flag("ssm.dt_b_c_rms", False):
         raise ModelError("mamba.ssm.dt_b_c_rms is true: norms of dt, B and C are not supported")
     return found
+
+
+def _recurrent(keys: Keys, traits: Traits, blocks: int, further: int) -> frozenset[int]:
+    """Blocks that have states."""
+    if traits.ssm:
+        return _every(keys, blocks)
+    return _delta_nets(keys, blocks, further) if traits.delta else _convolving(keys, traits, blocks)
+
+
+def _delta_nets(keys: Keys, blocks: int, further: int) -> frozenset[int]:
+    """By a list with a word on each block, or all but every so many-th."""
+    every = keys.count("full_attention_interval", 4)
+    listed = keys.flags("attention.recurrent_layers", blocks + further)
+    if listed is not None:
+        return frozenset(i for i in range(blocks) if listed[i])
+    return frozenset(i for i in _every(keys, blocks) if (i + 1) % every)
+
+
+def _check_sections(keys: Keys, pairs: int) -> None:
+    """Text has one position in all three dimensions of an image's; which of them turns a pair does
+    not matter then, but one has to: what is left to a fourth is not turned (llama.cpp's order)."""
+    key = "rope.dimension_sections"
+    sections = keys.metadata.get(keys.full(key))
+    if sections is None:
+        return
+    keys.read.add(keys.full(key))
+    told = sections if isinstance(sections, list) else []
+    sizes = [size for size in told if isinstance(size, int) and size >= 0]
+    every = range(min(pairs, sum(sizes))) if len(sizes) == len(told) > 2 else range(0)
+    if not every or any(pair >= 3 * sizes[pair % 3] for pair in every):
+        raise ModelError(
+            f"{keys.full(key)} is {sections!r:.40}: want three dimensions that turn {pairs} pairs"
+        )
 
 
 def _convolving(keys: Keys, traits: Traits, blocks: int) -> frozenset[int]:

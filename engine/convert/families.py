@@ -121,7 +121,7 @@ class Qwen2(Llama):
 class Qwen3(Qwen2):
     """Qwen 2 with norms of each head of queries and keys in place of biases."""
 
-    architectures = ("Qwen3ForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen3ForCausalLM",)
     about = "Qwen 3, dense"
     gguf = "qwen3"
     modules: ClassVar = {
