@@ -20,6 +20,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_tree_of_tokens,
     test_wanted_rows,
 )
+from conformance.support.budgets import bits, budgeted, wanted
 from conformance.support.small_families import exact, linear_of_either, prompt
 from conformance.support.small_models import tampered
 from conformance.support.small_recurrent import RECURRENT, SmallLfm2, SmallQwen3Next
@@ -267,6 +268,16 @@ def test_sessions_of_other_sizes_are_refused(path, tmp_path):
 
 
 # Room
+
+
+@pytest.mark.parametrize("variant", [None, "scalar"])
+def test_where_memory_is_scarce(path, variant):
+    """Weights that are read from disk for every step give the same bits, whether kernels pack them
+    or take them as they are."""
+    with budgeted(path, 0, variant=variant) as model:
+        whole = bits(model)
+    with budgeted(path, wanted(path, variant=variant).least, variant=variant) as model:
+        assert bits(model) == whole
 
 
 def test_states_are_bounded(path):
