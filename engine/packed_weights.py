@@ -118,7 +118,7 @@ class Copied:
         return file.tensors[self.tensor].n_bytes
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
-        return file.tensor(self.tensor).shape
+        return tuple(file.tensor(self.tensor).shape)
 
     def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         weight = file.tensor(self.tensor)

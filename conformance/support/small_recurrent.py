@@ -235,7 +235,8 @@ class SmallQwen3Next(Small):
         writer.add_ssm_time_step_rank(self.rank)
         writer.add_ssm_group_count(self.groups)
         if self.architecture != "qwen3next":
-            writer.add_rope_dimension_sections([11, 11, 10, 0])
+            pairs = self.rope_dims // 2
+            writer.add_rope_dimension_sections([*((pairs + 2 - i) // 3 for i in range(3)), 0])
         if self.experts:
             writer.add_expert_count(self.experts)
             writer.add_expert_used_count(self.used)
@@ -260,5 +261,7 @@ RECURRENT: dict[str, Small] = {
     "Qwen 3.5, tied, F16": SmallQwen3Next(
         architecture="qwen35", experts=0, tied=True, rank=2, groups=2, format="F16", seed=1
     ),
-    "Qwen 3.5, experts": SmallQwen3Next(architecture="qwen35moe", rank=4, groups=2, kv_heads=1),
+    "Qwen 3.5, experts": SmallQwen3Next(
+        architecture="qwen35moe", state=32, rank=4, groups=2, kv_heads=1
+    ),
 }

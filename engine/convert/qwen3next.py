@@ -27,7 +27,6 @@ from reference.formats.format import Floats
 
 KINDS = "full_attention", "linear_attention"  # of layers
 EPS = 1e-6  # of queries and keys of delta nets, whatever that of norms is
-SECTIONS = [11, 11, 10]  # pairs that each dimension of a position turns, where nothing says so
 LINEAR = "model.layers.{}.linear_attn"
 Stretches = tuple[tuple[int, int], ...]
 
@@ -162,11 +161,15 @@ class Qwen35(DeltaNets):
         )
 
     def shape(self, config: Fields) -> gw.Keys:
-        sections = rope_scaling.parameters(config).get("mrope_section", SECTIONS)
+        """With the pairs that each dimension of a position turns, in turn where nothing says so."""
+        found = dict(super().shape(config))
+        _, turned = found["rope.dimension_count"]
+        usual = [(turned // 2 + 2 - dimension) // 3 for dimension in range(3)]
+        sections = rope_scaling.parameters(config).get("mrope_section", usual)
         if not isinstance(sections, list) or not all(isinstance(one, int) for one in sections):
             raise config.error(f"mrope_section must be a list of counts, got {sections!r:.80}")
         whole = [*sections, 0, 0, 0][:4]
-        return {**super().shape(config), "rope.dimension_sections": gw.i32s(whole)}
+        return {**found, "rope.dimension_sections": gw.i32s(whole)}
 
     def in_order(self, kind: str, source: Source, ssm: Ssm) -> Source:
         before = 2 * ssm.groups * ssm.state
