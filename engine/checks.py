@@ -3,7 +3,7 @@ the memory that is free, of arguments."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
 
@@ -39,7 +39,8 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     if missing := [name for name in wanted if name not in tensors]:
         raise ModelError(f"{file.path}: tensor {missing[0]} is missing")
     known = wanted | family.optional_tensors(config)
-    unused = [name for name in tensors if name not in known and not HARMLESS.fullmatch(name)]
+    left = known.keys() | _further(tensors, config)
+    unused = [name for name in tensors if name not in left and not HARMLESS.fullmatch(name)]
     unused += [
         name
         for name in family.optional_tensors(config)
@@ -64,6 +65,13 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
                     f"{file.path}: tensor {name} is in {info.type_name}; formats that run:"
                     f" {', '.join(FORMATS)}"
                 )
+
+
+def _further(tensors: Iterable[str], config: ModelConfig) -> set[str]:
+    """Those of blocks that foretell further tokens."""
+    blocks = range(config.blocks, config.blocks + config.further)
+    found = ((name, re.match(r"blk\.(\d+)\.", name)) for name in tensors)
+    return {name for name, block in found if block and int(block[1]) in blocks}
 
 
 def check_memory(config: ModelConfig, options: Options, context: int) -> None:

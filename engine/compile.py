@@ -241,6 +241,9 @@ class Compiler:
         )  # fmt: skip
         self.notes += not_kept
         memory |= self._packed
+        stored = self._file.tensors.keys() - memory.keys()
+        for name in stored & set[str]().union(*map(names_in, steps)):
+            memory[name] = self._file.tensor(name)  # picked rows, which a kernel takes as they are
         _drop_unused(memory, steps)
         memory |= built.inputs
         for name, array in memory.items():

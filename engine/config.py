@@ -1,161 +1,21 @@
 """What a GGUF file says of its model, checked and in the field's terms."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from engine.errors import EngineError
+from engine.architectures import ARCHITECTURES, Routing, Traits
+from engine.errors import ModelError as ModelError
+from engine.keys import Keys
 from engine.recurrent import Ssm
 from engine.recurrent import states as states_of_block
 from engine.unused import unused_key
 from reference import rope_frequencies
-from reference.opt import UNUSED
 from reference.transformer import Scales
 
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How a family's mixtures of experts are, where the file does not say.
-
-    scores    the op that makes scores of the router's logits; "": logits are chosen by, and softmax
-              is over those of the chosen
-    normed    whether weights are divided by their sum
-    part      an expert's width is that of the network by how many are used, not its own
-    gated     whether a gate weighs a shared network
-    counted   whether a shared network is as wide as so many experts, which the file counts
-    """
-
-    scores: str = "softmax"
-    normed: bool = True
-    part: bool = False
-    gated: bool = False
-    counted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What the name of an architecture says.
-
-    activations   the op of the feed-forward network by what the key hidden_activation calls it;
-                  the first is meant where that key is missing
-    norm_eps      the key of its norms' eps, and the value where that is missing, if there is one
-    no_position   rows of a table of learned positions before that of position 0; None: none learned
-    fused_qkv     whether queries, keys and values are always rows of one tensor
-    alibi         how steep ALiBi is where the key attention.max_alibi_bias is missing; 0: none
-    two_orders    whether the key use_parallel_residual says how a block's two halves follow
-    no_rope       every so many-th block turns nothing by its position; 0: all do
-    scales        the keys of `Scales` that it has
-    divides       the logits are divided by what the file says, not multiplied
-    windows       the last of every so many blocks reaches the whole context, the others have a
-                  window, if the file has one; 0: all have it
-    window        the tokens of a window where the file does not say; None: it has to
-    windows_turn  whether rope turns in blocks with a window alone
-    window_base   base of rope in blocks with a window where the file does not say: theirs is not
-                  scaled then; 0: it is that of the others; None: the file may not say
-    unscaled      theirs is not scaled, and the base is that of the others where it is not told
-    score_cap     the soft cap of attention's scores where the file does not say; None: it may not
-    logit_cap     the same of the logits
-    ssm           whether its blocks are recurrent, and none attends
-    shortconv     whether blocks without heads of keys are short convolutions
-    by_width      blocks of the model whose scores are scaled by hidden / heads, not by head_dim,
-                  where the file does not say; None: none are
-    experts       how its feed-forward networks are mixtures, where the file has an expert_count
-    latent        whether keys and values come out of a latent vector, which the cache holds
-    """
-
-    activations: Mapping[str, str]
-    norm_eps: tuple[str, float | None] = ("attention.layer_norm_epsilon", None)
-    no_position: int | None = None
-    fused_qkv: bool = False
-    alibi: float = 0.0
-    two_orders: bool = False
-    no_rope: int = 0
-    scales: tuple[str, ...] = ()
-    divides: bool = False
-    windows: int = 0
-    window: int | None = 0
-    windows_turn: bool = False
-    window_base: float | None = None
-    unscaled: bool = False
-    score_cap: float | None = None
-    logit_cap: float | None = None
-    by_width: int | None = None
-    ssm: bool = False
-    experts: Routing | None = None
-    shortconv: bool = False
-    latent: bool = False
-
-
-GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
-TANH = {"gelu_pytorch_tanh": "gelu", "gelu": "gelu_erf"}
-RMS_EPS = ("attention.layer_norm_rms_epsilon", None)
-LLAMA = Traits(activations={"silu": "swiglu", "relu": "reglu"}, norm_eps=RMS_EPS)
-GRANITE = replace(
-    LLAMA,
-    scales=("embedding_scale", "residual_scale", "attention.scale", "logit_scale"),
-    divides=True,
-)
-GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
-GEMMA2 = replace(GEMMA, scales=("attention.scale",))
-ARCHITECTURES: Mapping[str, Traits] = {
-    "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
-    "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
-    "falcon": Traits(activations=GELU | {"relu": "relu"}, fused_qkv=True),
-    # PowerInfer, whose architecture it is, writes no eps
-    "opt": Traits(
-        activations={"relu": "relu"} | GELU,
-        norm_eps=("attention.layer_norm_epsilon", 1e-5),
-        no_position=UNUSED,
-    ),
-    "gemma": GEMMA,
-    "gemma2": replace(
-        GEMMA2, windows=2, window=4096, window_base=0.0, score_cap=50.0, logit_cap=30.0, by_width=46
-    ),
-    "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
-    "qwen2": LLAMA,
-    "qwen3": LLAMA,
-    "qwen2moe": replace(LLAMA, experts=Routing(normed=False, part=True, gated=True)),
-    "qwen3moe": replace(LLAMA, experts=Routing(part=True)),
-    "olmoe": replace(LLAMA, experts=Routing(normed=False)),
-    "phi2": Traits(activations=TANH),
-    "gptneox": Traits(activations=GELU, fused_qkv=True, two_orders=True),
-    "starcoder2": Traits(activations=TANH),
-    "stablelm": Traits(activations=LLAMA.activations, two_orders=True),
-    "gpt2": Traits(activations=TANH, no_position=0, fused_qkv=True),
-    "bloom": Traits(activations=TANH, fused_qkv=True, alibi=8.0),
-    "mpt": Traits(activations=GELU, fused_qkv=True, alibi=8.0),
-    "smollm3": replace(LLAMA, no_rope=4),
-    "granite": GRANITE,
-    "granitemoe": replace(GRANITE, experts=Routing()),
-    "gpt-oss": Traits(
-        activations={"silu": "swiglu_oai"}, norm_eps=RMS_EPS, experts=Routing(scores=""),
-        windows=2, window=None,
-    ),
-    "olmo2": replace(LLAMA, windows=4, unscaled=True),
-    "ernie4_5": LLAMA,
-    "glm4": LLAMA,
-    "phi3": replace(LLAMA, fused_qkv=True),
-    "command-r": replace(
-        LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",)
-    ),
-    "cohere2": replace(
-        LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",),
-        windows=4, window=None, windows_turn=True,
-    ),
-    "mamba": replace(LLAMA, ssm=True),
-    "mamba2": replace(LLAMA, ssm=True),
-    "lfm2": replace(LLAMA, shortconv=True),
-    "deepseek2": replace(LLAMA, latent=True, experts=Routing(normed=False, counted=True)),
-}  # fmt: skip
-
-
 MOST_BLOCKS = 2**16  # of which each is told whether it has a window
-
-
-class ModelError(EngineError):
-    """A model that this engine cannot run: one line that says what and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +107,8 @@ class ModelConfig:
     states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
     and what is turned are a cell's one key, of `head_dim`. The first `leading` blocks have no
     experts. Scores are multiplied by
-    `score_scale`; caps are 0 where there are none.
+    `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
+    that foretell more tokens, which nothing here computes.
     """
 
     architecture: str
@@ -285,6 +146,7 @@ class ModelConfig:
     experts: Experts | None = None
     leading: int = 0
     latent: Latent | None = None
+    further: int = 0
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
@@ -293,12 +155,13 @@ class ModelConfig:
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             raise ModelError(f"general.architecture is {architecture!r}; this engine runs {known}")
-        keys, traits = _Keys(metadata, architecture), ARCHITECTURES[architecture]
+        keys, traits = Keys(metadata, architecture), ARCHITECTURES[architecture]
         unused = traits.no_position or 0
         context = keys.count("context_length", least=unused + 1) - unused
         least = 0 if traits.ssm else 1
         heads = keys.count("attention.head_count", least=least)
-        blocks = keys.count("block_count")
+        further = keys.count("nextn_predict_layers", 0, least=0) if traits.delta else 0
+        blocks = keys.count("block_count", least=further + 1) - further
         hidden = keys.count("embedding_length")
         if not traits.ssm and hidden % heads and keys.full("attention.key_length") not in metadata:
             raise ModelError(
@@ -313,16 +176,19 @@ class ModelConfig:
             raise ModelError(f"{architecture}.attention.value_length differs from {other}")
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
-        recurrent = _every(keys, blocks) if traits.ssm else _convolving(keys, traits, blocks)
+        recurrent = _recurrent(keys, traits, blocks, further)
         no_rope = traits.no_rope
         if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
             no_rope = 1  # its word for no rope at all
-        ffn = keys.count("feed_forward_length", least=least)
+        # in mixtures of these nothing has that width
+        none = 0 if traits.delta and traits.experts else None
+        ffn = keys.count("feed_forward_length", none, least if none is None else 0)
         some = int(traits.window is None)
         window = keys.count("attention.sliding_window", traits.window, least=some)
         windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
         rope_base = keys.real("rope.freq_base", 10000.0)
         window_base = rope_base if traits.unscaled else traits.window_base
+        of_states = traits.ssm or traits.shortconv or traits.delta
         scales, width = _scales(keys, traits), (latent.key if latent else head_dim) or 1
         scaling = _rope_scaling(keys)
         if blocks == traits.by_width:
@@ -356,13 +222,16 @@ class ModelConfig:
             window=window if windowed else 0,
             windowed=windowed,
             window_base=keys.least("rope.freq_base_swa", window_base) if windowed else 0.0,
-            ssm=_ssm(keys, traits, hidden) if traits.ssm or traits.shortconv else None,
+            ssm=_ssm(keys, traits, hidden) if of_states else None,
             recurrent=recurrent,
             experts=_experts(keys, traits.experts, ffn),
             leading=keys.count("leading_dense_block_count", 0, least=0) if latent else 0,
             latent=latent,
+            further=further,
         )
         config._check()
+        if traits.delta:
+            _check_sections(keys, config.rope_dims // 2)
         if fault := unused_key(metadata, architecture, keys.read):
             raise ModelError(fault)
         return config
@@ -458,7 +327,7 @@ class ModelConfig:
         return frequencies, scaling.magnitude
 
 
-def _latent(keys: "_Keys", head_dim: int) -> Latent:
+def _latent(keys: Keys, head_dim: int) -> Latent:
     """Sizes as files have them whose kv_b is split in k_b and v_b."""
     found = Latent(
         q_rank=keys.count("attention.q_lora_rank", 0, least=0),
@@ -475,7 +344,7 @@ def _latent(keys: "_Keys", head_dim: int) -> Latent:
     return found
 
 
-def _steepness(keys: "_Keys", latent: Latent | None, scaling: RopeScaling) -> float:
+def _steepness(keys: Keys, latent: Latent | None, scaling: RopeScaling) -> float:
     """What YaRN makes of the scores of latent attention, in place of cosines and sines: the square
     of 1 + m ln(factor), where m is a tenth of transformers' mscale_all_dim."""
     if not latent or scaling.kind != "yarn" or scaling.factor <= 1:
@@ -484,7 +353,7 @@ def _steepness(keys: "_Keys", latent: Latent | None, scaling: RopeScaling) -> fl
     return float(1 + m * np.log(scaling.factor)) ** 2
 
 
-def _ssm(keys: "_Keys", traits: Traits, hidden: int) -> Ssm:
+def _ssm(keys: Keys, traits: Traits, hidden: int) -> Ssm:
     """The sizes of recurrent blocks: heads divide the channels, and groups divide the heads."""
     if traits.shortconv:
         return Ssm(taps=keys.count("shortconv.l_cache", least=2), inner=hidden)
@@ -495,17 +364,55 @@ def _ssm(keys: "_Keys", traits: Traits, hidden: int) -> Ssm:
         rank=keys.count("ssm.time_step_rank"),
         groups=keys.count("ssm.group_count", 1),
     )
-    if keys.prefix == "mamba2" and (found.inner % found.rank or found.rank % found.groups):
+    if keys.prefix != "mamba" and (found.inner % found.rank or found.rank % found.groups):
         raise ModelError(
-            f"mamba2.ssm: {found.inner} channels, {found.rank} heads and {found.groups} groups:"
-            " heads divide channels, and groups divide heads"
+            f"{keys.full('ssm')}: {found.inner} channels, {found.rank} heads and {found.groups}"
+            " groups: heads divide channels, and groups divide heads"
+        )
+    if traits.delta and found.inner != found.rank * found.state:
+        raise ModelError(
+            f"{keys.full('ssm.inner_size')} is {found.inner}: want {found.rank} heads of state_size"
+            f" {found.state}"
         )
     if keys.prefix == "mamba" and keys.flag("ssm.dt_b_c_rms", False):
         raise ModelError("mamba.ssm.dt_b_c_rms is true: norms of dt, B and C are not supported")
     return found
 
 
-def _convolving(keys: "_Keys", traits: Traits, blocks: int) -> frozenset[int]:
+def _recurrent(keys: Keys, traits: Traits, blocks: int, further: int) -> frozenset[int]:
+    """Blocks that have states."""
+    if traits.ssm:
+        return _every(keys, blocks)
+    return _delta_nets(keys, blocks, further) if traits.delta else _convolving(keys, traits, blocks)
+
+
+def _delta_nets(keys: Keys, blocks: int, further: int) -> frozenset[int]:
+    """By a list with a word on each block, or all but every so many-th."""
+    every = keys.count("full_attention_interval", 4)
+    listed = keys.flags("attention.recurrent_layers", blocks + further)
+    if listed is not None:
+        return frozenset(i for i in range(blocks) if listed[i])
+    return frozenset(i for i in _every(keys, blocks) if (i + 1) % every)
+
+
+def _check_sections(keys: Keys, pairs: int) -> None:
+    """Text has one position in all three dimensions of an image's; which of them turns a pair does
+    not matter then, but one has to: what is left to a fourth is not turned (llama.cpp's order)."""
+    key = "rope.dimension_sections"
+    sections = keys.metadata.get(keys.full(key))
+    if sections is None:
+        return
+    keys.read.add(keys.full(key))
+    told = sections if isinstance(sections, list) else []
+    sizes = [size for size in told if isinstance(size, int) and size >= 0]
+    every = range(min(pairs, sum(sizes))) if len(sizes) == len(told) > 2 else range(0)
+    if not every or any(pair >= 3 * sizes[pair % 3] for pair in every):
+        raise ModelError(
+            f"{keys.full(key)} is {sections!r:.40}: want three dimensions that turn {pairs} pairs"
+        )
+
+
+def _convolving(keys: Keys, traits: Traits, blocks: int) -> frozenset[int]:
     """Blocks that have no heads of keys, in families where those are convolutions."""
     key = "attention.head_count_kv"
     heads = keys.metadata.get(keys.full(key))
@@ -516,14 +423,14 @@ def _convolving(keys: "_Keys", traits: Traits, blocks: int) -> frozenset[int]:
     return frozenset(i for i, count in enumerate(heads) if count == 0)
 
 
-def _every(keys: "_Keys", blocks: int) -> frozenset[int]:
+def _every(keys: Keys, blocks: int) -> frozenset[int]:
     """All blocks."""
     if blocks > MOST_BLOCKS:
         raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
     return frozenset(range(blocks))
 
 
-def _scales(keys: "_Keys", traits: Traits) -> Scales:
+def _scales(keys: Keys, traits: Traits) -> Scales:
     """Those that the family has and the file tells; 0 is none."""
     found = {key: keys.least(key, 0.0) for key in traits.scales}
     logits = found.get("logit_scale") or 1.0
@@ -538,7 +445,7 @@ def _scales(keys: "_Keys", traits: Traits) -> Scales:
 GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.scores
 
 
-def _experts(keys: "_Keys", routing: Routing | None, ffn: int) -> Experts | None:
+def _experts(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
     """What the file says of its mixtures, or None where its networks are dense."""
     count = keys.count("expert_count", 0, least=0)
     if not count:
@@ -585,7 +492,7 @@ def _experts(keys: "_Keys", routing: Routing | None, ffn: int) -> Experts | None
     return found
 
 
-def _windowed(keys: "_Keys", every: int, blocks: int) -> frozenset[int]:
+def _windowed(keys: Keys, every: int, blocks: int) -> frozenset[int]:
     """The blocks that have a window: by a list with a word on each, or as Traits.windows says."""
     if blocks > MOST_BLOCKS:
         raise ModelError(f"{keys.full('block_count')} is {blocks}: at most {MOST_BLOCKS} run")
@@ -596,7 +503,7 @@ def _windowed(keys: "_Keys", every: int, blocks: int) -> frozenset[int]:
     return frozenset(i for i in range(blocks) if not every or (i + 1) % every)
 
 
-def _rope_scaling(keys: "_Keys") -> RopeScaling:
+def _rope_scaling(keys: Keys) -> RopeScaling:
     legacy = keys.real("rope.scale_linear", 0.0)
     factor = keys.real("rope.scaling.factor", legacy or 1.0)
     kind = keys.text("rope.scaling.type", "linear" if factor not in (0.0, 1.0) else "none")
@@ -629,7 +536,7 @@ def _rope_scaling(keys: "_Keys") -> RopeScaling:
     )
 
 
-def _magnitude(keys: "_Keys", factor: float, kind: str, extrapolation: float) -> float:
+def _magnitude(keys: Keys, factor: float, kind: str, extrapolation: float) -> float:
     """Of cosines and sines (docs/decisions/031-yarn-keys.md).
 
     attn_factor           multiplies what YaRN has by itself, and without YaRN is alone
@@ -648,81 +555,3 @@ def _magnitude(keys: "_Keys", factor: float, kind: str, extrapolation: float) ->
         return told * times
     yarn_magnitude = rope_frequencies.yarn_magnitude
     return yarn_magnitude(factor) / yarn_magnitude(factor, scale) * times
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Typed access to the metadata under the architecture's prefix; `read` are the keys that were
-    asked for."""
-
-    metadata: Mapping[str, Any]
-    prefix: str
-    read: set[str] = field(default_factory=set)
-
-    def full(self, key: str) -> str:
-        return f"{self.prefix}.{key}"
-
-    def _get(self, key: str, default: Any) -> Any:
-        self.read.add(self.full(key))
-        value = self.metadata.get(self.full(key), default)
-        if value is None:
-            raise ModelError(f"{self.full(key)} is missing from the metadata")
-        return value
-
-    def agreed(self, key: str, default: int, least: int, without: Container[int]) -> int:
-        """A count that all blocks have but those `without`."""
-        value = self._get(key, default)
-        if isinstance(value, list) and without:
-            kept = [one for i, one in enumerate(value) if i not in without] or [default]
-            return replace(self, metadata={self.full(key): kept}).count(key, None, least)
-        return self.count(key, default, least)
-
-    def count(self, key: str, default: int | None = None, least: int = 1) -> int:
-        value = self._get(key, default)
-        if isinstance(value, list):  # one value a block: fine while all agree
-            if len(set(value)) != 1:
-                raise ModelError(f"{self.full(key)} differs between blocks: not supported")
-            value = value[0]
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-            raise ModelError(f"{self.full(key)} must be a count of at least {least}, got {value!r}")
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
-            raise ModelError(f"{self.full(key)} must be a finite number, got {value!r}")
-        return float(value)
-
-    def least(self, key: str, default: float | None) -> float:
-        """A number that is at least 0; without a default 0, and the key is not read."""
-        if default is None:
-            return 0.0
-        if (value := self.real(key, default)) < 0:
-            raise ModelError(f"{self.full(key)} must be at least 0, got {value}")
-        return value
-
-    def flags(self, key: str, count: int) -> list[bool] | None:
-        """A list of so many; None where the value is no list of them."""
-        value = self.metadata.get(self.full(key))
-        if not isinstance(value, list) or not all(isinstance(one, bool) for one in value):
-            return None
-        if len(value) != count:
-            raise ModelError(f"{self.full(key)} has {len(value)} values for {count} blocks")
-        self.read.add(self.full(key))
-        return value
-
-    def one_of(self, key: str, meanings: Mapping[str, str]) -> str:
-        """What the text means; the first meaning where there is none."""
-        value = self._get(key, next(iter(meanings)))
-        if not isinstance(value, str) or value not in meanings:
-            raise ModelError(f"{self.full(key)} is {value!r}: want {', '.join(meanings)}")
-        return meanings[value]
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise ModelError(f"{self.full(key)} must be true or false, got {value!r}")
-        return value
-
-    def text(self, key: str, default: str) -> str:
-        return str(self._get(key, default))

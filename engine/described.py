@@ -41,12 +41,15 @@ def described(file: GGUFFile, options: Options) -> Described:
     for bundle in found.values():
         del tensors[bundle.name]
     config, notes = with_sparsity(config, file, options.sparse, options.threshold, options.union)
-    if "blk.0.attn_qkv.weight" in tensors:
+    if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
     check_tensors(file, family, config)
     for name, dims in family.expected_tensors(config).items():
         tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
     for name, rows in family.parts(config).items():
-        if rows.tensor in tensors:
-            tensors[name] = tensors[rows.tensor].rows(name, rows.first, rows.count)
+        whole = tensors.get(rows.tensor)
+        if whole and rows.each:
+            tensors[name] = whole.only(name, rows.numbers)
+        elif whole:
+            tensors[name] = whole.rows(name, rows.first, rows.count)
     return Described(config, family, found, notes)

@@ -20,3 +20,7 @@ class PackageError(EngineError, ImportError):
 
 class SamplingError(EngineError):
     """A parameter that is out of range, or logits from which nothing can be sampled."""
+
+
+class ModelError(EngineError):
+    """A model that this engine cannot run: one line that says what and where."""

@@ -118,11 +118,11 @@ class Copied:
         return file.tensors[self.tensor].n_bytes
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
-        rows, row_bytes = file.tensor(self.tensor).shape
-        return rows, row_bytes
+        return tuple(file.tensor(self.tensor).shape)
 
     def pieces(self, file: GGUFFile, packer: Packer) -> Iterator[tuple[int, Array, int]]:
         weight = file.tensor(self.tensor)
+        weight = weight.reshape(-1, weight.shape[-1])  # experts' one after the other
         rows, row_bytes = weight.shape
         step = max(1, packer.piece // row_bytes)
         for first in range(0, rows, step):

@@ -10,7 +10,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Matrices that ops take as float32. A file has most of them with a channel's values side by side,
 # [channels, values], and an op with the channels so, [values, channels].
-_SMALL = re.compile(r"blk\.\d+\.(ssm_conv1d(_[xbc])?\.weight|shortconv\.conv\.weight|ssm_[ad])")
+_SMALL = re.compile(r"blk\.\d+\.(ssm_conv1d(_[xbcqkv])?\.weight|shortconv\.conv\.weight|ssm_[ad])")
 _NORM = re.compile(r"blk\.\d+\.ssm_norm\.weight")
 _OF_HEADS = re.compile(r"blk\.\d+\.attn_[qk]_norm\.weight")
 
@@ -41,7 +41,8 @@ class Ssm:
 
     @property
     def convolved(self) -> int:
-        """Channels that Mamba 2's convolution has: those of x, B and C."""
+        """Channels that Mamba 2's convolution has: those of x, B and C; or a delta net's: those of
+        values, keys and queries."""
         return self.inner + 2 * self.groups * self.state
 
 
@@ -55,8 +56,8 @@ def states(architecture: str, ssm: Ssm, block: int) -> dict[str, tuple[int, ...]
             f"{name}.conv_state": (kept, ssm.inner),
             f"{name}.ssm_state": (ssm.state, ssm.inner),
         }
-    if architecture == "mamba2":
-        widths = {"x": ssm.inner, "b": ssm.groups * ssm.state, "c": ssm.groups * ssm.state}
-        convolved = {f"{name}.conv_state_{part}": (kept, size) for part, size in widths.items()}
-        return {**convolved, f"{name}.ssm_state": (ssm.rank, ssm.state, ssm.inner // ssm.rank)}
-    raise AssertionError(architecture)
+    parts = "xbc" if architecture == "mamba2" else "vkq"
+    grouped = ssm.groups * ssm.state
+    widths = dict(zip(parts, (ssm.inner, grouped, grouped), strict=True))
+    convolved = {f"{name}.conv_state_{part}": (kept, size) for part, size in widths.items()}
+    return {**convolved, f"{name}.ssm_state": (ssm.rank, ssm.state, ssm.inner // ssm.rank)}

@@ -312,6 +312,16 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "mamba"]},
         "layer_types: want 2 of full_attention, conv, got .*mamba",
     ),
+    "another eps than of states": (
+        {"architectures": ["Qwen3_5ForCausalLM"], "head_dim": 8, "num_key_value_heads": 2,
+         "rms_norm_eps": 1e-5},
+        "rms_norm_eps: queries and keys of this family's states have 1e-06",
+    ),
+    "values longer than keys": (
+        {"architectures": ["Qwen3NextForCausalLM"], "head_dim": 8, "num_key_value_heads": 2,
+         "rms_norm_eps": 1e-6, "linear_key_head_dim": 8, "linear_value_head_dim": 16},
+        "linear_value_head_dim: keys are as long as values",
+    ),
     "steps with limits": (
         {"architectures": ["Mamba2ForCausalLM"], "time_step_limit": [0.01, 0.1]},
         "time_step_limit is .*this family's steps have no limits",

@@ -27,6 +27,7 @@ from conformance.support.on_gpu import Watched, on_gpu, rows
 from conformance.support.small_families import QUANTISED, SUBJECTS, Subject
 from conformance.support.small_families import exact as formula_of
 from conformance.support.small_models import Small
+from conformance.support.small_recurrent import RECURRENT
 from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
 from conformance.support.spelling import Spelling
 from engine import Engine, PromptLookup, SamplingParams
@@ -75,6 +76,7 @@ def test_logits_are_the_reference_s(small, tmp_path):
 FAMILIES: dict[str, Subject] = {
     **SUBJECTS,
     **{f"{small.architecture}, Q8_0": small for small in QUANTISED["Q8_0"]},
+    **{name: RECURRENT[name] for name in ("Qwen 3 Next", "Qwen 3.5")},
 }
 
 

@@ -33,6 +33,7 @@ from conformance.support.small_families import (
     Subject,
     each_subject,
     exact,
+    linear_of_either,
     prompt,
 )
 from conformance.support.small_models import tampered
@@ -47,9 +48,8 @@ from engine.quantise import Recipe, quantise
 from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
 from reference.gated_activations import reglu
-from reference.linear import linear
 from reference.op import Array
-from reference.transformer import Weight, linear_of_quantised
+from reference.transformer import Weight
 
 
 @each_subject
@@ -68,10 +68,6 @@ def test_logits_are_the_formulas(small, tmp_path):
 def test_quantised_weights(small, tmp_path):
     """Activations are quantised to int8 as the formula does it, ties apart, but those that a router
     in F32 meets."""
-
-    def linear_of_either(x, weight, format):
-        return (linear if format == "F32" else linear_of_quantised)(x, weight, format)
-
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)

@@ -121,8 +121,45 @@ def test_mxfp4_stays_what_it_is(saved, tmp_path):
     assert np.isfinite(engine_logits(path, tokens())).all()
 
 
+def test_the_text_of_a_model_that_sees(saved, tmp_path):
+    """Qwen 3.5 is published with what sees images: the text's part has its fields and tensors
+    under names of their own, gates and ups of all experts are one tensor, and what foretells
+    tokens is there. The file is that of the text alone."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder, seeing = saved("Qwen 3.5, experts", tmp_path / "model"), tmp_path / "seeing"
+    seeing.mkdir()
+    config = json.loads((folder / "config.json").read_text())
+    text = {**config, "rope_parameters": {**config["rope_parameters"], "mrope_section": [1, 1, 1]}}
+    architectures = ["Qwen3_5MoeForConditionalGeneration"]
+    write_json(seeing / "config.json", {"architectures": architectures, "text_config": text})
+    write_json(seeing / "tokenizer.json", words(67))
+    found = load_file(folder / "model.safetensors")
+    for module in (f"model.layers.{i}.mlp.experts" for i in range(3)):
+        each = [
+            {n: found.pop(f"{module}.{e}.{n}_proj.weight") for n in ("gate", "up", "down")}
+            for e in range(7)
+        ]
+        both = [torch.cat([e["gate"], e["up"]]) for e in each]
+        found[f"{module}.gate_up_proj"] = torch.stack(both)
+        found[f"{module}.down_proj"] = torch.stack([e["down"] for e in each])
+    tensors = {name.replace("model.", "model.language_model.", 1): t for name, t in found.items()}
+    tensors |= {"mtp.norm.weight": found["model.norm.weight"].clone()}
+    tensors |= {"model.visual.pos_embed.weight": found["model.norm.weight"].clone()}
+    save_file(tensors, seeing / "model.safetensors")
+    convert(folder, tmp_path / "text.gguf", "F32")
+    convert(seeing, tmp_path / "seeing.gguf", "F32")
+    with GGUFFile(tmp_path / "text.gguf") as ours, GGUFFile(tmp_path / "seeing.gguf") as theirs:
+        assert ours.tensors.keys() == theirs.tensors.keys()
+        for name in ours.tensors:
+            assert np.array_equal(ours.tensor(name), theirs.tensor(name)), name
+        assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
+
+
 ON_FOLDERS = ("gpt-oss", "OLMo 3", "OLMo 3, other windows", "Command R7B",
-              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN")  # fmt: skip
+              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "Qwen 3 Next",
+              "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ON_FOLDERS)

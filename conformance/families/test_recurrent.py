@@ -20,8 +20,10 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_tree_of_tokens,
     test_wanted_rows,
 )
-from conformance.support.small_families import exact, prompt
-from conformance.support.small_recurrent import RECURRENT, SmallLfm2
+from conformance.support.budgets import bits, budgeted, wanted
+from conformance.support.small_families import exact, linear_of_either, prompt
+from conformance.support.small_models import tampered
+from conformance.support.small_recurrent import RECURRENT, SmallLfm2, SmallQwen3Next
 from conformance.support.speculation.oracle import Oracle
 from conformance.support.speculation.speculating import (
     CONTEXT,
@@ -41,7 +43,7 @@ from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
-from reference.transformer import Weight, linear_of_quantised
+from reference.transformer import Weight
 
 each = pytest.mark.parametrize("small", RECURRENT.values(), ids=RECURRENT)
 TEXT = [1, 5, 8, 13, 21, 34, 55]
@@ -57,11 +59,12 @@ def test_logits_are_the_formulas(small, tmp_path):
 
 @each
 def test_quantised_weights(small, tmp_path):
-    """Activations are quantised to int8 as the formula does it, ties apart."""
+    """Activations are quantised to int8 as the formula does it, ties apart, but those that a router
+    in F32 meets."""
     small = replace(small, format="Q8_0", hidden=64)
     tokens = prompt(small)
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
-    theirs = exact(small, tokens, linear=linear_of_quantised).astype(np.float32)
+    theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)
     demand_near(ours, theirs, PROMISE * small.blocks)
 
 
@@ -89,10 +92,11 @@ def test_quantised_files_run(small, tmp_path):
         found = {name: Weight(file.tensor(name).copy(), kind) for name, kind in kinds.items()}
     apart = {f"blk.{i}.{name}" for i in range(small.blocks) for name in small.apart()}
     weights, others = small.tensors()
-    assert {name for name, kind in kinds.items() if kind == "Q8_0"} == weights.keys()
+    routers = {name for name in weights if name.endswith("ffn_gate_inp.weight")}
+    assert {name for name, kind in kinds.items() if kind == "Q8_0"} == weights.keys() - routers
     assert {kinds[name] for name in apart & kinds.keys()} == {"F32"}
     tokens = np.array(prompt(small), np.int32)
-    theirs = small.formula()(tokens, found, others, small.shape(), linear=linear_of_quantised)
+    theirs = small.formula()(tokens, found, others, small.shape(), linear=linear_of_either)
     ours = engine_logits(out, tokens.tolist())
     demand_near(ours, theirs.astype(np.float32), PROMISE * small.blocks)
 
@@ -118,7 +122,49 @@ def test_mixes_count_blocks_that_attend(attending, mix, formats, tmp_path):
     assert [plan[f"blk.{i}.attn_v.weight"] for i in attending] == formats
 
 
-@pytest.fixture(scope="module", params=("Mamba", "Mamba 2", "LFM 2"))
+def test_mixes_count_delta_nets_among_blocks_that_attend(tmp_path):
+    """What queries, keys and values come out of has values' formats, by the number of the block."""
+    small = SmallQwen3Next(
+        architecture="qwen35", experts=0, blocks=12, interval=4, hidden=256, heads=8, head_dim=32,
+        ffn=512,
+    )  # fmt: skip
+    with GGUFFile(small.write(tmp_path / "small.gguf")) as file:
+        plan = {choice.tensor.name: choice.format for choice in choices(file, Recipe("Q4_K_M"))}
+    names = ["attn_qkv", "attn_qkv", "attn_qkv", "attn_v"] * 3
+    found = [plan[f"blk.{i}.{name}.weight"] for i, name in enumerate(names)]
+    assert [i for i, kind in enumerate(found) if kind == "Q6_K"] == [0, 3, 6, 9, 10, 11]
+    assert {plan[f"blk.0.{n}.weight"] for n in ("attn_gate", "ssm_beta", "ssm_alpha")} == {"Q4_K"}
+
+
+def test_blocks_that_foretell_tokens_are_left_out(tmp_path):
+    """A file may have a block behind the others, with a head of its own, from which llama.cpp
+    drafts: logits are those of the others."""
+    small = SmallQwen3Next(architecture="qwen35", experts=0, blocks=4)
+    head = {f"blk.3.nextn.{name}.weight": np.ones(64, np.float32) for name in ("enorm", "hnorm")}
+    path, tokens = tmp_path / "small.gguf", prompt(small)
+    tampered(small, head).write(path, nextn_predict_layers=1)
+    weights, norms = small.tensors()
+    shape = replace(small.shape(), blocks=3)
+    theirs = small.formula()(np.array(tokens, np.int32), weights, norms, shape)
+    demand_near(engine_logits(path, tokens), theirs, EXACT / 10)
+    tampered(small, head).write(path)
+    with pytest.raises(ModelError, match=r"tensor 'blk\.3\.nextn\.enorm\.weight'"):
+        engine_logits(path, tokens)
+
+
+def test_which_blocks_attend(tmp_path):
+    """Those that a list does not name, whatever the interval; without either every fourth."""
+    with GGUFFile(RECURRENT["Qwen 3.5"].write(tmp_path / "small.gguf")) as file:
+        metadata = {**file.metadata, "qwen35.block_count": 8}
+    listed = {"qwen35.attention.recurrent_layers": [False, True, *[False] * 6]}
+    found = [{}, listed, {"qwen35.full_attention_interval": 3}]
+    recurrent = [ModelConfig.from_metadata(metadata | more, 70).recurrent for more in found]
+    assert recurrent == [{0, 2, 4, 6}, {1}, {0, 1, 3, 4, 6, 7}]
+    del metadata["qwen35.full_attention_interval"]
+    assert ModelConfig.from_metadata(metadata, 70).recurrent == {0, 1, 2, 4, 5, 6}
+
+
+@pytest.fixture(scope="module", params=("Mamba", "Mamba 2", "LFM 2", "Qwen 3 Next", "Qwen 3.5"))
 def path(request, tmp_path_factory):
     return RECURRENT[request.param].write(tmp_path_factory.mktemp("recurrent") / "small.gguf")
 
@@ -224,6 +270,16 @@ def test_sessions_of_other_sizes_are_refused(path, tmp_path):
 # Room
 
 
+@pytest.mark.parametrize("variant", [None, "scalar"])
+def test_where_memory_is_scarce(path, variant):
+    """Weights that are read from disk for every step give the same bits, whether kernels pack them
+    or take them as they are."""
+    with budgeted(path, 0, variant=variant) as model:
+        whole = bits(model)
+    with budgeted(path, wanted(path, variant=variant).least, variant=variant) as model:
+        assert bits(model) == whole
+
+
 def test_states_are_bounded(path):
     """However long a text gets, there are so many; a prompt that parts from it somewhere is
     evaluated anew."""
@@ -271,6 +327,12 @@ def test_tokens_between_are_refused(path):
         ("Mamba 2", {"ssm__group_count": 3}, "heads divide channels, and groups divide heads"),
         ("LFM 2", {"attention__head_count_kv": [0, 2, 1]}, "differs between blocks"),
         ("LFM 2", {"attention__head_count_kv": [0, 2]}, "has 2 values for 3 blocks"),
+        ("Qwen 3 Next", {"ssm__group_count": 4}, "heads divide channels, and groups divide heads"),
+        ("Qwen 3 Next", {"ssm__state_size": 8}, "inner_size is 96: want 6 heads of state_size 8"),
+        ("Qwen 3.5", {"attention__recurrent_layers": [True]}, "has 1 values for 3 blocks"),
+        ("Qwen 3.5", {"rope__dimension_sections": [1, 1, 0, 9]}, "dimensions that turn 4 pairs"),
+        ("Qwen 3.5", {"rope__dimension_sections": 3}, "dimension_sections is 3: want three"),
+        ("Qwen 3.5", {"nextn_predict_layers": 3}, "block_count must be a count of at least 4"),
         ("LFM 2", {"shortconv__l_cache": 1}, "shortconv.l_cache must be a count of at least 2"),
     ],
 )

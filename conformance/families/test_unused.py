@@ -26,7 +26,7 @@ from conformance.support.small_families import (
     prompt,
 )
 from conformance.support.small_models import Small, tampered
-from conformance.support.small_recurrent import SmallLfm2, SmallMamba
+from conformance.support.small_recurrent import SmallLfm2, SmallMamba, SmallQwen3Next
 from conformance.support.sparse_files import SmallSparse
 from engine.cache.cells import Cells
 from engine.cache.states import States
@@ -68,6 +68,8 @@ SUBJECTS: dict[str, Small] = {
     "mamba": SmallMamba(blocks=1),
     "mamba2": SmallMamba(blocks=1, architecture="mamba2"),
     "lfm2": SmallLfm2(blocks=1, attending=()),
+    "qwen35": SmallQwen3Next(blocks=1, architecture="qwen35", experts=0),
+    "qwen35, attending": SmallQwen3Next(blocks=1, architecture="qwen35", experts=0, interval=1),
     "sparse llama": SmallSparse(blocks=1, ranks=(32,), shares=(0.4,)),
 }
 each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
@@ -80,6 +82,7 @@ RUN = {
     "mpt": ("attention.max_alibi_bias",),
     "gemma2": ("attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
     "gemma3": ("attention.scale", "final_logit_softcapping"),
+    "qwen35": ("full_attention_interval", "nextn_predict_layers", "rope.dimension_sections"),
 }
 VECTOR = np.ones(16, np.float32)
 STRANGERS = {

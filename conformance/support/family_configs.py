@@ -63,6 +63,14 @@ DEEPSEEK2 = {**QWEN, "model_type": "deepseek_v2", "num_key_value_heads": 4, "num
              "v_head_dim": 11, "n_routed_experts": 7, "num_experts_per_tok": 3,
              "moe_intermediate_size": 29, "n_shared_experts": 2, "first_k_dense_replace": 1,
              "rms_norm_eps": 1e-6}  # fmt: skip
+DELTA = {**QWEN, "num_hidden_layers": 3, "head_dim": 24, "linear_num_key_heads": 2,
+         "linear_num_value_heads": 6, "linear_key_head_dim": 14, "linear_value_head_dim": 14,
+         "layer_types": ["linear_attention", "full_attention", "linear_attention"]}  # fmt: skip
+SHARED = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 29,
+          "shared_expert_intermediate_size": 31}  # fmt: skip
+QWEN3NEXT = {**DELTA, **SHARED, "model_type": "qwen3_next"}
+QWEN35 = {**DELTA, "model_type": "qwen3_5_text"}
+QWEN35MOE = {**DELTA, **SHARED, "model_type": "qwen3_5_moe_text"}
 CONFIGS: dict[str, dict[str, Any]] = {
     "Falcon 7B": FALCON,
     "Falcon 40B": GROUPS,
@@ -241,5 +249,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "block_auto_adjust_ff_dim": False, "full_attn_idxs": [0],
         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
     },
+    "Qwen 3 Next": QWEN3NEXT,
+    "Qwen 3 Next, every fourth layer, tied": {
+        **QWEN3NEXT, "layer_types": None, "num_hidden_layers": 4, "tie_word_embeddings": True,
+        "linear_conv_kernel_dim": 3, "linear_num_value_heads": 2,
+        "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5},
+    },
+    "Qwen 3 Next, weights as they are": {**QWEN3NEXT, "norm_topk_prob": False},
+    "Qwen 3.5": QWEN35,
+    "Qwen 3.5, tied, whole heads": {
+        **QWEN35, "tie_word_embeddings": True, "linear_num_key_heads": 3,
+        "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
+    },
+    "Qwen 3.5, experts": QWEN35MOE,
     "Gemma 3, no window": {**GEMMA3, "num_hidden_layers": 2, "sliding_window_pattern": 1},
 }  # fmt: skip

@@ -21,6 +21,7 @@ from reference.gated_activations import swiglu
 from reference.gemma import GemmaShape, gemma
 from reference.gpt2 import gpt2
 from reference.gpt_oss import GptOssShape, gpt_oss
+from reference.linear import linear
 from reference.mixture import Mixture
 from reference.neox import neox
 from reference.op import Array
@@ -28,7 +29,7 @@ from reference.opt import UNUSED, opt
 from reference.post_norm import post_norm
 from reference.qwen import qwen
 from reference.rope import rope_norm
-from reference.transformer import Scales, Shape, Weight, transformer
+from reference.transformer import Scales, Shape, Weight, linear_of_quantised, transformer
 
 
 def norm(name: str, size: int) -> tuple[Listed, Listed]:
@@ -703,6 +704,11 @@ def prompt(small: Subject) -> list[int]:
 def exact(small: Subject, tokens: list[int], **how: Any) -> Array:
     weights, norms = small.tensors()
     return small.formula()(np.array(tokens, np.int32), weights, norms, small.shape(), **how)
+
+
+def linear_of_either(x: Array, weight: Array, format: str) -> Array:
+    """linear, of activations in int8 unless the matrix is in F32, as a router is."""
+    return (linear if format == "F32" else linear_of_quantised)(x, weight, format)
 
 
 RANK = 8

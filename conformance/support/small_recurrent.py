@@ -1,7 +1,7 @@
 """Small random models with recurrent state, as GGUF files."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gguf
 import numpy as np
@@ -9,7 +9,10 @@ import numpy as np
 from conformance.support.small_models import Listed, Small, Tensors
 from reference.lfm2 import lfm2
 from reference.mamba import mamba
+from reference.mixture import Mixture
 from reference.op import Array
+from reference.qwen3next import qwen3next
+from reference.transformer import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,98 @@ class SmallLfm2(Small):
         writer.add_shortconv_l_cache(self.taps)
 
 
+@dataclass(frozen=True, slots=True)
+class SmallQwen3Next(Small):
+    """A random Qwen 3 Next, or Qwen 3.5 if `architecture` says so: gated delta nets, and attention
+    in every `interval`-th block. Networks are mixtures if there are `experts`."""
+
+    blocks: int = 3
+    taps: int = 4
+    state: int = 16
+    rank: int = 6
+    groups: int = 3
+    interval: int = 2
+    experts: int = 6
+    used: int = 3
+    width: int = 32
+    architecture: str = "qwen3next"
+
+    @property
+    def rope_dims(self) -> int:
+        return self.head_dim // 4 * 2
+
+    def apart(self) -> dict[str, tuple[int, int]]:
+        """Matrices that no format packs, which are drawn as vectors."""
+        return {"ssm_conv1d.weight": ((2 * self.groups + self.rank) * self.state, self.taps)}
+
+    def listed(self) -> Iterator[Listed]:
+        inner, (rows, taps) = self.rank * self.state, self.apart()["ssm_conv1d.weight"]
+        gates = ["ssm_ba"] if self.architecture == "qwen3next" else ["ssm_beta", "ssm_alpha"]
+        for name, *dims in Small.listed(self):
+            _, block, part, *_ = [*name.split("."), "", ""]
+            attends = not block.isdigit() or (int(block) + 1) % self.interval == 0
+            if part == "attn_q":
+                dims[0] *= 2
+            dense = not self.experts or not part.startswith("ffn_") or part == "ffn_norm"
+            if dense and (attends or not part.startswith("attn_") or part == "attn_norm"):
+                yield name.replace("ffn_norm", "post_attention_norm"), *dims
+        for block in range(self.blocks):
+            if (block + 1) % self.interval == 0:
+                yield from ((f"blk.{block}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
+                continue
+            yield f"blk.{block}.attn_qkv.weight", rows, self.hidden
+            yield f"blk.{block}.attn_gate.weight", inner, self.hidden
+            yield f"blk.{block}.ssm_conv1d.weight", rows * taps
+            for name in gates:
+                yield f"blk.{block}.{name}.weight", 2 * self.rank // len(gates), self.hidden
+            yield f"blk.{block}.ssm_dt.bias", self.rank
+            yield f"blk.{block}.ssm_a", self.rank
+            yield f"blk.{block}.ssm_norm.weight", self.state
+            yield f"blk.{block}.ssm_out.weight", self.hidden, inner
+        for block in range(self.blocks) if self.experts else ():
+            yield f"blk.{block}.ffn_gate_inp.weight", self.experts, self.hidden
+            yield f"blk.{block}.ffn_gate_inp_shexp.weight", self.hidden
+            for kind, own in (("exps", (self.experts,)), ("shexp", ())):
+                for name in ("gate", "up"):
+                    yield f"blk.{block}.ffn_{name}_{kind}.weight", *own, self.width, self.hidden
+                yield f"blk.{block}.ffn_down_{kind}.weight", *own, self.hidden, self.width
+
+    def tensors(self) -> Tensors:
+        """States decay, some fast and some slowly; convolutions are of the size of 1."""
+        weights, norms = Small.tensors(self)
+        for name in norms:
+            kind = name.partition("blk.")[2].partition(".")[2]
+            if kind == "ssm_a":
+                norms[name] = -np.exp(20 * norms[name])
+            elif kind in self.apart():
+                norms[name] = 5 * norms[name].reshape(self.apart()[kind])
+        return weights, norms
+
+    def shape(self) -> Shape:
+        own = Mixture(self.experts, self.used) if self.experts else None
+        return replace(Small.shape(self), mixture=own)
+
+    def formula(self) -> Callable[..., Array]:
+        return qwen3next
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        Small._sizes(self, writer)
+        writer.add_full_attention_interval(self.interval)
+        writer.add_ssm_conv_kernel(self.taps)
+        writer.add_ssm_inner_size(self.rank * self.state)
+        writer.add_ssm_state_size(self.state)
+        writer.add_ssm_time_step_rank(self.rank)
+        writer.add_ssm_group_count(self.groups)
+        if self.architecture != "qwen3next":
+            pairs = self.rope_dims // 2
+            writer.add_rope_dimension_sections([*((pairs + 2 - i) // 3 for i in range(3)), 0])
+        if self.experts:
+            writer.add_expert_count(self.experts)
+            writer.add_expert_used_count(self.used)
+            writer.add_expert_feed_forward_length(self.width)
+            writer.add_expert_shared_feed_forward_length(self.width)
+
+
 RECURRENT: dict[str, Small] = {
     "Mamba": SmallMamba(),
     "Mamba, untied, F16": SmallMamba(tied=False, taps=3, state=7, format="F16", seed=1),
@@ -157,5 +252,16 @@ RECURRENT: dict[str, Small] = {
     "LFM 2": SmallLfm2(),
     "LFM 2, untied, F16": SmallLfm2(
         tied=False, taps=4, attending=(0, 2), kv_heads=1, format="F16", seed=1
+    ),
+    "Qwen 3 Next": SmallQwen3Next(),
+    "Qwen 3 Next, tied, F16": SmallQwen3Next(
+        tied=True, taps=3, state=32, rank=4, groups=1, interval=3, used=1, format="F16", seed=1
+    ),
+    "Qwen 3.5": SmallQwen3Next(architecture="qwen35", experts=0),
+    "Qwen 3.5, tied, F16": SmallQwen3Next(
+        architecture="qwen35", experts=0, tied=True, rank=2, groups=2, format="F16", seed=1
+    ),
+    "Qwen 3.5, experts": SmallQwen3Next(
+        architecture="qwen35moe", state=32, rank=4, groups=2, kv_heads=1
     ),
 }

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from engine.config import ARCHITECTURES
+from engine.architectures import ARCHITECTURES
 from engine.convert.checkpoint import Tensor
 from engine.convert.families import Granite, Mistral, Qwen2, Qwen3
 from engine.convert.family import Family
@@ -84,7 +84,7 @@ class Mixtral(Mixture, Mistral):
 class Qwen3Moe(Mixture, Qwen3):
     """Qwen 3 of experts."""
 
-    architectures = ("Qwen3MoeForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen3MoeForCausalLM",)
     about = "Qwen 3, of experts"
     gguf = "qwen3moe"
     modules: ClassVar = {
@@ -115,7 +115,7 @@ class Qwen3Moe(Mixture, Qwen3):
 class Qwen2Moe(Qwen3Moe):
     """Qwen 2 of experts, and a network that every token meets, as far as its gate lets it."""
 
-    architectures = ("Qwen2MoeForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen2MoeForCausalLM",)
     about = "Qwen 1.5 and 2, of experts"
     gguf = "qwen2moe"
     modules: ClassVar = {

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.architectures import ARCHITECTURES
+from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
 from engine.convert.falcon import Falcon
 from engine.convert.family import Family, Source
@@ -120,7 +121,7 @@ class Qwen2(Llama):
 class Qwen3(Qwen2):
     """Qwen 2 with norms of each head of queries and keys in place of biases."""
 
-    architectures = ("Qwen3ForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen3ForCausalLM",)
     about = "Qwen 3, dense"
     gguf = "qwen3"
     modules: ClassVar = {

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.architectures import ARCHITECTURES
+from engine.config import ModelConfig
 from engine.convert import rope_scaling
 from engine.convert.checkpoint import Tensor
 from engine.convert.fields import Fields
@@ -44,6 +45,7 @@ class Family:
 
     modules      the checkpoint's names of what stands in GGUF's before .weight and .bias; {} is
                  the block's number
+    alone        the same of what stands alone, and not before .weight and .bias
     words        the architecture's names of config.json's fields, by those that others have
     base         what all names but the output's begin with; a checkpoint of the model without its
                  output is saved without it
@@ -60,6 +62,7 @@ class Family:
     about: ClassVar[str]
     gguf: ClassVar[str]
     modules: ClassVar[Mapping[str, str]]
+    alone: ClassVar[Mapping[str, str]] = {}
     words: ClassVar[Mapping[str, str]] = {}
     base: ClassVar[str] = "model."
     unused: ClassVar[str] = ""
@@ -164,6 +167,9 @@ class Family:
 
     def _source(self, name: str, dims: tuple[int, ...], optional: bool = False) -> Source:
         """Of blk.3.attn_q.weight: model.layers.3.self_attn.q_proj.weight."""
+        number, _, whole = name.removeprefix("blk.").partition(".")
+        if whole in self.alone:
+            return Source(self.alone[whole].format(number), dims, optional=optional)
         module, _, kind = name.rpartition(".")
         block, _, part = module.rpartition(".")
         theirs = self.modules[part].format(block.removeprefix("blk."))

@@ -1,7 +1,7 @@
 """config.json's values, checked: a wrong one is one plain line that names it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,15 @@ class Fields:
         if not isinstance(value, bool):
             raise self.error(f"{name} must be true or false, got {value!r}")
         return value
+
+    def kinds(self, known: Sequence[str], usual: list[str]) -> list[str]:
+        """The kind of each layer, of those that are known; without `layer_types` the usual ones."""
+        found = self.get("layer_types", usual)
+        fits = isinstance(found, list) and len(found) == len(usual)
+        if not fits or any(kind not in known for kind in found):
+            words = ", ".join(known)
+            raise self.error(f"layer_types: want {len(usual)} of {words}, got {found!r:.80}")
+        return list(found)
 
     def part(self, name: str) -> "Fields":
         """An object within this one; empty where it is missing."""

@@ -73,12 +73,7 @@ class Lfm2(Family):
         attending = config.get("full_attn_idxs", list(range(blocks)))
         if not isinstance(attending, list):
             raise config.error(f"full_attn_idxs must be a list, got {attending!r:.80}")
-        kinds = config.get("layer_types", [KINDS[i not in attending] for i in range(blocks)])
-        fits = isinstance(kinds, list) and len(kinds) == blocks
-        if not fits or any(kind not in KINDS for kind in kinds):
-            known = ", ".join(KINDS)
-            raise config.error(f"layer_types: want {blocks} of {known}, got {kinds!r:.80}")
-        return list(kinds)
+        return config.kinds(KINDS, [KINDS[i not in attending] for i in range(blocks)])
 
     def ffn(self, config: Fields) -> int:
         """Rows of the network: two thirds of the size that is told, in whole multiples, unless that

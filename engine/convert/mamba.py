@@ -1,7 +1,6 @@
 """The families of engine/models/mamba.py."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -41,8 +40,10 @@ class Mamba(Family):
         "ssm_dt": "backbone.layers.{}.mixer.dt_proj",
         "ssm_out": "backbone.layers.{}.mixer.out_proj",
     }
-    # what stands alone, and not before .weight and .bias
-    alone: ClassVar[Mapping[str, str]] = {"ssm_a": "A_log", "ssm_d": "D"}
+    alone: ClassVar = {
+        "ssm_a": "backbone.layers.{}.mixer.A_log",
+        "ssm_d": "backbone.layers.{}.mixer.D",
+    }
     flat = False  # whether what GGUF has as a matrix is a vector in the checkpoint
     base = "backbone."
     activation = "hidden_act"
@@ -91,13 +92,6 @@ class Mamba(Family):
             found[name] = replace(source, exact=exact, theirs=theirs, through=through)
         return found
 
-    def _source(self, name: str, dims: tuple[int, ...], optional: bool = False) -> Source:
-        block, _, part = name.removeprefix("blk.").partition(".")
-        if part in self.alone:
-            theirs = f"backbone.layers.{block}.mixer.{self.alone[part]}"
-            return Source(theirs, dims, optional=optional)
-        return super()._source(name, dims, optional)
-
 
 class Mamba2(Mamba):
     """Mamba 2, whose heads have one decay each."""
@@ -106,7 +100,7 @@ class Mamba2(Mamba):
     about = "Mamba 2, Codestral Mamba"
     gguf = "mamba2"
     modules: ClassVar = {**Mamba.modules, "ssm_norm": "backbone.layers.{}.mixer.norm"}
-    alone: ClassVar = {**Mamba.alone, "ssm_dt.bias": "dt_bias"}
+    alone: ClassVar = {**Mamba.alone, "ssm_dt.bias": "backbone.layers.{}.mixer.dt_bias"}
     flat = True
     ties = False
 

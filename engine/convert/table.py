@@ -1,6 +1,6 @@
 """Every architecture of Hugging Face's that the converter knows."""
 
-from engine.convert import deepseek, experts, families, gpt_oss
+from engine.convert import deepseek, experts, families, gpt_oss, qwen3next
 from engine.convert.family import Family
 from engine.convert.fields import Fields
 
@@ -9,6 +9,7 @@ FAMILIES: tuple[Family, ...] = (
     *experts.FAMILIES,
     *deepseek.FAMILIES,
     *gpt_oss.FAMILIES,
+    *qwen3next.FAMILIES,
 )
 
 

@@ -1,6 +1,7 @@
 """Windows of attention, of every layer or of some, as config.json tells them and as GGUF does."""
 
-from engine.config import ARCHITECTURES, MOST_BLOCKS
+from engine.architectures import ARCHITECTURES
+from engine.config import MOST_BLOCKS
 from engine.convert.fields import Fields
 from engine.gguf import writer as gw
 
@@ -31,12 +32,7 @@ def by_layer(config: Fields, gguf: str) -> gw.Keys:
     every = config.count("sliding_window_pattern", usual)
     if blocks > MOST_BLOCKS:
         raise config.error(f"num_hidden_layers is {blocks}: at most {MOST_BLOCKS} run")
-    each = [KINDS[(i + 1) % every > 0] for i in range(blocks)]
-    kinds = config.get("layer_types", each)
-    fits = isinstance(kinds, list) and len(kinds) == blocks
-    if not fits or any(kind not in KINDS for kind in kinds):
-        known = ", ".join(KINDS)
-        raise config.error(f"layer_types: want {blocks} of {known}, got {kinds!r:.80}")
+    kinds = config.kinds(KINDS, [KINDS[(i + 1) % every > 0] for i in range(blocks)])
     found = {"attention.sliding_window": gw.u32(config.count("sliding_window", 4096))}
     if kinds != [KINDS[(i + 1) % usual > 0] for i in range(blocks)]:
         windowed = [kind == KINDS[True] for kind in kinds]

@@ -13,11 +13,21 @@ from engine.models.layers import StepInputs
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`count` rows from `first` on of a tensor of the file: a weight of its own in the graph."""
+    """`count` rows from `first` on of a tensor of the file: a weight of its own in the graph.
+
+    Where they are `each` in a row, the file has as many of another weight behind every so many.
+    """
 
     tensor: str
     first: int
     count: int
+    each: int = 0
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which rows of the tensor they are."""
+        step = self.each or self.count
+        return [self.first + i + i // step * step for i in range(self.count)]
 
 
 def fused_qkv(config: ModelConfig) -> dict[str, Rows]:

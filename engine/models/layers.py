@@ -192,9 +192,10 @@ def attend(
     inputs: StepInputs,
     caches: Mapping[str, Value],
     config: ModelConfig,
+    gate: Value | None = None,
 ) -> Value:
     """Keys and values into the block's cache, attention over it or the block's window of it, and
-    its output projected.
+    its output projected, times a gate [tokens heads*head_dim] where there is one.
 
     q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens hidden].
     """
@@ -228,4 +229,7 @@ def attend(
         scale=config.score_scale,
         softcap=config.score_cap,
     )
-    return project(graph, weights, f"{block}.attn_output", attended.view(tokens, heads * head_dim))
+    attended = attended.view(tokens, heads * head_dim)
+    if gate:
+        attended = graph("mul", f"{block}.attn_gated", x=attended, y=gate)
+    return project(graph, weights, f"{block}.attn_output", attended)

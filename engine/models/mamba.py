@@ -184,9 +184,10 @@ def convolved(
     inputs: StepInputs,
     caches: Mapping[str, Value],
     part: str = "",
+    bias: Value | None = None,
 ) -> Value:
     """x [tokens channels] over its last tokens, of which the block's state has those before; a
-    `part` of the channels has weights and a state of its own."""
+    `part` of the channels has weights and a state of its own. The bias is the file's, or that."""
     part = part and f"_{part}"
     state = caches[f"{block}.conv_state{part}"]
     out, _ = graph.several(
@@ -195,7 +196,7 @@ def convolved(
         into={"states": state},
         x=x,
         weight=weights[f"{block}.ssm_conv1d{part}.weight"],
-        bias=weights[f"{block}.ssm_conv1d{part}.bias"],
+        bias=bias or weights[f"{block}.ssm_conv1d{part}.bias"],
         before=state,
         **routes(inputs),
     )

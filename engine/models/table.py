@@ -17,6 +17,7 @@ from engine.models import (
     phi3,
     post_norm,
     qwen,
+    qwen3next,
 )
 from engine.models.family import Family
 
@@ -53,5 +54,8 @@ FAMILIES: Mapping[str, Family] = {
     "mamba": mamba,
     "mamba2": mamba,
     "lfm2": lfm2,
+    "qwen3next": qwen3next,
+    "qwen35": qwen3next,
+    "qwen35moe": qwen3next,
     "deepseek2": deepseek2,
 }

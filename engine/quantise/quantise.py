@@ -198,6 +198,7 @@ def _place(file: GGUFFile, tensor: TensorInfo, recipe: Recipe) -> Place:
     block, kin = re.match(r"blk\.(\d+)\.", name), [name]
     if name.endswith(VALUES):
         kin = [other for other in file.tensors if other.endswith(VALUES)]
+        kin.sort(key=lambda other: int(other.split(".")[1]))
     prefix = file.metadata.get("general.architecture", "")
 
     def count(key: str, default: int) -> int:

@@ -53,14 +53,15 @@ def _opened(folder: Path) -> transformers.PreTrainedModel:
 
 
 def save_random(config: Mapping[str, Any], folder: Path) -> None:
-    """A model of any family, matrices of unit gain and norms around one, of which Gemma's hold what
-    is more, as transformers saves it; `config` is that of its config.json."""
+    """A model of any family, matrices of unit gain and norms around one, of which Gemma's and Qwen
+    3 Next's hold what is more, as transformers saves it; `config` is that of its config.json."""
     torch.manual_seed(1)
     found = transformers.AutoConfig.for_model(**config)
     model = transformers.AutoModelForCausalLM.from_config(found)
-    one = float("gemma" not in config["model_type"])
+    more = config["model_type"].startswith(("gemma", "qwen3_next", "qwen3_5"))
     for name, weight in model.named_parameters():
-        around = one * (weight.ndim == 1 and name.endswith("weight"))
+        whole = not more or name.endswith("linear_attn.norm.weight")
+        around = float(weight.ndim == 1 and name.endswith("weight") and whole)
         deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
         weight.data = around + deviation * torch.randn_like(weight)
     model.save_pretrained(folder)

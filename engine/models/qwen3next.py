@@ -1,0 +1,227 @@
+"""Qwen 3 Next (Qwen team, 2025) and Qwen 3.5 (2026), dense or of experts: three blocks of four are
+gated delta nets (Yang, Kautz and Hatamizadeh, arXiv 2412.06464), the fourth attends.
+
+A gated delta net convolves its queries, keys and values over the last few tokens and gives queries
+and keys the length of 1; the state of each head forgets by a gate, and what it has under a key
+becomes the value, by another gate. What is read is normalised by head and gated by z. A block that
+attends is Qwen 3's, with rope in a part of a head, but for a gate on what each head has read, whose
+rows the file has behind that head's queries.
+
+Heads of values are more than those of queries and keys. In Qwen 3 Next those in a row have one key,
+and the rows of both gates are by key; in Qwen 3.5 every so many-th has it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.config import ModelConfig
+from engine.graph import Graph, Value
+from engine.models import experts, feed_forward
+from engine.models.family import Rows
+from engine.models.layers import (
+    StepInputs,
+    attend,
+    attention_tensors,
+    biased,
+    logits_of,
+    project,
+    rope_constants,
+    rotation_of,
+    turned,
+)
+from engine.models.mamba import convolved, routes, split
+from engine.recurrent import Ssm
+
+LENGTHS = {"q": -1.0, "k": -0.5}  # of queries and keys, as powers of a head's size
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor the model needs, with its dimensions ([experts], rows, elements)."""
+    hidden = config.hidden
+    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
+    for i in range(config.blocks):
+        block = f"blk.{i}"
+        own = _attending(config, i) if config.attends(i) else _delta_net(config)
+        tensors |= {
+            f"{block}.attn_norm.weight": (hidden,),
+            **{f"{block}.{name}": dims for name, dims in own.items()},
+            f"{block}.post_attention_norm.weight": (hidden,),
+        } | feed_forward.expected_tensors(config, i)
+    return tensors | {"output_norm.weight": (hidden,)}
+
+
+def _attending(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
+    """A block with attention, whose gate's rows are among the queries'."""
+    found = {n.removeprefix(f"blk.{i}."): d for n, d in attention_tensors(config, i).items()}
+    return found | {
+        "attn_q.weight": (2 * config.heads * config.head_dim, config.hidden),
+        **{f"attn_{n}_norm.weight": (config.head_dim,) for n in "qk"},
+    }
+
+
+def _delta_net(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """A block that is a gated delta net."""
+    ssm, hidden = _ssm(config), config.hidden
+    gates = ("ssm_ba",) if _in_a_row(config) else ("ssm_beta", "ssm_alpha")
+    return {
+        "attn_qkv.weight": (ssm.convolved, hidden),
+        "attn_gate.weight": (ssm.inner, hidden),
+        "ssm_conv1d.weight": (ssm.convolved, ssm.taps),
+        **{f"{name}.weight": (2 * ssm.rank // len(gates), hidden) for name in gates},
+        "ssm_dt.bias": (ssm.rank,),
+        "ssm_a": (ssm.rank,),
+        "ssm_norm.weight": (ssm.state,),
+        "ssm_out.weight": (hidden, ssm.inner),
+    }
+
+
+def _ssm(config: ModelConfig) -> Ssm:
+    assert config.ssm
+    return config.ssm
+
+
+def _sizes(config: ModelConfig) -> dict[str, int]:
+    """Rows of queries, keys and values, in the file's order."""
+    ssm = _ssm(config)
+    return {"q": ssm.groups * ssm.state, "k": ssm.groups * ssm.state, "v": ssm.inner}
+
+
+def _in_a_row(config: ModelConfig) -> bool:
+    """Whether heads of one key follow one another."""
+    return config.architecture == "qwen3next"
+
+
+def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Tensors a file may have."""
+    return {
+        "output.weight": (config.vocab, config.hidden),
+        "rope_freqs.weight": (config.rope_dims // 2,),
+        **experts.optional_tensors(config),
+    }
+
+
+def parts(config: ModelConfig) -> dict[str, Rows]:
+    """Queries, keys and values of delta nets; what rows of two kinds by head or by key give."""
+    ssm, found, sizes = _ssm(config), dict[str, Rows](), _sizes(config)
+    shared, head_dim = ssm.rank // ssm.groups, config.head_dim
+    for i in range(config.blocks):
+        block = f"blk.{i}"
+        if config.attends(i):
+            # the gate before the queries, which take the tensor's own name
+            found |= _in_turn(f"{block}.attn_q", ("attn_q", "attn_gate"), config.heads, head_dim)
+            continue
+        found |= split(f"{block}.attn_qkv", sizes) | split(f"{block}.ssm_conv1d", sizes)
+        if _in_a_row(config):
+            found |= _in_turn(f"{block}.ssm_ba", ("ssm_beta", "ssm_alpha"), ssm.groups, shared)
+    return found
+
+
+def _in_turn(name: str, kinds: tuple[str, str], times: int, each: int) -> dict[str, Rows]:
+    """Weights of two kinds, of which NAME.weight has `each` rows of the one, as many of the other,
+    and so on, so many times; the second first."""
+    block = name.rpartition(".")[0]
+    return {
+        f"{block}.{kind}.weight": Rows(f"{name}.weight", number * each, times * each, each)
+        for number, kind in reversed(list(enumerate(kinds)))
+    }
+
+
+def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+    """Rope's; biases of no convolution, the lengths of queries and keys, and which of them a head
+    has."""
+    ssm, sizes = _ssm(config), _sizes(config)
+    heads = np.arange(ssm.rank, dtype=np.int32)
+    shared = ssm.rank // ssm.groups
+    return {
+        **rope_constants(config, divisors),
+        **{f"delta.no_bias_{n}": np.zeros(size, np.float32) for n, size in sizes.items()},
+        **{f"delta.{n}": np.full(ssm.state, ssm.state**p, np.float32) for n, p in LENGTHS.items()},
+        "delta.group_of": heads // shared if _in_a_row(config) else heads % ssm.groups,
+    }
+
+
+def build(
+    config: ModelConfig,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+) -> tuple[Graph, Value]:
+    """The nodes of one step and its logits [outputs, vocab]."""
+    graph, tokens = Graph(), inputs.tokens.dims[0]
+
+    def norm(x: Value, name: str) -> Value:
+        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
+
+    def attended(h: Value, block: str) -> Value:
+        q, k, v = (project(graph, weights, f"{block}.attn_{name}", h) for name in "qkv")
+        gate = project(graph, weights, f"{block}.attn_gate", h)
+        q = norm(q.view(f"{tokens}*{config.heads}", config.head_dim), f"{block}.attn_q_norm")
+        k = norm(k.view(f"{tokens}*{config.kv_heads}", config.head_dim), f"{block}.attn_k_norm")
+        q, k = turned(graph, "rope_neox", block, q, k, rotation, config)
+        gate = graph("sigmoid", f"{block}.attn_open", x=gate)
+        return attend(graph, block, q, k, v, weights, inputs, caches, config, gate)
+
+    x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
+    rotation = rotation_of(graph, weights, inputs, config)
+    for i in range(config.blocks):
+        block = f"blk.{i}"
+        h = norm(x, f"{block}.attn_norm")
+        if config.attends(i):
+            mixed = attended(h, block)
+        else:
+            mixed = delta_net(graph, block, h, weights, inputs, caches, config)
+        x = graph("add", f"{block}.attn_residual", x=x, y=mixed)
+        h = norm(x, f"{block}.post_attention_norm")
+        fed = feed_forward.feed_forward(graph, i, h, weights, config)
+        x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
+    x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
+    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+
+
+def delta_net(
+    graph: Graph,
+    block: str,
+    h: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+    config: ModelConfig,
+) -> Value:
+    """A gated delta net's mixer [tokens hidden]."""
+    ssm, tokens, state = _ssm(config), inputs.tokens.dims[0], caches[f"{block}.ssm_state"]
+
+    def entering(name: str, heads: int) -> Value:
+        x = project(graph, weights, f"{block}.attn_qkv_{name}", h)
+        bias = weights[f"delta.no_bias_{name}"]
+        x = convolved(graph, block, x, weights, inputs, caches, name, bias)
+        x = graph("silu", f"{block}.silu_{name}", x=x)
+        if name in LENGTHS:  # x / sqrt(sum of squares + eps), by its mean of squares
+            rows, eps = x.view(f"{tokens}*{heads}", ssm.state), config.norm_eps / ssm.state
+            label, length = f"{block}.{name}_unit", weights[f"delta.{name}"]
+            x = graph("rms_norm", label, x=rows, weight=length, eps=eps)
+        return x.view(tokens, heads, ssm.state)
+
+    q, k = (entering(name, ssm.groups) for name in "qk")
+    v, z = entering("v", ssm.rank), project(graph, weights, f"{block}.attn_gate", h)
+    beta = project(graph, weights, f"{block}.ssm_beta", h)
+    alpha = project(graph, weights, f"{block}.ssm_alpha", h)
+    dt = graph("softplus", f"{block}.dt", x=biased(graph, weights, f"{block}.ssm_dt", alpha))
+    out, _ = graph.several(
+        "gated_delta_net",
+        f"{block}.delta_net",
+        into={"states": state},
+        q=q,
+        k=k,
+        v=v,
+        g=graph("mul_columns", f"{block}.decay", x=dt, factors=weights[f"{block}.ssm_a"]),
+        beta=graph("sigmoid", f"{block}.beta", x=beta),
+        group_of=weights["delta.group_of"],
+        before=state,
+        **routes(inputs),
+    )
+    rows, weight = out.view(f"{tokens}*{ssm.rank}", ssm.state), weights[f"{block}.ssm_norm.weight"]
+    y = graph("rms_norm", f"{block}.ssm_norm", x=rows, weight=weight, eps=config.norm_eps)
+    y = graph("swiglu", f"{block}.gated", gate=z, up=y.view(tokens, ssm.inner))
+    return project(graph, weights, f"{block}.ssm_out", y)
