@@ -26,8 +26,9 @@ from engine.offload.streamed import StreamedPlan
 from engine.options import Options
 from engine.packed_weights import Packed, packed_weights
 from engine.passes import Memory, Pass
+from engine.passes.quantise import quantise
 from engine.passes.sparse import sparse
-from engine.plan import Plan, Step, Tuned, names_in, need, packed_name, with_kernels
+from engine.plan import CpuStep, Plan, Tuned, names_in, need, packed_name, with_kernels
 from engine.sampling.chain import over
 from engine.tune import AT_LOAD, Tuner
 from kernels.choose import Chooser, Need
@@ -135,14 +136,14 @@ class Compiler:
     def trial(self, built: Built) -> Plan:
         """What runs the graph for some tokens on the CPU, as soon as possible: rows of neurons stay
         where they are until it is known which blocks they are read in, and nothing is tuned."""
-        steps = with_kernels(built.graph, self._kernels_for(built.graph.nodes))
+        steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         self._pack(steps, built, trial=True)
         return Plan(steps, built.memory, self._limits, built.logits, tuned=self._knobs())
 
     def _resident(self, built: Built) -> Executable:
         """Plans with all weights in memory: one, or one for prompts beside it."""
         graph, memory, limits, options = built.graph, built.memory, self._limits, self._options
-        steps = with_kernels(graph, self._kernels_for(graph.nodes))
+        steps = _steps(graph, self._kernels_for(graph.nodes))
         of_prompts, tuned = self._steps_of_prompts(built), self._knobs()
         self._pack([*steps, *of_prompts], built, trial=False)
         plan = partial(Plan, logits=built.logits, tuned=tuned, hidden=graph.hidden)
@@ -157,7 +158,7 @@ class Compiler:
     def _streamed(self, built: Built) -> StreamedPlan:
         """The plan with weights in memory as far as the budget goes."""
         memory, described = built.memory, self._described
-        steps = with_kernels(built.graph, self._kernels_for(built.graph.nodes))
+        steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         cache_bytes = sum(kept.nbytes for kept in (built.caches | built.states).values())
         opened = Opened(self._file, described.bundles, built.config)
         computed = Computed(steps, self._limits, (built.logits, built.graph.hidden))
@@ -182,7 +183,7 @@ class Compiler:
         self.notes += division.notes
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
-        steps = [with_kernels(part, chosen) for part in rest]
+        steps = [_steps(part, chosen) for part in rest]
         loaded = load(division, weights, built.inputs, options.progress.packed)
         for name, rows in loaded.caches.items():
             (built.states if name in built.states else built.caches)[name] = rows
@@ -197,14 +198,14 @@ class Compiler:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""
         return partial(chosen, threads=self.team.n_threads, known=load_tuned())
 
-    def _steps_of_prompts(self, built: Built) -> list[Step]:
+    def _steps_of_prompts(self, built: Built) -> list[CpuStep]:
         """The graph with the kernels that are for many tokens; nothing, if none is for them
         alone."""
         if self._limits["tokens"] < PROMPT:
             return []
         chosen = self._kernels_for(built.graph.nodes, PROMPT)
         alone = any(kernel.fewest > 1 for kernel in chosen.values())
-        return with_kernels(built.graph, chosen) if alone else []
+        return _steps(built.graph, chosen) if alone else []
 
     def _kernels_for(self, nodes: Iterable[Node], fewest: int = 1) -> dict[Need, Kernel]:
         """The CPU's, for steps of at least so many tokens."""
@@ -222,7 +223,7 @@ class Compiler:
             chosen[ROUNDING] = self._chooser.choose(needs, certified)[needs[0]]
         return chosen
 
-    def _pack(self, steps: Sequence[Step], built: Built, trial: bool) -> None:
+    def _pack(self, steps: Sequence[CpuStep], built: Built, trial: bool) -> None:
         """The arrays of these steps, weights as the kernels stream them."""
         memory = built.memory
         jobs = {
@@ -247,7 +248,13 @@ class Compiler:
             memory[name] = np.ascontiguousarray(array)
 
 
-def _drop_unused(memory: Memory, steps: Sequence[Step]) -> None:
+def _steps(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[CpuStep]:
+    """The graph's nodes with these kernels."""
+    graph, _ = quantise(chosen)(graph, {})
+    return with_kernels(graph, chosen)
+
+
+def _drop_unused(memory: Memory, steps: Sequence[CpuStep]) -> None:
     """Let go of arrays that no step touches, such as the file's weights that were packed."""
     used = set[str]().union(*map(names_in, steps))
     for name in [name for name in memory if name not in used]:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.cache.cells import Cells
-from engine.gpu.groups import DeviceStep
-from engine.plan import Plan, Step
+from engine.passes.fuse import GpuStep
+from engine.plan import CpuStep, Plan
 from kernels.cpu.runtime.team import Team
 from kernels.kernel import PROMPT
 
@@ -22,7 +22,7 @@ class Executable(Protocol):
     run."""
 
     @property
-    def steps(self) -> Sequence[Step | DeviceStep]: ...
+    def steps(self) -> Sequence[CpuStep | GpuStep]: ...
 
     @property
     def inputs(self) -> Mapping[str, Array]: ...

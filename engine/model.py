@@ -15,13 +15,13 @@ from engine.config import ModelError
 from engine.errors import BusyError, ClosedError, EngineError
 from engine.executable import ByTokens, Executable, stepped
 from engine.gguf.file import GGUFFile
-from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
 from engine.load import load
 from engine.offload.offload import Offload
 from engine.offload.streamed import StreamedPlan
 from engine.options import Options
-from engine.plan import Plan, Step
+from engine.passes.fuse import GpuStep
+from engine.plan import CpuStep, Plan
 from engine.sampling.sampler import Likeliest
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -110,7 +110,7 @@ class Model:
         return self.ready.offload if isinstance(self.ready, StreamedPlan) else None
 
     @property
-    def steps(self) -> Sequence[Step | DeviceStep]:
+    def steps(self) -> Sequence[CpuStep | GpuStep]:
         """The nodes of a step with their kernels, in the order in which they run; then those of a
         prompt's step, if they are others."""
         return self.ready.steps if self.ready else []

@@ -10,12 +10,12 @@ import numpy as np
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import Greedy, needs
-from engine.gpu.groups import DeviceStep
 from engine.gpu.hybrid import Hybrid
 from engine.gpu.mirror import Inputs
 from engine.gpu.upload import DeviceRows, caches, uploaded
 from engine.gpu.weights import Weights
-from engine.plan import Plan, Step
+from engine.passes.fuse import GpuStep
+from engine.plan import CpuStep, Plan
 from engine.watch import Watch
 from kernels.choose import Need
 from kernels.cpu.runtime.team import Program
@@ -50,7 +50,7 @@ def load(
 def joined(
     division: Division,
     loaded: Loaded,
-    steps: Sequence[Sequence[Step]],
+    steps: Sequence[Sequence[CpuStep]],
     arrays: Mapping[str, Array],
     choosing: Mapping[Need, CudaKernel],
 ) -> Hybrid:
@@ -70,7 +70,7 @@ def joined(
         plan = Plan(every, memory, limits, crossed(last), pauses=ends[:-1])
         programs = [plan.between(first, end) for first, end in pairwise([0, *ends])]
     own, others = iter(steps), iter(division.layout.parts)
-    in_order: list[Sequence[Step | DeviceStep]] = [
+    in_order: list[Sequence[CpuStep | GpuStep]] = [
         next(others).steps if part.on_gpu else next(own) for part in division.parts
     ]
     every_step = list(chain(*in_order))

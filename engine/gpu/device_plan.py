@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from engine.gpu.groups import DeviceStep, Group
 from engine.gpu.layout import Layout
 from engine.gpu.upload import DeviceRows, Uploaded
 from engine.graph import Value
+from engine.passes.fuse import GpuStep, Group
 from engine.plan import shape_of
 from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device
@@ -26,7 +26,7 @@ class _Bound:
     """A step with the addresses of its arrays and its scalars, and with the sizes that follow from
     how its weights lie there."""
 
-    step: DeviceStep
+    step: GpuStep
     arguments: dict[str, Any]
     sizes: Sizes
 
@@ -76,12 +76,12 @@ class DevicePlan:
             for stage in kernel.stages:
                 device.prepare(stage)
 
-    def _bound(self, step: DeviceStep) -> _Bound:
+    def _bound(self, step: GpuStep) -> _Bound:
         arguments = {
             name: self.buffer(value).address if isinstance(value, Value) else value
             for name, value in step.node.arguments.items()
         }
-        values = {n: v.name for n, v in step.values().items() if v.name in self._weights}
+        values = {n: v.name for n, v in step.arrays.items() if v.name in self._weights}
         shapes = {argument: self._weights[name].shape for argument, name in values.items()}
         return _Bound(step, arguments, device_sizes(step.kernel, shapes))
 

@@ -9,10 +9,10 @@ import numpy as np
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import Greedy
-from engine.gpu.groups import DeviceStep
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
-from engine.plan import Plan, Step
+from engine.passes.fuse import GpuStep
+from engine.plan import CpuStep, Plan
 from kernels.cpu.runtime.team import Program, Team
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,7 +31,7 @@ class Hybrid:
     def __init__(
         self,
         division: Division,
-        steps: Sequence[Step | DeviceStep],
+        steps: Sequence[CpuStep | GpuStep],
         device_plan: DevicePlan,
         inputs: Inputs,
         crossing: Mapping[str, Array],

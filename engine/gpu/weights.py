@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from engine.gguf.file import GGUFFile
-from engine.gpu.groups import DeviceStep
 from engine.gpu.layout import Layout
 from engine.graph import Value
+from engine.passes.fuse import GpuStep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Weight:
     """A weight that a step reads; `tensor` names the file's that it is, packed if `is_packed`."""
 
-    step: DeviceStep
+    step: GpuStep
     value: Value
 
     @property
@@ -74,6 +74,6 @@ def weights_in(layout: Layout) -> dict[str, Weight]:
     return {
         value.name: Weight(step, value)
         for step in layout.steps()
-        for value in step.values().values()
+        for value in step.arrays.values()
         if value.kind == "weight"
     }

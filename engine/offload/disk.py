@@ -14,7 +14,7 @@ from engine.offload.direct_file import DirectFile
 from engine.offload.neurons import Group, Source
 from engine.offload.stream import Stored
 from engine.packed_weights import Copied, Job, Packed, Places, packed_file
-from engine.plan import Step
+from engine.plan import CpuStep
 from engine.watch import Watch
 from kernels.cpu.runtime.team import Team
 
@@ -90,7 +90,7 @@ class Disk:
             file.close()
 
 
-def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list[str]]:
+def sparse_tensors(steps: Sequence[CpuStep], config: ModelConfig) -> dict[int, list[str]]:
     """The matrices of each sparse block, whose rows are its neurons."""
     if not config.sparsity:
         return {}
@@ -103,7 +103,7 @@ def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list
     return found
 
 
-def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
+def jobs_of(steps: Sequence[CpuStep], file: GGUFFile, left: set[str]) -> dict[str, Job]:
     """How the matrices that steps meet are packed, without those `left` for the pool."""
     return {
         weight.name: Packed(tensor_of(step), how)
@@ -117,7 +117,7 @@ def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, 
     }
 
 
-def tensor_of(step: Step) -> str:
+def tensor_of(step: CpuStep) -> str:
     """The file's tensor that a step meets, "" if it meets none."""
     weight = step.node.arguments.get("weight")
     return step.weight or (weight.name if isinstance(weight, Value) else "")

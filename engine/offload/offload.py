@@ -24,7 +24,7 @@ from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
 from engine.packed_weights import PAGE, paged
-from engine.plan import Step, stages_of, with_own
+from engine.plan import CpuStep, stages_of, with_own
 from engine.stages import Call, touched
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.readers import Readers
@@ -52,7 +52,7 @@ class Computed:
     """What a step of the model does: its nodes with kernels, the largest `tokens` and `outputs`,
     and the values that stay when it is over."""
 
-    steps: Sequence[Step]
+    steps: Sequence[CpuStep]
     limits: Mapping[str, int]
     kept: Sequence[Value]
 
@@ -209,9 +209,9 @@ def shared(
     return division, budget.room - used
 
 
-def with_neurons(steps: Sequence[Step], neurons: Neurons, readers: Readers) -> list[Step]:
+def with_neurons(steps: Sequence[CpuStep], neurons: Neurons, readers: Readers) -> list[CpuStep]:
     """The steps with sparse blocks' rows in the pool, brought before a block's first matrix."""
-    found: list[Step] = []
+    found: list[CpuStep] = []
     served: set[int] = set()
     for step in steps:
         tensor, arguments = tensor_of(step), step.node.arguments

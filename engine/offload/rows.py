@@ -9,7 +9,7 @@ import numpy as np
 from engine.gguf.file import GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader
 from engine.graph import Value
-from engine.plan import Step
+from engine.plan import CpuStep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,13 +28,13 @@ class Rows:
     """The tables that `steps` read one row a token of, and the steps as they read only what was
     gathered."""
 
-    def __init__(self, steps: Sequence[Step], file: GGUFFile, most: int) -> None:
+    def __init__(self, steps: Sequence[CpuStep], file: GGUFFile, most: int) -> None:
         self._reader = TensorReader(file)
         self.tables: list[Table] = []
         self.arrays: dict[str, Array] = {}
         self.steps = [self._gathered(step, file, most) for step in steps]
 
-    def _gathered(self, step: Step, file: GGUFFile, most: int) -> Step:
+    def _gathered(self, step: CpuStep, file: GGUFFile, most: int) -> CpuStep:
         arguments = step.node.arguments
         chosen, weight = arguments.get("tokens"), arguments.get("weight")
         if step.node.op != "embedding" or not isinstance(weight, Value) or weight.kind != "weight":
