@@ -15,8 +15,9 @@ from engine.described import Described
 from engine.executable import ByTokens, Executable
 from engine.gguf.file import GGUFFile
 from engine.gpu import greedy
-from engine.gpu.build import joined, load
+from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Whole, divide
+from engine.gpu.hybrid import Hybrid
 from engine.gpu.upload import DeviceRows
 from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
@@ -138,7 +139,7 @@ class Compiler:
         where they are until it is known which blocks they are read in, and nothing is tuned."""
         steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         self._pack(steps, built, trial=True)
-        return Plan(steps, built.memory, self._limits, built.logits, tuned=self._knobs())
+        return Plan(steps, built.memory, self._limits, built.logits, self.team, tuned=self._knobs())
 
     def _resident(self, built: Built) -> Executable:
         """Plans with all weights in memory: one, or one for prompts beside it."""
@@ -146,7 +147,7 @@ class Compiler:
         steps = _steps(graph, self._kernels_for(graph.nodes))
         of_prompts, tuned = self._steps_of_prompts(built), self._knobs()
         self._pack([*steps, *of_prompts], built, trial=False)
-        plan = partial(Plan, logits=built.logits, tuned=tuned, hidden=graph.hidden)
+        plan = partial(Plan, logits=built.logits, team=self.team, tuned=tuned, hidden=graph.hidden)
         many = plan(of_prompts, memory, limits) if of_prompts else None
         if many:
             limits = {name: min(size, PROMPT - 1) for name, size in limits.items()}
@@ -169,7 +170,13 @@ class Compiler:
         memory.update(built.inputs)
         self.notes += offload.notes
         return StreamedPlan(
-            offload, memory, self._limits, built.logits, self._knobs(), built.graph.hidden
+            offload,
+            memory,
+            self._limits,
+            built.logits,
+            self.team,
+            self._knobs(),
+            built.graph.hidden,
         )
 
     def _with_gpu(self, device: Device, built: Built) -> Executable:
@@ -184,15 +191,15 @@ class Compiler:
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
         steps = [_steps(part, chosen) for part in rest]
-        loaded = load(division, weights, built.inputs, options.progress.packed)
-        for name, rows in loaded.caches.items():
+        there = DevicePlan(device, division.layout, weights, built.inputs, options.progress.packed)
+        for name, rows in there.caches.items():
             (built.states if name in built.states else built.caches)[name] = rows
         self._pack(list(chain(*steps)), built, trial=False)
         choosing: dict[Need, CudaKernel] = {}
         if division.parts[-1].on_gpu:  # which then has the logits
             needs = greedy.needs(config.vocab)
             choosing = self._chooser.choose_on(device, needs, certified)
-        return joined(division, loaded, steps, memory, choosing)
+        return Hybrid(division, there, steps, memory, self.team, choosing)
 
     def _knobs(self) -> Tuned:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""

@@ -14,7 +14,7 @@ import numpy as np
 from engine.cache.held_text import HeldText
 from engine.chat import ChatTemplate, template_of
 from engine.checks import PromptError, check_generation, check_prompt
-from engine.completion import Completion, Piece, Row
+from engine.completion import Completion, Piece
 from engine.config import ModelError
 from engine.decoding import Decoding, OneByOne
 from engine.embedded import resolve
@@ -27,7 +27,7 @@ from engine.options import Options
 from engine.results import RequestOutput
 from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import Sampler
+from engine.sampling.sampler import Row, Sampler
 from engine.sampling.samplers import Samplers
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Serving

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.cache.cells import Cells
+from engine.gpu.greedy import Greedy
 from engine.passes.fuse import GpuStep
 from engine.plan import CpuStep, Plan
-from kernels.cpu.runtime.team import Team
 from kernels.kernel import PROMPT
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,7 +39,14 @@ class Executable(Protocol):
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
 
-    def run(self, team: Team) -> None:
+    @property
+    def greedy(self) -> Greedy | None:
+        """What finds tokens in the logits, where a device has them."""
+
+    def plan_for(self, tokens: int) -> Plan | None:
+        """What a step of so many tokens runs, where that is the CPU's alone."""
+
+    def run(self) -> None:
         """One step, of the sizes and inputs as they are."""
 
 
@@ -50,10 +57,9 @@ class ByTokens:
     def __init__(self, few: Plan, many: Plan) -> None:
         self.few, self.many = few, many
         self.steps, self.inputs = [*few.steps, *many.steps], few.inputs
-        self._next = few
+        self._next, self.greedy = few, None
 
     def plan_for(self, tokens: int) -> Plan:
-        """What a step of so many tokens runs."""
         return self.many if tokens >= PROMPT else self.few
 
     def resize(self, **sizes: int) -> None:
@@ -64,8 +70,8 @@ class ByTokens:
         for plan in (self.few, self.many):
             plan.set(label, name, value)
 
-    def run(self, team: Team) -> None:
-        self._next.run(team)
+    def run(self) -> None:
+        self._next.run()
 
     @property
     def logits(self) -> Array:
@@ -79,7 +85,6 @@ class ByTokens:
 @contextmanager
 def stepped(
     ready: Executable,
-    team: Team,
     cells: Cells,
     tokens: Sequence[int],
     positions: Sequence[int],
@@ -103,7 +108,7 @@ def stepped(
             ready.inputs[name][:count] = values
         ready.inputs["rows"][:outputs] = wanted
         ready.resize(tokens=count, outputs=outputs)
-        ready.run(team)
+        ready.run()
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
         cells.take_back(positions, sequences)

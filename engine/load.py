@@ -104,7 +104,7 @@ def _shares_named(
     for at in range(0, count, limits["tokens"]):
         part = range(at, min(at + limits["tokens"], count))
         chunk = tokens[at : part.stop]
-        with stepped(ready, compiler.team, cells, chunk, part, [(0,)] * len(part), []):
+        with stepped(ready, cells, chunk, part, [(0,)] * len(part), []):
             pass
     cells.clear()
     counts = {i: built.memory[f"blk.{i}.predicted"] for i in config.sparsity.ranks}

@@ -257,7 +257,7 @@ def _in_stages(
 
 
 class Plan:
-    """Steps laid out in memory, ready to run.
+    """Steps laid out in memory, ready for a team to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
     What is in `logits` and `hidden` stays until the next step.
@@ -274,12 +274,13 @@ class Plan:
         arrays: Mapping[str, Array],
         limits: Mapping[str, int],
         logits: Value,
+        team: Team,
         stream: Stream | None = None,
         pauses: Sequence[int] = (),
         tuned: Tuned = lambda kernel, _: starting(kernel),
         hidden: Value | None = None,
     ) -> None:
-        self.steps, self.limits = list[CpuStep](), dict(limits)
+        self.steps, self.limits, self._team = list[CpuStep](), dict(limits), team
         self.knobs: dict[str, Array] = {}
         for step in steps:
             self.steps.append(with_own(step, limits))
@@ -287,7 +288,7 @@ class Plan:
                 assert isinstance(value, Value)
                 values = tuned(step.kernel, shape_of(step.node, {}))
                 self.knobs.setdefault(value.name, array_of(step.kernel.knobs, values))
-        self.stream = stream
+        self.stream, self.greedy = stream, None
         self.stages = stages_of(self.steps, stream.names if stream else (), pauses)
         self.calls = [call for stage in self.stages for call in stage]
         kept = [logits, hidden] if hidden else [logits]
@@ -307,6 +308,9 @@ class Plan:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
         return _in_stages(self.stages, ((nothing, block) for _, block in self.entries), None)
 
+    def plan_for(self, tokens: int) -> "Plan":  # noqa: ARG002  of an Executable
+        return self
+
     def between(self, first: int, end: int) -> Program:
         """The program of the steps from one pause to another."""
         own = range(first, end)
@@ -314,9 +318,9 @@ class Plan:
         entries = [entry for call, entry in calls if call.step in own]
         return _in_stages([s for s in self.stages if s[0].step in own], entries, None)
 
-    def run(self, team: Team) -> None:
+    def run(self) -> None:
         """One step, of the sizes and inputs as they are."""
-        team.run(self.program)
+        self._team.run(self.program)
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""

@@ -57,7 +57,7 @@ def test_live_values_never_overlap(layers, path):
     layout = division_of(model).layout
     moments: list[Sequence[Value]] = []
     for part in layout.parts:
-        moments += [part.takes, *(list(s.values().values()) for s in part.steps), part.gives]
+        moments += [part.takes, *(list(s.arrays.values()) for s in part.steps), part.gives]
     lives: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for moment, values in enumerate(moments):

@@ -11,6 +11,5 @@ The room, in reading order:
 - `mirror`: a step's inputs, of which only what changed goes over
 - `device_plan`: what a step has it do, recorded once where its sizes come again
 - `greedy`: the most likely token found where the logits are
-- `hybrid`: a step of parts on both sides
-- `build`: a division put there and joined with the CPU's plan
+- `hybrid`: a step of parts on both sides, which have one interface
 """

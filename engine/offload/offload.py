@@ -3,7 +3,7 @@ as they meet them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from engine.offload import neurons as pools
 from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
 from engine.offload.bundle import Bundle
-from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors, tensor_of
+from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors
 from engine.offload.neurons import Neurons, Source
 from engine.offload.pinning import activations
 from engine.offload.residency import Division
@@ -24,6 +24,7 @@ from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
 from engine.packed_weights import PAGE, paged
+from engine.passes.stream import fetch, gather
 from engine.plan import CpuStep, stages_of, with_own
 from engine.stages import Call, touched
 from kernels.cpu.formats.packing import aligned
@@ -77,9 +78,9 @@ class Offload:
         file, limits = model.file, computed.limits
         self._resources = ExitStack()
         try:
-            rows = Rows(computed.steps, file, limits["tokens"])
-            self.rows = self._resources.enter_context(closing(rows))
-            self.steps = [with_own(step, limits) for step in rows.steps]
+            self.rows = self._resources.enter_context(closing(Rows(file, limits["tokens"])))
+            steps, self.arrays = gather(self.rows)(computed.steps, {})
+            self.steps = [with_own(step, limits) for step in steps]
             counts = None
             if options.activation:
                 counts = activations(options.activation, file, model.config)
@@ -92,7 +93,7 @@ class Offload:
                 call.share.compile()  # what that takes is not left for weights
             order = in_order(stages, disk.stored)
             _, arena = place(touched(stages), limits, computed.kept)
-            step = arena + INPUTS + sum(array.nbytes for array in rows.arrays.values())
+            step = arena + INPUTS + sum(array.nbytes for array in self.arrays.values())
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack
             disk.open(team, options.progress.packed)
@@ -125,10 +126,9 @@ class Offload:
             neurons.read_pinned(self.readers)
         disk.check()
         self.resident = sum(array.nbytes for array in weights.values())
-        self.arrays = {**self.rows.arrays, **disk.shaped(weights | stream.weights)}
+        self.arrays |= disk.shaped(weights | stream.weights)
         if neurons:
-            self.arrays |= neurons.arrays
-            self.steps = with_neurons(self.steps, neurons, self.readers)
+            self.steps, self.arrays = fetch(neurons, self.readers)(self.steps, self.arrays)
 
     def _read(self, names: Sequence[str], stored: Mapping[str, Stored]) -> dict[str, Array]:
         """Weights that stay in memory."""
@@ -207,28 +207,3 @@ def shared(
         raise budget.refuse(residency.least(order) + least)
     used = sum(paged(order[name]) for name in division.resident) + division.ring.size
     return division, budget.room - used
-
-
-def with_neurons(steps: Sequence[CpuStep], neurons: Neurons, readers: Readers) -> list[CpuStep]:
-    """The steps with sparse blocks' rows in the pool, brought before a block's first matrix."""
-    found: list[CpuStep] = []
-    served: set[int] = set()
-    for step in steps:
-        tensor, arguments = tensor_of(step), step.node.arguments
-        weight, rows, count = (arguments.get(name) for name in ("weight", "rows", "count"))
-        if pools.pooled(tensor) in neurons.arrays:
-            assert isinstance(weight, Value)
-            assert isinstance(rows, Value)
-            assert isinstance(count, Value)
-            block = int(tensor.split(".")[1])
-            own = {
-                "weight": replace(weight, name=pools.pooled(tensor)),
-                "slots": neurons.slots(block),
-            }
-            node = replace(step.node, arguments={**arguments, **own})
-            step = replace(step, node=node)
-            if block not in served:
-                step = replace(step, before=neurons.service(block, rows, count, readers))
-                served.add(block)
-        found.append(step)
-    return found

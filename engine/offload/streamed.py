@@ -23,22 +23,25 @@ class StreamedPlan(Plan):
         arrays: Mapping[str, Array],
         limits: Mapping[str, int],
         logits: Value,
+        team: Team,
         tuned: Tuned,
         hidden: Value,
     ) -> None:
         stream = offload.stream
-        super().__init__(offload.steps, arrays, limits, logits, stream, tuned=tuned, hidden=hidden)
+        super().__init__(
+            offload.steps, arrays, limits, logits, team, stream, tuned=tuned, hidden=hidden
+        )
         self.offload, self._tokens = offload, 0
 
     def resize(self, **sizes: int) -> None:
         super().resize(**sizes)
         self._tokens = sizes["tokens"]
 
-    def run(self, team: Team) -> None:
+    def run(self) -> None:
         tokens, positions = (
             self.inputs[name][: self._tokens].tolist() for name in ("tokens", "positions")
         )
         self.offload.begin(tokens, positions)
-        super().run(team)
+        super().run()
         while not self.offload.came():
-            super().run(team)
+            super().run()

@@ -41,6 +41,9 @@ class Likeliest:
     log_sum: float
 
 
+Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of the next token
+
+
 class Constraint(Protocol):
     """Says which tokens may come next."""
 

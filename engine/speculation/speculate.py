@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.completion import Completion, Piece, Row
+from engine.completion import Completion, Piece
 from engine.config import ModelError
 from engine.model import Model, NumericalError
+from engine.sampling.sampler import Row
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
