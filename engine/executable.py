@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from engine.gpu.greedy import Greedy
 from engine.passes.fuse import GpuStep
 from engine.plan import CpuStep, Plan
 from kernels.kernel import PROMPT
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class Executable(Protocol):

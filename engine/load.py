@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.build import Built, build
 from engine.cache.cells import Cells
 from engine.cache.states import States
 from engine.checks import check_memory
-from engine.compile import Built, Compiler, build
+from engine.compile import Compiler
 from engine.config import ModelConfig
 from engine.described import described
 from engine.executable import Executable, stepped
@@ -70,7 +71,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs
-    compiler = Compiler(file, said, limits, options, chooser, device, samplers, resources)
+    compiler = Compiler(file, said, options, chooser, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
         return build(file, said, config, cells, limits, options, passes)

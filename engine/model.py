@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,14 +15,12 @@ from engine.errors import BusyError, ClosedError, EngineError
 from engine.executable import Executable, stepped
 from engine.gguf.file import GGUFFile
 from engine.load import load
-from engine.offload.offload import Offload
-from engine.offload.streamed import StreamedPlan
+from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes.fuse import GpuStep
 from engine.plan import CpuStep, Plan
 from engine.sampling.sampler import Row
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class NumericalError(EngineError, ArithmeticError):

@@ -7,7 +7,7 @@ First allocate, then compute: after planning, a step writes its inputs and sizes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
-from typing import Any, Generic, Protocol
+from typing import Generic, Protocol
 
 import numpy as np
 
@@ -23,10 +23,9 @@ from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
-from reference.op import DTYPES
+from reference.op import DTYPES, Array
 from reference.table import OPS
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
 TUNING = "tuning"  # and the one that has its knobs' values
 # How the knobs of a kernel begin at a node's sizes.

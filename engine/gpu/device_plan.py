@@ -7,16 +7,16 @@ from itertools import chain
 from typing import Any
 
 from engine.gpu.layout import Layout
+from engine.gpu.memory import Weight, caches, uploaded
 from engine.gpu.mirror import Inputs
-from engine.gpu.upload import caches, uploaded
-from engine.gpu.weights import Weights
 from engine.graph import Value
 from engine.passes.fuse import GpuStep, Group
-from engine.plan import Array, shape_of
+from engine.plan import shape_of
 from engine.watch import Watch
 from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device
 from kernels.cuda.product import Product
+from reference.op import Array
 
 MOST_KEPT = 64  # parts at sizes, recorded or not
 
@@ -58,13 +58,13 @@ class DevicePlan:
         self,
         device: Device,
         layout: Layout,
-        weights: Weights,
+        weights: Mapping[str, Weight],
         inputs: Mapping[str, Array],
         watch: Watch | None,
     ) -> None:
         self._device, self._layout, self._sizes = device, layout, dict[str, int]()
         self.inputs, self.caches = Inputs(device, inputs), caches(device, layout)
-        self._weights = uploaded(device, layout, weights, watch)
+        self._weights = uploaded(device, weights, watch)
         self._buffers = {
             **{name: weight.buffer for name, weight in self._weights.items()},
             **{name: cache.buffer for name, cache in self.caches.items()},

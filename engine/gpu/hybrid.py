@@ -12,11 +12,11 @@ from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import Greedy, needs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep
-from engine.plan import Array, CpuStep, Plan
+from engine.plan import CpuStep, Plan
 from kernels.choose import Need
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.kernel import CudaKernel
-from reference.op import DTYPES
+from reference.op import DTYPES, Array
 
 
 class Side(Protocol):

@@ -1,9 +1,6 @@
 """Where everything is that may be read while a model runs: the packed file, and bundles."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
 
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
@@ -17,8 +14,7 @@ from engine.packed_weights import Copied, Job, Packed, Places, packed_file
 from engine.plan import CpuStep
 from engine.watch import Watch
 from kernels.cpu.runtime.team import Team
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class OffloadError(ModelError):

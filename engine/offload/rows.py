@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from engine.gguf.file import GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 @dataclass(frozen=True, slots=True)

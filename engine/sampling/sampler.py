@@ -13,9 +13,8 @@ import numpy as np
 from engine.sampling.chain import Bind, Chain, chain, first_variants
 from engine.sampling.memory import Memory
 from engine.sampling.params import Logits, SamplingError, SamplingParams
+from reference.op import Array
 from reference.samplers.mirostat import mirostat_mu
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

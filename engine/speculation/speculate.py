@@ -10,7 +10,6 @@ the text is then another of the same distribution.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +22,7 @@ from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
 from engine.speculation.verification import Verifier
 from engine.timings import Drafting
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class Speculation:
