@@ -111,17 +111,11 @@ def packed_name(weight: str, kernel: AnyKernel) -> str:
     return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'packed'}"
 
 
-def values_of(step: CpuStep) -> dict[str, Value | float]:
-    """Arguments by the names of the signatures of the kernel's shares."""
-    names = {a.name for share in step.kernel.shares for a in all_arguments(share.signature)}
-    return {name: value for name, value in step.node.arguments.items() if name in names}
-
-
 def names_in(step: CpuStep) -> set[str]:
     """Of all values that it touches, those of its service among them."""
-    service = step.before.arguments if step.before else {}
-    both = [*step.node.arguments.values(), *service.values()]
-    return {value.name for value in both if isinstance(value, Value)}
+    service = step.before.arguments.values() if step.before else ()
+    own = {value.name for value in step.arrays.values()}
+    return own | {value.name for value in service if isinstance(value, Value)}
 
 
 def axes_of(node: Node) -> list[tuple[str, Dim]]:
@@ -182,8 +176,7 @@ def calls_of(steps: Sequence[CpuStep]) -> list[Call]:
             given = service.arguments, changes
             found += [Call(i, share, *given, by_all=True) for share in service.shares]
         outputs = {argument.name for argument in step.kernel.spec.outputs} | {SCRATCH}
-        values = step.node.arguments.items()
-        writes = frozenset(memory(v) for n, v in values if isinstance(v, Value) and n in outputs)
+        writes = frozenset(memory(v) for n, v in step.arrays.items() if n in outputs)
         splits = "" if step.kernel.then else step.kernel.splits
         for share in step.kernel.shares:
             names = [argument.name for argument in all_arguments(share.signature)]
@@ -283,8 +276,7 @@ class Plan:
         self.knobs: dict[str, Array] = {}
         for step in steps:
             self.steps.append(with_own(step, limits))
-            if (value := self.steps[-1].node.arguments.get(TUNING)) is not None:
-                assert isinstance(value, Value)
+            if value := self.steps[-1].arrays.get(TUNING):
                 values = tuned(step.kernel, shape_of(step.node, {}))
                 self.knobs.setdefault(value.name, array_of(step.kernel.knobs, values))
         self.stream, self.greedy = stream, None

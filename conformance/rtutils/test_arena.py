@@ -11,8 +11,7 @@ from numba.core.runtime import _nrt_python
 from conformance.support.allocations import allocations
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
-from engine.graph import Value
-from engine.plan import Plan, values_of
+from engine.plan import Plan
 
 SMALL = {
     "F32": Small(),
@@ -55,8 +54,8 @@ def places(plan: Plan) -> dict[str, tuple[int, int]]:
     start = plan.arena.ctypes.data
     found = {}
     for step in plan.steps:
-        for value in values_of(step).values():
-            if isinstance(value, Value) and value.kind == "activation":
+        for value in step.arrays.values():
+            if value.kind == "activation":
                 array = plan.array(value)
                 begin = array.ctypes.data - start
                 found[value.name] = begin, begin + array.nbytes
@@ -87,8 +86,7 @@ def test_values_are_written_before_they_are_read(model):
     written: set[str] = set()
     for step in model.plan.steps:
         outputs = {o.name for o in step.kernel.spec.outputs} | {"scratch"}
-        arguments = values_of(step).items()
-        own = {n: v for n, v in arguments if isinstance(v, Value) and v.kind == "activation"}
+        own = {n: v for n, v in step.arrays.items() if v.kind == "activation"}
         read = {v.name for n, v in own.items() if n not in outputs}
         assert read <= written, step.node.label
         written |= {v.name for n, v in own.items() if n in outputs}

@@ -91,11 +91,8 @@ class Hybrid:
         choosing: Mapping[Need, CudaKernel],
     ) -> None:
         self.division, self.device_plan, self.hidden = division, device_plan, None
-        limits, result, self.inputs = (
-            division.layout.limits,
-            division.result,
-            device_plan.inputs.host,
-        )
+        limits, result = division.layout.limits, division.result
+        self.inputs = device_plan.inputs.host
         # the host's memory, at its largest size, of values that one side makes and the other reads
         self._crossing: dict[str, Array] = {
             crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
