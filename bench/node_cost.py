@@ -8,9 +8,9 @@ import numpy as np
 from bench.limits import ARITHMETIC, Limits
 from bench.results import Limit
 from bench.workload import format_read
+from engine.compile.plan import CpuStep, shape_of
 from engine.graph import Node, Value
 from engine.model import Model
-from engine.plan import CpuStep, shape_of
 from kernels.cpu.runtime.team import Program
 from reference.op import DTYPES, Argument, Cost
 from reference.table import OPS

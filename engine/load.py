@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.build import Built, build
 from engine.cache.cells import Cells
 from engine.cache.states import States
 from engine.checks import check_memory
-from engine.compile import Compiler
+from engine.compile.build import Built, build
+from engine.compile.compiler import Compiler
+from engine.compile.executable import Executable, stepped
 from engine.config import ModelConfig
 from engine.described import described
-from engine.executable import Executable, stepped
 from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.passes import Pass

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from engine.checks import check_step
+from engine.compile.executable import Executable, stepped
+from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
 from engine.errors import BusyError, ClosedError, EngineError
-from engine.executable import Executable, stepped
 from engine.gguf.file import GGUFFile
 from engine.load import load
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
 from engine.passes.fuse import GpuStep
-from engine.plan import CpuStep, Plan
 from engine.sampling.sampler import Row
 from reference.op import Array
 

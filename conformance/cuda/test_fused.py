@@ -15,10 +15,10 @@ from conformance.cuda.emulator import Emulator, compiler
 from conformance.support.formula import prompt
 from conformance.support.on_gpu import on_gpu, rows
 from conformance.support.small_models import Small, tampered
+from engine.compile.plan import Step
 from engine.gpu import division
 from engine.graph import Node, Value
 from engine.passes.fuse import GpuStep, fuse
-from engine.plan import Step
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, UncertifiedError
 from kernels.cuda.current import taking_the_place

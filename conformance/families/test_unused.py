@@ -28,9 +28,9 @@ from conformance.support.small_families import (
 from conformance.support.small_models import Small, tampered
 from conformance.support.small_recurrent import SmallLfm2, SmallMamba
 from conformance.support.sparse_files import SmallSparse
-from engine.build import build
 from engine.cache.cells import Cells
 from engine.cache.states import States
+from engine.compile.build import build
 from engine.config import ModelConfig, ModelError
 from engine.described import described
 from engine.embedded import embedded_models

@@ -131,7 +131,7 @@ import sys, threading, os, signal, time
 from pathlib import Path
 from conformance.support.budgets import TEXT, bits, on, truth_of
 from conformance.support.disks import Disk, healthy, slow
-from engine import packed_weights
+from engine.compile import packed_weights
 
 path = Path(sys.argv[1])
 packed_weights.cache_folder = lambda: path.parent

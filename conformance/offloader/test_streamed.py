@@ -36,7 +36,7 @@ from conformance.support.budgets import (
 from conformance.support.disks import Disk, healthy, slow
 from conformance.support.small_families import SmallFalcon, SmallGPT2, SmallNeoX, SmallOPT
 from conformance.support.small_models import Small
-from engine.plan import turns
+from engine.compile.plan import turns
 
 pytestmark = pytest.mark.usefixtures("in_time")
 K_QUANTS = Small(format="Q4_K", finer="Q6_K", hidden=256, heads=8, head_dim=32, ffn=256)

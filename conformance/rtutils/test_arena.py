@@ -11,7 +11,7 @@ from numba.core.runtime import _nrt_python
 from conformance.support.allocations import allocations
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
-from engine.plan import Plan
+from engine.compile.plan import Plan
 
 SMALL = {
     "F32": Small(),

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from conformance.support.small_families import SmallQwen
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
-from engine.arena import place
+from engine.compile.arena import place
+from engine.compile.plan import Step, calls_of, need, with_kernels
 from engine.graph import Graph, Value
 from engine.model import Model
-from engine.plan import Step, calls_of, need, with_kernels
 from engine.shell.program import app
 from kernels.choose import Need
 from kernels.cpu.runtime.share import all_arguments

@@ -9,9 +9,9 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
+from engine.compile.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
+from engine.compile.stages import stages
 from engine.graph import Graph, Value
-from engine.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
-from engine.stages import stages
 from kernels.call import bind
 from kernels.cpu.runtime.share import arguments, part, share
 from kernels.cpu.runtime.team import Team

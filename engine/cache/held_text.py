@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from engine.generation.timings import Span
 from engine.model import Model
-from engine.timings import Span
 from kernels.call import call
 from kernels.kernel import Kernel
 from reference.op import Array

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from engine.compile.plan import shape_of
 from engine.gpu.layout import Layout
 from engine.gpu.memory import Weight, caches, uploaded
 from engine.gpu.mirror import Inputs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep, Group
-from engine.plan import shape_of
 from engine.watch import Watch
 from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device

@@ -4,14 +4,14 @@ its memory."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.build import Built
+from engine.compile.build import Built
+from engine.compile.plan import need
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.gpu.layout import Layout, laid_out
 from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
 from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
 from engine.graph import Graph, Node, Value
-from engine.plan import need
 from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cuda.device import Device

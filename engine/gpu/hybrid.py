@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
+from engine.compile.plan import CpuStep, Plan
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
 from engine.gpu.greedy import Greedy, needs
 from engine.graph import Value
 from engine.passes.fuse import GpuStep
-from engine.plan import CpuStep, Plan
 from kernels.choose import Need
 from kernels.cpu.runtime.team import Team
 from kernels.cuda.kernel import CudaKernel

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from engine.arena import place
+from engine.compile.arena import place
+from engine.compile.plan import with_kernels, with_scratch
 from engine.gpu.parts import Part
 from engine.graph import Graph, Value
 from engine.passes.fuse import GpuStep, Group, fuse
 from engine.passes.quantise import quantise
-from engine.plan import with_kernels, with_scratch
 from kernels.choose import Need
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from engine.compile.packed_weights import Copied, Job, Packed, Places, packed_file
+from engine.compile.plan import CpuStep
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
@@ -10,8 +12,6 @@ from engine.offload.bundle import Bundle
 from engine.offload.direct_file import DirectFile
 from engine.offload.neurons import Group, Source
 from engine.offload.stream import Stored
-from engine.packed_weights import Copied, Job, Packed, Places, packed_file
-from engine.plan import CpuStep
 from engine.watch import Watch
 from kernels.cpu.runtime.team import Team
 from reference.op import Array

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.compile.packed_weights import PAGE, Packer
+from engine.compile.plan import Service
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
 from engine.offload.pinning import Ints, hottest
-from engine.packed_weights import PAGE, Packer
-from engine.plan import Service
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.neuron_window import FOREVER, NeuronWindow, slots_needed
 from kernels.cpu.runtime.readers import Readers

@@ -4,8 +4,11 @@ as they meet them."""
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from engine.arena import place
-from engine.build import Built
+from engine.compile.arena import place
+from engine.compile.build import Built
+from engine.compile.packed_weights import PAGE, paged
+from engine.compile.plan import CpuStep, Plan, Tuned, stages_of, with_own
+from engine.compile.stages import Call, touched
 from engine.gguf.file import GGUFFile
 from engine.offload import neurons as pools
 from engine.offload import residency
@@ -18,10 +21,7 @@ from engine.offload.residency import Division
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
-from engine.packed_weights import PAGE, paged
 from engine.passes.stream import fetch, gather
-from engine.plan import CpuStep, Plan, Tuned, stages_of, with_own
-from engine.stages import Call, touched
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.readers import Readers
 from kernels.cpu.runtime.team import Team

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.compile.packed_weights import PAGE, paged
 from engine.offload.residency import Ring
-from engine.packed_weights import PAGE, paged
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.readers import Readers
 from kernels.cpu.runtime.sequence import Entry

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.compile.plan import Step
+from engine.compile.stages import memory
 from engine.graph import Value
-from engine.plan import Step
-from engine.stages import memory
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
 

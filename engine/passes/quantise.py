@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine.compile.plan import kernel_of
 from engine.graph import Graph, Node, Value
 from engine.passes import Memory, Pass
-from engine.plan import kernel_of
 from kernels.choose import K, Need
 from reference.quantise_activations import BLOCK
 

@@ -4,13 +4,13 @@ choose, and neurons come to a pool when a predictor names them."""
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from engine.compile.plan import CpuStep
 from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload.disk import tensor_of
 from engine.offload.neurons import Neurons
 from engine.offload.rows import Rows
 from engine.passes import Memory
-from engine.plan import CpuStep
 from kernels.cpu.runtime.readers import Readers
 
 # As a Pass, when kernels are chosen: what is read depends on how they have weights packed.

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.checks import check_prompt
-from engine.completion import Completion, Piece
 from engine.errors import EngineError
+from engine.generation.completion import Completion, Piece
+from engine.generation.timings import Timings
 from engine.model import Model
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Row
 from engine.schedule.pace import Pace
 from engine.schedule.request import Request, Run
 from engine.schedule.slots import Slots, common
-from engine.timings import Timings
 from kernels.call import call
 from kernels.kernel import Kernel
 

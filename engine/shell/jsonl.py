@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from engine.aside import OutputError, check
 from engine.faults import unwritable
-from engine.results import CompletionOutput, RequestOutput
+from engine.generation.results import CompletionOutput, RequestOutput
 from engine.sampling.params import SamplingParams
 from engine.sampling.structured_params import StructuredOutputsParams
 from engine.schedule.request import Request

@@ -22,12 +22,12 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from engine.engine import Engine
+from engine.generation.timings import Span
 from engine.options import Progress as Watcher
 from engine.sampling.params import SamplingParams
 from engine.shell.command import as_usage, notes
 from engine.shell.options import Loading
 from engine.speculation.settings import Settings
-from engine.timings import Span
 from engine.watch import Watch
 from kernels.certify import Trials
 from kernels.choose import VariantError

@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.completion import Completion, Piece
 from engine.config import ModelError
+from engine.generation.completion import Completion, Piece
+from engine.generation.timings import Drafting
 from engine.model import Model, NumericalError
 from engine.sampling.sampler import Row
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
 from engine.speculation.verification import Verifier
-from engine.timings import Drafting
 from reference.op import Array
 
 

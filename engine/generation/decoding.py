@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.completion import Completion, Piece
+from engine.generation.completion import Completion, Piece
+from engine.generation.timings import Drafting
 from engine.model import Model
 from engine.sampling.sampler import Row
-from engine.timings import Drafting
 
 
 class Decoding(Protocol):

@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 
 from engine.cache.cells import Cells
+from engine.compile.plan import CpuStep, Plan
 from engine.gpu.greedy import Greedy
 from engine.passes.fuse import GpuStep
-from engine.plan import CpuStep, Plan
 from kernels.kernel import PROMPT
 from reference.op import Array
 

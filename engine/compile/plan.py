@@ -11,9 +11,9 @@ from typing import Generic, Protocol
 
 import numpy as np
 
-from engine.arena import place
+from engine.compile.arena import place
+from engine.compile.stages import Call, apart, memory, stages, touched
 from engine.graph import Dim, Graph, Node, Value, factors, size_of
-from engine.stages import Call, apart, memory, stages, touched
 from kernels.call import AnyKernel
 from kernels.choose import K, Need
 from kernels.cpu.formats.packing import Packing, aligned

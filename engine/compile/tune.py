@@ -14,8 +14,8 @@ from math import ceil
 
 import numpy as np
 
+from engine.compile.plan import TUNING, Plan, shape_of
 from engine.graph import Value
-from engine.plan import TUNING, Plan, shape_of
 from engine.watch import Watch
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.team import Program, Team

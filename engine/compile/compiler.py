@@ -7,9 +7,12 @@ from itertools import chain
 
 import numpy as np
 
-from engine.build import Built
+from engine.compile.build import Built
+from engine.compile.executable import ByTokens, Executable
+from engine.compile.packed_weights import Packed, packed_weights
+from engine.compile.plan import CpuStep, Plan, Tuned, names_in, need, packed_name, with_kernels
+from engine.compile.tune import AT_LOAD, Tuner
 from engine.described import Described
-from engine.executable import ByTokens, Executable
 from engine.gguf.file import GGUFFile
 from engine.gpu import greedy
 from engine.gpu.device_plan import DevicePlan
@@ -18,12 +21,9 @@ from engine.gpu.hybrid import Hybrid
 from engine.graph import Graph, Node
 from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
-from engine.packed_weights import Packed, packed_weights
 from engine.passes import Memory
 from engine.passes.quantise import quantise
-from engine.plan import CpuStep, Plan, Tuned, names_in, need, packed_name, with_kernels
 from engine.sampling.chain import over
-from engine.tune import AT_LOAD, Tuner
 from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
