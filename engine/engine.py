@@ -14,6 +14,7 @@ import numpy as np
 from engine.cache.held_text import HeldText
 from engine.chat import ChatTemplate, template_of
 from engine.checks import PromptError, check_generation, check_prompt
+from engine.closing import Closing
 from engine.config import ModelError
 from engine.embedded import resolve
 from engine.errors import BusyError
@@ -39,7 +40,7 @@ from engine.speculation.speculate import Speculation
 from engine.tokenizer import Tokenizer
 
 
-class Engine:
+class Engine(Closing):
     """Continues text with a GGUF model, through certified kernels only.
 
     >>> with Engine.load("model.gguf", threads=2) as engine:
@@ -131,12 +132,6 @@ class Engine:
         if self._draft:
             self._draft.close()
         self.model.close()
-
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def cancel(self) -> None:
         """Make the running generation stop after its present token; from any thread."""
