@@ -14,6 +14,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -81,31 +82,21 @@ def _cell(value: object) -> str:
 
 def progress_bar() -> Progress:
     """A bar on stderr that vanishes when done; nothing where stderr is no terminal."""
+    return _bar(TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+
+
+def _bar(description: TextColumn, *columns: ProgressColumn) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=stderr,
-        transient=True,
-        disable=not stderr.is_terminal,
-    )
+        description, BarColumn(), *columns,
+        console=stderr, transient=True, disable=not stderr.is_terminal,
+    )  # fmt: skip
 
 
 @contextmanager
 def bytes_bar(name: str) -> Iterator[Watch]:
     """For a file being written: a function of bytes done and their total."""
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=stderr,
-        transient=True,
-        disable=not stderr.is_terminal,
-    )
-    with bar:
+    shown = TextColumn("{task.description}", markup=False)
+    with _bar(shown, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
