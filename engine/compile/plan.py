@@ -255,7 +255,8 @@ class Plan:
     What is in `logits` and `hidden` stays until the next step.
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
     are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
-    needs them. What runs from one of the `pauses` (places in `steps`) to another, `between` gives.
+    needs them. Between `pauses` (places in `steps`) other devices may run: as one of several, a
+    plan is a Side (engine/gpu/hybrid.py), whose values that cross are memory of the host.
     `tuned` says how the knobs of a kernel begin at a node's sizes; `knobs` has their values, which
     may be changed between steps.
     """
@@ -292,6 +293,8 @@ class Plan:
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
         self.program = _in_stages(self.stages, self.entries, stream)
+        bounds = pairwise([0, *pauses, len(steps)])
+        self._parts = [self._between(*two) for two in bounds] if pauses else [self.program]
         self.logits = self.array(logits)
         self.hidden = self.array(hidden) if hidden else None
 
@@ -302,16 +305,22 @@ class Plan:
     def plan_for(self, tokens: int) -> "Plan":  # noqa: ARG002  of an Executable
         return self
 
-    def between(self, first: int, end: int) -> Program:
+    def _between(self, first: int, end: int) -> Program:
         """The program of the steps from one pause to another."""
         own = range(first, end)
         calls = zip(self.calls, self.entries, strict=True)
         entries = [entry for call, entry in calls if call.step in own]
         return _in_stages([s for s in self.stages if s[0].step in own], entries, None)
 
-    def run(self) -> None:
-        """One step, of the sizes and inputs as they are."""
-        self._team.run(self.program)
+    def run(self, part: int | None = None) -> None:
+        """One step, of the sizes and inputs as they are; or of it what is between two pauses."""
+        self._team.run(self.program if part is None else self._parts[part])
+
+    def write(self, value: Value, array: Array) -> None:
+        """It is there."""
+
+    def read(self, value: Value, array: Array) -> None:
+        """It is there."""
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""
@@ -355,5 +364,6 @@ class Plan:
             self._words[where] = size * times
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give a node's scalar another value from the next step on."""
-        self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)
+        """Give the scalar of a node, if it is here, another value from the next step on."""
+        if (label, name) in self._scalars:
+            self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)

@@ -97,8 +97,8 @@ class DevicePlan:
         limits = self._layout.limits
         return self.arena.at(self._layout.offsets[value.name], value.bytes(limits))
 
-    def begin(self, sizes: Mapping[str, int]) -> None:
-        self._sizes = dict(sizes)
+    def resize(self, **sizes: int) -> None:
+        self._sizes = sizes
         self.inputs.send(sizes["tokens"])
 
     def write(self, value: Value, array: Array) -> None:
@@ -153,8 +153,8 @@ class DevicePlan:
         ]
 
     def set(self, label: str, name: str, value: float) -> None:
-        for bound in (bound for part in self._parts for _, steps in part for bound in steps):
-            if bound.step.node.label == label:
-                bound.arguments[name] = value
-        self._kept.clear()
-        self.recorded.clear()
+        every = (bound for part in self._parts for _, steps in part for bound in steps)
+        for bound in (bound for bound in every if bound.step.node.label == label):
+            bound.arguments[name] = value
+            self._kept.clear()
+            self.recorded.clear()

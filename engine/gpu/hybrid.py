@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, count, pairwise
+from itertools import accumulate, chain, count
 from typing import Protocol
 
 import numpy as np
@@ -22,8 +22,8 @@ from reference.op import DTYPES, Array
 class Side(Protocol):
     """A device that runs parts of a step: memory for values, and a program for each part."""
 
-    def begin(self, sizes: Mapping[str, int]) -> None:
-        """A step of these sizes, whose inputs are there."""
+    def resize(self, **sizes: int) -> None:
+        """A step of these sizes is next, whose inputs are there."""
 
     def write(self, value: Value, array: Array) -> None:
         """Have a value that another side made."""
@@ -36,40 +36,6 @@ class Side(Protocol):
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give the scalar of a node, if it is here, another value from the next step on."""
-
-
-class Threads:
-    """The CPU's side: its parts with kernels, `steps`, in one plan. Values that cross are memory of
-    the host, which the plan has among its `arrays`."""
-
-    def __init__(
-        self,
-        steps: Sequence[Sequence[CpuStep]],
-        arrays: Mapping[str, Array],
-        limits: Mapping[str, int],
-        result: Value,
-        team: Team,
-    ) -> None:
-        ends = list(accumulate(map(len, steps)))
-        self.plan = Plan(list(chain(*steps)), arrays, limits, result, team, pauses=ends[:-1])
-        self._programs = [self.plan.between(first, end) for first, end in pairwise([0, *ends])]
-        self._team = team
-
-    def begin(self, sizes: Mapping[str, int]) -> None:
-        self.plan.resize(**sizes)
-
-    def write(self, value: Value, array: Array) -> None:
-        """It is there."""
-
-    def run(self, part: int) -> None:
-        self._team.run(self._programs[part])
-
-    def read(self, value: Value, array: Array) -> None:
-        """It is there."""
-
-    def set(self, label: str, name: str, value: float) -> None:
-        if any(step.node.label == label for step in self.plan.steps):
-            self.plan.set(label, name, value)
 
 
 class Hybrid:
@@ -103,7 +69,9 @@ class Hybrid:
         if steps:
             last = next(part.gives[-1] for part in reversed(division.parts) if not part.on_gpu)
             memory = {**arrays, **self.inputs, **self._crossing}
-            self._sides[False] = Threads(steps, memory, limits, crossed(last), team)
+            every, (*pauses, _) = list(chain(*steps)), accumulate(map(len, steps))
+            plan = Plan(every, memory, limits, crossed(last), team, pauses=pauses)
+            self._sides[False] = plan
         own, others = iter(steps), iter(division.layout.parts)
         self.steps: list[CpuStep | GpuStep] = []
         for part in division.parts:
@@ -118,8 +86,10 @@ class Hybrid:
         """None for any step."""
 
     def resize(self, **sizes: int) -> None:
-        """Set the named sizes of the next step."""
+        """Set the named sizes of the next step, whose inputs are there."""
         self._sizes = sizes
+        for side in self._sides.values():
+            side.resize(**sizes)
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
@@ -129,8 +99,6 @@ class Hybrid:
     def run(self) -> None:
         """One step, of the sizes and inputs as they are; the result is there at the end."""
         numbers = {on_gpu: count() for on_gpu in self._sides}
-        for side in self._sides.values():
-            side.begin(self._sizes)
         for part in self.division.parts:
             side = self._sides[part.on_gpu]
             for value in part.takes:

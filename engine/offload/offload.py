@@ -208,11 +208,11 @@ class StreamedPlan(Plan):
         super().resize(**sizes)
         self._tokens = sizes["tokens"]
 
-    def run(self) -> None:
+    def run(self, part: int | None = None) -> None:
         tokens, positions = (
             self.inputs[name][: self._tokens].tolist() for name in ("tokens", "positions")
         )
         self.offload.begin(tokens, positions)
-        super().run()
+        super().run(part)
         while not self.offload.came():
-            super().run()
+            super().run(part)
