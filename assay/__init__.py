@@ -26,25 +26,25 @@ from assay.rooms import claim
 if TYPE_CHECKING:
     from assay.judging import judge
     from bench import frames
-    from engine.asynchronous import AsyncEngine
     from engine.cache.cells import ContextFullError
     from engine.cache.session import SessionError
     from engine.chat import ChatError
     from engine.checks import PromptError
-    from engine.completion import Piece
     from engine.config import ModelError
     from engine.engine import Engine
     from engine.errors import BusyError, ClosedError, EngineError, PackageError
+    from engine.generation.completion import Piece
+    from engine.generation.results import CompletionOutput, Logprob, RequestOutput
+    from engine.generation.timings import Timings
     from engine.gguf.cursor import GGUFError
     from engine.model import NumericalError
     from engine.offload.disk import OffloadError
     from engine.options import Options
-    from engine.results import CompletionOutput, Logprob, RequestOutput
     from engine.sampling.params import SamplingError, SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
+    from engine.schedule.asynchronous import AsyncEngine
     from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
     from engine.speculation.vocabularies import VocabularyError
-    from engine.timings import Timings
     from engine.tokenizer.vocab import TokenizerError
     from kernels.call import call
     from kernels.choose import UncertifiedError
@@ -63,9 +63,9 @@ __all__ = [
 
 _HOMES = {
     "OPS": "reference.table:OPS",
-    "AsyncEngine": "engine.asynchronous:AsyncEngine",
+    "AsyncEngine": "engine.schedule.asynchronous:AsyncEngine",
     "ChatError": "engine.chat:ChatError",
-    "CompletionOutput": "engine.results:CompletionOutput",
+    "CompletionOutput": "engine.generation.results:CompletionOutput",
     "ContextFullError": "engine.cache.cells:ContextFullError",
     "Engine": "engine.engine:Engine",
     "GGUFError": "engine.gguf.cursor:GGUFError",
@@ -74,23 +74,23 @@ _HOMES = {
         for name in ("BusyError", "ClosedError", "EngineError", "PackageError")
     },
     "Linear": "engine.speculation.settings:Linear",
-    "Logprob": "engine.results:Logprob",
+    "Logprob": "engine.generation.results:Logprob",
     "Lookahead": "engine.speculation.settings:Lookahead",
     "LookaheadTrie": "engine.speculation.settings:LookaheadTrie",
     "ModelError": "engine.config:ModelError",
     "NumericalError": "engine.model:NumericalError",
     "OffloadError": "engine.offload.disk:OffloadError",
     "Options": "engine.options:Options",
-    "Piece": "engine.completion:Piece",
+    "Piece": "engine.generation.completion:Piece",
     "PromptError": "engine.checks:PromptError",
     "PromptLookup": "engine.speculation.settings:PromptLookup",
-    "RequestOutput": "engine.results:RequestOutput",
+    "RequestOutput": "engine.generation.results:RequestOutput",
     "SamplingError": "engine.sampling.params:SamplingError",
     "SamplingParams": "engine.sampling.params:SamplingParams",
     "SessionError": "engine.cache.session:SessionError",
     "ShapeError": "kernels.shapes:ShapeError",
     "StructuredOutputsParams": "engine.sampling.structured_params:StructuredOutputsParams",
-    "Timings": "engine.timings:Timings",
+    "Timings": "engine.generation.timings:Timings",
     "TokenizerError": "engine.tokenizer.vocab:TokenizerError",
     "Tree": "engine.speculation.settings:Tree",
     "UncertifiedError": "kernels.choose:UncertifiedError",

@@ -8,9 +8,9 @@ import numpy as np
 from bench.limits import ARITHMETIC, Limits
 from bench.results import Limit
 from bench.workload import format_read
+from engine.compile.plan import CpuStep, shape_of
 from engine.graph import Node, Value
 from engine.model import Model
-from engine.plan import Step, shape_of
 from kernels.cpu.runtime.team import Program
 from reference.op import DTYPES, Argument, Cost
 from reference.table import OPS
@@ -18,7 +18,7 @@ from reference.table import OPS
 SPARSE = ("sparse_linear", "sparse_axpy")
 
 
-def cost_of(step: Step, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
+def cost_of(step: CpuStep, sizes: Mapping[str, int], depth: int, active: int = 0) -> Cost:
     """What the step's node must do in one of these sizes that begins after `depth` cells; of a
     sparse op, for so many `active` neurons."""
     node, read = step.node, format_read(step.kernel)
@@ -77,7 +77,7 @@ def stored_bytes(node: Node, sizes: Mapping[str, int], cost: Cost) -> float:
 
 
 def bounds(
-    steps: Sequence[Step],
+    steps: Sequence[CpuStep],
     sizes: Mapping[str, int],
     costs: Sequence[Cost],
     limits: Limits,

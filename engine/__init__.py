@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.asynchronous import AsyncEngine
     from engine.checks import PromptError
-    from engine.completion import Piece
     from engine.engine import Engine
+    from engine.generation.completion import Piece
     from engine.options import Options
     from engine.sampling.params import SamplingParams
     from engine.sampling.structured_params import StructuredOutputsParams
+    from engine.schedule.asynchronous import AsyncEngine
     from engine.speculation.settings import Linear, Lookahead, LookaheadTrie, PromptLookup, Tree
 
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncEngine": "engine.asynchronous",
+    "AsyncEngine": "engine.schedule.asynchronous",
     "Engine": "engine.engine",
     "Options": "engine.options",
-    "Piece": "engine.completion",
+    "Piece": "engine.generation.completion",
     "PromptError": "engine.checks",
     "SamplingParams": "engine.sampling.params",
     "StructuredOutputsParams": "engine.sampling.structured_params",

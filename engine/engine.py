@@ -14,32 +14,33 @@ import numpy as np
 from engine.cache.held_text import HeldText
 from engine.chat import ChatTemplate, template_of
 from engine.checks import PromptError, check_generation, check_prompt
-from engine.completion import Completion, Piece, Row
+from engine.closing import Closing
 from engine.config import ModelError
-from engine.decoding import Decoding, OneByOne
 from engine.embedded import resolve
-from engine.embedding import check_pooling, embeddings, texts_of
 from engine.errors import BusyError
+from engine.generation.completion import Completion, Piece
+from engine.generation.decoding import Decoding, OneByOne
+from engine.generation.embedding import check_pooling, embeddings, texts_of
+from engine.generation.results import RequestOutput
+from engine.generation.scoring import Score, pairs_of, scores
+from engine.generation.timings import Timings
 from engine.gguf.file import GGUFFile
-from engine.many import Prompt, as_completed, is_one, requests_of
 from engine.model import Model
 from engine.options import Options
-from engine.results import RequestOutput
 from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import Sampler
+from engine.sampling.sampler import Row, Sampler
 from engine.sampling.samplers import Samplers
+from engine.schedule.many import Prompt, as_completed, is_one, requests_of
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Serving
-from engine.scoring import Score, pairs_of, scores
 from engine.speculation import build
 from engine.speculation.settings import Linear, Settings
 from engine.speculation.speculate import Speculation
-from engine.timings import Timings
 from engine.tokenizer import Tokenizer
 
 
-class Engine:
+class Engine(Closing):
     """Continues text with a GGUF model, through certified kernels only.
 
     >>> with Engine.load("model.gguf", threads=2) as engine:
@@ -131,12 +132,6 @@ class Engine:
         if self._draft:
             self._draft.close()
         self.model.close()
-
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def cancel(self) -> None:
         """Make the running generation stop after its present token; from any thread."""

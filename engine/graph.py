@@ -80,10 +80,6 @@ class Node:
     label: str = ""
     target: str = ""
 
-    def shape(self) -> dict[str, Dim]:
-        """The op's named sizes as this node has them."""
-        return _axes(self.op, self.arguments)
-
 
 def _axes(op: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
     found: dict[str, Dim] = {}

@@ -14,9 +14,9 @@ from engine.chat import template_of
 from engine.checks import PromptError
 from engine.engine import Engine
 from engine.errors import PackageError
+from engine.generation.scoring import Pair, begin_id, scores, text_ids
 from engine.options import DEVICES
 from engine.sampling.params import SamplingParams
-from engine.scoring import Pair, begin_id, scores, text_ids
 
 try:
     from lm_eval.api.model import TemplateLM

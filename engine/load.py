@@ -9,10 +9,11 @@ import numpy as np
 from engine.cache.cells import Cells
 from engine.cache.states import States
 from engine.checks import check_memory
-from engine.compile import Built, Compiler, build
+from engine.compile.build import Built, build
+from engine.compile.compiler import Compiler
+from engine.compile.executable import Executable, stepped
 from engine.config import ModelConfig
 from engine.described import described
-from engine.executable import Executable, stepped
 from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.passes import Pass
@@ -70,7 +71,7 @@ def load(file: GGUFFile, options: Options, samplers: Sequence[str], resources: E
     )  # fmt: skip
     if options.compiles_apart:
         compile_apart()  # what the team needs
-    compiler = Compiler(file, said, limits, options, chooser, device, samplers, resources)
+    compiler = Compiler(file, said, options, chooser, device, samplers, resources)
 
     def built(passes: Sequence[Pass]) -> Built:
         return build(file, said, config, cells, limits, options, passes)
@@ -104,7 +105,7 @@ def _shares_named(
     for at in range(0, count, limits["tokens"]):
         part = range(at, min(at + limits["tokens"], count))
         chunk = tokens[at : part.stop]
-        with stepped(ready, compiler.team, cells, chunk, part, [(0,)] * len(part), []):
+        with stepped(ready, cells, chunk, part, [(0,)] * len(part), []):
             pass
     cells.clear()
     counts = {i: built.memory[f"blk.{i}.predicted"] for i in config.sparsity.ranks}

@@ -6,25 +6,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from engine.checks import check_step
+from engine.compile.executable import Executable, stepped
+from engine.compile.plan import CpuStep, Plan
 from engine.config import ModelError
 from engine.errors import BusyError, ClosedError, EngineError
-from engine.executable import ByTokens, Executable, stepped
 from engine.gguf.file import GGUFFile
-from engine.gpu.groups import DeviceStep
-from engine.gpu.hybrid import Hybrid
 from engine.load import load
-from engine.offload.offload import Offload
-from engine.offload.streamed import StreamedPlan
+from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
-from engine.plan import Plan, Step
-from engine.sampling.sampler import Likeliest
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from engine.passes.fuse import GpuStep
+from engine.sampling.sampler import Row
+from reference.op import Array
 
 
 class NumericalError(EngineError, ArithmeticError):
@@ -99,10 +95,9 @@ class Model:
 
     def plan_for(self, tokens: int) -> Plan:
         """What a step of so many tokens runs, of a model that is the CPU's alone."""
-        ready = self.ready.plan_for(tokens) if isinstance(self.ready, ByTokens) else self.ready
-        if not isinstance(ready, Plan):
+        if self.ready is None or (plan := self.ready.plan_for(tokens)) is None:
             raise ModelError(f"{self.file.path}: no single plan: the model is on a GPU, or closed")
-        return ready
+        return plan
 
     @property
     def offload(self) -> Offload | None:
@@ -110,7 +105,7 @@ class Model:
         return self.ready.offload if isinstance(self.ready, StreamedPlan) else None
 
     @property
-    def steps(self) -> Sequence[Step | DeviceStep]:
+    def steps(self) -> Sequence[CpuStep | GpuStep]:
         """The nodes of a step with their kernels, in the order in which they run; then those of a
         prompt's step, if they are others."""
         return self.ready.steps if self.ready else []
@@ -151,22 +146,19 @@ class Model:
             assert ready.hidden is not None
             return self._finite(ready.hidden[: len(wanted)], positions, wanted, "hidden states")
 
-    @property
-    def finds_likeliest(self) -> bool:
-        """Whether `likeliest` can be asked: whether a device has the logits."""
-        return isinstance(self.ready, Hybrid) and self.ready.greedy is not None
-
-    def likeliest(
+    def rows(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         wanted: Sequence[int],
-    ) -> list[Likeliest]:
-        """As `step`, but the logits stay on the device: what it finds in those of each token."""
+        likeliest: bool,
+    ) -> Sequence[Row]:
+        """As `step`, the logits [vocab] of each that is wanted; or where a device has them and only
+        the `likeliest` token is asked for, what it finds in them there."""
         with self._stepped(tokens, positions, sequences, wanted) as ready:
-            assert isinstance(ready, Hybrid)
-            assert ready.greedy is not None
+            if not (likeliest and ready.greedy):
+                return list(self._finite(ready.logits[: len(wanted)], positions, wanted))
             found = ready.greedy.of(len(wanted))
             for row, one in enumerate(found):
                 if not math.isfinite(one.log_sum):
@@ -189,7 +181,7 @@ class Model:
             if not alone:
                 raise BusyError("this engine is running a step in another thread: one at a time")
             check_step(self.config, self.limits, tokens, positions, sequences, wanted)
-            with stepped(ready, self.team, self.cells, tokens, positions, sequences, wanted):
+            with stepped(ready, self.cells, tokens, positions, sequences, wanted):
                 yield ready
         finally:
             if alone:

@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 # Matrices that ops take as float32. A file has most of them with a channel's values side by side,
 # [channels, values], and an op with the channels so, [values, channels].

@@ -26,8 +26,7 @@ from engine.errors import EngineError
 from engine.faults import shown_path, unreadable
 from reference.formats import FORMATS
 from reference.formats.format import Floats
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 LOCAL_HEADER = 30  # bytes of a member's own header before its name
 STORAGES = {  # safetensors' word for the elements, and how NumPy holds them

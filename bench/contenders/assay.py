@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.contenders.contender import Array, Setup
 from engine import Engine, SamplingParams
-from engine.executable import ByTokens
+from engine.compile.executable import ByTokens
 from engine.sparsity import settings
 
 

@@ -336,9 +336,9 @@ def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
     weight.reshape(600, small.hidden)[bad, 0] = np.nan
     path.write_bytes(data)
     with on_gpu(path) as model:
-        for run in (model.step, model.likeliest):
+        for likeliest in (False, True):
             with pytest.raises(NumericalError, match=r"not finite .*after position 0\)"):
-                run([6], [0], [(0,)], [0])
+                model.rows([6], [0], [(0,)], [0], likeliest)
             assert not model.cells.positions_of(0).size
 
 

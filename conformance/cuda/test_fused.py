@@ -13,9 +13,10 @@ from conformance.support.formula import prompt
 from conformance.support.here import cases
 from conformance.support.on_gpu import Watched, on_gpu, rows
 from conformance.support.small_models import Small, tampered
+from engine.compile.plan import Step
 from engine.gpu import division
-from engine.gpu.groups import DeviceStep, grouped
 from engine.graph import Node, Value
+from engine.passes.fuse import GpuStep, fuse
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, UncertifiedError
 from kernels.cuda.current import taking_the_place
@@ -62,20 +63,20 @@ def value(name: str) -> Value:
     return Value(name, "activation", "f32", ("tokens", 64))
 
 
-def add(x: str, y: str, out: str) -> DeviceStep:
+def add(x: str, y: str, out: str) -> GpuStep:
     arguments = {"x": value(x), "y": value(y), "out": value(out)}
-    return DeviceStep(Node("add", arguments), ADD, "")
+    return Step(Node("add", arguments), ADD)
 
 
-def norm(x: str, out: str) -> DeviceStep:
+def norm(x: str, out: str) -> GpuStep:
     weight = Value("w", "weight", "f32", (64,))
     arguments = {"x": value(x), "weight": weight, "eps": 1e-5, "out": value(out)}
-    return DeviceStep(Node("rms_norm", arguments), NORM, "")
+    return Step(Node("rms_norm", arguments), NORM)
 
 
-def rounding(x: str) -> DeviceStep:
+def rounding(x: str) -> GpuStep:
     arguments = {"x": value(x)} | {name: value(f"{x}.{name}") for name in ("q", "scale", "total")}
-    return DeviceStep(Node("quantise_activations", arguments), ROUND, "")
+    return Step(Node("quantise_activations", arguments), ROUND)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def rounding(x: str) -> DeviceStep:
     ids=lambda given: "+".join(given) if given and isinstance(given[0], str) else None,
 )
 def test_steps_in_a_row(steps, groups):
-    found = grouped(steps, FUSED)
+    found = fuse(steps, FUSED)
     assert [step for group in found for step in group.steps] == list(steps)
     assert [group.fused.op if group.fused else "" for group in found] == groups
 
@@ -157,7 +158,7 @@ def test_a_step_has_the_longest_fused_kernels(small, tmp_path):
     """Whichever of them it has use for first."""
     with on_gpu(small.write(tmp_path / "small.gguf")) as model:
         for part in model.ready.division.layout.parts:
-            assert part.groups == grouped(part.steps, FUSED)
+            assert part.groups == fuse(part.steps, FUSED)
 
 
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])

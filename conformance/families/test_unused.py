@@ -30,7 +30,7 @@ from conformance.support.small_recurrent import SmallLfm2, SmallMamba, SmallQwen
 from conformance.support.sparse_files import SmallSparse
 from engine.cache.cells import Cells
 from engine.cache.states import States
-from engine.compile import build
+from engine.compile.build import build
 from engine.config import ModelConfig, ModelError
 from engine.described import described
 from engine.embedded import embedded_models

@@ -9,7 +9,7 @@ import pytest
 
 from engine import Engine, PromptError, SamplingParams
 from engine.errors import PackageError
-from engine.scoring import cut
+from engine.generation.scoring import cut
 
 PROMPT = "Once upon a time, there was"
 BORDERS = [

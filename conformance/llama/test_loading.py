@@ -16,12 +16,12 @@ from conformance.support.child import started, told
 from conformance.support.program import assay
 from conformance.support.small_models import Small
 from conformance.support.spelling import Spelling
-from engine import packed_weights
+from engine.compile import packed_weights
+from engine.compile.packed_weights import Kept, Packed, Places, pack
 from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.models import llama
 from engine.options import Options, Progress
-from engine.packed_weights import Kept, Packed, Places, pack
 from kernels.cache import cache_folder
 from kernels.cpu.formats.packing import PACKINGS
 from kernels.cpu.runtime.team import Team
@@ -54,7 +54,7 @@ LOGITS = """
 import json, resource, sys
 from engine.model import Model
 from engine.options import Options
-from engine.packed_weights import Kept
+from engine.compile.packed_weights import Kept
 
 save = Kept.save
 

@@ -5,7 +5,7 @@ import pytest
 
 from conformance.support.here import HERE
 from engine import Engine
-from engine.executable import ByTokens
+from engine.compile.executable import ByTokens
 from kernels.kernel import PROMPT
 
 FAST = [kernel for kernel in HERE if kernel.numerics == "fast"]

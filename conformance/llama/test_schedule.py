@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from conformance.support.spelling import EOS, LETTERS, Spelling, letters
 from engine import Engine, Piece, SamplingParams
 from engine.errors import BusyError, EngineError
-from engine.many import AHEAD
+from engine.schedule.many import AHEAD
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from reference.op import Array

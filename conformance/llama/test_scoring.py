@@ -6,7 +6,7 @@ import pytest
 
 from conformance.support.formula import log_softmax
 from engine import Engine, PromptError, SamplingParams
-from engine.scoring import cut
+from engine.generation.scoring import cut
 
 PROMPT = "Once upon a time, there was"
 # What lm-evaluation-harness 0.4.13 takes for the continuation (test_harness.py asks it live).

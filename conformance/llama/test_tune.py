@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from engine import tune
+from engine.compile import tune
+from engine.compile.tune import Group, Tuner, groups_of
 from engine.embedded import resolve
 from engine.model import Model
 from engine.options import Options
 from engine.shell import main
-from engine.tune import Group, Tuner, groups_of
 from kernels import tuning
 from kernels.tuning import load
 

@@ -35,7 +35,7 @@ def path(truth, tmp_path_factory):
 def _packed_here(tmp_path_factory):
     """What tests pack in this process goes with them."""
     folder = tmp_path_factory.mktemp("cache")
-    with patch("engine.packed_weights.cache_folder", lambda: folder):
+    with patch("engine.compile.packed_weights.cache_folder", lambda: folder):
         yield
 
 

@@ -11,7 +11,7 @@ from conformance.support.full_disk import small_disk
 from conformance.support.page_cache import pages_kept
 from conformance.support.program import fault, misuse
 from conformance.support.small_models import Small
-from engine import packed_weights
+from engine.compile import packed_weights
 from engine.config import ModelError
 from engine.offload import direct_file
 from engine.options import Options

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.compile.packed_weights import PAGE, paged
 from engine.offload.budget import VARIES, Budget, parse_bytes
 from engine.offload.residency import Ring, divide, least, ring
-from engine.packed_weights import PAGE, paged
 
 SIZES = st.lists(st.integers(1, 40 * PAGE), min_size=1, max_size=24).map(
     lambda sizes: {f"w{i}": size for i, size in enumerate(sizes)}

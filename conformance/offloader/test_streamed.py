@@ -46,8 +46,8 @@ from conformance.support.disks import Disk, healthy, slow
 from conformance.support.small_families import SmallFalcon, SmallGPT2, SmallNeoX, SmallOPT, sparse
 from conformance.support.small_models import Small, Tensors, tampered
 from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
+from engine.compile.plan import turns
 from engine.model import Model
-from engine.plan import turns
 from kernels.cpu.runtime.neuron_window import slots_needed
 from reference.formats import FORMATS
 from reference.op import Array

@@ -27,11 +27,12 @@ from conformance.support.formula import (
 )
 from conformance.support.small_models import Tensors, tampered
 from conformance.support.sparse_files import SMALL_MODELS, SmallSparse
-from engine import packed_weights, sparsity
+from engine import sparsity
+from engine.compile import packed_weights
+from engine.compile.packed_weights import Jobs, Packed, pack
 from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.model import Model
-from engine.packed_weights import Jobs, Packed, pack
 from engine.passes.count import count_neurons, neuron_counts
 from engine.placement import Activations
 from engine.placement.budget import GIB, parts

@@ -11,8 +11,7 @@ from numba.core.runtime import _nrt_python
 from conformance.support.allocations import allocations
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
-from engine.graph import Value
-from engine.plan import Plan, values_of
+from engine.compile.plan import Plan
 
 SMALL = {
     "F32": Small(),
@@ -55,8 +54,8 @@ def places(plan: Plan) -> dict[str, tuple[int, int]]:
     start = plan.arena.ctypes.data
     found = {}
     for step in plan.steps:
-        for value in values_of(step).values():
-            if isinstance(value, Value) and value.kind == "activation":
+        for value in step.arrays.values():
+            if value.kind == "activation":
                 array = plan.array(value)
                 begin = array.ctypes.data - start
                 found[value.name] = begin, begin + array.nbytes

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from conformance.support.rooms import Copy
+from engine.compile.plan import need
 from engine.graph import Graph, Value
-from engine.plan import need
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials
 from kernels.choose import Chooser, Need

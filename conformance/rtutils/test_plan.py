@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from conformance.support.small_families import SmallQwen
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
-from engine.arena import place
+from engine.compile.arena import place
+from engine.compile.plan import calls_of, need, with_kernels
 from engine.graph import Graph, Value
-from engine.plan import calls_of, need, values_of, with_kernels
 from engine.shell.program import app
 from kernels.table import variants
 
@@ -46,13 +46,11 @@ def test_activations_are_quantised_once(model):
     """q, k and v read one quantisation of their common input, gate and up another."""
     int8 = [s for s in model.plan.steps if s.kernel.activations == "int8"]
     made = [s for s in model.plan.steps if s.node.op == "quantise_activations"]
-    read = [values_of(s)["q"] for s in int8]
-    names = [value.name for value in read if isinstance(value, Value)]
-    assert len(set(names)) == len(made)
+    assert len({s.arrays["q"].name for s in int8}) == len(made)
     if int8:
         assert len(made) == 4 * model.config.blocks + 1
         for i in range(model.config.blocks):
-            readers = {s.node.label: values_of(s)["q"] for s in int8}
+            readers = {s.node.label: s.arrays["q"] for s in int8}
             q, k, v = (readers[f"blk.{i}.attn_{part}"] for part in "qkv")
             gate, up = (readers[f"blk.{i}.ffn_{part}"] for part in ("gate", "up"))
             assert q == k == v

@@ -9,9 +9,9 @@ from numpy.testing import assert_array_equal
 
 from conformance.support.small_models import Small
 from conformance.support.steps import loaded
+from engine.compile.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
+from engine.compile.stages import stages
 from engine.graph import Graph, Value
-from engine.plan import Plan, calls_of, need, shape_of, with_kernels, with_own
-from engine.stages import stages
 from kernels.call import bind
 from kernels.cpu.runtime.share import arguments, part, share
 from kernels.cpu.runtime.team import Team
@@ -165,7 +165,7 @@ def elements(shape: Shape) -> int:
     return shape["tokens"] * shape["width"]
 
 
-def two_pass_plan(splits: str = "") -> tuple[Plan, dict[str, Array]]:
+def two_pass_plan(team: Team, splits: str) -> tuple[Plan, dict[str, Array]]:
     """silu(x) + x in two passes, and a silu of that."""
     graph = Graph()
     x = Value("x", "input", "f32", ("tokens", 40))
@@ -176,33 +176,33 @@ def two_pass_plan(splits: str = "") -> tuple[Plan, dict[str, Array]]:
     kernel = Kernel("add", "passes", sums, scratch=elements, then=copy, splits=splits)
     chosen[need(graph.nodes[1])] = kernel
     arrays = {"x": np.random.default_rng(0).standard_normal((16, 40)).astype(np.float32)}
-    return Plan(with_kernels(graph, chosen), arrays, {"tokens": 16}, last), arrays
+    return Plan(with_kernels(graph, chosen), arrays, {"tokens": 16}, last, team), arrays
 
 
 @pytest.mark.parametrize("splits", ["", "tokens"])
 def test_second_shares_wait_for_the_first(splits):
     """A kernel of two shares has a barrier between, and its own memory, which no one else has
     meanwhile."""
-    plan, arrays = two_pass_plan(splits)
-    steps = [[call.step for call in stage] for stage in plan.stages]
-    assert steps == [[0], [1], [1], [2]]
-    assert [call.share for call in plan.calls[1:3]] == [sums, copy]
-    begins = sorted(plan.offsets[name] for name in ("h", "sum", "sum.scratch"))
-    assert all(a + 16 * 40 * 4 <= b for a, b in pairwise(begins))
-    assert plan.offsets["last"] < max(plan.offsets.values())  # in the place of what is dead
+    with Team(THREADS) as team:
+        plan, arrays = two_pass_plan(team, splits)
+        steps = [[call.step for call in stage] for stage in plan.stages]
+        assert steps == [[0], [1], [1], [2]]
+        assert [call.share for call in plan.calls[1:3]] == [sums, copy]
+        begins = sorted(plan.offsets[name] for name in ("h", "sum", "sum.scratch"))
+        assert all(a + 16 * 40 * 4 <= b for a, b in pairwise(begins))
+        assert plan.offsets["last"] < max(plan.offsets.values())  # in the place of what is dead
 
-    x = arrays["x"]
-    silu = variants("silu")[0]
-    for tokens in (16, 5):
-        plan.resize(tokens=tokens)
-        plan.arena[:] = 0xFF
-        with Team(THREADS) as team:
-            team.run(plan.program)
-        h, out = np.empty((tokens, 40), np.float32), np.empty((tokens, 40), np.float32)
-        run_one(silu, x[:tokens], h)
-        run_one(silu, h + x[:tokens], out)
-        assert_array_equal(plan.logits[:tokens], out)
-    assert "sum.scratch" not in [value.name for step in plan.steps for value in step.reads()]
+        x = arrays["x"]
+        silu = variants("silu")[0]
+        for tokens in (16, 5):
+            plan.resize(tokens=tokens)
+            plan.arena[:] = 0xFF
+            plan.run()
+            h, out = np.empty((tokens, 40), np.float32), np.empty((tokens, 40), np.float32)
+            run_one(silu, x[:tokens], h)
+            run_one(silu, h + x[:tokens], out)
+            assert_array_equal(plan.logits[:tokens], out)
+        assert "sum.scratch" not in [value.name for step in plan.steps for value in step.reads()]
 
 
 def run_one(kernel: Kernel, x: Array, out: Array) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.timings import Span, Timings
+from engine.generation.timings import Span, Timings
 
 
 def test_failed_block_counts_its_time_alone():

@@ -40,5 +40,5 @@ def test_a_token_takes_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine.load("story", threads=1, context=64) as engine:
         monkeypatch.setattr(Team, "run", watched)
         list(engine.stream("Once", SamplingParams(max_tokens=3)))
-    assert callers - {"engine/decoding.py"} <= {file for file, _ in TOKEN}
-    assert "engine/executable.py" in callers
+    assert callers - {"engine/generation/decoding.py"} <= {file for file, _ in TOKEN}
+    assert "engine/compile/executable.py" in callers

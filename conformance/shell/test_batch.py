@@ -14,7 +14,7 @@ from conformance.support.child import started
 from conformance.support.program import PROGRAM, assay, complaints, fault, misuse
 from engine import Engine
 from engine.aside import OutputError
-from engine.results import CompletionOutput, RequestOutput
+from engine.generation.results import CompletionOutput, RequestOutput
 from engine.shell.jsonl import Answers
 from engine.shell.options import Sampling
 

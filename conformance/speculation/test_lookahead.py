@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.support.speculation.toy import alone, fickle, speak, verify
 from engine.speculation.drafter import Branches
-from engine.speculation.lookahead import LookaheadDrafter, Window
-from engine.speculation.ngram_pool import NgramPool
+from engine.speculation.lookahead import LookaheadDrafter, NgramPool, Window
 
 sizes = st.tuples(st.integers(1, 6), st.integers(2, 5))
 ahead = st.lists(st.integers(1, 8), min_size=1, max_size=12)

@@ -17,14 +17,14 @@ from conformance.support.disks import Disk
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SmallSparse
 from conformance.support.steps import loaded
-from engine import packed_weights
+from engine.compile import packed_weights
+from engine.compile.packed_weights import paged
 from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.offload import neurons, offload, residency
 from engine.offload.budget import Budget
 from engine.offload.bundling import bundle
 from engine.offload.neurons import Neurons, Source
-from engine.packed_weights import paged
 from engine.placement import Activations, statistics
 from kernels.cpu.runtime.neuron_window import NOWHERE
 from kernels.cpu.runtime.readers import Readers

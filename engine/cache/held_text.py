@@ -1,16 +1,12 @@
 """The text whose cells a model's cache holds, in sequence 0, and how it goes on."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import numpy as np
-
+from engine.generation.timings import Span
 from engine.model import Model
-from engine.timings import Span
 from kernels.call import call
 from kernels.kernel import Kernel
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class HeldText:

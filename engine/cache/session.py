@@ -18,10 +18,9 @@ from engine.aside import written_aside
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.gguf.file import GGUFFile
-from engine.gpu.upload import DeviceRows
+from engine.gpu.memory import DeviceRows
 from engine.model import Model
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 MAGIC = b"assay session 1\n"
 DIGEST = 32

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 from gguf.constants import (
@@ -33,6 +33,7 @@ from gguf.constants import (
     GGUFValueType,
 )
 
+from engine.closing import Closing
 from engine.faults import shown_path, unreadable
 from engine.gguf.cursor import STRING_BYTES, Cursor, GGUFError, ValueType, shown
 
@@ -119,7 +120,7 @@ class TensorInfo:
         return rows * (self.stride or self.row_bytes)
 
 
-class GGUFFile:
+class GGUFFile(Closing):
     """A little-endian GGUF file of version 2 or 3, mapped read-only.
 
     path, size   where it is, and its bytes
@@ -202,12 +203,6 @@ class GGUFFile:
             with suppress(BufferError):
                 self._mapping.close()
             self._mapping = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def map_file(path: Path) -> tuple[mmap.mmap, tuple[int, ...]]:

@@ -4,13 +4,10 @@ The room, in reading order:
 
 - `parts`: which nodes run where, and the parts of a step that either side runs in a row
 - `layout`: a GPU's parts with kernels, laid out in its memory before any is taken
-- `weights`: what kernels of a device read, as they want it
-- `memory`: what that memory has to hold, counted beforehand
+- `memory`: what that memory has to hold, counted beforehand and put there
 - `division`: all this for a model
-- `upload`: weights and caches put there
 - `mirror`: a step's inputs, of which only what changed goes over
 - `device_plan`: what a step has it do, recorded once where its sizes come again
 - `greedy`: the most likely token found where the logits are
-- `hybrid`: a step of parts on both sides
-- `build`: a division put there and joined with the CPU's plan
+- `hybrid`: a step of parts on both sides, which have one interface
 """

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from engine.gpu.groups import DeviceStep, Group
+from engine.compile.plan import shape_of
 from engine.gpu.layout import Layout
-from engine.gpu.upload import DeviceRows, Uploaded
+from engine.gpu.memory import Weight, caches, uploaded
+from engine.gpu.mirror import Inputs
 from engine.graph import Value
-from engine.plan import shape_of
+from engine.passes.fuse import GpuStep, Group
+from engine.watch import Watch
 from kernels.cuda.call import calls, device_sizes
 from kernels.cuda.device import Buffer, Device
 from kernels.cuda.product import Product
+from reference.op import Array
 
 MOST_KEPT = 64  # parts at sizes, recorded or not
 
@@ -26,7 +29,7 @@ class _Bound:
     """A step with the addresses of its arrays and its scalars, and with the sizes that follow from
     how its weights lie there."""
 
-    step: DeviceStep
+    step: GpuStep
     arguments: dict[str, Any]
     sizes: Sizes
 
@@ -45,8 +48,8 @@ class _WorkedOut:
 
 
 class DevicePlan:
-    """The parts of a layout, over `weights`, caches and a step's `inputs` by name. Everything is
-    compiled by the time it is made.
+    """The parts of a layout, with `inputs` of the host and `caches` for themselves: a Side
+    (hybrid.py). Weights are put there, and everything is compiled, by the time it is made.
 
     `arena` is the activations' memory, `recorded` the parts that were, by number and sizes.
     """
@@ -55,15 +58,17 @@ class DevicePlan:
         self,
         device: Device,
         layout: Layout,
-        weights: Mapping[str, Uploaded],
-        caches: Mapping[str, DeviceRows],
-        inputs: Mapping[str, Buffer],
+        weights: Mapping[str, Weight],
+        inputs: Mapping[str, Array],
+        watch: Watch | None,
     ) -> None:
-        self._device, self._layout, self._weights = device, layout, weights
+        self._device, self._layout, self._sizes = device, layout, dict[str, int]()
+        self.inputs, self.caches = Inputs(device, inputs), caches(device, layout)
+        self._weights = uploaded(device, weights, watch)
         self._buffers = {
-            **{name: weight.buffer for name, weight in weights.items()},
-            **{name: cache.buffer for name, cache in caches.items()},
-            **inputs,
+            **{name: weight.buffer for name, weight in self._weights.items()},
+            **{name: cache.buffer for name, cache in self.caches.items()},
+            **self.inputs.buffers,
         }
         self.arena = device.empty(layout.arena_bytes)
         self._parts = [
@@ -76,12 +81,12 @@ class DevicePlan:
             for stage in kernel.stages:
                 device.prepare(stage)
 
-    def _bound(self, step: DeviceStep) -> _Bound:
+    def _bound(self, step: GpuStep) -> _Bound:
         arguments = {
             name: self.buffer(value).address if isinstance(value, Value) else value
             for name, value in step.node.arguments.items()
         }
-        values = {n: v.name for n, v in step.values().items() if v.name in self._weights}
+        values = {n: v.name for n, v in step.arrays.items() if v.name in self._weights}
         shapes = {argument: self._weights[name].shape for argument, name in values.items()}
         return _Bound(step, arguments, device_sizes(step.kernel, shapes))
 
@@ -92,8 +97,19 @@ class DevicePlan:
         limits = self._layout.limits
         return self.arena.at(self._layout.offsets[value.name], value.bytes(limits))
 
-    def run(self, part: int, sizes: Sizes) -> None:
+    def resize(self, **sizes: int) -> None:
+        self._sizes = sizes
+        self.inputs.send(sizes["tokens"])
+
+    def write(self, value: Value, array: Array) -> None:
+        self._device.write(self.buffer(value), array)
+
+    def read(self, value: Value, array: Array) -> None:
+        self._device.read(self.buffer(value), array)
+
+    def run(self, part: int) -> None:
         """Have a part done; this does not wait for it."""
+        sizes = self._sizes
         key = (part, *sizes.values())
         if key in self.recorded:
             self.recorded[key]()
@@ -137,9 +153,8 @@ class DevicePlan:
         ]
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give a node's scalar another value from the next step on."""
-        for bound in (bound for part in self._parts for _, steps in part for bound in steps):
-            if bound.step.node.label == label:
-                bound.arguments[name] = value
-        self._kept.clear()
-        self.recorded.clear()
+        every = (bound for part in self._parts for _, steps in part for bound in steps)
+        for bound in (bound for bound in every if bound.step.node.label == label):
+            bound.arguments[name] = value
+            self._kept.clear()
+            self.recorded.clear()

@@ -4,13 +4,14 @@ its memory."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from engine.compile.build import Built
+from engine.compile.plan import need
 from engine.config import ModelError
+from engine.gguf.file import GGUFFile
 from engine.gpu.layout import Layout, laid_out
-from engine.gpu.memory import Footprint, footprint, gb
+from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
 from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
-from engine.gpu.weights import Weights
 from engine.graph import Graph, Node, Value
-from engine.plan import need
 from kernels.certify import Certified
 from kernels.choose import Chooser, Need
 from kernels.cuda.device import Device
@@ -20,25 +21,14 @@ from kernels.cuda.kernel import CudaKernel
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The step of a model of so many blocks, at most as large as `limits`, and its `result`.
-    Neurons are `apart` if the CPU has some for good."""
-
-    graph: Graph
-    result: Value
-    blocks: int
-    limits: Mapping[str, int]
-    apart: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Division:
-    """A step's `parts` on both sides, the GPU's laid out and what they need; `notes` say what stays
-    on the CPU although it was meant for the GPU."""
+    """A step's `parts` on both sides, the GPU's laid out, the weights that they read and what all
+    of it needs; `notes` say what stays on the CPU although it was meant for the GPU."""
 
     device: Device
     parts: tuple[Part, ...]
     layout: Layout
+    weights: Mapping[str, Weight]
     needed: Footprint
     result: Value
     notes: tuple[str, ...]
@@ -51,29 +41,39 @@ class Division:
 
 
 def divide(
-    whole: Whole,
+    built: Built,
     gpu_layers: int,
     device: Device,
     chooser: Chooser,
     certified: Certified | None,
-    weights: Weights,
+    file: GGUFFile,
 ) -> Division:
     """The last `gpu_layers` blocks, as parts.py counts them, for the device; what comes before all
     blocks stays on the CPU if neurons are apart.
 
     Raises `ModelError` where the device has not enough memory, before anything is put there.
     """
-    if whole.apart:
-        whole = replace(whole, graph=Graph(input_on_cpu(whole.graph.nodes, whole.blocks)))
-    layers = whole.blocks + 1 if gpu_layers == ALL else min(gpu_layers, whole.blocks + 1)
-    nodes = whole.graph.nodes
-    wanted = zip(nodes, meant(nodes, whole.blocks, layers), strict=True)
+    blocks, nodes = built.config.blocks, built.graph.nodes
+    if built.apart:
+        nodes = input_on_cpu(nodes, blocks)
+    layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
+    wanted = zip(nodes, meant(nodes, blocks, layers), strict=True)
     needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
     chosen = chooser.choose_on(device, list(needs), certified)
-    fusions = _fusions(whole, layers, device, chosen, chooser, certified)
+
+    def parts_of(layers: int) -> tuple[list[Part], list[str]]:
+        there, notes = placed(nodes, blocks, layers, lambda node: need(node) in chosen)
+        return divided(nodes, there, built.logits), notes
+
+    whole, _ = parts_of(layers)
+    fusions = _fusions(whole, device, chosen, chooser, certified, built.limits)
 
     def of(layers: int) -> Division:
-        return _divide(whole, layers, device, chosen, fusions, weights)
+        parts, notes = parts_of(layers)
+        layout = laid_out(parts, chosen, fusions, built.limits)
+        weights = weights_of(layout, built.memory, file)
+        needed = footprint(layout, weights)
+        return Division(device, tuple(parts), layout, weights, needed, built.logits, tuple(notes))
 
     found = of(layers)
     free, _ = device.memory()
@@ -82,56 +82,32 @@ def divide(
         def fits(fewer: int) -> bool:
             return of(fewer).needed.total <= free
 
-        fitting = 0 if whole.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
+        fitting = 0 if built.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
         raise ModelError(
             f"{device.name}: the model needs {found.needed} of its memory, {gb(free)} GB are free:"
-            f" {'a smaller vram_budget is wanted' if whole.apart else advice}"
+            f" {'a smaller vram_budget is wanted' if built.apart else advice}"
         )
     return found
 
 
-def _parts(
-    whole: Whole, layers: int, chosen: Mapping[Need, CudaKernel]
-) -> tuple[list[Part], list[str]]:
-    """The parts of the step, and notes."""
-    nodes = whole.graph.nodes
-    there, notes = placed(nodes, whole.blocks, layers, lambda node: need(node) in chosen)
-    return divided(nodes, there, whole.result), notes
-
-
 def _fusions(
-    whole: Whole,
-    layers: int,
+    parts: Sequence[Part],
     device: Device,
     chosen: Mapping[Need, CudaKernel],
     chooser: Chooser,
     certified: Certified | None,
+    limits: Mapping[str, int],
 ) -> list[Fused]:
-    """Those that the step has use for, of which all have passed their trials, in the table's order;
-    where one fails, shorter ones may serve."""
-    parts, _ = _parts(whole, layers, chosen)
+    """Those that the parts have use for, of which all have passed their trials, in the table's
+    order; where one fails, shorter ones may serve."""
     known = [fused for fused in FUSED if not fused.lacks(device)]
     while True:
-        used = laid_out(parts, chosen, known, whole.limits).fused()
+        used = laid_out(parts, chosen, known, limits).fused()
         passed = chooser.passing(used, certified)
         if len(passed) == len(used):
             return [fused for fused in known if fused in used]
         known = [fused for fused in known if fused in passed or fused not in used]
-
-
-def _divide(
-    whole: Whole,
-    layers: int,
-    device: Device,
-    chosen: Mapping[Need, CudaKernel],
-    fusions: Sequence[Fused],
-    weights: Weights,
-) -> Division:
-    parts, notes = _parts(whole, layers, chosen)
-    layout = laid_out(parts, chosen, fusions, whole.limits)
-    needed = footprint(layout, weights)
-    return Division(device, tuple(parts), layout, needed, whole.result, tuple(notes))
 
 
 def crossed(value: Value) -> Value:

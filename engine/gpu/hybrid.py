@@ -2,95 +2,127 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import accumulate, chain, count
+from typing import Protocol
 
 import numpy as np
 
+from engine.compile.plan import CpuStep, Plan
 from engine.gpu.device_plan import DevicePlan
 from engine.gpu.division import Division, crossed
-from engine.gpu.greedy import Greedy
-from engine.gpu.groups import DeviceStep
-from engine.gpu.mirror import Inputs
+from engine.gpu.greedy import Greedy, needs
 from engine.graph import Value
-from engine.plan import Plan, Step
-from kernels.cpu.runtime.team import Program, Team
+from engine.passes.fuse import GpuStep
+from kernels.choose import Need
+from kernels.cpu.runtime.team import Team
+from kernels.cuda.kernel import CudaKernel
+from reference.op import DTYPES, Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
+
+class Side(Protocol):
+    """A device that runs parts of a step: memory for values, and a program for each part."""
+
+    def resize(self, **sizes: int) -> None:
+        """A step of these sizes is next, whose inputs are there."""
+
+    def write(self, value: Value, array: Array) -> None:
+        """Have a value that another side made."""
+
+    def run(self, part: int) -> None:
+        """The side's part of this number, which need not be over then."""
+
+    def read(self, value: Value, array: Array) -> None:
+        """Wait for a value that was made here."""
+
+    def set(self, label: str, name: str, value: float) -> None:
+        """Give the scalar of a node, if it is here, another value from the next step on."""
 
 
 class Hybrid:
-    """The parts of a step in order.
+    """The parts of a step in order, each on its side: the CPU's with the kernels of `steps`, their
+    weights and caches in `arrays`.
 
-    `crossing` is the host's memory, at its largest size, of values that one side makes and the
-    other reads, by their names there, the step's result among them. The CPU's parts are `programs`
-    of `plan`, which there is if they have any node; `steps` are those of all parts, in order.
     `inputs` are written to before a step. Where the result is the device's, it stays there until
-    `logits` are asked for, and `greedy` finds tokens in it; `hidden` is not kept.
+    `logits` are asked for, and `greedy` finds tokens in it, where there are kernels for that in
+    `choosing`; `hidden` is not kept.
     """
 
     def __init__(
         self,
         division: Division,
-        steps: Sequence[Step | DeviceStep],
         device_plan: DevicePlan,
-        inputs: Inputs,
-        crossing: Mapping[str, Array],
-        plan: Plan | None,
-        programs: Sequence[Program],
-        greedy: Greedy | None,
+        steps: Sequence[Sequence[CpuStep]],
+        arrays: Mapping[str, Array],
+        team: Team,
+        choosing: Mapping[Need, CudaKernel],
     ) -> None:
-        self.division, self.steps = division, steps
-        self._device, self.device_plan = division.device, device_plan
-        self._inputs, self._crossing = inputs, crossing
-        self._plan, self._programs, self.greedy = plan, programs, greedy
+        self.division, self.device_plan, self.hidden = division, device_plan, None
+        limits, result = division.layout.limits, division.result
+        self.inputs = device_plan.inputs.host
+        # the host's memory, at its largest size, of values that one side makes and the other reads
+        self._crossing: dict[str, Array] = {
+            crossed(value).name: np.zeros(value.sizes(limits), DTYPES[value.dtype])
+            for part in division.parts
+            for value in part.gives
+        }
+        self._sides: dict[bool, Side] = {True: device_plan}
+        if steps:
+            last = next(part.gives[-1] for part in reversed(division.parts) if not part.on_gpu)
+            memory = {**arrays, **self.inputs, **self._crossing}
+            every, (*pauses, _) = list(chain(*steps)), accumulate(map(len, steps))
+            plan = Plan(every, memory, limits, crossed(last), team, pauses=pauses)
+            self._sides[False] = plan
+        own, others = iter(steps), iter(division.layout.parts)
+        self.steps: list[CpuStep | GpuStep] = []
+        for part in division.parts:
+            self.steps += next(others).steps if part.on_gpu else next(own)
+        self.greedy, vocab = None, result.sizes(limits)[-1]
+        if all(need in choosing for need in needs(vocab)):
+            self.greedy = Greedy(division.device, choosing, device_plan.buffer(result), vocab)
         self._sizes: dict[str, int] = {}
-        self.inputs = inputs.host
         self._stayed = False
-        self.hidden = None
+
+    def plan_for(self, tokens: int) -> None:
+        """None for any step."""
 
     def resize(self, **sizes: int) -> None:
-        """Set the named sizes of the next step."""
+        """Set the named sizes of the next step, whose inputs are there."""
         self._sizes = sizes
-        if self._plan:
-            self._plan.resize(**sizes)
+        for side in self._sides.values():
+            side.resize(**sizes)
 
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
-        if self._plan and any(step.node.label == label for step in self._plan.steps):
-            self._plan.set(label, name, value)
-        else:
-            self.device_plan.set(label, name, value)
+        for side in self._sides.values():
+            side.set(label, name, value)
 
-    def run(self, team: Team) -> None:
+    def run(self) -> None:
         """One step, of the sizes and inputs as they are; the result is there at the end."""
-        self._inputs.send(self._sizes["tokens"])
-        programs, number = iter(self._programs), 0
+        numbers = {on_gpu: count() for on_gpu in self._sides}
         for part in self.division.parts:
-            if not part.on_gpu:
-                team.run(next(programs))
-                continue
+            side = self._sides[part.on_gpu]
             for value in part.takes:
-                self._device.write(self.device_plan.buffer(value), self._held(value))
-            self.device_plan.run(number, self._sizes)
+                side.write(value, self._held(value))
+            side.run(next(numbers[part.on_gpu]))
             for value in part.gives:
                 if value != self.division.result:
-                    self._read(value)
-            self._stayed = self.division.result in part.gives
-            number += 1
+                    self._read(value, part.on_gpu)
+            if self.division.result in part.gives:
+                self._stayed = part.on_gpu
 
     @property
     def logits(self) -> Array:
         """The result of the last step, float32 [outputs, vocab], and room for more outputs."""
         if self._stayed:
-            self._read(self.division.result)
+            self._read(self.division.result, on_gpu=True)
             self._stayed = False
         return self._crossing[crossed(self.division.result).name]
 
-    def _read(self, value: Value) -> None:
+    def _read(self, value: Value, on_gpu: bool) -> None:
         if (held := self._held(value)).size:
-            self._device.read(self.device_plan.buffer(value), held)
+            self._sides[on_gpu].read(value, held)
 
     def _held(self, value: Value) -> Array:
         """What a step of these sizes has of a value that crosses."""
-        count = math.prod(value.sizes(self._sizes))
-        return self._crossing[crossed(value).name].reshape(-1)[:count]
+        rows = math.prod(value.sizes(self._sizes))
+        return self._crossing[crossed(value).name].reshape(-1)[:rows]

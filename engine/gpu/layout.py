@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from engine.arena import place
-from engine.gpu.groups import DeviceStep, Group, grouped
+from engine.compile.arena import place
+from engine.compile.plan import with_kernels, with_scratch
 from engine.gpu.parts import Part
-from engine.graph import Value
-from engine.plan import arranged, having_scratch
+from engine.graph import Graph, Value
+from engine.passes.fuse import GpuStep, Group, fuse
+from engine.passes.quantise import quantise
 from kernels.choose import Need
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
@@ -26,7 +27,7 @@ class DevicePart:
     gives: tuple[Value, ...]
 
     @property
-    def steps(self) -> list[DeviceStep]:
+    def steps(self) -> list[GpuStep]:
         return list(chain.from_iterable(group.steps for group in self.groups))
 
 
@@ -39,7 +40,7 @@ class Layout:
     arena_bytes: int
     limits: Mapping[str, int]
 
-    def steps(self) -> Iterable[DeviceStep]:
+    def steps(self) -> Iterable[GpuStep]:
         return (step for part in self.parts for step in part.steps)
 
     def fused(self) -> list[Fused]:
@@ -49,7 +50,7 @@ class Layout:
 
     def values(self, kind: str) -> dict[str, Value]:
         """The arrays of a kind that its steps touch, by name."""
-        found = (value for step in self.steps() for value in step.values().values())
+        found = (value for step in self.steps() for value in step.arrays.values())
         return {value.name: value for value in found if value.kind == kind}
 
 
@@ -76,8 +77,6 @@ def _with_kernels(
     fusions: Sequence[Fused],
     limits: Mapping[str, int],
 ) -> DevicePart:
-    steps = [
-        DeviceStep(having_scratch(node, kernel, limits), kernel, weight)
-        for node, kernel, weight in arranged(part.nodes, chosen)
-    ]
-    return DevicePart(grouped(steps, fusions), part.takes, part.gives)
+    graph, _ = quantise(chosen)(Graph(list(part.nodes)), {})
+    steps = [with_scratch(step, limits) for step in with_kernels(graph, chosen)]
+    return DevicePart(fuse(steps, fusions), part.takes, part.gives)

@@ -1,10 +1,16 @@
-"""What a GPU's memory has to hold, counted before anything is loaded."""
+"""What a GPU's memory has to hold of a model: counted before anything is loaded, and put there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from engine.gguf.file import GGUFFile
 from engine.gpu.layout import MULTIPLE, Layout
-from engine.gpu.weights import Weights, weights_in
+from engine.watch import Watch
+from kernels.cuda.device import Buffer, Device, upload
+from kernels.cuda.kernel import CudaKernel
+from reference.op import Array
 
 SPARE = 2**26  # bytes for the kernels themselves, recorded steps and what finds tokens
 LIBRARY = 2**28  # for cuBLAS, its kernels and what it works in
@@ -28,16 +34,61 @@ class Footprint:
         return f"{gb(self.total)} GB ({listed})"
 
 
-def footprint(layout: Layout, weights: Weights) -> Footprint:
-    """Of the steps that are laid out."""
-    cache = [value.bytes(layout.limits) for value in layout.values("cache").values()]
-    multiplies = any(step.kernel.multiplies for step in layout.steps())
-    inputs = [value.bytes(layout.limits) for value in layout.values("input").values()]
-    return Footprint(
-        _sum(map(weights.bytes, weights_in(layout).values())),
-        _sum(cache),
-        layout.arena_bytes + _sum(inputs) + SPARE + multiplies * LIBRARY,
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight that steps read: a tensor of the `file`, as the kernel `packs` it if there is one,
+    or one of the model's `arrays`."""
+
+    name: str
+    packs: CudaKernel | None
+    arrays: Mapping[str, Array]
+    file: GGUFFile
+
+    @property
+    def bytes(self) -> int:
+        """On the device."""
+        if self.packs:
+            assert self.packs.pack is not None
+            info = self.file.tensors[self.name]
+            return self.packs.pack.bytes(info.dims[0], info.row_bytes)
+        return self.arrays[self.name].nbytes if self.name in self.arrays else self.stored
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the file."""
+        known = self.file.tensors.get(self.name)
+        return known.n_bytes if known else 0
+
+    def array(self) -> Array:
+        """As it lies there."""
+        if self.packs:
+            assert self.packs.pack is not None
+            return self.packs.pack(self.file.tensor(self.name))
+        own = self.arrays.get(self.name)
+        return np.ascontiguousarray(self.file.tensor(self.name) if own is None else own)
+
+
+def weights_of(layout: Layout, arrays: Mapping[str, Array], file: GGUFFile) -> dict[str, Weight]:
+    """Those that the steps read, by name."""
+    return {
+        value.name: Weight(step.weight, step.kernel, arrays, file)
+        if step.weight and argument == "weight"
+        else Weight(value.name, None, arrays, file)
+        for step in layout.steps()
+        for argument, value in step.arrays.items()
+        if value.kind == "weight"
+    }
+
+
+def footprint(layout: Layout, weights: Mapping[str, Weight]) -> Footprint:
+    """Of the steps that are laid out, and the weights that they read."""
+    cache, inputs = (
+        [value.bytes(layout.limits) for value in layout.values(kind).values()]
+        for kind in ("cache", "input")
     )
+    multiplies = any(step.kernel.multiplies for step in layout.steps())
+    step = layout.arena_bytes + _sum(inputs) + SPARE + multiplies * LIBRARY
+    return Footprint(_sum(weight.bytes for weight in weights.values()), _sum(cache), step)
 
 
 def _sum(sizes: Iterable[int]) -> int:
@@ -48,3 +99,62 @@ def _sum(sizes: Iterable[int]) -> int:
 def gb(size: int) -> str:
     """Bytes in GB."""
     return f"{size / 1e9:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """An array in a device's memory, and its shape there."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+
+
+def uploaded(
+    device: Device, weights: Mapping[str, Weight], watch: Watch | None
+) -> dict[str, Uploaded]:
+    """The weights, one by one, so that no more than one of them is in memory here as its kernel
+    wants it."""
+    done, total = 0, sum(weight.stored for weight in weights.values())
+    found = {}
+    for name, weight in weights.items():
+        array = weight.array()
+        found[name] = Uploaded(upload(device, array), array.shape)
+        if stored := weight.stored:
+            weight.file.release(weight.name)
+        done += stored
+        if watch:
+            watch(done, total)
+    return found
+
+
+class DeviceRows:
+    """uint8 [capacity, row_bytes] in a device's memory, zero at first; rows are taken and put by
+    their numbers, as of an array."""
+
+    def __init__(self, device: Device, shape: tuple[int, int]) -> None:
+        self._device, self.shape = device, shape
+        self.nbytes = shape[0] * shape[1]
+        self.buffer = device.empty(self.nbytes)
+        device.clear(self.buffer)
+
+    def _all(self) -> Array:
+        rows = np.empty(self.shape, np.uint8)
+        self._device.read(self.buffer, rows)
+        return rows
+
+    def __getitem__(self, numbers: Array) -> Array:
+        return np.asarray(self._all()[numbers])
+
+    def __setitem__(self, numbers: Array, rows: Array) -> None:
+        own = self._all()
+        own[numbers] = rows
+        self._device.write(self.buffer, own)
+
+
+def caches(device: Device, layout: Layout) -> dict[str, DeviceRows]:
+    """Empty ones for all blocks that run there, by name."""
+    found = {}
+    for name, value in layout.values("cache").items():
+        rows = value.sizes(layout.limits)[0]
+        found[name] = DeviceRows(device, (rows, value.bytes(layout.limits) // rows))
+    return found

@@ -107,8 +107,8 @@ def divided(nodes: Sequence[Node], on_gpu: Sequence[bool], result: Value) -> lis
         after = runs[i + 1][1] if i + 1 < len(runs) else []
         end = _last_read(run, after) if there and after else len(run)
         cut += [(there, part) for part in (run[:end], run[end:]) if part]
-    made = [_names(_written(part)) for _, part in cut]
-    read = [_names(_read(part)).keys() for _, part in cut]
+    made = [_written(part) for _, part in cut]
+    read = [_read(part).keys() for _, part in cut]
     there_already: set[str] = set()
     parts = []
     for i, (there, part) in enumerate(cut):
@@ -126,26 +126,19 @@ def divided(nodes: Sequence[Node], on_gpu: Sequence[bool], result: Value) -> lis
 
 def _last_read(run: Sequence[Node], after: Sequence[Node]) -> int:
     """How many nodes of a run have to be done before those that come after it."""
-    wanted = _names(_read(after)).keys()
-    does = [bool(_names(_written([node])).keys() & wanted) for node in run]
-    return max((i + 1 for i, needed in enumerate(does) if needed), default=0)
+    wanted = _read(after).keys()
+    return max((i for i, node in enumerate(run, 1) if _written([node]).keys() & wanted), default=0)
 
 
-def _written(nodes: Iterable[Node]) -> list[Value]:
-    found = []
-    for node in nodes:
-        outputs = (node.arguments.get(output.name) for output in OPS[node.op].outputs)
-        found += [v for v in outputs if isinstance(v, Value) and v.kind == "activation"]
-    return found
+def _written(nodes: Iterable[Node]) -> dict[str, Value]:
+    return _activations((node, output.name) for node in nodes for output in OPS[node.op].outputs)
 
 
-def _read(nodes: Iterable[Node]) -> list[Value]:
-    found = []
-    for node in nodes:
-        inputs = (node.arguments.get(given.name) for given in OPS[node.op].inputs)
-        found += [v for v in inputs if isinstance(v, Value) and v.kind == "activation"]
-    return found
+def _read(nodes: Iterable[Node]) -> dict[str, Value]:
+    return _activations((node, given.name) for node in nodes for given in OPS[node.op].inputs)
 
 
-def _names(values: Iterable[Value]) -> dict[str, Value]:
-    return {value.name: value for value in values}
+def _activations(arguments: Iterable[tuple[Node, str]]) -> dict[str, Value]:
+    """Of these arguments of nodes the arrays that are activations, by name."""
+    values = (node.arguments.get(name) for node, name in arguments)
+    return {v.name: v for v in values if isinstance(v, Value) and v.kind == "activation"}

@@ -4,8 +4,8 @@ import os
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Self
 
+from engine.closing import Closing
 from engine.faults import shown_path, unreadable
 from engine.gguf.file import is_unchanged, stamp_of
 from kernels.cpu.formats.packing import aligned
@@ -16,7 +16,7 @@ PAGE = 4096
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
-class DirectFile:
+class DirectFile(Closing):
     """A file that `Readers` read past the page cache, or through it where that must be.
 
     file     for `Readers`: its descriptor, and what reads must be aligned to
@@ -53,12 +53,6 @@ class DirectFile:
     def close(self) -> None:
         """Nobody may be reading any more: another file may get the descriptor."""
         self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def _open(path: Path) -> tuple[FileIO, int]:

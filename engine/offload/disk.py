@@ -1,10 +1,9 @@
 """Where everything is that may be read while a model runs: the packed file, and bundles."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
-
+from engine.compile.packed_weights import Copied, Job, Packed, Places, packed_file
+from engine.compile.plan import CpuStep
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
@@ -13,12 +12,9 @@ from engine.offload.bundle import Bundle
 from engine.offload.direct_file import DirectFile
 from engine.offload.neurons import Group, Source
 from engine.offload.stream import Stored
-from engine.packed_weights import Copied, Job, Packed, Places, packed_file
-from engine.plan import Step
 from engine.watch import Watch
 from kernels.cpu.runtime.team import Team
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class OffloadError(ModelError):
@@ -90,7 +86,7 @@ class Disk:
             file.close()
 
 
-def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list[str]]:
+def sparse_tensors(steps: Sequence[CpuStep], config: ModelConfig) -> dict[int, list[str]]:
     """The matrices of each sparse block, whose rows are its neurons."""
     if not config.sparsity:
         return {}
@@ -103,7 +99,7 @@ def sparse_tensors(steps: Sequence[Step], config: ModelConfig) -> dict[int, list
     return found
 
 
-def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, Job]:
+def jobs_of(steps: Sequence[CpuStep], file: GGUFFile, left: set[str]) -> dict[str, Job]:
     """How the matrices that steps meet are packed, without those `left` for the pool."""
     return {
         weight.name: Packed(tensor_of(step), how)
@@ -117,7 +113,7 @@ def jobs_of(steps: Sequence[Step], file: GGUFFile, left: set[str]) -> dict[str, 
     }
 
 
-def tensor_of(step: Step) -> str:
+def tensor_of(step: CpuStep) -> str:
     """The file's tensor that a step meets, "" if it meets none."""
     weight = step.node.arguments.get("weight")
     return step.weight or (weight.name if isinstance(weight, Value) else "")

@@ -3,27 +3,25 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from engine.compile.packed_weights import PAGE, Packer
+from engine.compile.plan import Service
 from engine.gguf.file import GGUFFile
 from engine.graph import Value
 from engine.offload.bundle import Bundle, part_name, stride_of
 from engine.offload.pinning import Ints, hottest
-from engine.packed_weights import PAGE, Packer
-from engine.plan import Service
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.neuron_window import FOREVER, NeuronWindow, slots_needed
 from kernels.cpu.runtime.readers import Readers
 from kernels.cpu.runtime.streaming import READS, TOGETHER, arrive, fetch
+from reference.op import Array
 
 # Bytes that nobody needs, between two neurons that are needed, that are read sooner than a read
 # more is begun: what a disk brings in the time that each read costs.
 READ_THROUGH = 2**14
 WORDS = {"int32": "i32", "int64": "i64", "uint8": "u8"}
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,62 +3,39 @@ as they meet them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-
-from engine.arena import place
-from engine.config import ModelConfig
+from engine.compile.arena import place
+from engine.compile.build import Built
+from engine.compile.packed_weights import PAGE, paged
+from engine.compile.plan import CpuStep, Plan, Tuned, stages_of, with_own
+from engine.compile.stages import Call, touched
 from engine.gguf.file import GGUFFile
-from engine.graph import Value
 from engine.offload import neurons as pools
 from engine.offload import residency
 from engine.offload.budget import Budget, parse_bytes
 from engine.offload.bundle import Bundle
-from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors, tensor_of
+from engine.offload.disk import Disk, OffloadError, jobs_of, sparse_tensors
 from engine.offload.neurons import Neurons, Source
 from engine.offload.pinning import activations
 from engine.offload.residency import Division
 from engine.offload.rows import Rows
 from engine.offload.stream import Stored, Stream
 from engine.options import Options
-from engine.packed_weights import PAGE, paged
-from engine.plan import Step, stages_of, with_own
-from engine.stages import Call, touched
+from engine.passes.stream import fetch, gather
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.readers import Readers
 from kernels.cpu.runtime.team import Team
+from reference.op import Array
 
 READERS = 32
 AT_ONCE = 2**26  # bytes of a resident weight that one read brings
 INPUTS = 2**23  # bytes that inputs of a step and requests to the readers take, at most
 REQUESTS = 2**10  # in the readers' ring, at least
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A model's file, the bundles of neurons in it by block, and its config."""
-
-    file: GGUFFile
-    bundles: Mapping[int, Bundle]
-    config: ModelConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """What a step of the model does: its nodes with kernels, the largest `tokens` and `outputs`,
-    and the values that stay when it is over."""
-
-    steps: Sequence[Step]
-    limits: Mapping[str, int]
-    kept: Sequence[Value]
-
 
 class Offload:
-    """A model's weights within `options.ram_budget`, beside a cache of `cache_bytes`.
+    """A model's weights within `options.ram_budget`: of its `steps` with kernels, of a file with
+    these `bundles`.
 
     steps      as they meet their weights: in memory, in the ring, in the pool of neurons
     arrays     of their values, by name
@@ -72,27 +49,34 @@ class Offload:
     """
 
     def __init__(
-        self, model: Opened, computed: Computed, team: Team, options: Options, cache_bytes: int
+        self,
+        built: Built,
+        steps: Sequence[CpuStep],
+        file: GGUFFile,
+        bundles: Mapping[int, Bundle],
+        team: Team,
+        options: Options,
     ) -> None:
-        file, limits = model.file, computed.limits
+        limits = built.limits
+        cache_bytes = sum(kept.nbytes for kept in (built.caches | built.states).values())
         self._resources = ExitStack()
         try:
-            rows = Rows(computed.steps, file, limits["tokens"])
-            self.rows = self._resources.enter_context(closing(rows))
-            self.steps = [with_own(step, limits) for step in rows.steps]
+            self.rows = self._resources.enter_context(closing(Rows(file, limits["tokens"])))
+            gathered, self.arrays = gather(self.rows)(steps, {})
+            self.steps = [with_own(step, limits) for step in gathered]
             counts = None
             if options.activation:
-                counts = activations(options.activation, file, model.config)
-            sparse = sparse_tensors(self.steps, model.config)
+                counts = activations(options.activation, file, built.config)
+            sparse = sparse_tensors(self.steps, built.config)
             jobs = jobs_of(self.steps, file, {n for names in sparse.values() for n in names})
-            disk = Disk(jobs, sparse, file, model.bundles, options.neuron_bundles)
+            disk = Disk(jobs, sparse, file, bundles, options.neuron_bundles)
             self._disk = self._resources.enter_context(closing(disk))
             stages = stages_of(self.steps)
             for call in (call for stage in stages for call in stage):
                 call.share.compile()  # what that takes is not left for weights
             order = in_order(stages, disk.stored)
-            _, arena = place(touched(stages), limits, computed.kept)
-            step = arena + INPUTS + sum(array.nbytes for array in rows.arrays.values())
+            _, arena = place(touched(stages), limits, [built.logits, built.graph.hidden])
+            step = arena + INPUTS + sum(array.nbytes for array in self.arrays.values())
             total = parse_bytes(options.ram_budget)
             shared(Budget.now(total, cache_bytes, step), order, disk.sources)  # or why pack
             disk.open(team, options.progress.packed)
@@ -125,10 +109,9 @@ class Offload:
             neurons.read_pinned(self.readers)
         disk.check()
         self.resident = sum(array.nbytes for array in weights.values())
-        self.arrays = {**self.rows.arrays, **disk.shaped(weights | stream.weights)}
+        self.arrays |= disk.shaped(weights | stream.weights)
         if neurons:
-            self.arrays |= neurons.arrays
-            self.steps = with_neurons(self.steps, neurons, self.readers)
+            self.steps, self.arrays = fetch(neurons, self.readers)(self.steps, self.arrays)
 
     def _read(self, names: Sequence[str], stored: Mapping[str, Stored]) -> dict[str, Array]:
         """Weights that stay in memory."""
@@ -209,26 +192,27 @@ def shared(
     return division, budget.room - used
 
 
-def with_neurons(steps: Sequence[Step], neurons: Neurons, readers: Readers) -> list[Step]:
-    """The steps with sparse blocks' rows in the pool, brought before a block's first matrix."""
-    found: list[Step] = []
-    served: set[int] = set()
-    for step in steps:
-        tensor, arguments = tensor_of(step), step.node.arguments
-        weight, rows, count = (arguments.get(name) for name in ("weight", "rows", "count"))
-        if pools.pooled(tensor) in neurons.arrays:
-            assert isinstance(weight, Value)
-            assert isinstance(rows, Value)
-            assert isinstance(count, Value)
-            block = int(tensor.split(".")[1])
-            own = {
-                "weight": replace(weight, name=pools.pooled(tensor)),
-                "slots": neurons.slots(block),
-            }
-            node = replace(step.node, arguments={**arguments, **own})
-            step = replace(step, node=node)
-            if block not in served:
-                step = replace(step, before=neurons.service(block, rows, count, readers))
-                served.add(block)
-        found.append(step)
-    return found
+class StreamedPlan(Plan):
+    """A plan whose weights are read from disk while it runs: a step of it begins with the rows of
+    embeddings that its tokens need, and runs until all that it waited for has come. Raises
+    `OffloadError` where reading failed."""
+
+    def __init__(self, offload: Offload, built: Built, team: Team, tuned: Tuned) -> None:
+        super().__init__(
+            offload.steps, built.memory, built.limits, built.logits, team, offload.stream,
+            tuned=tuned, hidden=built.graph.hidden,
+        )  # fmt: skip
+        self.offload, self._tokens = offload, 0
+
+    def resize(self, **sizes: int) -> None:
+        super().resize(**sizes)
+        self._tokens = sizes["tokens"]
+
+    def run(self, part: int | None = None) -> None:
+        tokens, positions = (
+            self.inputs[name][: self._tokens].tolist() for name in ("tokens", "positions")
+        )
+        self.offload.begin(tokens, positions)
+        super().run(part)
+        while not self.offload.came():
+            super().run(part)

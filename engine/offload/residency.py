@@ -8,7 +8,7 @@ weight has a place of its own in the ring, so that argument blocks never change.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.packed_weights import paged
+from engine.compile.packed_weights import paged
 
 # The ring holds so many of the largest streamed weight: one that is computed with, and others that
 # are read meanwhile.

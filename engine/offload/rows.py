@@ -1,17 +1,13 @@
 """Rows of embeddings, read for each step: a table of which a token needs one row stays on disk."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.gguf.file import GGUFFile, TensorInfo
 from engine.gguf.tensor_reader import TensorReader
-from engine.graph import Value
-from engine.plan import Step
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +21,19 @@ class Table:
 
 
 class Rows:
-    """The tables that `steps` read one row a token of, and the steps as they read only what was
-    gathered."""
+    """Tables of a file, for steps of at most so many tokens."""
 
-    def __init__(self, steps: Sequence[Step], file: GGUFFile, most: int) -> None:
-        self._reader = TensorReader(file)
+    def __init__(self, file: GGUFFile, most: int) -> None:
+        self._reader, self._file, self._most = TensorReader(file), file, most
         self.tables: list[Table] = []
-        self.arrays: dict[str, Array] = {}
-        self.steps = [self._gathered(step, file, most) for step in steps]
 
-    def _gathered(self, step: Step, file: GGUFFile, most: int) -> Step:
-        arguments = step.node.arguments
-        chosen, weight = arguments.get("tokens"), arguments.get("weight")
-        if step.node.op != "embedding" or not isinstance(weight, Value) or weight.kind != "weight":
-            return step
-        assert isinstance(chosen, Value)
-        tensor = file.tensors[weight.name]
-        memory = np.zeros((most, tensor.row_bytes), np.uint8)
-        self.tables.append(Table(tensor, chosen.name, memory))
-        rows, order = f"{weight.name}.gathered", f"{weight.name}.order"
-        self.arrays |= {rows: memory, order: np.arange(most, dtype=np.int32)}
-        gathered = replace(weight, name=rows, dims=(most, *weight.dims[1:]))
-        own = {"weight": gathered, "tokens": replace(chosen, name=order)}
-        return replace(step, node=replace(step.node, arguments={**arguments, **own}))
+    def of(self, tensor: str, chooses: str) -> tuple[Array, Array]:
+        """Memory for the rows of a table that an input chooses, and their numbers there, int32
+        [tokens]."""
+        info = self._file.tensors[tensor]
+        memory = np.zeros((self._most, info.row_bytes), np.uint8)
+        self.tables.append(Table(info, chooses, memory))
+        return memory, np.arange(self._most, dtype=np.int32)
 
     def gather(self, inputs: Mapping[str, Sequence[int]]) -> None:
         """Read what the tokens of a step need, given the step's inputs by name.

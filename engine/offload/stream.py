@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from engine.compile.packed_weights import PAGE, paged
 from engine.offload.residency import Ring
-from engine.packed_weights import PAGE, paged
 from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.readers import Readers
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.share import pack_words
 from kernels.cpu.runtime.streaming import ASKED, LINE, STEP, TURN, turn
+from reference.op import Array
 
 PIECE = 2**20  # bytes of one read; several at once keep a disk busy
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

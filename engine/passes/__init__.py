@@ -5,13 +5,10 @@ read, such as counts, is in the memory under the names of its values: `Model.mem
 """
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from engine.graph import Graph
+from reference.op import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Memory = dict[str, Array]
 Pass = Callable[[Graph, Memory], tuple[Graph, Memory]]
 

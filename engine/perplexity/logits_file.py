@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 
 from engine.aside import written_aside
+from engine.closing import Closing
 from engine.perplexity.scores import Coded
 from engine.perplexity.text import LEAST_CONTEXT, PerplexityError, Text, Tokens, scored_of
 
@@ -57,7 +58,7 @@ def writing(path: Path, text: Text, vocab: int) -> Iterator[LogitsWriter]:
         yield LogitsWriter(file, row_of(vocab))
 
 
-class LogitsFile:
+class LogitsFile(Closing):
     """A base to compare with, of which one chunk at a time is in memory."""
 
     def __init__(self, path: Path) -> None:
@@ -124,9 +125,3 @@ class LogitsFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

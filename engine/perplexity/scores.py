@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,8 @@ from engine.engine import Engine
 from engine.perplexity.text import Passage, PerplexityError
 from engine.sampling.chain import over
 from kernels.call import bind
-from reference.op import Arguments
+from reference.op import Arguments, Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 OPS = ("log_sum_exp", "quantise_log_probabilities", "kl_divergence")
 
 

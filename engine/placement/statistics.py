@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from engine.aside import OutputError, check, written_aside
 from engine.errors import EngineError
 from engine.faults import shown_path, unreadable, unwritable
 from engine.gguf.file import GGUFFile
+from reference.op import Array
 
 MAX_COUNT = 2**40  # so that a sum over any model's neurons stays exact in int64
 MAX_FFN = 2**24
@@ -33,8 +33,6 @@ HEADER = 2**12  # bytes that an array's member may have beside its elements
 FILE = re.compile(r"activation_(\d+)\.pt")
 COUNTS = re.compile(r"blk\.(\d+)\.counts")
 ADVICE = "install torch, or write a .npz"
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class StatisticsError(EngineError):

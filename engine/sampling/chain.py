@@ -16,9 +16,8 @@ from engine.sampling.params import GREEDY_BELOW, SamplingError, SamplingParams
 from kernels.call import Run, bind
 from kernels.choose import Need
 from kernels.table import variants
-from reference.op import Arguments
+from reference.op import Arguments, Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 # Binds an op's kernel to (inputs, outputs); `kernels.call.bind` of a chosen kernel is one.
 Bind = Callable[[Arguments, Mapping[str, Array]], Run]
 

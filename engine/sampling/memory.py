@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from engine.sampling.params import SamplingError, SamplingParams
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class Memory:

@@ -13,9 +13,8 @@ import numpy as np
 from engine.sampling.chain import Bind, Chain, chain, first_variants
 from engine.sampling.memory import Memory
 from engine.sampling.params import Logits, SamplingError, SamplingParams
+from reference.op import Array
 from reference.samplers.mirostat import mirostat_mu
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,9 @@ class Likeliest:
     token: int
     logit: float
     log_sum: float
+
+
+Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of the next token
 
 
 class Constraint(Protocol):

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.completion import Completion, Piece
-from engine.results import RequestOutput, RequestTimings, completions_of
+from engine.generation.completion import Completion, Piece
+from engine.generation.results import RequestOutput, RequestTimings, completions_of
 from engine.sampling.params import SamplingParams
 from engine.tokenizer import Tokenizer
 

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.checks import check_prompt
-from engine.completion import Completion, Piece, Row
 from engine.errors import EngineError
+from engine.generation.completion import Completion, Piece
+from engine.generation.timings import Timings
 from engine.model import Model
 from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import Row
 from engine.schedule.pace import Pace
 from engine.schedule.request import Request, Run
 from engine.schedule.slots import Slots, common
-from engine.timings import Timings
 from kernels.call import call
 from kernels.kernel import Kernel
 
@@ -295,15 +296,11 @@ class Scheduler:
             positions += range(run.held, run.held + part.count)
             sequences += [(run.slot,)] * part.count
             wanted += range(len(tokens) - part.wanted, len(tokens))
-        model = self._model
-        found: Sequence[Row]
-        if model.finds_likeliest and all(
+        likeliest = all(
             part.run.completion.sampler.takes_likeliest and part.run.scores is None
             for part in parts
-        ):
-            found = model.likeliest(tokens, positions, sequences, wanted)
-        else:
-            found = list(model.step(tokens, positions, sequences, wanted))
+        )
+        found = self._model.rows(tokens, positions, sequences, wanted, likeliest)
         at = 0
         for part in parts:
             part.run.held += part.count

@@ -38,7 +38,7 @@ def batch(
     is 1.
     """
     from engine.chat_templates import named
-    from engine.many import as_completed
+    from engine.schedule.many import as_completed
     from engine.shell.jsonl import Answers, Questions, opened
     from engine.shell.show import loaded, progress_bar, silence
 

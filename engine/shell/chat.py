@@ -12,7 +12,7 @@ from engine.shell.groups import option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine.completion import Piece
+    from engine.generation.completion import Piece
     from engine.shell.reading import Reader
     from engine.shell.slash import Chat
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from engine.aside import written_aside
 from engine.chat import ChatError, checked
-from engine.completion import Piece
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.faults import unreadable
+from engine.generation.completion import Piece
 from engine.shell.options import Sampling, Text
 
 Message = dict[str, str]

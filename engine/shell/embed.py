@@ -32,7 +32,7 @@ def embed(
     tokens.
     """
     from engine.checks import PromptError
-    from engine.embedding import POOLING, embeddings, texts_of
+    from engine.generation.embedding import POOLING, embeddings, texts_of
     from engine.shell.command import spelt
     from engine.shell.prompts import prompt_text
     from engine.shell.show import loaded

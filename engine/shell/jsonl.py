@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from engine.aside import OutputError, check
+from engine.closing import Closing
 from engine.faults import unwritable
-from engine.results import CompletionOutput, RequestOutput
+from engine.generation.results import CompletionOutput, RequestOutput
 from engine.sampling.params import SamplingParams
 from engine.sampling.structured_params import StructuredOutputsParams
 from engine.schedule.request import Request
@@ -114,7 +114,7 @@ def _whole(token: str) -> int:
         raise LineError(f"logit_bias has {token!r}, which is no token's id") from None
 
 
-class Answers:
+class Answers(Closing):
     """A file of answers that grows by whole lines, and by one process at a time.
 
     What a killed process left of a line is dropped. Raises OutputError where the file cannot be
@@ -174,17 +174,6 @@ class Answers:
 
     def close(self) -> None:
         os.close(self._fd)
-
-    def __enter__(self) -> "Answers":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _told(output: CompletionOutput) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from engine.shell.groups import option
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from engine.completion import Piece
     from engine.engine import Engine
+    from engine.generation.completion import Piece
 
 GREEN, PLAIN = "\x1b[32m", "\x1b[0m"
 

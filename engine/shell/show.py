@@ -14,6 +14,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -22,12 +23,12 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from engine.engine import Engine
+from engine.generation.timings import Span
 from engine.options import Progress as Watcher
 from engine.sampling.params import SamplingParams
 from engine.shell.command import as_usage, notes
 from engine.shell.options import Loading
 from engine.speculation.settings import Settings
-from engine.timings import Span
 from engine.watch import Watch
 from kernels.certify import Trials
 from kernels.choose import VariantError
@@ -81,31 +82,21 @@ def _cell(value: object) -> str:
 
 def progress_bar() -> Progress:
     """A bar on stderr that vanishes when done; nothing where stderr is no terminal."""
+    return _bar(TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+
+
+def _bar(description: TextColumn, *columns: ProgressColumn) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=stderr,
-        transient=True,
-        disable=not stderr.is_terminal,
-    )
+        description, BarColumn(), *columns,
+        console=stderr, transient=True, disable=not stderr.is_terminal,
+    )  # fmt: skip
 
 
 @contextmanager
 def bytes_bar(name: str) -> Iterator[Watch]:
     """For a file being written: a function of bytes done and their total."""
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=stderr,
-        transient=True,
-        disable=not stderr.is_terminal,
-    )
-    with bar:
+    shown = TextColumn("{task.description}", markup=False)
+    with _bar(shown, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -27,10 +27,10 @@ def tune(
     the like: none changes a bit of what a model says. The first load of a large model does the same
     in a few seconds.
     """
+    from engine.compile.tune import Tuner
     from engine.engine import Engine
     from engine.options import Options
     from engine.shell.show import loading
-    from engine.tune import Tuner
     from kernels.tuning import keep
 
     if not seconds > 0:

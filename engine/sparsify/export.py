@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,11 +21,10 @@ from kernels.certify import Certified
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from reference.formats import FORMATS
+from reference.op import Array
 
 WORDS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # an element each: only moved
 DOWN = "ffn_down.weight"
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -25,12 +25,11 @@ from engine.model import Model
 from engine.options import Options
 from engine.passes import Memory, limits_of
 from engine.sparsify.activation import with_relu
+from reference.op import Array
 
 INPUT = re.compile(r"blk\.\d+\.attn_residual")
 GATE = re.compile(r"blk\.\d+\.ffn_gate")
 HELD_OUT_EVERY = 10  # passages
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class SparsifyError(EngineError):

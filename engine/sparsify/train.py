@@ -7,7 +7,6 @@ it: logits are trained against 1, and fc2 is divided by the border that gives th
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, relu
 
 from engine.sparsify.export import Predictor
 from engine.sparsify.gather import Block
+from reference.op import Array
 
 THRESHOLD = 1.0
 SHARPNESS = 4.0  # log-odds that a logit of 1 is: so nearly all borders stay above 0
@@ -22,8 +22,6 @@ LEAST_BORDER = 1 / 16
 LEAST_RANK = 32  # of the ladder, whose steps double: blocks of every plain format fit into rows
 MOST_HELD_OUT = 2**14  # tokens
 CHUNK = 512  # tokens
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

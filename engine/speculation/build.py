@@ -24,7 +24,6 @@ from engine.speculation.settings import (
     branches,
 )
 from engine.speculation.speculate import Speculation
-from engine.speculation.translated import TranslatedDrafter
 from engine.speculation.trie import Trie, TrieDrafter
 from engine.speculation.verification import OPS, Verifier
 from engine.tokenizer import Tokenizer
@@ -88,7 +87,7 @@ def drafter(settings: Settings, target: Loaded, draft: Loaded | None) -> Drafter
         propose = partial(draw, sampler=sampler, p_min=settings.draft_p_min)
     found = ModelDrafter(guesser, propose, settings.draft_min, sampler)
     if draft and settings.translate:
-        return TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
+        return vocabularies.TranslatedDrafter(found, target.tokenizer, draft.tokenizer)
     return found
 
 

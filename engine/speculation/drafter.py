@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
+from reference.op import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 TEXT = -1  # the parent of tokens that follow the text itself
 
 

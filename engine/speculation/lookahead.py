@@ -10,7 +10,6 @@ import random
 from collections.abc import Sequence
 
 from engine.speculation.drafter import TEXT, Branches, Draft, Verified
-from engine.speculation.ngram_pool import NgramPool
 
 
 class Window:
@@ -74,6 +73,29 @@ class Window:
         for row in self._rows:
             row[:] = row[gone:] + self._random.choices(self._from, k=gone)
         self._ages = self._ages[gone:] + [0] * gone
+
+
+class NgramPool:
+    """N-grams that were found: for each token at most `most` tuples of tokens that may follow it,
+    of which the one that was found least recently goes first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: dict[int, dict[tuple[int, ...], None]] = {}
+
+    def add(self, token: int, following: tuple[int, ...]) -> None:
+        found = self._found.setdefault(token, {})
+        found.pop(following, None)
+        found[following] = None
+        if len(found) > self._most:
+            del found[next(iter(found))]
+
+    def of(self, token: int) -> list[tuple[int, ...]]:
+        """What may follow the token, found last first."""
+        return list(reversed(self._found.get(token, {})))
+
+    def clear(self) -> None:
+        self._found.clear()
 
 
 class LookaheadDrafter:

@@ -7,18 +7,17 @@ the distributions, for models whose own sampling is to be matched.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from engine.model import Model
 from engine.sampling.sampler import Sampler
 from engine.speculation.drafter import TEXT, Branches, Draft, Verified
+from reference.op import Array
 
 CANDIDATES = 10  # tokens among which probabilities are shared, as llama.cpp's drafters have it
 FORKS = 8  # of them, those that a branch may go on with
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,19 @@ the text is then another of the same distribution.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from engine.completion import Completion, Piece, Row
 from engine.config import ModelError
+from engine.generation.completion import Completion, Piece
+from engine.generation.timings import Drafting
 from engine.model import Model, NumericalError
+from engine.sampling.sampler import Row
 from engine.speculation import cache_tree
 from engine.speculation.adaptive import AdaptiveLength
 from engine.speculation.drafter import TEXT, Draft, Drafter, Verified
 from engine.speculation.verification import Verifier
-from engine.timings import Drafting
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class Speculation:

@@ -15,7 +15,6 @@ Nor may its random numbers be those that verify.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from engine.sampling.sampler import Sampled, Sampler
 from engine.speculation.drafter import Draft
 from kernels.call import Run, bind
 from kernels.table import variants
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 OPS = ("accept", "recover", "pick")
 

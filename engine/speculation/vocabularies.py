@@ -6,6 +6,7 @@ from itertools import groupby, islice, takewhile
 from pathlib import Path
 
 from engine.errors import EngineError
+from engine.speculation.drafter import Draft, Drafter, Verified
 from engine.tokenizer import Detokenizer, Tokenizer, TokenizerError
 
 # llama.cpp's rule: vocabularies of one family differ in what was padded, and in the first tokens.
@@ -169,3 +170,28 @@ def _whole_characters(said: bytes) -> str:
         return said.decode()
     except UnicodeDecodeError as error:
         return said[: error.start].decode()
+
+
+class TranslatedDrafter:
+    """A drafter that reads and writes another vocabulary's tokens. Its drafts are chains, and
+    deterministic once they are translated."""
+
+    def __init__(self, drafter: Drafter, target: Tokenizer, draft: Tokenizer) -> None:
+        self._drafter, self._translation = drafter, Translation(target, draft)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._drafter.begin(self._translation.to_draft(prompt) or [])
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        own = self._translation.to_draft(text)
+        if not own:
+            return Draft()
+        found = self._drafter.draft(own, most)
+        ends = max(range(len(found)), key=lambda node: len(found.path(node)), default=None)
+        if ends is None:
+            return Draft()
+        tokens = [found.tokens[node] for node in found.path(ends)]
+        return Draft.chain(self._translation.to_target(tokens)[:most])
+
+    def verified(self, step: Verified) -> None:
+        """Nothing: the next text says it, in the other vocabulary's tokens."""

@@ -16,7 +16,7 @@ from engine.tokenizer.rwkv import World
 from engine.tokenizer.special import SpecialTokens
 from engine.tokenizer.spm import SentencePieceBPE
 from engine.tokenizer.unigram import Unigram
-from engine.tokenizer.vocab import TokenizerError, Vocab, read_id, read_value
+from engine.tokenizer.vocab import TokenizerError, Vocab, needed_id, read_id, read_value
 from engine.tokenizer.wordpiece import WordPiece
 
 Metadata = Mapping[str, Any]
@@ -78,8 +78,8 @@ def _t5(metadata: Metadata, vocab: Vocab) -> Parts:
 
 def _bert(metadata: Metadata, vocab: Vocab) -> Parts:
     """BOS in front and the separator behind, whatever the file says."""
-    bos_id = _needed(metadata, vocab, "bos_token_id", 101)
-    closing = _needed(metadata, vocab, "seperator_token_id", 102)
+    bos_id = needed_id(metadata, "bos_token_id", vocab, 101)
+    closing = needed_id(metadata, "seperator_token_id", vocab, 102)
     eos_id = read_id(metadata, "eos_token_id", vocab)
     special = SpecialTokens.from_metadata(
         metadata, vocab, bos_id=bos_id, eos_id=eos_id, add_bos=True, closing=closing
@@ -146,10 +146,3 @@ def _bare(metadata: Metadata, vocab: Vocab, bos: int | None, eos: int | None) ->
         bos_id=read_id(metadata, "bos_token_id", vocab, bos),
         eos_id=read_id(metadata, "eos_token_id", vocab, eos),
     )
-
-
-def _needed(metadata: Metadata, vocab: Vocab, name: str, default: int) -> int:
-    token_id = read_id(metadata, name, vocab, default)
-    if token_id is None:
-        raise TokenizerError(f"tokenizer.ggml.{name} is missing, and there is no token {default}")
-    return token_id

@@ -19,14 +19,7 @@ import numpy as np
 from engine.tokenizer.charsmap import Charsmap
 from engine.tokenizer.matches import Matches
 from engine.tokenizer.spm import SPACE
-from engine.tokenizer.vocab import (
-    TokenizerError,
-    TokenType,
-    Vocab,
-    read_id,
-    read_scores,
-    read_value,
-)
+from engine.tokenizer.vocab import TokenType, Vocab, needed_id, read_scores, read_value
 
 UNKNOWN_ID: Final = 2  # where the file does not say
 PENALTY: Final = np.float32(10)  # float32, as all of llama.cpp's scores before they are added
@@ -37,10 +30,7 @@ class Unigram:
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
         scores = [float(np.float32(score)) for score in read_scores(metadata, vocab)]
-        unknown = read_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
-        if unknown is None:
-            raise TokenizerError("tokenizer.ggml.unknown_token_id is missing")
-        self._unknown = unknown
+        self._unknown = needed_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
         self._tokens = vocab.tokens
         own = vocab.of_type(TokenType.USER_DEFINED)
         for i in own:

@@ -116,6 +116,14 @@ def read_id(
     return value
 
 
+def needed_id(metadata: Mapping[str, Any], name: str, vocab: Vocab, default: int) -> int:
+    """As `read_id`; TokenizerError where neither names a token."""
+    token_id = read_id(metadata, name, vocab, default)
+    if token_id is None:
+        raise TokenizerError(f"tokenizer.ggml.{name} is missing, and there is no token {default}")
+    return token_id
+
+
 def read_scores(metadata: Mapping[str, Any], vocab: Vocab) -> list[float]:
     """One score a token, within float32; the pair with the highest score is joined first."""
     scores = read_list(metadata, "scores", float, int, length=len(vocab))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from engine.tokenizer.matches import Matches
 from engine.tokenizer.spm import SPACE
-from engine.tokenizer.vocab import TokenizerError, Vocab, read_id, read_value
+from engine.tokenizer.vocab import Vocab, needed_id, read_value
 
 UNKNOWN_ID: Final = 100  # where the file does not say
 _NO_SPACES: Final = "\x1c\x1d\x1e\x1f"  # to Python they are
@@ -40,10 +40,7 @@ class WordPiece:
     """Text without special tokens to ids, and the bytes of an ordinary token."""
 
     def __init__(self, metadata: Mapping[str, Any], vocab: Vocab) -> None:
-        unknown = read_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
-        if unknown is None:
-            raise TokenizerError("tokenizer.ggml.unknown_token_id is missing")
-        self._unknown = unknown
+        self._unknown = needed_id(metadata, "unknown_token_id", vocab, UNKNOWN_ID)
         self._tokens = vocab.tokens
         self._matches = Matches(vocab.ids)
         self._lower = read_value(metadata, "normalizer.lowercase", True)

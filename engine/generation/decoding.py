@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.completion import Completion, Piece, Row
+from engine.generation.completion import Completion, Piece
+from engine.generation.timings import Drafting
 from engine.model import Model
-from engine.timings import Drafting
+from engine.sampling.sampler import Row
 
 
 class Decoding(Protocol):
@@ -50,10 +51,8 @@ class OneByOne:
         tokens = [completion.tokens[-1] for completion in live]
         positions = [model.cells.next_position(completion.index) for completion in live]
         sequences = [(completion.index,) for completion in live]
-        wanted = range(len(live))
-        if model.finds_likeliest and all(one.sampler.takes_likeliest for one in live):
-            return model.likeliest(tokens, positions, sequences, wanted)
-        return list(model.step(tokens, positions, sequences, wanted))
+        likeliest = all(one.sampler.takes_likeliest for one in live)
+        return model.rows(tokens, positions, sequences, range(len(live)), likeliest)
 
     def sample(self, completion: Completion, row: Row) -> Piece:
         return completion.sample(row)

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from engine.cache.cells import Cells
-from engine.gpu.groups import DeviceStep
-from engine.plan import Plan, Step
-from kernels.cpu.runtime.team import Team
+from engine.compile.plan import CpuStep, Plan
+from engine.gpu.greedy import Greedy
+from engine.passes.fuse import GpuStep
 from kernels.kernel import PROMPT
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 
 class Executable(Protocol):
@@ -22,7 +21,7 @@ class Executable(Protocol):
     run."""
 
     @property
-    def steps(self) -> Sequence[Step | DeviceStep]: ...
+    def steps(self) -> Sequence[CpuStep | GpuStep]: ...
 
     @property
     def inputs(self) -> Mapping[str, Array]: ...
@@ -39,7 +38,14 @@ class Executable(Protocol):
     def set(self, label: str, name: str, value: float) -> None:
         """Give a node's scalar another value from the next step on."""
 
-    def run(self, team: Team) -> None:
+    @property
+    def greedy(self) -> Greedy | None:
+        """What finds tokens in the logits, where a device has them."""
+
+    def plan_for(self, tokens: int) -> Plan | None:
+        """What a step of so many tokens runs, where that is the CPU's alone."""
+
+    def run(self) -> None:
         """One step, of the sizes and inputs as they are."""
 
 
@@ -50,10 +56,9 @@ class ByTokens:
     def __init__(self, few: Plan, many: Plan) -> None:
         self.few, self.many = few, many
         self.steps, self.inputs = [*few.steps, *many.steps], few.inputs
-        self._next = few
+        self._next, self.greedy = few, None
 
     def plan_for(self, tokens: int) -> Plan:
-        """What a step of so many tokens runs."""
         return self.many if tokens >= PROMPT else self.few
 
     def resize(self, **sizes: int) -> None:
@@ -64,8 +69,8 @@ class ByTokens:
         for plan in (self.few, self.many):
             plan.set(label, name, value)
 
-    def run(self, team: Team) -> None:
-        self._next.run(team)
+    def run(self) -> None:
+        self._next.run()
 
     @property
     def logits(self) -> Array:
@@ -79,7 +84,6 @@ class ByTokens:
 @contextmanager
 def stepped(
     ready: Executable,
-    team: Team,
     cells: Cells,
     tokens: Sequence[int],
     positions: Sequence[int],
@@ -103,7 +107,7 @@ def stepped(
             ready.inputs[name][:count] = values
         ready.inputs["rows"][:outputs] = wanted
         ready.resize(tokens=count, outputs=outputs)
-        ready.run(team)
+        ready.run()
         yield
     except BaseException:  # Ctrl-C too: what was not computed to its end is not held
         cells.take_back(positions, sequences)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -34,14 +34,13 @@ from engine.watch import Watch
 from kernels.cache import cache_folder, made, ours
 from kernels.cpu.formats.packing import Packing, aligned
 from kernels.cpu.runtime.team import Program, Team
+from reference.op import Array
 
 PIECE = 2**26  # bytes of the model's file that are packed at a time
 SMALL_PIECE = 2**23  # where memory is scarce
 PAGE = 4096
 UNFINISHED = ".part"
 ABANDONED = 3600  # seconds without a write after which an unfinished file is nobody's
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast, overload
 
-from engine.completion import Piece
 from engine.engine import Engine
 from engine.errors import BusyError, ClosedError
-from engine.many import Prompt, is_one, requests_of
-from engine.results import RequestOutput
+from engine.generation.completion import Piece
+from engine.generation.results import RequestOutput
 from engine.sampling.params import SamplingParams
+from engine.schedule.many import Prompt, is_one, requests_of
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Said, Scheduler
 

@@ -1,27 +1,16 @@
-"""Steps that stand in a row, where one kernel may do what theirs do."""
+"""Steps of a device that stand in a row, where one kernel may do what theirs do."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.graph import Node, Value
-from engine.stages import memory
+from engine.compile.plan import Step
+from engine.compile.stages import memory
+from engine.graph import Value
 from kernels.cuda.fused import Fused
 from kernels.cuda.kernel import CudaKernel
 
-
-@dataclass(frozen=True, slots=True)
-class DeviceStep:
-    """A node with its kernel, its arguments as that kernel's stages want them; `weight` names
-    the tensor of the file that the kernel reads in a packed layout, if it does."""
-
-    node: Node
-    kernel: CudaKernel
-    weight: str
-
-    def values(self) -> dict[str, Value]:
-        """Its arrays by the names of arguments."""
-        return {n: v for n, v in self.node.arguments.items() if isinstance(v, Value)}
+GpuStep = Step[CudaKernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +18,12 @@ class Group:
     """Steps that run one after the other, or at once by the `fused` kernel at sizes that it
     takes."""
 
-    steps: tuple[DeviceStep, ...]
+    steps: tuple[GpuStep, ...]
     fused: Fused | None = None
 
     def values(self) -> list[Value]:
         """Its steps' arrays."""
-        return [value for step in self.steps for value in step.values().values()]
+        return [value for step in self.steps for value in step.arrays.values()]
 
     def named(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What the steps have by names of their own, arguments or sizes, by the fused kernel's."""
@@ -46,7 +35,7 @@ class Group:
         }
 
 
-def grouped(steps: Sequence[DeviceStep], fusions: Iterable[Fused]) -> tuple[Group, ...]:
+def fuse(steps: Sequence[GpuStep], fusions: Iterable[Fused]) -> tuple[Group, ...]:
     """The steps in their order, in groups as large as there are fused kernels for."""
     known, found, i = tuple(fusions), list[Group](), 0
     while i < len(steps):
@@ -58,7 +47,7 @@ def grouped(steps: Sequence[DeviceStep], fusions: Iterable[Fused]) -> tuple[Grou
     return tuple(found)
 
 
-def _fit(fused: Fused, steps: Sequence[DeviceStep]) -> bool:
+def _fit(fused: Fused, steps: Sequence[GpuStep]) -> bool:
     """Whether they are the kernels that it does the work of, and what it has one name for is the
     same."""
     if [step.kernel for step in steps] != [member.kernel for member in fused.members]:

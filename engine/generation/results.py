@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.completion import Piece
+from engine.generation.completion import Piece
 from engine.tokenizer import Tokenizer
 
 

@@ -2,34 +2,28 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
-from engine.cache.cells import Cells
-from engine.config import ModelConfig, ModelError
+from engine.compile.build import Built
+from engine.compile.executable import ByTokens, Executable
+from engine.compile.packed_weights import Packed, packed_weights
+from engine.compile.plan import CpuStep, Plan, Tuned, names_in, need, packed_name, with_kernels
+from engine.compile.tune import AT_LOAD, Tuner
 from engine.described import Described
-from engine.executable import ByTokens, Executable
 from engine.gguf.file import GGUFFile
 from engine.gpu import greedy
-from engine.gpu.build import joined, load
-from engine.gpu.division import Whole, divide
-from engine.gpu.upload import DeviceRows
-from engine.gpu.weights import Weights
-from engine.graph import Graph, Node, Value
-from engine.inputs import caches_of, inputs_of, states_of, step_inputs, weights_of
-from engine.offload.offload import Computed, Offload, Opened
-from engine.offload.streamed import StreamedPlan
+from engine.gpu.device_plan import DevicePlan
+from engine.gpu.division import divide
+from engine.gpu.hybrid import Hybrid
+from engine.graph import Graph, Node
+from engine.offload.offload import Offload, StreamedPlan
 from engine.options import Options
-from engine.packed_weights import Packed, packed_weights
-from engine.passes import Memory, Pass
-from engine.passes.sparse import sparse
-from engine.plan import Plan, Step, Tuned, names_in, need, packed_name, with_kernels
+from engine.passes import Memory
+from engine.passes.quantise import quantise
 from engine.sampling.chain import over
-from engine.tune import AT_LOAD, Tuner
 from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
@@ -39,56 +33,9 @@ from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned
 from kernels.tuning import load as load_tuned
-from reference.op import DTYPES
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from reference.op import Array
 
 ROUNDING = Need("quantise_activations")
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A model's step as a graph, the memory of its values by name, and the value it ends with.
-    `inputs` are written to before a step; `caches` keep keys and values from step to step, and
-    `states` the states of recurrent blocks, in the memory of whatever device their block is on."""
-
-    config: ModelConfig
-    graph: Graph
-    memory: Memory
-    inputs: Mapping[str, Array]
-    caches: dict[str, Array | DeviceRows]
-    states: dict[str, Array | DeviceRows]
-    logits: Value
-
-
-def build(
-    file: GGUFFile,
-    described: Described,
-    config: ModelConfig,
-    cells: Cells,
-    limits: Mapping[str, int],
-    options: Options,
-    passes: Sequence[Pass],
-) -> Built:
-    """The graph that the model's family builds, made sparse where the config says so, as the passes
-    leave it."""
-    inputs = inputs_of(limits, cells)
-    memory = dict(inputs)
-    weights = weights_of(file, described.family, config, memory, cells.capacity)
-    caches = caches_of(config, options.kv_format, cells.capacity)
-    states = states_of(config, cells)
-    for name, cache in (caches | states).items():
-        # zeroed, so that untouched cells cost no memory until they are used
-        memory[name] = np.zeros(cache.sizes({}), DTYPES[cache.dtype])
-    try:
-        graph, logits = described.family.build(config, weights, step_inputs(cells), caches | states)
-    except ModelError as error:
-        raise ModelError(f"{file.path}: {error}") from None
-    for apply in (sparse(config, weights), *passes):
-        graph, memory = apply(graph, memory)
-    own: dict[str, Array | DeviceRows] = {name: memory[name] for name in caches}
-    kept: dict[str, Array | DeviceRows] = {name: memory[name] for name in states}
-    return Built(config, graph, memory, inputs, own, kept, logits)
 
 
 class Compiler:
@@ -103,14 +50,13 @@ class Compiler:
         self,
         file: GGUFFile,
         described: Described,
-        limits: Mapping[str, int],
         options: Options,
         chooser: Chooser,
         device: Device | None,
         samplers: Sequence[str],
         resources: ExitStack,
     ) -> None:
-        self._file, self._described, self._limits = file, described, limits
+        self._file, self._described = file, described
         self._options, self._chooser, self._device = options, chooser, device
         self._samplers, self._resources = samplers, resources
         self._packed: dict[str, Array] = {}
@@ -135,17 +81,17 @@ class Compiler:
     def trial(self, built: Built) -> Plan:
         """What runs the graph for some tokens on the CPU, as soon as possible: rows of neurons stay
         where they are until it is known which blocks they are read in, and nothing is tuned."""
-        steps = with_kernels(built.graph, self._kernels_for(built.graph.nodes))
+        steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
         self._pack(steps, built, trial=True)
-        return Plan(steps, built.memory, self._limits, built.logits, tuned=self._knobs())
+        return Plan(steps, built.memory, built.limits, built.logits, self.team, tuned=self._knobs())
 
     def _resident(self, built: Built) -> Executable:
         """Plans with all weights in memory: one, or one for prompts beside it."""
-        graph, memory, limits, options = built.graph, built.memory, self._limits, self._options
-        steps = with_kernels(graph, self._kernels_for(graph.nodes))
+        graph, memory, limits, options = built.graph, built.memory, built.limits, self._options
+        steps = _steps(graph, self._kernels_for(graph.nodes))
         of_prompts, tuned = self._steps_of_prompts(built), self._knobs()
         self._pack([*steps, *of_prompts], built, trial=False)
-        plan = partial(Plan, logits=built.logits, tuned=tuned, hidden=graph.hidden)
+        plan = partial(Plan, logits=built.logits, team=self.team, tuned=tuned, hidden=graph.hidden)
         many = plan(of_prompts, memory, limits) if of_prompts else None
         if many:
             limits = {name: min(size, PROMPT - 1) for name, size in limits.items()}
@@ -156,55 +102,49 @@ class Compiler:
 
     def _streamed(self, built: Built) -> StreamedPlan:
         """The plan with weights in memory as far as the budget goes."""
-        memory, described = built.memory, self._described
-        steps = with_kernels(built.graph, self._kernels_for(built.graph.nodes))
-        cache_bytes = sum(kept.nbytes for kept in (built.caches | built.states).values())
-        opened = Opened(self._file, described.bundles, built.config)
-        computed = Computed(steps, self._limits, (built.logits, built.graph.hidden))
-        offload = Offload(opened, computed, self.team, self._options, cache_bytes)
+        memory, bundles = built.memory, self._described.bundles
+        steps = _steps(built.graph, self._kernels_for(built.graph.nodes))
+        offload = Offload(built, steps, self._file, bundles, self.team, self._options)
         self._resources.enter_context(closing(offload))
         memory |= offload.arrays
         _drop_unused(memory, offload.steps)
-        memory.update(built.inputs)
+        memory |= built.inputs
         self.notes += offload.notes
-        return StreamedPlan(
-            offload, memory, self._limits, built.logits, self._knobs(), built.graph.hidden
-        )
+        return StreamedPlan(offload, built, self.team, self._knobs())
 
     def _with_gpu(self, device: Device, built: Built) -> Executable:
         """The plan with its last blocks on a device, as many as were asked for and can be."""
-        options, config, memory = self._options, built.config, built.memory
+        options, memory = self._options, built.memory
         certified = options.progress.certified
-        apart = config.sparsity is not None and config.sparsity.apart
-        whole = Whole(built.graph, built.logits, config.blocks, self._limits, apart)
-        weights = Weights(memory, self._file)
-        division = divide(whole, options.gpu_layers, device, self._chooser, certified, weights)
+        division = divide(built, options.gpu_layers, device, self._chooser, certified, self._file)
         self.notes += division.notes
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
-        steps = [with_kernels(part, chosen) for part in rest]
-        loaded = load(division, weights, built.inputs, options.progress.packed)
-        for name, rows in loaded.caches.items():
+        steps = [_steps(part, chosen) for part in rest]
+        there = DevicePlan(
+            device, division.layout, division.weights, built.inputs, options.progress.packed
+        )
+        for name, rows in there.caches.items():
             (built.states if name in built.states else built.caches)[name] = rows
         self._pack(list(chain(*steps)), built, trial=False)
         choosing: dict[Need, CudaKernel] = {}
         if division.parts[-1].on_gpu:  # which then has the logits
-            needs = greedy.needs(config.vocab)
+            needs = greedy.needs(built.config.vocab)
             choosing = self._chooser.choose_on(device, needs, certified)
-        return joined(division, loaded, steps, memory, choosing)
+        return Hybrid(division, there, steps, memory, self.team, choosing)
 
     def _knobs(self) -> Tuned:
         """How the knobs of kernels begin at a node's sizes, by what was measured."""
         return partial(chosen, threads=self.team.n_threads, known=load_tuned())
 
-    def _steps_of_prompts(self, built: Built) -> list[Step]:
+    def _steps_of_prompts(self, built: Built) -> list[CpuStep]:
         """The graph with the kernels that are for many tokens; nothing, if none is for them
         alone."""
-        if self._limits["tokens"] < PROMPT:
+        if built.limits["tokens"] < PROMPT:
             return []
         chosen = self._kernels_for(built.graph.nodes, PROMPT)
         alone = any(kernel.fewest > 1 for kernel in chosen.values())
-        return with_kernels(built.graph, chosen) if alone else []
+        return _steps(built.graph, chosen) if alone else []
 
     def _kernels_for(self, nodes: Iterable[Node], fewest: int = 1) -> dict[Need, Kernel]:
         """The CPU's, for steps of at least so many tokens."""
@@ -222,7 +162,7 @@ class Compiler:
             chosen[ROUNDING] = self._chooser.choose(needs, certified)[needs[0]]
         return chosen
 
-    def _pack(self, steps: Sequence[Step], built: Built, trial: bool) -> None:
+    def _pack(self, steps: Sequence[CpuStep], built: Built, trial: bool) -> None:
         """The arrays of these steps, weights as the kernels stream them."""
         memory = built.memory
         jobs = {
@@ -250,7 +190,13 @@ class Compiler:
             memory[name] = np.ascontiguousarray(array)
 
 
-def _drop_unused(memory: Memory, steps: Sequence[Step]) -> None:
+def _steps(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[CpuStep]:
+    """The graph's nodes with these kernels."""
+    graph, _ = quantise(chosen)(graph, {})
+    return with_kernels(graph, chosen)
+
+
+def _drop_unused(memory: Memory, steps: Sequence[CpuStep]) -> None:
     """Let go of arrays that no step touches, such as the file's weights that were packed."""
     used = set[str]().union(*map(names_in, steps))
     for name in [name for name in memory if name not in used]:

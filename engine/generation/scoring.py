@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from engine.checks import PromptError, check_prompt
-from engine.many import Prompt, is_one
+from engine.schedule.many import Prompt, is_one
 from engine.tokenizer import Tokenizer
 from kernels.call import call
 

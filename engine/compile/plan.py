@@ -4,16 +4,16 @@ blocks laid.
 First allocate, then compute: after planning, a step writes its inputs and sizes and runs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
-from typing import Any, Protocol
+from typing import Generic, Protocol
 
 import numpy as np
 
-from engine.arena import place
-from engine.graph import Graph, Node, Value, factors, size_of
-from engine.stages import Call, apart, memory, stages, touched
+from engine.compile.arena import place
+from engine.compile.stages import Call, apart, memory, stages, touched
+from engine.graph import Dim, Graph, Node, Value, factors, size_of
 from kernels.call import AnyKernel
 from kernels.choose import K, Need
 from kernels.cpu.formats.packing import Packing, aligned
@@ -23,11 +23,9 @@ from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Values, array_of
 from kernels.tuning import shape_text, starting
-from reference.op import DTYPES
-from reference.quantise_activations import BLOCK
+from reference.op import DTYPES, Array
 from reference.table import OPS
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SCRATCH = "scratch"  # the argument that is a kernel's own memory
 TUNING = "tuning"  # and the one that has its knobs' values
 # How the knobs of a kernel begin at a node's sizes.
@@ -36,11 +34,13 @@ Tuned = Callable[[Kernel, Mapping[str, int]], Values]
 
 def need(node: Node) -> Need:
     """What the node asks of the kernels; of sizes that change between steps, multiples alone."""
-    changing = (
-        (axis, factors(dim)[1]) for axis, dim in node.shape().items() if isinstance(dim, str)
-    )
-    times = tuple((axis, count) for axis, count in changing if count > 1)
-    return Need(node.op, node.format, tuple(sorted(shape_of(node, {}).items())), times)
+    times = {
+        axis: factors(dim)[1]
+        for axis, dim in axes_of(node)
+        if axis.isidentifier() and isinstance(dim, str)
+    }
+    several = tuple((axis, count) for axis, count in times.items() if count > 1)
+    return Need(node.op, node.format, tuple(sorted(shape_of(node, {}).items())), several)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,59 +54,54 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A node with its kernel, its arguments as that kernel wants them.
+class Step(Generic[K]):
+    """A node with its kernel, of whatever device, and its arguments as that kernel wants them.
 
     `weight` names the file's tensor that the kernel streams in a packed layout, if it does;
     `before` is done before the kernel runs.
     """
 
     node: Node
-    kernel: Kernel
+    kernel: K
     weight: str = ""
     before: Service | None = None
+
+    @property
+    def arrays(self) -> dict[str, Value]:
+        """Its arrays by the names of arguments."""
+        return {n: v for n, v in self.node.arguments.items() if isinstance(v, Value)}
 
     def reads(self) -> list[Value]:
         """The arrays its inputs are, as the kernel wants them."""
         outputs = {argument.name for argument in self.kernel.spec.outputs} | {SCRATCH}
-        values = values_of(self).items()
-        return [v for name, v in values if isinstance(v, Value) and name not in outputs]
+        return [value for name, value in self.arrays.items() if name not in outputs]
 
     @property
     def output(self) -> Value:
-        value = self.node.arguments[self.kernel.spec.outputs[0].name]
-        assert isinstance(value, Value)
-        return value
+        return self.arrays[self.kernel.spec.outputs[0].name]
 
 
-def with_kernels(graph: Graph, chosen: Mapping[Need, Kernel]) -> list[Step]:
-    """The graph's nodes with kernels."""
-    return [Step(*found) for found in arranged(graph.nodes, chosen)]
+CpuStep = Step[Kernel]
 
 
-def arranged(nodes: Iterable[Node], chosen: Mapping[Need, K]) -> Iterator[tuple[Node, K, str]]:
-    """The nodes as their kernels want them, with these; and the tensor that the kernel streams in
-    a packed layout, if it does. Activations are quantised once for all that read them."""
-    quantise = chosen.get(Need("quantise_activations"))
-    quantised: dict[str, dict[str, Value]] = {}
-    for node in nodes:
-        kernel = chosen[need(node)]
-        arguments, packed = dict(node.arguments), ""
-        if kernel.activations == "int8":
-            x = arguments.pop("x")
-            assert isinstance(x, Value)
-            assert quantise is not None
-            if x.name not in quantised:
-                quantised[x.name] = parts = _quantised(x)
-                inner = Node("quantise_activations", {"x": x, **parts}, None, f"{x.name}.int8")
-                yield inner, quantise, ""
-            arguments |= quantised[x.name]
+def with_kernels(graph: Graph, chosen: Mapping[Need, K]) -> list[Step[K]]:
+    """The graph's nodes with kernels, and with weights as these stream them."""
+    found = []
+    for node in graph.nodes:
+        kernel, tensor = kernel_of(node, chosen), ""
         if kernel.pack:
-            weight = arguments["weight"]
+            weight = node.arguments["weight"]
             assert isinstance(weight, Value)
-            packed = weight.name
-            arguments["weight"] = replace(weight, name=packed_name(packed, kernel))
-        yield replace(node, arguments=arguments), kernel, packed
+            tensor = weight.name
+            packed = replace(weight, name=packed_name(tensor, kernel))
+            node = replace(node, arguments={**node.arguments, "weight": packed})
+        found.append(Step(node, kernel, tensor))
+    return found
+
+
+def kernel_of(node: Node, chosen: Mapping[Need, K]) -> K:
+    """What was chosen for a node, or for its op whatever the sizes."""
+    return chosen.get(need(node)) or chosen[Need(node.op)]
 
 
 def packed_name(weight: str, kernel: AnyKernel) -> str:
@@ -116,42 +111,30 @@ def packed_name(weight: str, kernel: AnyKernel) -> str:
     return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'packed'}"
 
 
-def _quantised(x: Value) -> dict[str, Value]:
-    tokens, hidden = x.dims
-    assert isinstance(hidden, int)
-
-    def part(name: str, dtype: str, width: int) -> Value:
-        return Value(f"{x.name}.{name}", "activation", dtype, (tokens, width))
-
-    return {
-        "q": part("q", "i8", hidden),
-        "scale": part("scale", "f32", hidden // BLOCK),
-        "total": part("total", "i32", hidden // BLOCK),
-    }
-
-
-def values_of(step: Step) -> dict[str, Value | float]:
-    """Arguments by the names of the signatures of the kernel's shares."""
-    names = {a.name for share in step.kernel.shares for a in all_arguments(share.signature)}
-    return {name: value for name, value in step.node.arguments.items() if name in names}
-
-
-def names_in(step: Step) -> set[str]:
+def names_in(step: CpuStep) -> set[str]:
     """Of all values that it touches, those of its service among them."""
-    service = step.before.arguments if step.before else {}
-    both = [*step.node.arguments.values(), *service.values()]
-    return {value.name for value in both if isinstance(value, Value)}
+    service = step.before.arguments.values() if step.before else ()
+    own = {value.name for value in step.arrays.values()}
+    return own | {value.name for value in service if isinstance(value, Value)}
+
+
+def axes_of(node: Node) -> list[tuple[str, Dim]]:
+    """The dimensions of a node's arrays, each with what the op calls it."""
+    spec = OPS[node.op]
+    return [
+        (axis, dim)
+        for argument in (*spec.inputs, *spec.outputs)
+        if isinstance(value := node.arguments.get(argument.name), Value)
+        for axis, dim in zip(argument.axes, value.dims, strict=True)
+    ]
 
 
 def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     """The op's named sizes in a step of these sizes, factors of products such as
     kv_heads*head_dim among them; without those of which nothing is said."""
-    spec = OPS[node.op]
     dims = [
         (axis, size_of(dim, sizes))
-        for argument in (*spec.inputs, *spec.outputs)
-        if isinstance(value := node.arguments.get(argument.name), Value)
-        for axis, dim in zip(argument.axes, value.dims, strict=True)
+        for axis, dim in axes_of(node)
         if not isinstance(dim, str) or factors(dim)[0] in sizes
     ]
     shape: dict[str, int] = {}
@@ -166,22 +149,23 @@ def shape_of(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     return shape
 
 
-def with_own(step: Step, limits: Mapping[str, int]) -> Step:
+def with_own(step: CpuStep, limits: Mapping[str, int]) -> CpuStep:
     """The step with what its kernel wants beside the op's arguments: memory for itself, enough for
     the largest sizes, and the values of its knobs."""
-    return with_tuning(replace(step, node=having_scratch(step.node, step.kernel, limits)))
+    return with_tuning(with_scratch(step, limits))
 
 
-def having_scratch(node: Node, kernel: AnyKernel, limits: Mapping[str, int]) -> Node:
-    """The same of a node alone."""
-    if kernel.scratch is None:
-        return node
-    size = kernel.scratch(shape_of(node, limits))
+def with_scratch(step: Step[K], limits: Mapping[str, int]) -> Step[K]:
+    """The step with memory for its kernel itself."""
+    if step.kernel.scratch is None:
+        return step
+    node = step.node
+    size = step.kernel.scratch(shape_of(node, limits))
     scratch = Value(f"{node.label}.{SCRATCH}", "activation", "f32", (size,))
-    return replace(node, arguments={**node.arguments, SCRATCH: scratch})
+    return replace(step, node=replace(node, arguments={**node.arguments, SCRATCH: scratch}))
 
 
-def calls_of(steps: Sequence[Step]) -> list[Call]:
+def calls_of(steps: Sequence[CpuStep]) -> list[Call]:
     """What a team runs: each step's share, and the second share where its kernel has one; before
     them the step's service."""
     found = []
@@ -192,8 +176,7 @@ def calls_of(steps: Sequence[Step]) -> list[Call]:
             given = service.arguments, changes
             found += [Call(i, share, *given, by_all=True) for share in service.shares]
         outputs = {argument.name for argument in step.kernel.spec.outputs} | {SCRATCH}
-        values = step.node.arguments.items()
-        writes = frozenset(memory(v) for n, v in values if isinstance(v, Value) and n in outputs)
+        writes = frozenset(memory(v) for n, v in step.arrays.items() if n in outputs)
         splits = "" if step.kernel.then else step.kernel.splits
         for share in step.kernel.shares:
             names = [argument.name for argument in all_arguments(share.signature)]
@@ -202,7 +185,7 @@ def calls_of(steps: Sequence[Step]) -> list[Call]:
     return found
 
 
-def with_tuning(step: Step) -> Step:
+def with_tuning(step: CpuStep) -> CpuStep:
     """The step with the values of its kernel's knobs, which nodes of the same kernel and sizes have
     in common."""
     if not step.kernel.knobs:
@@ -224,7 +207,7 @@ class Stream(Protocol):
 
 
 def stages_of(
-    steps: Sequence[Step], streamed: Sequence[str] = (), pauses: Sequence[int] = ()
+    steps: Sequence[CpuStep], streamed: Sequence[str] = (), pauses: Sequence[int] = ()
 ) -> list[list[Call]]:
     """The calls of steps with barriers between; a stage uses at most one streamed weight, and the
     steps that `pauses` number begin stages of their own."""
@@ -266,37 +249,38 @@ def _in_stages(
 
 
 class Plan:
-    """Steps laid out in memory, ready to run.
+    """Steps laid out in memory, ready for a team to run.
 
     `arrays` holds weights, caches and inputs by name; `limits` the largest `tokens` and `outputs`.
     What is in `logits` and `hidden` stays until the next step.
     `stages` are the `calls` of all steps with barriers between, and `program` runs them; `entries`
     are the same calls, each for itself. Weights of a `stream` are waited for before the stage that
-    needs them. What runs from one of the `pauses` (places in `steps`) to another, `between` gives.
+    needs them. Between `pauses` (places in `steps`) other devices may run: as one of several, a
+    plan is a Side (engine/gpu/hybrid.py), whose values that cross are memory of the host.
     `tuned` says how the knobs of a kernel begin at a node's sizes; `knobs` has their values, which
     may be changed between steps.
     """
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[CpuStep],
         arrays: Mapping[str, Array],
         limits: Mapping[str, int],
         logits: Value,
+        team: Team,
         stream: Stream | None = None,
         pauses: Sequence[int] = (),
         tuned: Tuned = lambda kernel, _: starting(kernel),
         hidden: Value | None = None,
     ) -> None:
-        self.steps, self.limits = list[Step](), dict(limits)
+        self.steps, self.limits, self._team = list[CpuStep](), dict(limits), team
         self.knobs: dict[str, Array] = {}
         for step in steps:
             self.steps.append(with_own(step, limits))
-            if (value := self.steps[-1].node.arguments.get(TUNING)) is not None:
-                assert isinstance(value, Value)
+            if value := self.steps[-1].arrays.get(TUNING):
                 values = tuned(step.kernel, shape_of(step.node, {}))
                 self.knobs.setdefault(value.name, array_of(step.kernel.knobs, values))
-        self.stream = stream
+        self.stream, self.greedy = stream, None
         self.stages = stages_of(self.steps, stream.names if stream else (), pauses)
         self.calls = [call for stage in self.stages for call in stage]
         kept = [logits, hidden] if hidden else [logits]
@@ -309,6 +293,8 @@ class Plan:
         blocks = [self._words[a:b] for a, b in pairwise(starts)]
         self.entries = [(c.share, block) for c, block in zip(self.calls, blocks, strict=True)]
         self.program = _in_stages(self.stages, self.entries, stream)
+        bounds = pairwise([0, *pauses, len(steps)])
+        self._parts = [self._between(*two) for two in bounds] if pauses else [self.program]
         self.logits = self.array(logits)
         self.hidden = self.array(hidden) if hidden else None
 
@@ -316,16 +302,25 @@ class Plan:
         """The program with shares that do nothing: what waking a team and its barriers cost."""
         return _in_stages(self.stages, ((nothing, block) for _, block in self.entries), None)
 
-    def between(self, first: int, end: int) -> Program:
+    def plan_for(self, tokens: int) -> "Plan":  # noqa: ARG002  of an Executable
+        return self
+
+    def _between(self, first: int, end: int) -> Program:
         """The program of the steps from one pause to another."""
         own = range(first, end)
         calls = zip(self.calls, self.entries, strict=True)
         entries = [entry for call, entry in calls if call.step in own]
         return _in_stages([s for s in self.stages if s[0].step in own], entries, None)
 
-    def run(self, team: Team) -> None:
-        """One step, of the sizes and inputs as they are."""
-        team.run(self.program)
+    def run(self, part: int | None = None) -> None:
+        """One step, of the sizes and inputs as they are; or of it what is between two pauses."""
+        self._team.run(self.program if part is None else self._parts[part])
+
+    def write(self, value: Value, array: Array) -> None:
+        """It is there."""
+
+    def read(self, value: Value, array: Array) -> None:
+        """It is there."""
 
     def array(self, value: Value) -> Array:
         """The memory of a value at its largest size."""
@@ -369,5 +364,6 @@ class Plan:
             self._words[where] = size * times
 
     def set(self, label: str, name: str, value: float) -> None:
-        """Give a node's scalar another value from the next step on."""
-        self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)
+        """Give the scalar of a node, if it is here, another value from the next step on."""
+        if (label, name) in self._scalars:
+            self._words[self._scalars[label, name]] = np.float64(value).view(np.int64)

@@ -1,16 +1,16 @@
 """Texts as vectors: the last norm's result for their tokens, pooled."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.checks import PromptError, check_prompt
+from reference.op import Array
 
 if TYPE_CHECKING:
     from engine.engine import Engine
 
-Array = np.ndarray[Any, np.dtype[Any]]
 POOLING = ("mean", "last", "cls", "none")
 
 

@@ -14,14 +14,15 @@ from math import ceil
 
 import numpy as np
 
+from engine.compile.plan import TUNING, Plan, shape_of
 from engine.graph import Value
-from engine.plan import TUNING, Array, Plan, shape_of
 from engine.watch import Watch
 from kernels.cpu.runtime.sequence import Entry
 from kernels.cpu.runtime.team import Program, Team
 from kernels.kernel import Kernel
 from kernels.knob import Knob
 from kernels.tuning import Key, Tuned, key_of, load
+from reference.op import Array
 
 AT_LOAD = 8.0  # seconds that measuring may take while a model loads
 LEAST = 2**25  # bytes of weights: fewer lie in a cache, and there is nothing to gain

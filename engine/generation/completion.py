@@ -2,15 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
 
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import Likeliest, Sampled, Sampler
+from engine.sampling.sampler import Likeliest, Row, Sampled, Sampler
 from engine.tokenizer import Detokenizer, Tokenizer
-
-Row = np.ndarray[Any, np.dtype[np.float32]] | Likeliest  # what a step knows of the next token
 
 
 @dataclass(frozen=True, slots=True)

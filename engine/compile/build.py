@@ -1,61 +1,108 @@
-"""What a model's graph begins with: the file's weights, the inputs of a step, the caches."""
+"""From a file to the graph of a step: what a family builds, as the passes leave it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from engine.cache.cells import Cells
 from engine.config import ModelConfig, ModelError
+from engine.described import Described
 from engine.gguf.file import GGUFFile
-from engine.graph import Value
+from engine.gpu.memory import DeviceRows
+from engine.graph import Graph, Value
 from engine.models import feed_forward
 from engine.models.family import Family
 from engine.models.layers import StepInputs
+from engine.options import Options
+from engine.passes import Memory, Pass, limits_of
+from engine.passes.sparse import sparse
 from engine.recurrent import as_ops_take_it, is_small
 from reference.formats import FORMATS
+from reference.op import DTYPES, Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
-ROUTES = ("sources", "targets")  # of recurrent states
+Kept = dict[str, Array | DeviceRows]
 
 
-def inputs_of(limits: Mapping[str, int], cells: Cells) -> dict[str, Array]:
-    """The arrays that are written to before a step."""
-    tokens, outputs = limits["tokens"], limits["outputs"]
-    windows = {"window_spans": np.zeros((tokens, 3), np.int32)} if cells.window else {}
-    return {
-        "tokens": np.zeros(tokens, np.int32),
-        "positions": np.zeros(tokens, np.int32),
-        "cells": np.zeros(tokens, np.int32),
-        "spans": np.zeros((tokens, 3), np.int32),
-        "rows": np.zeros(outputs, np.int32),
-        "lists": cells.lists,
-        "cell_positions": cells.positions,
-        **windows,
-        **({name: np.zeros(tokens, np.int32) for name in ROUTES} if cells.states else {}),
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model's step as a graph, the memory of its values by name, and the value it ends with.
+    `inputs` are written to before a step; `caches` keep keys and values from step to step, and
+    `states` the states of recurrent blocks, in the memory of whatever device their block is on."""
+
+    config: ModelConfig
+    graph: Graph
+    memory: Memory
+    inputs: Mapping[str, Array]
+    caches: Kept
+    states: Kept
+    logits: Value
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The largest sizes of a step."""
+        return limits_of(self.memory)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the CPU has neurons for good that it computes itself."""
+        return self.config.sparsity is not None and self.config.sparsity.apart
+
+
+def build(
+    file: GGUFFile,
+    described: Described,
+    config: ModelConfig,
+    cells: Cells,
+    limits: Mapping[str, int],
+    options: Options,
+    passes: Sequence[Pass],
+) -> Built:
+    """The graph that the model's family builds, made sparse where the config says so, as the passes
+    leave it."""
+    family, given = described.family, _inputs_of(cells)
+    lasting = {"lists": cells.lists, "cell_positions": cells.positions}
+    inputs = {
+        name: lasting[name] if name in lasting else np.zeros(value.sizes(limits), np.int32)
+        for name, value in given.items()
     }
+    memory = dict(inputs)
+    weights = _weights_of(file, family, config, memory, cells.capacity)
+    caches = _caches_of(config, options.kv_format, cells.capacity)
+    states = _states_of(config, cells)
+    for name, cache in (caches | states).items():
+        # zeroed, so that untouched cells cost no memory until they are used
+        memory[name] = np.zeros(cache.sizes({}), DTYPES[cache.dtype])
+    try:
+        graph, logits = family.build(config, weights, StepInputs(**given), caches | states)
+    except ModelError as error:
+        raise ModelError(f"{file.path}: {error}") from None
+    for apply in (sparse(config, weights), *passes):
+        graph, memory = apply(graph, memory)
+    own, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
+    return Built(config, graph, memory, inputs, own, kept, logits)
 
 
-def step_inputs(cells: Cells) -> StepInputs:
-    """The same as a graph has them."""
-    dims = {
+def _inputs_of(cells: Cells) -> dict[str, Value]:
+    """What is written before a step, by the names of StepInputs."""
+    dims: dict[str, tuple[int | str, ...]] = {
         "tokens": ("tokens",),
         "positions": ("tokens",),
         "cells": ("tokens",),
         "spans": ("tokens", 3),
+        "rows": ("outputs",),
         "lists": cells.lists.shape,
         "cell_positions": cells.positions.shape,
-        "rows": ("outputs",),
     }
     if cells.window:
         dims["window_spans"] = dims["spans"]
     if cells.states:
-        dims |= dict.fromkeys(ROUTES, ("tokens",))
-    return StepInputs(**{name: Value(name, "input", "i32", own) for name, own in dims.items()})
+        dims |= dict.fromkeys(("sources", "targets"), ("tokens",))
+    return {name: Value(name, "input", "i32", own) for name, own in dims.items()}
 
 
-def weights_of(
+def _weights_of(
     file: GGUFFile, family: Family, config: ModelConfig, arrays: dict[str, Array], context: int
 ) -> dict[str, Value]:
     """The weights and constants of a model for a context of so many cells; their memory is put into
@@ -93,13 +140,13 @@ def _divisors(
     return arrays.get("rope_freqs.weight", sets[config.rope_set(context)])
 
 
-def states_of(config: ModelConfig, cells: Cells) -> dict[str, Value]:
+def _states_of(config: ModelConfig, cells: Cells) -> dict[str, Value]:
     """Recurrent states, by name."""
     count = cells.states.count if cells.states else 0
     return {n: Value(n, "cache", "f32", (count, *dims)) for n, dims in config.states.items()}
 
 
-def caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, Value]:
+def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, Value]:
     """Keys and values of each block that attends, by name; of latent attention they are one."""
     dims = context, config.kv_heads * config.head_dim
     attending = filter(config.attends, range(config.blocks))

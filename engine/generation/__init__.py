@@ -1,0 +1,1 @@
+"""A text in the making, token by token: completions, results and scores."""

@@ -1,0 +1,46 @@
+"""Activations quantised to eight bits, once for all that read them so."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.compile.plan import kernel_of
+from engine.graph import Graph, Node, Value
+from engine.passes import Memory, Pass
+from kernels.choose import K, Need
+from reference.quantise_activations import BLOCK
+
+
+def quantise(chosen: Mapping[Need, K]) -> Pass:
+    """The pass for nodes that will have these kernels: those whose kernel reads eight bits have q,
+    scale and total [tokens, ...] in place of x, which a node before the first of them makes."""
+
+    def apply(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
+        found, made = Graph(), dict[str, dict[str, Value]]()
+        for node in graph.nodes:
+            if kernel_of(node, chosen).activations == "int8":
+                arguments = dict(node.arguments)
+                x = arguments.pop("x")
+                assert isinstance(x, Value)
+                if x.name not in made:
+                    made[x.name] = parts = _parts(x)
+                    label = f"{x.name}.int8"
+                    found.nodes.append(Node("quantise_activations", {"x": x, **parts}, label=label))
+                node = replace(node, arguments=arguments | made[x.name])
+            found.nodes.append(node)
+        return found, memory
+
+    return apply
+
+
+def _parts(x: Value) -> dict[str, Value]:
+    tokens, hidden = x.dims
+    assert isinstance(hidden, int)
+    widths = {
+        "q": ("i8", hidden),
+        "scale": ("f32", hidden // BLOCK),
+        "total": ("i32", hidden // BLOCK),
+    }
+    return {
+        name: Value(f"{x.name}.{name}", "activation", dtype, (tokens, width))
+        for name, (dtype, width) in widths.items()
+    }
