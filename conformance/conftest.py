@@ -7,6 +7,7 @@ prints the command that replays it.
 """
 
 import gc
+import io
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ from conformance.cuda.emulator import Emulator
 from conformance.support.child import started
 from conformance.support.depth import DEEP
 from conformance.support.here import ABLE, serves
+from conformance.support.spelling import Spelling
+from engine import Engine
 from engine.shell import main
 from kernels.cuda.current import taking_the_place
 
@@ -111,9 +114,12 @@ def _emulated() -> Iterator[None]:
 def inside(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, stdout and stderr of the program, in this process, which costs no start."""
+    """Exit code, stdout and stderr of the program, in this process, which costs no start; it reads
+    `input`, if any."""
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
+    def run(*arguments: str | int | Path, input: str | None = None) -> tuple[int, str, str]:
+        if input is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode())))
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
         monkeypatch.setattr("engine.shell.show.stderr.quiet", False)  # whatever -q did before
         with pytest.raises(SystemExit) as ended:
@@ -122,6 +128,19 @@ def inside(
         return (code if isinstance(code, int) else 0, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def spelling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a small model that spells, which no test writes to."""
+    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("spelling") / "small.gguf")
+
+
+@pytest.fixture(scope="session")
+def story() -> Iterator[Engine]:
+    """The embedded model, on one thread, with room for three texts."""
+    with Engine.load("story", threads=1, sequences=3) as engine:
+        yield engine
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -255,22 +255,6 @@ def test_the_program_prints_json(inside, tmp_path):
     assert "same likeliest token" in out
 
 
-def test_bad_texts(inside, tmp_path):
-    """A text that is empty, short, not UTF-8 or not there is refused in one line."""
-    path = tmp_path / "text"
-    path.write_text("")
-    assert fault(inside("perplexity", "story", path)) == f"{path}: the text is empty"
-    path.write_text("Once upon a time\n")
-    assert fault(inside("perplexity", "story", path)) == (
-        f"{path}: the text has 5 tokens: want at least 1024, which is 2 chunks of 512"
-    )
-    path.write_bytes(b"Once \xff")
-    assert fault(inside("perplexity", "story", path)) == f"{path}: byte 5 is not valid UTF-8"
-    assert "No such file" in fault(inside("perplexity", "story", tmp_path / "none"))
-    assert "chunk has at least 8" in fault(inside("perplexity", "story", HELD_OUT, "-c", "4"))
-    assert "chunks must be" in fault(inside("perplexity", "story", HELD_OUT, "--chunks", "0"))
-
-
 def test_bad_bases(inside, text, tmp_path):
     """A base of another text, vocabulary or context, and what is none, is refused in one line."""
     base = tmp_path / "base"

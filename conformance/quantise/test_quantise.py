@@ -22,7 +22,7 @@ from conformance.llama.peers.skeletons import SKELETONS, told
 from conformance.support.changing import changing
 from conformance.support.child import python, started
 from conformance.support.full_disk import full_after
-from conformance.support.program import PROGRAM, fault, misuse
+from conformance.support.program import PROGRAM, fault
 from conformance.support.small_models import Small, written
 from engine.aside import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
@@ -342,19 +342,6 @@ def test_wrong_recipes(small, type_, recipe, message):
         formats(small, type_, **recipe)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
-
-
-def test_wrong_usage(inside, small, tmp_path):
-    """What the library refuses the command refuses in one line, and leaves nothing."""
-    out = tmp_path / "out.gguf"
-    assert "there is no type" in misuse(inside("quantize", small, out, "Q9"))
-    assert "imatrix.dat: cannot be read" in fault(
-        inside("quantize", small, out, "Q4_0", "--imatrix", tmp_path / "imatrix.dat")
-    )
-    assert inside("quantize", small, out, "Q4_0", "--tensor-type", "attn_q")[0] == 2
-    assert "no such file" in fault(inside("quantize", tmp_path / "none.gguf", out, "Q4_0")).lower()
-    assert "not a GGUF file" in fault(inside("quantize", Path(__file__), out, "Q4_0"))
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("out", ["missing/out.gguf", ".", "small.gguf", "link.gguf"])

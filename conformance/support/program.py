@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from conformance.support.child import run
+from engine import Engine
+from engine.results import RequestOutput
+from engine.shell.options import Sampling
 
 PROGRAM = Path(sys.executable).with_name("assay")
 DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored
@@ -43,3 +46,13 @@ def misuse(outcome: tuple[int, str, str]) -> str:
     *usage, last = stderr.splitlines()
     assert len(usage) <= 3
     return last
+
+
+def answer(engine: Engine, prompt: str | list[int], **params: Any) -> RequestOutput:
+    """What the program is to answer: the engine's result with its defaults, and these."""
+    return engine.generate(prompt, Sampling(**params).params())
+
+
+def said(engine: Engine, prompt: str | list[int], **params: Any) -> str:
+    """The text of that answer."""
+    return answer(engine, prompt, **params).text
