@@ -12,7 +12,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -141,6 +143,21 @@ def story() -> Iterator[Engine]:
     """The embedded model, on one thread, with room for three texts."""
     with Engine.load("story", threads=1, sequences=3) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> ModuleType:
+    """llama.cpp, as conformance/llama/peers asks it."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    return import_module("conformance.llama.peers.llama_cpp_python")
+
+
+@pytest.fixture(scope="session")
+def hugging_face() -> ModuleType:
+    """transformers, as conformance/llama/peers asks it."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is missing: make test-transformers")
+    return import_module("conformance.llama.peers.hugging_face")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -14,10 +14,6 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers import goldens
-from conformance.llama.peers.checkpoint import CHECKPOINTS
-from conformance.llama.peers.compare import PROMISE, demand_near, engine_logits
-from conformance.llama.peers.export import export
-from conformance.llama.peers.rounding import reference_logits
 from conformance.llama.peers.skeletons import SKELETONS, told
 from conformance.support.changing import changing
 from conformance.support.child import python, started
@@ -238,16 +234,6 @@ def test_other_tensors_are_copied(tmp_path):
     assert (tmp_path / "out.gguf").read_bytes()[:4] == b"PWRI"
 
 
-def test_engine_runs_it(tmp_path):
-    """Its logits on a quantised file are the reference's on the numbers that the file holds."""
-    checkpoint, made = CHECKPOINTS["blocks"], tmp_path / "made.gguf"
-    with GGUFFile(export(checkpoint, tmp_path / "model.gguf", "F16")) as file:
-        quantise(file, made, Recipe("Q4_K_M"), threads=1)
-    demand_near(
-        engine_logits(made, checkpoint.tokens()), reference_logits(made, checkpoint), PROMISE
-    )
-
-
 # The command
 
 
@@ -299,10 +285,7 @@ def spoiled(path: Path, name: str, row: int, column: int, value: float) -> Path:
      (-np.inf, "BF16", "is -inf, which BF16"), (65520, "F16", "is 65520, which F16"),
      (-1e5, "Q4_0", "is -100000, which Q4_0"), (3.4e38, "BF16", "is 3.4e+38, which BF16")],
 )  # fmt: skip
-def test_numbers_that_a_format_cannot_hold(
-    inside, tmp_path, monkeypatch, value, type_,
-    words,
-):  # fmt: skip
+def test_numbers_that_a_format_cannot_hold(inside, tmp_path, monkeypatch, value, type_, words):
     """The line says which element of which row of which tensor, in a later piece too."""
     name, row, column = "blk.1.attn_q.weight", 37, 9
     monkeypatch.setattr(MODULE, "PIECE", 4096)

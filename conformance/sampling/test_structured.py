@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.support.spelling import BYTES, LETTERS, TEXT, Spelling
+from conformance.support.spelling import BYTES, LETTERS, TEXT
 from engine import Engine, Linear, PromptLookup, SamplingParams, StructuredOutputsParams
 from engine.errors import EngineError, PackageError, SamplingError
 from engine.sampling.structured_params import FORMATS
@@ -81,13 +81,8 @@ ENDS = {BYTES + ord(letter): 3.0 for letter in '")},'}  # else a random model se
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("structured") / "small.gguf")
-
-
-@pytest.fixture(scope="module")
-def engine(path) -> Iterator[Engine]:
-    with Engine.load(path, threads=1, context=512, sequences=4, batch=32) as engine:
+def engine(spelling) -> Iterator[Engine]:
+    with Engine.load(spelling, threads=1, context=512, sequences=4, batch=32) as engine:
         yield engine
 
 
@@ -113,16 +108,16 @@ def test_every_answer_is_valid(engine, form):
     assert len(whole) >= 3
 
 
-def test_the_same_alone_among_others_and_with_drafts(engine, path):
+def test_the_same_alone_among_others_and_with_drafts(engine, spelling):
     """Bit for bit, logprobs included, beside answers of other forms and of none."""
     asked = [params(form, one) for form in FORMS for one in SAMPLING]
     asked += [SamplingParams(max_tokens=20, **one) for one in SAMPLING]
     together = engine.generate([TEXT] * len(asked), asked)
     drafts = (PromptLookup(4, prompt_lookup_min=1), Linear(3, draft_p_min=0.0, adaptive=False))
     for settings in (None, *drafts):
-        draft = path if isinstance(settings, Linear) else None
+        draft = spelling if isinstance(settings, Linear) else None
         room = {"threads": 1, "context": 512, "sequences": 4}
-        with Engine.load(path, speculation=settings, draft=draft, **room) as other:
+        with Engine.load(spelling, speculation=settings, draft=draft, **room) as other:
             drafted = 0
             for one, result in zip(asked, together, strict=True):
                 assert other.generate(TEXT, one).outputs == result.outputs
@@ -135,12 +130,8 @@ def test_a_real_vocabulary():
     """Tokens of several letters, which begin with a space inside a text."""
     with Engine.load("story", threads=1, context=256, sequences=4) as engine:
         pattern = r" [A-Z][a-z]{1,8} (sat|ran)( happily)?\."
-        asked = [
-            SamplingParams(
-                max_tokens=60, seed=seed, structured_outputs=StructuredOutputsParams(regex=pattern)
-            )
-            for seed in range(12)
-        ]
+        form = StructuredOutputsParams(regex=pattern)
+        asked = [SamplingParams(max_tokens=60, seed=i, structured_outputs=form) for i in range(12)]
         found = [one.text for one in engine.generate(["The little cat"] * 12, asked)]
         assert all(re.fullmatch(pattern, text) for text in found), found
         assert len(set(found)) > 3
@@ -239,10 +230,10 @@ def test_any_object(engine):
     assert len(set(whole)) >= 3
 
 
-def test_without_the_package(engine, path, monkeypatch):
+def test_without_the_package(engine, spelling, monkeypatch):
     """What to install is said; an engine needs it for nothing else."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with Engine.load(path, threads=1, context=64) as other:
+    with Engine.load(spelling, threads=1, context=64) as other:
         assert other.generate(TEXT).text
         with pytest.raises(PackageError, match=r"pip install 'assay\[structured\]'$"):
             other.generate(TEXT, params("choice", {}))

@@ -35,14 +35,6 @@ GROUPS = {
 }
 
 
-@pytest.fixture(name="llama_cpp", scope="module")
-def _llama_cpp():
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
-    from conformance.llama.peers import llama_cpp_python
-
-    return llama_cpp_python
-
-
 def same_ids(tokenizer, asked):
     """Of as many random texts as ASSAY_FUZZ says."""
     for text in fuzzed():
