@@ -41,7 +41,8 @@ LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutil
 MARKERS = {  # the folders of each
     "ut_kernel": {"kernel", "cuda", "bugs", "mutants", "foreign", "exploits"},
     "ut_llama": {
-        "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache"
+        "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache",
+        "schedule", "perplexity",
     },
     "ut_offloader": {"offloader"},
     "ut_parallel": {"parallel"},

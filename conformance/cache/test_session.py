@@ -14,6 +14,7 @@ import pytest
 from conformance.support import refusals
 from conformance.support.child import python
 from conformance.support.full_disk import full_after
+from conformance.support.program import printed
 from conformance.support.small_models import Small
 from engine import Engine, SamplingParams
 from engine.aside import OutputError
@@ -223,9 +224,7 @@ def test_session_of_the_program(inside, model, tmp_path):
     usual = ("run", model, "--json", "--seed", "1", "-t", "1", "--ignore-eos")
 
     def run(*options: str) -> list[int]:
-        code, stdout, stderr = inside(*usual, *options)
-        assert code == 0, stderr
-        return json.loads(stdout)["tokens"]
+        return json.loads(printed(inside(*usual, *options)))["tokens"]
 
     talk = str(tmp_path / "talk.session")
     whole = run("-p", "7 8", "-n", "12")

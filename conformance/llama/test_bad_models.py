@@ -1,7 +1,6 @@
 """Bad models are refused in one plain line: tampered with, cut short, with wrong bytes."""
 
 import contextlib
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,18 +66,6 @@ def test_weights_that_are_no_numbers(bad, name, tmp_path):
             engine.logits([5, 6])
 
 
-def test_every_truncation(tmp_path):
-    """A model cut off at any 97th byte is refused, and leaves nothing open."""
-    path = SMALL.write(tmp_path / "cut.gguf")
-    open_files = len(list(Path("/proc/self/fd").iterdir()))
-    for size in reversed(range(0, path.stat().st_size - 32, 97)):
-        os.truncate(path, size)
-        with pytest.raises(REFUSALS) as caught:
-            Engine.load(path, threads=1)
-        assert str(caught.value).isprintable()
-    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
-
-
 def why_not(path: Path) -> str:
     """Why a model does not load, or nothing: then it speaks, or says that its numbers are none."""
     try:
@@ -92,13 +79,15 @@ def why_not(path: Path) -> str:
 
 @pytest.mark.parametrize("part", ["header", "data"])
 def test_mutants(part, tmp_path):
-    """A model with wrong bytes loads or is refused in one line; wrong weights always load."""
+    """A model with wrong bytes loads or is refused in one line, and leaves nothing open; wrong
+    weights always load."""
     path = replace(SMALL, format="Q4_0").write(tmp_path / "mutant.gguf")
     whole = path.read_bytes()
     data = min(int(t.data_offset) for t in gguf.GGUFReader(path).tensors)
     begin, end = (0, data) if part == "header" else (data, len(whole))
     rng = np.random.default_rng(1)
     lines = []
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
     count = 300 if part == "header" else 40
     for _ in range(count):
         mutant = bytearray(whole)
@@ -106,6 +95,7 @@ def test_mutants(part, tmp_path):
             mutant[at] = rng.integers(256)
         path.write_bytes(mutant)
         lines.append(why_not(path))
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
     assert all(line.isprintable() for line in lines)
     refused = sum(map(bool, lines))
     assert refused == 0 if part == "data" else 0 < refused < count

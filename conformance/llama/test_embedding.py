@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.support.budgets import TEXT, budgeted, wanted
+from conformance.support.program import printed
 from conformance.support.small_models import Small
 from engine import Engine, PromptError
 from reference.linear import quantised_bound
@@ -104,14 +105,11 @@ def test_the_program_prints_what_the_engine_gives(inside, story, tmp_path):
     """A line for each vector, or JSON; every line of a file is a text."""
     file = tmp_path / "texts"
     file.write_text("\n\n".join(TEXTS[:2]) + "\n")
-    code, out, _ = inside("embed", "story", "-f", file, "-t", "1")
-    assert code == 0
+    out = printed(inside("embed", "story", "-f", file, "-t", "1"))
     rows = np.array([line.split() for line in out.splitlines()], np.float32)
     np.testing.assert_array_equal(rows, story.embed(TEXTS[:2]))
     words = ("embed", "story", TEXTS[1], "--pooling", "none", "--no-normalize", "-t", "1", "--json")
-    code, out, _ = inside(*words)
-    assert code == 0
-    found = json.loads(out)
+    found = json.loads(printed(inside(*words)))
     expected = story.embed(TEXTS[1], "none", normalize=False)
     np.testing.assert_array_equal(np.array(found["embeddings"][0], np.float32), expected)
     assert found["tokens"] == [len(expected)]

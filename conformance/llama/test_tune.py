@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.support.program import printed
 from engine import tune
 from engine.embedded import resolve
 from engine.model import Model
 from engine.options import Options
-from engine.shell import main
 from engine.tune import Group, Tuner, groups_of
 from kernels import tuning
 from kernels.tuning import load
@@ -139,21 +139,13 @@ def test_noise_changes_nothing(measured, monkeypatch):
     assert [one.values for one in found] == before
 
 
-def assay(monkeypatch, capfd, *words: str) -> str:
-    monkeypatch.setattr("sys.argv", ["assay", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    return str(capfd.readouterr().out)
-
-
-def test_the_program_measures_and_shows_what_was_chosen(measured, monkeypatch, capfd):
+def test_the_program_measures_and_shows_what_was_chosen(measured, inside):
     """`assay tune` once, then nothing is left; `assay ops --tuning` as a table and as JSON."""
-    assert "nothing was measured" in assay(monkeypatch, capfd, "ops", "--tuning")
+    assert "nothing was measured" in printed(inside("ops", "--tuning"))
     words = "tune", "story", "-t", "2", "--seconds", "0.1"
-    assert "ahead=" in assay(monkeypatch, capfd, *words)
-    assert "nothing new" in assay(monkeypatch, capfd, *words)
-    assert "linear/cpu/" in assay(monkeypatch, capfd, "ops", "--tuning")
-    rows = json.loads(assay(monkeypatch, capfd, "ops", "--tuning", "--json"))
+    assert "ahead=" in printed(inside(*words))
+    assert "nothing new" in printed(inside(*words))
+    assert "linear/cpu/" in printed(inside("ops", "--tuning"))
+    rows = json.loads(printed(inside("ops", "--tuning", "--json")))
     assert {row["kernel"].split("/")[0] for row in rows} == {"linear"}
     assert {row["threads"] for row in rows} == {2}

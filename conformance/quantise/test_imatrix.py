@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import EXACT
-from conformance.support.program import fault
+from conformance.support.program import fault, printed
 from conformance.support.refusals import refusal
 from conformance.support.small_models import Small
 from data.golden import FOLDER
@@ -222,13 +222,11 @@ def test_command(inside, tmp_path):
     reads."""
     out = tmp_path / "i.gguf"
     options = ["-c", "64", "--chunks", "2", "-t", "1", "-o", out]
-    code, stdout, _ = inside("imatrix", "story-draft", HELD_OUT, *options)
-    assert code == 0
+    stdout = printed(inside("imatrix", "story-draft", HELD_OUT, *options))
     found = read(out)
     assert (found.chunks, found.texts) == (2, ("held_out.txt",))
     assert stdout == f"{out}: {len(found.columns)} matrices, from 128 tokens in 2 chunks\n"
-    code, *_ = inside("imatrix", "story-draft", "-", *options, input=HELD_OUT.read_text())
-    assert code == 0
+    printed(inside("imatrix", "story-draft", "-", *options, input=HELD_OUT.read_text()))
     assert read(out).columns.keys() == found.columns.keys()
     assert read(out).texts == ("-",)
     told = json.loads(inside("imatrix", "story-draft", HELD_OUT, *options, "--json")[1])

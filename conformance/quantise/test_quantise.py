@@ -18,7 +18,7 @@ from conformance.llama.peers.skeletons import SKELETONS, told
 from conformance.support.changing import changing
 from conformance.support.child import python, started
 from conformance.support.full_disk import full_after
-from conformance.support.program import PROGRAM, fault
+from conformance.support.program import PROGRAM, fault, printed
 from conformance.support.small_models import Small, written
 from engine.aside import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
@@ -248,8 +248,7 @@ def test_command(inside, small, tmp_path):
     assert "bits a weight become" in stdout
     made(small, again, "Q4_K_M", pure=True, output="Q6_K", overrides=[("attn_q", "Q8_0")])
     assert out.read_bytes() == again.read_bytes()
-    code, stdout, _ = inside("quantize", small, out, "q4_k_m", *options, "--json")
-    assert code == 0
+    stdout = printed(inside("quantize", small, out, "q4_k_m", *options, "--json"))
     with GGUFFile(out) as file:
         assert [(r["tensor"], r["to"], r["bytes"]) for r in json.loads(stdout)] == [
             (t.name, t.type_name, t.n_bytes) for t in file.tensors.values()
@@ -258,8 +257,7 @@ def test_command(inside, small, tmp_path):
 
 def test_dry_run(inside, small, tmp_path):
     """It names every tensor and writes nothing."""
-    code, stdout, _ = inside("quantize", small, tmp_path / "out.gguf", "Q8_0", "--dry-run")
-    assert code == 0
+    stdout = printed(inside("quantize", small, tmp_path / "out.gguf", "Q8_0", "--dry-run"))
     assert "blk.1.ffn_down.weight" in stdout
     assert not list(tmp_path.iterdir())
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conformance.support.program import fault, said
+from conformance.support.program import fault, printed, said
 from conformance.support.small_models import Small
 from engine.chat_templates import TEMPLATES
 from engine.shell.slash import COMMANDS
@@ -28,8 +28,7 @@ def told(chat):
     """The answers as JSON."""
 
     def talk(*lines, words=SHORT):
-        code, stdout, stderr = chat(*lines, words=(*words, "--json"))
-        assert code == 0, stderr
+        stdout = printed(chat(*lines, words=(*words, "--json")))
         return [json.loads(line) for line in stdout.splitlines()]
 
     return talk
@@ -164,8 +163,7 @@ def test_a_model_without_a_template_is_told_at_once(chat, tmp_path):
     template = tmp_path / "own.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     words = ("-n", "2", "-t", "1", "--json", "--template", str(template))
-    code, stdout, stderr = chat("5 6", model=path, words=words)
-    assert code == 0, stderr
+    stdout = printed(chat("5 6", model=path, words=words))
     assert len(json.loads(stdout)["tokens"]) >= 1
     template.write_text("{% for m in messages %}")
     assert "chat template: " in fault(chat("5 6", model=path, words=words))

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 import shellingham
 
-from conformance.support.program import said
+from conformance.support.program import printed, said
 from engine import SamplingParams
 from engine.shell.options import Sampling
 from engine.shell.words import InsteadError, Spelling, foreign_options, understood
@@ -87,8 +87,7 @@ def test_what_is_not_here_says_what_to_use():
 )  # fmt: skip
 def test_options_by_its_names(inside, story, words, params):
     """The text is the one of the engine with the parameters that are meant."""
-    code, stdout, stderr = inside(*ASKED, *words.split())
-    assert code == 0, stderr
+    stdout = printed(inside(*ASKED, *words.split()))
     assert json.loads(stdout)["text"] == said(story, PROMPT, **params)
 
 
@@ -169,9 +168,7 @@ def test_logprobs(inside):
 
 def test_a_run_as_json(inside):
     """Tokens, text, why it ended and where the time went."""
-    code, stdout, _ = inside(*ASKED, "-n", "5", "--seed", "1")
-    found = json.loads(stdout)
-    assert code == 0
+    found = json.loads(printed(inside(*ASKED, "-n", "5", "--seed", "1")))
     assert 1 <= len(found["tokens"]) <= 5
     assert found["prompt"] == PROMPT
     assert found["finish_reason"] in ("length", "stop")
@@ -184,17 +181,15 @@ def test_tokens_as_json(inside, story):
     ids = story.tokenizer.encode(PROMPT, add_special=False)
     expected = {"ids": ids, "pieces": [story.tokenizer.piece(token) for token in ids]}
     for words in ((PROMPT,), ()):
-        code, stdout, _ = inside("tokenize", "story", *words, "--json", input=PROMPT)
-        assert (code, json.loads(stdout)) == (0, expected)
+        told = printed(inside("tokenize", "story", *words, "--json", input=PROMPT))
+        assert json.loads(told) == expected
 
 
 def test_one_op_as_json(inside):
     """Each kernel's error against its bound, its time and its rates."""
     shape = "tokens=1,hidden=256,out=512"
     words = ("op", "linear", "--format", "Q4_0", "--shape", shape, "--all", "--json")
-    code, stdout, _ = inside(*words)
-    rows = json.loads(stdout)
-    assert code == 0
+    rows = json.loads(printed(inside(*words)))
     assert {row["kernel"].split("/")[-1] for row in rows} == {"Q4_0"}
     assert len(rows) >= 2
     for row in rows:
@@ -207,9 +202,8 @@ def test_one_op_as_json(inside):
 
 def test_tables_have_no_boxes_in_a_pipe(inside):
     """A row is a line, with all of its cells."""
-    code, stdout, _ = inside("ops")
+    stdout = printed(inside("ops"))
     rows = stdout.splitlines()
-    assert code == 0
     assert not re.search(r"[│┃─━┏└]", stdout)
     assert all(row.split()[0].isidentifier() for row in rows)
     assert any(row.startswith("linear ") and "cpu/generic" in row for row in rows)
@@ -219,6 +213,5 @@ def test_tables_have_no_boxes_in_a_pipe(inside):
 def test_completion(inside, monkeypatch, shell):
     """A script for the shell that one is in, and what it asks of the program."""
     monkeypatch.setattr(shellingham, "detect_shell", lambda: (shell, f"/bin/{shell}"))
-    code, stdout, _ = inside("--show-completion")
-    assert code == 0
+    stdout = printed(inside("--show-completion"))
     assert f"_ASSAY_COMPLETE=complete_{shell}" in stdout

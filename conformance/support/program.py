@@ -28,6 +28,13 @@ def assay(*arguments: object, **options: Any) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def printed(outcome: tuple[int, str, str]) -> str:
+    """What a program that did what it was asked printed on stdout."""
+    code, stdout, stderr = outcome
+    assert code == 0, stderr
+    return stdout
+
+
 def fault(outcome: tuple[int, str, str]) -> str:
     """The one line on stderr of a program that failed."""
     code, _, stderr = outcome[0], outcome[1], complaints(outcome[2])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.support.formula import log_softmax
-from conformance.support.program import fault
+from conformance.support.program import fault, printed
 from data.golden import FOLDER
 from engine import Engine
 from engine.aside import OutputError
@@ -241,17 +241,15 @@ def test_the_program_prints_json(inside, tmp_path):
     """A base kept and compared with: figures as JSON, the text read from stdin or a file."""
     base = tmp_path / "base"
     options = ["-c", "64", "--chunks", "3", "-t", "1"]
-    code, out, _ = inside("perplexity", "story", HELD_OUT, *options, "--save-logits", base)
-    assert code == 0
+    out = printed(inside("perplexity", "story", HELD_OUT, *options, "--save-logits", base))
     assert out.startswith("perplexity ")
-    code, out, _ = inside("perplexity", "story-q8_0", HELD_OUT, "-t", "1", "--base", base, "--json")
-    assert code == 0
-    found = json.loads(out)
+    words = ("perplexity", "story-q8_0", HELD_OUT, "-t", "1", "--base", base, "--json")
+    found = json.loads(printed(inside(*words)))
     assert (found["context"], found["chunks"], found["tokens"]) == (64, 3, 93)
     assert len(found["running"]) == 3
     assert found["comparison"]["same_top"]["value"] > 0.9
     assert found["comparison"]["base"]["tokens"] == 93
-    code, out, _ = inside("perplexity", "story", HELD_OUT, *options, "--base", base)
+    out = printed(inside("perplexity", "story", HELD_OUT, *options, "--base", base))
     assert "same likeliest token" in out
 
 
