@@ -17,7 +17,6 @@ from engine.errors import PackageError
 from engine.hub import HubError, fetched
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-GATED = {"X-Error-Code": "GatedRepo"}
 
 
 class Hub(ThreadingHTTPServer):

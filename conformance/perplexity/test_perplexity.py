@@ -4,6 +4,7 @@ import json
 import math
 import struct
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -51,18 +52,18 @@ def _text(story):
 
 def tally(engine: Engine, text: Text, base: LogitsFile | None = None) -> Tally:
     scorer, found = Scorer(engine), Tally()
-    coded = base.coded() if base else None
+    coded = base.coded() if base else repeat(None)
     for passage in text.passages():
-        found.add(scorer.read(passage, next(coded) if coded else None))
+        found.add(scorer.read(passage, next(coded)))
     return found
 
 
 def keep(engine: Engine, text: Text, path: Path) -> Tally:
     """Read a text and write a base."""
-    scorer, found = Scorer(engine), Tally()
-    with writing(path, text, engine.model.config.vocab) as writer:
+    scorer, found, vocab = Scorer(engine), Tally(), engine.model.config.vocab
+    with writing(path, text, vocab) as writer:
         for passage in text.passages():
-            coded = Coded.empty(text.scored, engine.model.config.vocab)
+            coded = Coded.empty(text.scored, vocab)
             found.add(scorer.read(passage, keep=coded))
             writer.add(coded)
     return found

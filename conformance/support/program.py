@@ -1,7 +1,6 @@
 """The program itself: `assay` in a process of its own, what it says, and why it ended."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from engine.shell.options import Sampling
 
 PROGRAM = Path(sys.executable).with_name("assay")
 DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored
-Assay = Callable[..., tuple[int, str, str]]
 COMPILING = "assay: compiling and trying kernels"
 
 
