@@ -70,20 +70,6 @@ def test_completions_are_separate_runs(engine):
         assert [replace(piece, index=0) for piece in together if piece.index == i] == alone
 
 
-def test_logprobs_are_those_of_the_logits(engine):
-    """logprob is the log-softmax of the model's own logits, whatever sampling did to them."""
-    prompt = engine.encode(TEXT)
-    pieces = generate(engine, prompt, logprobs=5, temperature=1.5, top_k=7, seed=3, max_tokens=8)
-    rows = engine.logits(prompt + tokens(pieces))[len(prompt) - 1 :]
-    for piece, row in zip(pieces, rows, strict=False):
-        expected, error = log_softmax(row)
-        assert piece.logprob == pytest.approx(expected[piece.token], abs=error, rel=0)
-        best = np.argsort(-row, kind="stable")[:5]
-        assert [token for token, _ in piece.top_logprobs] == best.tolist()
-        found = [logprob for _, logprob in piece.top_logprobs]
-        np.testing.assert_allclose(found, expected[best], atol=error, rtol=0)
-
-
 def test_prompt_logprobs_are_those_of_the_logits(engine):
     """The first piece alone has each prompt token's log-probability after those before it."""
     prompt = engine.encode(TEXT * 4)

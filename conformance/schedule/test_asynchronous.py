@@ -15,6 +15,7 @@ from reference.op import Array
 
 OPTIONS = {"threads": 1, "context": 44, "batch": 12}
 WORDS = ["the cat sat", "the cat ran", "a dog", "the cat sat on the mat", "dog", "mat", "on"]
+TOO_LONG = letters("q" * 45)
 ENDLESS = SamplingParams(max_tokens=None, temperature=0, logit_bias={EOS: -np.inf})
 
 
@@ -39,7 +40,8 @@ def params(i: int) -> SamplingParams:
 
 
 def test_many_tasks_hear_what_each_would_alone(spelling, lonely):
-    """100 tasks at any time, some of which stream, some wait, some stop to listen."""
+    """100 tasks at any time, some of which stream, some wait, some stop to listen; of several
+    prompts one that is too long fails alone."""
     random_ = random.Random(1)
 
     async def ask(engine: AsyncEngine, i: int) -> Any:
@@ -47,7 +49,10 @@ def test_many_tasks_hear_what_each_would_alone(spelling, lonely):
         prompt = letters(WORDS[i % len(WORDS)])
         match i % 4:
             case 0:
-                return (await engine.generate(prompt, params(i))).outputs
+                found, failed = await engine.generate([prompt, TOO_LONG], params(i))
+                assert failed.error.startswith("the prompt has 45 tokens")
+                assert failed.outputs[0].finish_reason == "error"
+                return found.outputs
             case 1:
                 return [piece async for piece in engine.stream(prompt, params(i))]
             case 2:
@@ -90,29 +95,13 @@ def by_index(pieces: list[Piece]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: piece.index)
 
 
-def test_many_prompts_of_one_call(spelling, lonely):
-    """Results in order; one that is too long fails alone."""
-    prompts = [*map(letters, WORDS), letters("q" * 45)]
-
-    async def program(engine: AsyncEngine) -> Any:
-        return await engine.generate(prompts, SamplingParams(max_tokens=5, temperature=0))
-
-    *found, failed = serve(spelling, program)
-    asked = SamplingParams(max_tokens=5, temperature=0)
-    assert [one.outputs for one in found] == [
-        lonely.generate(p, asked).outputs for p in prompts[:-1]
-    ]
-    assert failed.error.startswith("the prompt has 45 tokens")
-    assert failed.outputs[0].finish_reason == "error"
-
-
 def test_a_prompt_that_fails_raises(spelling):
     def broken(_: list[int], logits: Array) -> Array:
         raise KeyError("mine")
 
     async def program(engine: AsyncEngine) -> None:
         with pytest.raises(EngineError, match=r"^the prompt has 45 tokens"):
-            await engine.generate(letters("q" * 45))
+            await engine.generate(TOO_LONG)
         with pytest.raises(EngineError, match=r"^the prompt is empty"):
             async for _ in engine.stream(letters("")):
                 pass
