@@ -55,7 +55,7 @@ test-transformers: $(VENV)/.installed-transformers
 
 test-peers: $(VENV)/.installed-peers
 	$(BIN)/pytest conformance/llama/test_transformers.py conformance/llama/test_llama_cpp.py \
-		conformance/llama/test_harness.py conformance/families/test_peers.py
+		conformance/perplexity/test_harness.py conformance/families/test_peers.py
 
 peer-goldens: $(VENV)/.installed-peers
 	$(BIN)/python -m conformance.llama.peers.make

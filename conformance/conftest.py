@@ -7,11 +7,14 @@ prints the command that replays it.
 """
 
 import gc
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +23,8 @@ from conformance.cuda.emulator import Emulator
 from conformance.support.child import started
 from conformance.support.depth import DEEP
 from conformance.support.here import ABLE, serves
+from conformance.support.spelling import Spelling
+from engine import Engine
 from engine.shell import main
 from kernels.cuda.current import taking_the_place
 
@@ -36,7 +41,8 @@ LONG = [Path(__file__).parent / file for file in ("cuda/test_engine.py", "rtutil
 MARKERS = {  # the folders of each
     "ut_kernel": {"kernel", "cuda", "bugs", "mutants", "foreign", "exploits"},
     "ut_llama": {
-        "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache"
+        "llama", "families", "gguf", "tokenizer", "sampling", "convert", "quantise", "cache",
+        "schedule", "perplexity",
     },
     "ut_offloader": {"offloader"},
     "ut_parallel": {"parallel"},
@@ -111,9 +117,12 @@ def _emulated() -> Iterator[None]:
 def inside(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, stdout and stderr of the program, in this process, which costs no start."""
+    """Exit code, stdout and stderr of the program, in this process, which costs no start; it reads
+    `input`, if any."""
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
+    def run(*arguments: str | int | Path, input: str | None = None) -> tuple[int, str, str]:
+        if input is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode())))
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, arguments)])
         monkeypatch.setattr("engine.shell.show.stderr.quiet", False)  # whatever -q did before
         with pytest.raises(SystemExit) as ended:
@@ -122,6 +131,34 @@ def inside(
         return (code if isinstance(code, int) else 0, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def spelling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a small model that spells, which no test writes to."""
+    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("spelling") / "small.gguf")
+
+
+@pytest.fixture(scope="session")
+def story() -> Iterator[Engine]:
+    """The embedded model, on one thread, with room for three texts."""
+    with Engine.load("story", threads=1, sequences=3) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> ModuleType:
+    """llama.cpp, as conformance/llama/peers asks it."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    return import_module("conformance.llama.peers.llama_cpp_python")
+
+
+@pytest.fixture(scope="session")
+def hugging_face() -> ModuleType:
+    """transformers, as conformance/llama/peers asks it."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is missing: make test-transformers")
+    return import_module("conformance.llama.peers.hugging_face")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

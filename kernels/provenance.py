@@ -181,8 +181,13 @@ def digest_of(*modules: str, extra: tuple[str, ...] = ()) -> str:
 
 def tools() -> dict[str, str]:
     """Versions, and the settings of Numba that may change machine code."""
-    names = (name for name in dir(config) if name.isupper() and not NO_CODE.match(name))
-    return _versions() | {name: str(getattr(config, name)) for name in names}
+    return _versions() | {name: str(getattr(config, name)) for name in _settings()}
+
+
+@cache
+def _settings() -> list[str]:
+    """The names of those settings."""
+    return [name for name in dir(config) if name.isupper() and not NO_CODE.match(name)]
 
 
 @cache

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from conformance.support import refusals
 from conformance.support.child import python
 from conformance.support.full_disk import full_after
+from conformance.support.program import printed
 from conformance.support.small_models import Small
 from engine import Engine, SamplingParams
 from engine.aside import OutputError
 from engine.cache.session import SessionError, restore, save
-from engine.shell.program import app
 from reference.op import Array
 
 SMALL = Small(format="Q4_0", kv_heads=1, seed=9)
@@ -83,13 +83,9 @@ def drawn(
 def refusal(engine: Engine, path: Path) -> str:
     """The line with which the session is refused; the engine holds what it held."""
     before = list(engine.text.held), list(engine.text.drawn), engine.sampler_state
-    with pytest.raises(SessionError) as caught:
-        restore(engine, path)
+    line = refusals.refusal(SessionError, path, restore, engine, path)
     assert (list(engine.text.held), list(engine.text.drawn), engine.sampler_state) == before
-    line = str(caught.value)
-    assert line.startswith(f"{path}: ")
-    assert line.isprintable()
-    return line.removeprefix(f"{path}: ")
+    return line
 
 
 @pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
@@ -223,15 +219,12 @@ def test_killed_before_the_rename(engine, model, saved):
     assert restore(engine, saved)
 
 
-def test_session_of_the_program(model, tmp_path):
+def test_session_of_the_program(inside, model, tmp_path):
     """`assay run --session` twice gives the tokens of one run twice as long."""
+    usual = ("run", model, "--json", "--seed", "1", "-t", "1", "--ignore-eos")
 
     def run(*options: str) -> list[int]:
-        done = CliRunner().invoke(
-            app, ["run", str(model), "--json", "--seed", "1", "-t", "1", "--ignore-eos", *options]
-        )
-        assert done.exit_code == 0, done.output
-        return json.loads(done.stdout)["tokens"]
+        return json.loads(printed(inside(*usual, *options)))["tokens"]
 
     talk = str(tmp_path / "talk.session")
     whole = run("-p", "7 8", "-n", "12")

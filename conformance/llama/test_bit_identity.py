@@ -12,7 +12,6 @@ import pytest
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     Subject,
-    run,
     subject_of,
     test_batch_limit,
     test_batched_or_alone,

@@ -101,30 +101,24 @@ HELD = {
 }
 
 
+@pytest.mark.parametrize("reason", ["length", "cancelled"])
 @pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
-def test_what_was_held_back_at_a_full_context(engine, data, params, shown, held):
-    """It is said once, with the last token."""
-    prompt = letters("a" * (ROOM + 1 - len(data)))
-    said = saying(spelled(data))
-    pieces = generate(engine, prompt, logits_processors=said, max_tokens=None, **params)
-    assert tokens(pieces) == spelled(data)
-    assert (text(pieces[:-1]), pieces[-1].text) == (shown, held)
-    assert [p.finish_reason for p in pieces] == [None] * (len(data) - 1) + ["length"]
-
-
-@pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
-def test_what_was_held_back_at_a_cancel(engine, data, params, shown, held):
-    """It is said once, by a piece that has no token: that of each token was said."""
+def test_what_was_held_back(engine, data, params, shown, held, reason):
+    """It is said once: at a full context with the last token, at a cancel by a piece that has no
+    token, for that of each token was said."""
+    room = ROOM if reason == "cancelled" else len(data) - 1  # cells behind the prompt
+    asked = SamplingParams(
+        temperature=0, logits_processors=saying(spelled(data)), max_tokens=None, **params
+    )
     pieces = []
-    said = saying(spelled(data))
-    asked = SamplingParams(temperature=0, logits_processors=said, max_tokens=None, **params)
-    for piece in engine.stream(TEXT, asked):
+    for piece in engine.stream(letters("a" * max(9, ROOM - room)), asked):
         pieces.append(piece)
-        if len(pieces) == len(data):
+        if reason == "cancelled" and len(pieces) == len(data):
             engine.cancel()
-    assert tokens(pieces) == [*spelled(data), None]
+    last = [None] * (reason == "cancelled")
+    assert tokens(pieces) == [*spelled(data), *last]
     assert (text(pieces[:-1]), pieces[-1].text) == (shown, held)
-    assert [p.finish_reason for p in pieces] == [None] * len(data) + ["cancelled"]
+    assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [reason]
 
 
 # What is shown

@@ -1,6 +1,7 @@
 """The metadata of a model: what may be left out, what is refused, and the line that says so."""
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,32 +13,36 @@ from engine.convert.fields import Fields
 from reference import rope_frequencies
 
 PLAIN: dict[str, Any] = {
-    "general.architecture": "llama",
-    "llama.context_length": 128,
-    "llama.embedding_length": 64,
-    "llama.block_count": 2,
-    "llama.feed_forward_length": 96,
-    "llama.attention.head_count": 4,
-    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "context_length": 128,
+    "embedding_length": 64,
+    "block_count": 2,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.layer_norm_rms_epsilon": 1e-5,
 }
 VOCAB = 70
 
 
-def config(**changes: Any) -> ModelConfig:
-    """The configuration with some of llama's keys changed (dots as __), or dropped by None."""
-    changed = {"llama." + key.replace("__", "."): value for key, value in changes.items()}
-    metadata = {k: v for k, v in (PLAIN | changed).items() if v is not None}
-    return ModelConfig.from_metadata(metadata, VOCAB)
+def config(changes: dict[str, Any] | None = None, architecture: Any = "llama") -> ModelConfig:
+    """The configuration with some of the architecture's keys changed, or dropped by None."""
+    own = {k: v for k, v in (PLAIN | (changes or {})).items() if v is not None}
+    metadata = {f"{architecture}.{key}": value for key, value in own.items()}
+    return ModelConfig.from_metadata({"general.architecture": architecture, **metadata}, VOCAB)
 
 
-def complaint(metadata: dict[str, Any]) -> str:
-    """The one line with which the metadata is refused."""
+def complaint(changes: dict[str, Any], architecture: Any = "llama") -> str:
+    """The one line with which the same is refused."""
     with pytest.raises(ModelError) as caught:
-        ModelConfig.from_metadata(metadata, VOCAB)
+        config(changes, architecture)
     line = str(caught.value)
     assert line.isprintable()
     assert len(line) < 400  # which has every architecture in it
     return line
+
+
+def scaling(keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys of rope's scaling, by their full names."""
+    return {f"rope.scaling.{key}": value for key, value in keys.items()}
 
 
 def test_defaults():
@@ -47,186 +52,130 @@ def test_defaults():
     assert (found.heads, found.kv_heads, found.head_dim, found.rope_dims) == (4, 4, 16, 16)
     assert (found.hidden, found.blocks, found.ffn, found.context) == (64, 2, 96, 128)
     assert (found.norm_eps, found.rope_base, found.rope_scaling.kind) == (1e-5, 10000.0, "none")
+    assert config({"expert_count": 0}) == found  # as files without experts may say it
 
 
 def test_given_values():
-    """Keys that are there win over defaults."""
-    found = config(
-        attention__head_count_kv=2,
-        attention__key_length=24,
-        attention__value_length=24,
-        rope__dimension_count=10,
-        rope__freq_base=5e5,
-    )
-    assert (found.kv_heads, found.head_dim, found.rope_dims) == (2, 24, 10)
+    """Keys that are there win over defaults; one value a block is fine while all agree."""
+    sizes = {"key_length": 24, "value_length": 24, "head_count_kv": [2, 2]}
+    keys = {f"attention.{key}": value for key, value in sizes.items()}
+    rope = {"rope.dimension_count": 10, "rope.freq_base": 5e5}
+    found = config({**keys, **rope, "feed_forward_length": [96, 96]})
+    assert (found.kv_heads, found.head_dim, found.rope_dims, found.ffn) == (2, 24, 10, 96)
     assert found.rope_base == 5e5
 
 
-@pytest.mark.parametrize("key", [k for k in PLAIN if k != "general.architecture"])
+@pytest.mark.parametrize("key", PLAIN)
 def test_missing_keys(key):
     """A key without a default is named when it is missing."""
-    line = complaint({k: v for k, v in PLAIN.items() if k != key})
-    assert line == f"{key} is missing from the metadata"
+    assert complaint({key: None}) == f"llama.{key} is missing from the metadata"
 
 
-@pytest.mark.parametrize("key", [k for k in PLAIN if k.endswith(("count", "length"))])
-@pytest.mark.parametrize(
-    "value", [0, -1, 2**31, 2**64 - 1, 1.5, math.nan, True, "4", "", [], ["4"], [4, 5]]
-)
-def test_wrong_counts(key, value):
-    """A count that is no positive whole number, or differs between blocks, is refused by name."""
-    assert complaint({**PLAIN, key: value}).startswith(key)
-
-
+COUNTS = [key for key in PLAIN if key.endswith(("count", "length"))]
 OPTIONAL_COUNTS = (
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "rope.dimension_count", "rope.scaling.original_context_length", "expert_count",
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("key", OPTIONAL_COUNTS)
-@pytest.mark.parametrize("value", [-1, 1.5, "16", True, [], None])
-def test_wrong_optional_counts(key, value):
-    """A key with a default is no less checked when it is there."""
-    if value is None:
-        assert config(**{key.replace(".", "__"): None})
-        return
-    assert complaint({**PLAIN, f"llama.{key}": value}).startswith(f"llama.{key}")
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scale_linear",
-     "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
-     "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_log_multiplier",
-     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"],
+NUMBERS = (
+    "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scale_linear",
+    "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_log_multiplier",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
 )  # fmt: skip
-@pytest.mark.parametrize("value", [math.nan, math.inf, "1e-5", [1.0], True, []])
-def test_wrong_numbers(key, value):
-    """A number that is none, or not finite, is refused by name."""
-    assert complaint({**PLAIN, f"llama.{key}": value}).startswith(f"llama.{key}")
+NO_COUNTS = (0, -1, 2**31, 2**64 - 1, 1.5, math.nan, True, "4", "", [], ["4"], [4, 5])
+WRONG = [
+    *product(COUNTS, NO_COUNTS),
+    *product(OPTIONAL_COUNTS, (-1, 1.5, "16", True, [])),
+    *product(NUMBERS, (math.nan, math.inf, "1e-5", [1.0], True, [])),
+]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("attention.layer_norm_rms_epsilon", -1e-5),
-        ("rope.freq_base", 0.0),
-        ("rope.freq_base", -10000.0),
-    ],
-)
-def test_numbers_out_of_range(key, value):
-    """A negative epsilon or a base that is not positive is refused by name."""
-    assert key.rpartition(".")[2] in complaint({**PLAIN, f"llama.{key}": value})
-
-
-def test_arrays_of_equal_values():
-    """One value a block is fine while all agree."""
-    found = config(attention__head_count_kv=[2, 2], feed_forward_length=[96, 96])
-    assert (found.kv_heads, found.ffn) == (2, 96)
-
-
-def test_arrays_that_differ():
-    """Blocks of different sizes are not supported, and the key is named."""
-    line = complaint({**PLAIN, "llama.feed_forward_length": [96, 64]})
-    assert line == "llama.feed_forward_length differs between blocks: not supported"
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_wrong_values(key, value):
+    """What is no positive whole number, or no finite one, is refused by name, be the key one that a
+    file may leave out or not; so is what differs between blocks."""
+    assert complaint({key: value}).startswith(f"llama.{key}")
 
 
 @pytest.mark.parametrize("architecture", [None, "", "gpt3", "LLAMA", 3, ["llama"]])
 def test_unknown_architectures(architecture):
     """Only architectures that the engine runs are taken; the line names them."""
-    metadata = {**PLAIN, "general.architecture": architecture}
-    assert complaint(metadata).startswith(f"general.architecture is {architecture!r}")
-    assert "llama" in complaint(metadata)
+    line = complaint({}, architecture)
+    assert line.startswith(f"general.architecture is {architecture!r}")
+    assert "llama" in line
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention.head_count_kv": 3}, "head_count 4 is no multiple of head_count_kv 3"),
-        ({"attention.head_count_kv": 8}, "head_count 4 is no multiple of head_count_kv 8"),
-        ({"attention.value_length": 8}, "attention.value_length differs from key_length"),
-        ({"expert_count": 8}, "expert_used_count is missing"),
-        ({"attention.causal": False}, "attention.causal is false"),
-        ({"rope.dimension_count": 7}, "rope.dimension_count is even and at most 16, got 7"),
-        ({"rope.dimension_count": 18}, "rope.dimension_count is even and at most 16, got 18"),
-        ({"rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
-        ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, "rope.scaling.factor"),
-        ({"rope.scaling.type": 7}, "rope.scaling.type"),
-        ({"rope.scaling.yarn_log_multiplier": -0.1}, "yarn_log_multiplier must be at least 0"),
-        ({"attention.causal": "no"}, "attention.causal"),
-        ({"attention.head_count": 65}, "64 is no multiple of attention.head_count"),
-        ({"attention.head_count": 3}, "embedding_length 64 is no multiple of attention.head_count"),
-    ],
-)
+YARN_TYPE = {"rope.scaling.type": "yarn"}
+EXPERTS = {"expert_count": 8, "expert_used_count": 2}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"feed_forward_length": [96, 64]},
+     "llama.feed_forward_length differs between blocks: not supported"),
+    ({"attention.layer_norm_rms_epsilon": -1e-5}, "layer_norm_rms_epsilon -1e-05"),
+    ({"rope.freq_base": 0.0}, "rope.freq_base 0.0 must be positive"),
+    ({"rope.freq_base": -10000.0}, "rope.freq_base -10000.0 must be positive"),
+    ({"attention.head_count_kv": 3}, "head_count 4 is no multiple of head_count_kv 3"),
+    ({"attention.head_count_kv": 8}, "head_count 4 is no multiple of head_count_kv 8"),
+    ({"attention.value_length": 8}, "attention.value_length differs from key_length"),
+    ({"expert_count": 8}, "expert_used_count is missing"),
+    ({"attention.causal": False}, "attention.causal is false"),
+    ({"rope.dimension_count": 7}, "rope.dimension_count is even and at most 16, got 7"),
+    ({"rope.dimension_count": 18}, "rope.dimension_count is even and at most 16, got 18"),
+    ({"rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
+    ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, "rope.scaling.factor"),
+    ({"rope.scaling.type": 7}, "rope.scaling.type"),
+    ({"rope.scaling.yarn_log_multiplier": -0.1}, "yarn_log_multiplier must be at least 0"),
+    ({"attention.causal": "no"}, "attention.causal"),
+    ({"attention.head_count": 65}, "64 is no multiple of attention.head_count"),
+    ({"attention.head_count": 3}, "embedding_length 64 is no multiple of attention.head_count"),
+    (YARN_TYPE | scaling({"factor": 0.0}), "rope.scaling.factor"),
+    (YARN_TYPE | scaling({"yarn_beta_slow": 0.0}), "scaling.yarn_beta_slow"),
+    (YARN_TYPE | scaling({"yarn_beta_fast": -1}), "scaling.yarn_beta_fast"),
+    (YARN_TYPE | scaling({"yarn_beta_fast": 0.05}),
+     "0.05, yarn_beta_slow 1 and an original context of 128"),
+    (YARN_TYPE | scaling({"original_context_length": 1}),
+     "context of 1 YaRN's ramp ends before it begins"),
+    (YARN_TYPE | scaling({"yarn_ext_factor": 0.0}), "yarn_ext_factor is 0"),
+    (YARN_TYPE | {"rope.freq_base": 1.0}, "rope.freq_base must exceed 1"),
+    (EXPERTS | {"expert_used_count": 9}, "llama.expert_used_count is 9, of 8 experts"),
+    (EXPERTS | {"expert_gating_func": 7},
+     "llama.expert_gating_func is 7: want 1 (softmax), 2"),
+    (EXPERTS | {"expert_group_count": 3},
+     "expert_group_count 3, of which 1 are used, does not divide 8"),
+    (EXPERTS | {"expert_group_count": 2, "expert_group_used_count": 3}, "of which 3 are used"),
+    (EXPERTS | {"expert_group_count": 8, "expert_group_used_count": 1},
+     "is 2, more than 1 groups have"),
+    (EXPERTS | {"expert_weights_norm": "no"}, "expert_weights_norm"),
+    (EXPERTS | {"leading_dense_block_count": 1}, "leading_dense_block_count"),
+    (EXPERTS | {"moe_every_n_layers": 2}, "moe_every_n_layers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
 def test_models_that_do_not_run(changes, message):
-    """What is well formed but cannot run is refused with the reason."""
-    changed = {f"llama.{key}": value for key, value in changes.items()}
-    assert message in complaint({**PLAIN, **changed})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scaling.factor": 0.0}, "rope.scaling.factor"),
-        ({"scaling.yarn_beta_slow": 0.0}, "scaling.yarn_beta_slow"),
-        ({"scaling.yarn_beta_fast": -1}, "scaling.yarn_beta_fast"),
-        ({"scaling.yarn_beta_fast": 0.05}, "0.05, yarn_beta_slow 1 and an original context of 128"),
-        ({"scaling.original_context_length": 1}, "context of 1 YaRN's ramp ends before it begins"),
-        ({"scaling.yarn_ext_factor": 0.0}, "yarn_ext_factor is 0"),
-        ({"freq_base": 1.0}, "rope.freq_base must exceed 1"),
-    ],
-)
-def test_yarn_that_does_not_run(changes, message):
-    changed = {f"llama.rope.{key}": value for key, value in changes.items()}
-    assert message in complaint({**PLAIN, "llama.rope.scaling.type": "yarn", **changed})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"expert_used_count": 9}, "llama.expert_used_count is 9, of 8 experts"),
-        ({"expert_gating_func": 7}, "llama.expert_gating_func is 7: want 1 (softmax), 2"),
-        ({"expert_group_count": 3}, "expert_group_count 3, of which 1 are used, does not divide 8"),
-        ({"expert_group_count": 2, "expert_group_used_count": 3}, "of which 3 are used"),
-        ({"expert_group_count": 8, "expert_group_used_count": 1}, "is 2, more than 1 groups have"),
-        ({"expert_weights_norm": "no"}, "expert_weights_norm"),
-        ({"leading_dense_block_count": 1}, "leading_dense_block_count"),
-        ({"moe_every_n_layers": 2}, "moe_every_n_layers"),
-    ],
-)
-def test_mixtures_that_do_not_run(changes, message):
-    """Numbers of experts that do not fit each other, and what no mixture here computes."""
-    own = {"expert_count": 8, "expert_used_count": 2, **changes}
-    assert message in complaint({**PLAIN, **{f"llama.{key}": value for key, value in own.items()}})
+    """What is well formed but fits nothing that runs here is refused with the reason."""
+    assert message in complaint(changes)
 
 
 def test_families_without_experts_have_none():
     """An expert_count in a family whose mixtures nobody knows is refused."""
-    changed = {key.replace("llama.", "qwen3."): value for key, value in PLAIN.items()}
-    own = {"general.architecture": "qwen3", "qwen3.expert_count": 8}
-    assert "qwen3.expert_count: mixtures of experts" in complaint({**changed, **own})
-
-
-def test_no_experts_is_dense():
-    """expert_count 0 says that the model has none."""
-    assert config(expert_count=0) == config()
+    line = complaint({"expert_count": 8}, "qwen3")
+    assert "qwen3.expert_count: mixtures of experts" in line
 
 
 SCALED: dict[str, tuple[dict[str, Any], Any]] = {
-    "none": ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, 1),
-    "linear": ({"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}, 4),
-    "linear, without its name": ({"rope__scaling__factor": 4.0}, 4),
-    "linear, by the old key": ({"rope__scale_linear": 4.0}, 4),
-    "linear of 1": ({"rope__scaling__type": "linear"}, 1),
-    "a factor of 0, which old files have": ({"rope__scaling__factor": 0.0}, 1),
+    "none": (scaling({"type": "none", "factor": 4.0}), 1),
+    "linear": (scaling({"type": "linear", "factor": 4.0}), 4),
+    "linear, without its name": (scaling({"factor": 4.0}), 4),
+    "linear, by the old key": ({"rope.scale_linear": 4.0}, 4),
+    "linear of 1": (scaling({"type": "linear"}), 1),
+    "a factor of 0, which old files have": (scaling({"factor": 0.0}), 1),
 }
 
 
 @pytest.mark.parametrize(("changes", "factor"), SCALED.values(), ids=SCALED.keys())
 def test_linear_scaling(changes, factor):
     """Frequencies are divided by the factor, whichever key it stands in."""
-    frequencies, magnitude = config(**changes).rope(None)
+    frequencies, magnitude = config(changes).rope(None)
     np.testing.assert_allclose(frequencies, rope_frequencies.plain(16, 10000.0) / factor)
     assert magnitude == 1
 
@@ -266,8 +215,7 @@ YARNS: dict[str, tuple[dict[str, Any], list[float], float]] = {
 def test_yarn_scaling(keys, frequencies, magnitude):
     """Each key means what transformers and llama.cpp mean by it: attn_factor multiplies what YaRN
     has by itself, yarn_attn_factor is in its place."""
-    found = config(**{f"rope__scaling__{key}": value for key, value in (YARN | keys).items()})
-    ours, own = found.rope(None)
+    ours, own = config(scaling(YARN | keys)).rope(None)
     np.testing.assert_allclose(ours, frequencies, rtol=1e-6)
     assert own == pytest.approx(magnitude, rel=1e-6)
 
@@ -298,8 +246,7 @@ def test_yarn_of_a_checkpoint(fields, frequencies, magnitude, outside):
         name = "original_max_position_embeddings"
         values |= {name: 256, "rope_scaling": {"type": "yarn"} | fields | {name: 999}}
     keys = rope_scaling.keys(Fields(values, "config.json"))
-    found = config(**{key.replace(".", "__"): value for key, (_, value) in keys.items()})
-    ours, own = found.rope(None)
+    ours, own = config({key: value for key, (_, value) in keys.items()}).rope(None)
     np.testing.assert_allclose(ours, frequencies, rtol=1e-6)
     assert own == pytest.approx(magnitude, rel=1e-6)
 
@@ -330,10 +277,9 @@ def test_what_llama_cpp_computes_otherwise():
 
 def test_yarns_context_is_the_models_own():
     """Where none is told."""
-    keys = {f"rope__scaling__{key}": value for key, value in YARN.items()}
-    told = config(**keys).rope(None)
-    own = config(context_length=256, **keys | {"rope__scaling__original_context_length": None})
-    np.testing.assert_array_equal(own.rope(None)[0], told[0])
+    own = config(scaling(YARN | {"original_context_length": None}) | {"context_length": 256})
+    told = config(scaling(YARN))
+    np.testing.assert_array_equal(own.rope(None)[0], told.rope(None)[0])
 
 
 @pytest.mark.parametrize("kind", ["none", "linear"])
@@ -341,8 +287,7 @@ def test_factors_without_yarn(kind):
     """attn_factor multiplies cosines and sines whatever the kind is; YaRN's keys are YaRN's."""
     keys = {"type": kind, "factor": 8.0, "attn_factor": 0.75}
     yarns = {"yarn_attn_factor": 0.9, "yarn_log_multiplier": 1.0, "yarn_beta_fast": 1.0}
-    found = config(**{f"rope__scaling__{key}": value for key, value in (keys | yarns).items()})
-    assert found.rope(None)[1] == 0.75
+    assert config(scaling(keys | yarns)).rope(None)[1] == 0.75
 
 
 def test_divisors():

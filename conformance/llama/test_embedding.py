@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.support.budgets import TEXT, budgeted, wanted
-from conformance.support.program import fault, misuse
+from conformance.support.program import printed
 from conformance.support.small_models import Small
 from engine import Engine, PromptError
 from reference.linear import quantised_bound
@@ -15,12 +15,6 @@ from reference.table import OPS
 
 TEXTS = ["Once upon a time, there was a dog", "The dog", "Tom and Lily ran to the park. " * 4]
 POOLINGS = ("mean", "last", "cls")
-
-
-@pytest.fixture(name="engine", scope="module")
-def _engine():
-    with Engine.load("story", threads=1) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize(
@@ -47,19 +41,19 @@ def test_logits_are_computed_from_hidden_states(small, tmp_path):
     assert (np.abs(logits - rows["out"]) <= bound).all()
 
 
-def test_pooling(engine):
+def test_pooling(story):
     """The mean, the last and the first of what "none" gives, of length 1 where that is wanted."""
     for text in TEXTS:
-        rows = engine.embed(text, "none", normalize=False)
-        assert len(rows) == len(engine.encode(text))
+        rows = story.embed(text, "none", normalize=False)
+        assert len(rows) == len(story.encode(text))
         wide = rows.astype(np.float64)
         for pooling, expected in zip(POOLINGS, (wide.mean(axis=0), wide[-1], wide[0]), strict=True):
-            raw = engine.embed(text, pooling, normalize=False)
+            raw = story.embed(text, pooling, normalize=False)
             assert raw.dtype == np.float32
             np.testing.assert_array_equal(raw, expected.astype(np.float32))
-            one = engine.embed(text, pooling)
+            one = story.embed(text, pooling)
             np.testing.assert_allclose(one, expected / np.linalg.norm(expected), rtol=2e-7)
-        each = engine.embed(text, "none")
+        each = story.embed(text, "none")
         np.testing.assert_allclose(np.linalg.norm(each, axis=1), 1, rtol=2e-7)
 
 
@@ -67,9 +61,9 @@ def test_pooling(engine):
 @pytest.mark.parametrize(
     "room", [{"batch": 5, "outputs": 2}, {"threads": 2, "outputs": 256}, {"sequences": 1}], ids=str
 )
-def test_company_threads_and_chunks_change_no_bit(engine, pooling, room):
+def test_company_threads_and_chunks_change_no_bit(story, pooling, room):
     """Of many texts each has the vector that it has alone, however it is cut."""
-    alone = [engine.embed(text, pooling) for text in TEXTS]
+    alone = [story.embed(text, pooling) for text in TEXTS]
     with Engine.load("story", **{"threads": 1, **room}) as other:
         for order in (TEXTS, TEXTS[::-1]):
             found = dict(zip(order, other.embed(order, pooling), strict=True))
@@ -88,8 +82,8 @@ def test_what_a_budget_streams_has_the_same_hidden_states(tmp_path):
         np.testing.assert_array_equal(model.hidden(*step), expected)
 
 
-def test_no_texts(engine):
-    assert engine.embed([]).shape == (0, engine.model.config.hidden)
+def test_no_texts(story):
+    assert story.embed([]).shape == (0, story.model.config.hidden)
 
 
 @pytest.mark.parametrize(
@@ -102,30 +96,20 @@ def test_no_texts(engine):
         ([5.5], "mean", "."),
     ],
 )
-def test_bad_texts(engine, texts, pooling, wrong):
+def test_bad_texts(story, texts, pooling, wrong):
     with pytest.raises((PromptError, TypeError), match=wrong):
-        engine.embed(texts, pooling)
+        story.embed(texts, pooling)
 
 
-def test_the_program_prints_what_the_engine_gives(inside, engine, tmp_path):
+def test_the_program_prints_what_the_engine_gives(inside, story, tmp_path):
     """A line for each vector, or JSON; every line of a file is a text."""
     file = tmp_path / "texts"
     file.write_text("\n\n".join(TEXTS[:2]) + "\n")
-    code, out, _ = inside("embed", "story", "-f", file, "-t", "1")
-    assert code == 0
+    out = printed(inside("embed", "story", "-f", file, "-t", "1"))
     rows = np.array([line.split() for line in out.splitlines()], np.float32)
-    np.testing.assert_array_equal(rows, engine.embed(TEXTS[:2]))
+    np.testing.assert_array_equal(rows, story.embed(TEXTS[:2]))
     words = ("embed", "story", TEXTS[1], "--pooling", "none", "--no-normalize", "-t", "1", "--json")
-    code, out, _ = inside(*words)
-    assert code == 0
-    found = json.loads(out)
-    expected = engine.embed(TEXTS[1], "none", normalize=False)
+    found = json.loads(printed(inside(*words)))
+    expected = story.embed(TEXTS[1], "none", normalize=False)
     np.testing.assert_array_equal(np.array(found["embeddings"][0], np.float32), expected)
     assert found["tokens"] == [len(expected)]
-
-
-def test_the_program_is_told_what_is_wrong(inside, tmp_path):
-    assert "--pooling is 'max'" in misuse(inside("embed", "story", "a", "--pooling", "max"))
-    empty = tmp_path / "empty"
-    empty.write_text("\n")
-    assert fault(inside("embed", "story", "-f", empty)) == f"{empty}: there is no text"

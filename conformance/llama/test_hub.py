@@ -10,14 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import constants
 
-from conformance.support.program import assay, fault
-from conformance.support.spelling import TEXT, Spelling
+from conformance.support.program import fault, printed
+from conformance.support.spelling import TEXT
 from engine import Engine, SamplingParams
 from engine.errors import PackageError
 from engine.hub import HubError, fetched
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-GATED = {"X-Error-Code": "GatedRepo"}
 
 
 class Hub(ThreadingHTTPServer):
@@ -78,9 +77,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
-    path = Spelling(format="Q8_0").write(tmp_path / "here.gguf")
-    server = Hub(path.read_bytes())
+def hub(spelling, tmp_path, monkeypatch) -> Iterator[Hub]:
+    server = Hub(spelling.read_bytes())
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     for name, value in (
@@ -99,11 +97,11 @@ def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
 NAME = "hf:we/small:sub/small.gguf"
 
 
-def test_a_model_of_the_hub(hub, tmp_path):
+def test_a_model_of_the_hub(hub, spelling):
     """The text is that of the file here; a second load asks for no byte, nor does one without the
     hub."""
     params = SamplingParams(max_tokens=8, temperature=0)
-    with Engine.load(tmp_path / "here.gguf", threads=1, context=64) as engine:
+    with Engine.load(spelling, threads=1, context=64) as engine:
         expected = engine.generate(TEXT, params).text
     for name in (NAME, NAME, f"hf:we/small@{COMMIT}:sub/small.gguf"):
         with Engine.load(name, threads=1, context=64) as engine:
@@ -146,12 +144,11 @@ def test_what_cannot_be_had(hub, name, message):
     assert not hub.ranges
 
 
-def test_on_the_command_line(hub):
+def test_on_the_command_line(hub, inside):
     """Every command takes such a name; without the hub, one line and 1."""
-    code, stdout, _ = assay("tokenize", NAME, "a b", "--json")
-    assert code == 0
+    stdout = printed(inside("tokenize", NAME, "a b", "--json"))
     assert json.loads(stdout)["ids"]
-    said = fault(assay("run", "hf:we/small:no.gguf", "-p", "a"))
+    said = fault(inside("run", "hf:we/small:no.gguf", "-p", "a"))
     assert said == "hf:we/small:no.gguf: the repository has no such file"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.llama.peers.checkpoint import CHECKPOINTS, formats
+from conformance.llama.peers.checkpoint import CHECKPOINTS, QUESTIONS
 from conformance.llama.peers.compare import (
     CACHE_F16,
     EXACT,
@@ -29,7 +29,6 @@ from engine.gguf.file import GGUFFile
 from engine.quantise import Recipe, quantise
 from reference.formats import FORMATS
 
-QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
 READ = [name for name, kind in FORMATS.items() if not kind.encode]
 TEXTS = (
     "",
@@ -39,15 +38,6 @@ TEXTS = (
     "été, Straße, Ελλάδα, 日本語, \u202eright to left, e\u0301, 🦊👩‍🚀",
     "<|begin|>again<|end|><|end|> <|nothing|>",
 )
-
-
-@pytest.fixture(name="llama_cpp", scope="module")
-def _llama_cpp():
-    reason = "llama-cpp-python is not installed: make test-peers"
-    pytest.importorskip("llama_cpp", reason=reason)
-    from conformance.llama.peers import llama_cpp_python
-
-    return llama_cpp_python
 
 
 @pytest.mark.parametrize(("name", "format"), QUESTIONS)

@@ -10,9 +10,9 @@ import pytest
 from conformance.llama.peers.checkpoint import (
     CHECKPOINTS,
     LLAMA3,
+    QUESTIONS,
     YARN,
     YARN_TUNED,
-    formats,
     rounded,
 )
 from conformance.llama.peers.compare import EXACT, demand_near, engine_logits, limit
@@ -41,17 +41,6 @@ FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Mistral": ("wide_heads", NO_WINDOW),
     "Qwen 2": ("grouped_query", QWEN2),
 }  # fmt: skip
-QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]
-
-
-@pytest.fixture(name="hugging_face", scope="module")
-def _hugging_face():
-    for package in ("torch", "transformers"):
-        reason = f"{package} is not installed: make test-transformers or make test-peers"
-        pytest.importorskip(package, reason=reason)
-    from conformance.llama.peers import hugging_face
-
-    return hugging_face
 
 
 @pytest.mark.parametrize(("name", "format"), QUESTIONS)

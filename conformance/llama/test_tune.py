@@ -2,22 +2,22 @@
 
 import json
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.support.program import printed
 from engine.compile import tune
 from engine.compile.tune import Group, Tuner, groups_of
 from engine.embedded import resolve
 from engine.model import Model
 from engine.options import Options
-from engine.shell import main
 from kernels import tuning
 from kernels.tuning import load
 
 PROMPT = [1, 5, 9, 300]
-LATE = 0  # from which pass on times are others
 
 
 @pytest.fixture
@@ -79,6 +79,14 @@ def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
     assert alone == {"linear"}
 
 
+def tuned(monkeypatch, seconds, budget=1):
+    """What is chosen where passes take the made-up seconds, and the values before."""
+    monkeypatch.setattr(Tuner, "_pass", lambda self, groups, steps: seconds(groups))
+    with story(tune=False) as model:
+        before = [group.now() for group in groups_of(model.plan, {}, 2)]
+        return Tuner(model.plan, model.team, budget).tuned(), before
+
+
 def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
     """If the same takes too different times, all stays as it was and nothing is kept."""
     monkeypatch.setattr(tune, "BUSY", 0)
@@ -89,71 +97,51 @@ def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
     assert not measured
 
 
-def test_the_faster_value_is_chosen_and_no_other(measured, monkeypatch):
+def ahead_takes(seconds: float, groups: list[Group]) -> list[float]:
+    """So long where 8 KiB are asked for ahead, else 1."""
+    return [seconds if group.now()["ahead"] == 8192 else 1.0 for group in groups]
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_faster_value_is_chosen_and_no_other(monkeypatch):
     """By times that are made up: asking 8 KiB ahead is faster by half, near makes no difference."""
-
-    def seconds(self: Tuner, groups: list[Group], steps: tuple[int, ...]) -> list[float]:
-        return [0.5 if group.now()["ahead"] == 8192 else 1.0 for group in groups]
-
-    monkeypatch.setattr(Tuner, "_pass", seconds)
-    with story(tune=False) as model:
-        before = [group.now() for group in groups_of(model.plan, {}, 2)]
-        found = Tuner(model.plan, model.team, 1).tuned()
+    found, before = tuned(monkeypatch, partial(ahead_takes, 0.5))
     assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
     assert all((one.gain, one.spread) == (2.0, (2.0, 2.0)) for one in found)
 
 
-def test_what_is_slower_in_the_end_is_taken_back(measured, monkeypatch):
+@pytest.mark.usefixtures("measured")
+def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
     """8 KiB ahead seemed faster until all that was chosen was compared with all that was before."""
     calls = 0
 
-    def seconds(self: Tuner, groups: list[Group], steps: tuple[int, ...]) -> list[float]:
+    def seconds(groups: list[Group]) -> list[float]:
         nonlocal calls
         calls += 1
-        faster = 0.5 if calls < LATE else 2.0
-        return [faster if group.now()["ahead"] == 8192 else 1.0 for group in groups]
-
-    monkeypatch.setattr(Tuner, "_pass", seconds)
-    with story(tune=False) as model:
-        groups = groups_of(model.plan, {}, 2)
         knobs_in_turn = dict.fromkeys(k for group in groups for k in group.kernel.knobs)
-        turns, steps = tune.MOST, sum(len(knob.values) + 2 for knob in knobs_in_turn)
-        monkeypatch.setattr(f"{__name__}.LATE", 7 + turns * steps)
-        before = [group.now() for group in groups]
-        found = Tuner(model.plan, model.team, 1e9).tuned()
+        late = 7 + tune.MOST * sum(len(knob.values) + 2 for knob in knobs_in_turn)
+        return ahead_takes(0.5 if calls < late else 2.0, groups)
+
+    found, before = tuned(monkeypatch, seconds, 1e9)
     assert [one.values for one in found] == before
     assert {one.gain for one in found} == {1.0}
 
 
-def test_noise_changes_nothing(measured, monkeypatch):
+@pytest.mark.usefixtures("measured")
+def test_noise_changes_nothing(monkeypatch):
     """Times that do not depend on knobs, however they differ, leave the values as they were."""
     rng = np.random.default_rng(1)
-
-    def seconds(self: Tuner, groups: list[Group], steps: tuple[int, ...]) -> list[float]:
-        return list(rng.lognormal(0, 0.002, len(groups)))
-
-    monkeypatch.setattr(Tuner, "_pass", seconds)
-    with story(tune=False) as model:
-        before = [group.now() for group in groups_of(model.plan, {}, 2)]
-        found = Tuner(model.plan, model.team, 1).tuned()
+    found, before = tuned(monkeypatch, lambda groups: list(rng.lognormal(0, 0.002, len(groups))))
     assert [one.values for one in found] == before
 
 
-def assay(monkeypatch, capfd, *words: str) -> str:
-    monkeypatch.setattr("sys.argv", ["assay", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    return str(capfd.readouterr().out)
-
-
-def test_the_program_measures_and_shows_what_was_chosen(measured, monkeypatch, capfd):
+def test_the_program_measures_and_shows_what_was_chosen(measured, inside):
     """`assay tune` once, then nothing is left; `assay ops --tuning` as a table and as JSON."""
-    assert "nothing was measured" in assay(monkeypatch, capfd, "ops", "--tuning")
+    assert "nothing was measured" in printed(inside("ops", "--tuning"))
     words = "tune", "story", "-t", "2", "--seconds", "0.1"
-    assert "ahead=" in assay(monkeypatch, capfd, *words)
-    assert "nothing new" in assay(monkeypatch, capfd, *words)
-    assert "linear/cpu/" in assay(monkeypatch, capfd, "ops", "--tuning")
-    rows = json.loads(assay(monkeypatch, capfd, "ops", "--tuning", "--json"))
+    assert "ahead=" in printed(inside(*words))
+    assert "nothing new" in printed(inside(*words))
+    assert "linear/cpu/" in printed(inside("ops", "--tuning"))
+    rows = json.loads(printed(inside("ops", "--tuning", "--json")))
     assert {row["kernel"].split("/")[0] for row in rows} == {"linear"}
     assert {row["threads"] for row in rows} == {2}

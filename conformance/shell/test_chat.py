@@ -1,29 +1,24 @@
 """assay chat where standard input is no terminal: every line is a message or a command."""
 
-import io
 import json
-import sys
 
 import pytest
 
-from conformance.support.program import fault, misuse
+from conformance.support.program import fault, printed, said
 from conformance.support.small_models import Small
-from engine import Engine
 from engine.chat_templates import TEMPLATES
-from engine.shell.options import Sampling
+from engine.shell.slash import COMMANDS
 
 SHORT = ("-n", "6", "--seed", "3", "-t", "1")
 USER = {"role": "user", "content": "Tell me a story."}
 
 
 @pytest.fixture
-def chat(inside, monkeypatch):
+def chat(inside):
     """What comes of lines on standard input: exit code, stdout and stderr."""
 
     def talk(*lines, words=SHORT, model="story"):
-        given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
-        return inside("chat", model, *words)
+        return inside("chat", model, *words, input="".join(f"{line}\n" for line in lines))
 
     return talk
 
@@ -33,59 +28,51 @@ def told(chat):
     """The answers as JSON."""
 
     def talk(*lines, words=SHORT):
-        code, stdout, stderr = chat(*lines, words=(*words, "--json"))
-        assert code == 0, stderr
+        stdout = printed(chat(*lines, words=(*words, "--json")))
         return [json.loads(line) for line in stdout.splitlines()]
 
     return talk
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.load("story", threads=1) as engine:
-        yield engine
-
-
 def answer(engine, *messages, seed=3, template=None, **more):
-    tokens = engine.encode_chat(messages, template)
-    return engine.generate(tokens, Sampling(max_tokens=6, seed=seed, **more).params()).text
+    return said(engine, engine.encode_chat(messages, template), max_tokens=6, seed=seed, **more)
 
 
-def test_answers_are_those_of_the_engine(told, engine):
+def test_answers_are_those_of_the_engine(told, story):
     """Of each question with all that was said before; an empty line asks nothing."""
     first, second = told("Tell me a story.", "", "   ", "And then?")
     assert first["message"] == "Tell me a story."
-    assert first["text"] == answer(engine, USER)
+    assert first["text"] == answer(story, USER)
     said = {"role": "assistant", "content": first["text"]}
     then = {"role": "user", "content": "And then?"}
-    assert second["text"] == answer(engine, USER, said, then)
+    assert second["text"] == answer(story, USER, said, then)
 
 
-def test_retry_undo_and_clear(told, engine):
+def test_retry_undo_and_clear(told, story):
     """/retry answers anew with the next seed, /undo forgets a question with its answer, /clear
     all."""
     first, again, other, third = told(
         "Tell me a story.", "/retry", "/undo", "Who?", "/clear", "Tell me a story."
     )
-    assert first["text"] == third["text"] == answer(engine, USER)
+    assert first["text"] == third["text"] == answer(story, USER)
     assert again["message"] == USER["content"]
-    assert again["text"] == answer(engine, USER, seed=4) != first["text"]
-    assert other["text"] == answer(engine, {"role": "user", "content": "Who?"})
+    assert again["text"] == answer(story, USER, seed=4) != first["text"]
+    assert other["text"] == answer(story, {"role": "user", "content": "Who?"})
 
 
-def test_a_system_message_stays(told, engine):
+def test_a_system_message_stays(told, story):
     system = {"role": "system", "content": "Be kind."}
-    wanted = answer(engine, system, USER, template=TEMPLATES["chatml"])
+    wanted = answer(story, system, USER, template=TEMPLATES["chatml"])
     words = (*SHORT, "--template", "chatml")
     (given,) = told(USER["content"], words=(*words, "--system", "Be kind."))
     (set_,) = told("/system Be kind.", "/clear", USER["content"], words=words)
     assert given["text"] == set_["text"] == wanted
 
 
-def test_set_changes_how_tokens_are_chosen(told, chat, engine):
+def test_set_changes_how_tokens_are_chosen(told, chat, story):
     """By the names of the command line, and llama.cpp's; a wrong value changes nothing."""
     (found,) = told("/set temp 0", USER["content"])
-    assert found["text"] == answer(engine, USER, temperature=0)
+    assert found["text"] == answer(story, USER, temperature=0)
     (found,) = told("/set temperature 0", "/set n-predict 3", USER["content"])
     assert len(found["tokens"]) == 3
     _, stdout, stderr = chat("/set top-k 7", "/set top_k", "/set top-p 2", "/set wings 3", "/set")
@@ -95,13 +82,13 @@ def test_set_changes_how_tokens_are_chosen(told, chat, engine):
     assert "wings is nothing that can be set here" in stderr
 
 
-def test_messages_are_saved_and_loaded(told, chat, tmp_path, engine):
+def test_messages_are_saved_and_loaded(told, chat, tmp_path, story):
     file = tmp_path / "talk.json"
     (first,) = told(USER["content"], f"/save {file}")
     said = [USER, {"role": "assistant", "content": first["text"]}]
     assert json.loads(file.read_text()) == said
     (second,) = told(f"/load {file}", "Who?")
-    assert second["text"] == answer(engine, *said, {"role": "user", "content": "Who?"})
+    assert second["text"] == answer(story, *said, {"role": "user", "content": "Who?"})
     file.write_text('[{"role": "bird", "content": "tweet"}]')
     for wrong in (file, tmp_path / "none.json"):
         code, _, stderr = chat(f"/load {wrong}")
@@ -113,19 +100,8 @@ def test_commands(chat):
     """All are told by /help; one may write the beginning of one; what is none asks nothing."""
     code, stdout, stderr = chat("/help", "/st", "/nope", "/retry", "/undo", "/s", "/save")
     assert code == 0
-    for name in (
-        "help",
-        "clear",
-        "retry",
-        "undo",
-        "system",
-        "save",
-        "load",
-        "stats",
-        "set",
-        "multi",
-    ):
-        assert f"  /{name}" in stdout
+    for name in COMMANDS:
+        assert f"  {name}" in stdout
     assert "conversation: 0 messages, 0 tokens of 512" in stdout
     complaints = [line for line in stderr.splitlines() if line.startswith("(")]
     assert complaints == [
@@ -150,31 +126,31 @@ def test_a_question_that_does_not_fit(told):
     assert short["text"]
 
 
-def test_quiet_prints_answers_alone(chat, engine):
+def test_quiet_prints_answers_alone(chat, story):
     code, stdout, stderr = chat(USER["content"], "/stats", words=(*SHORT, "-q"))
-    assert (code, stdout) == (0, answer(engine, USER) + "\n")
+    assert (code, stdout) == (0, answer(story, USER) + "\n")
     assert "tokens/s" in stderr
 
 
-def test_the_first_message_is_an_option(told, engine):
+def test_the_first_message_is_an_option(told, story):
     (found,) = told(words=(*SHORT, "-p", r"Tell me a\x20story."))
-    assert found["text"] == answer(engine, USER)
+    assert found["text"] == answer(story, USER)
 
 
-def test_a_talk_goes_on_in_its_session(told, tmp_path, engine):
+def test_a_talk_goes_on_in_its_session(told, tmp_path, story):
     """The file has the cache, one beside it what was said."""
     words = (*SHORT, "--session", str(tmp_path / "talk"))
     (first,) = told(USER["content"], words=words)
     (second,) = told("Who?", words=words)
     said = {"role": "assistant", "content": first["text"]}
-    assert second["text"] == answer(engine, USER, said, {"role": "user", "content": "Who?"})
+    assert second["text"] == answer(story, USER, said, {"role": "user", "content": "Who?"})
     assert second["timings"]["prompt_eval"]["tokens"] < 20
 
 
-def test_drafts_change_no_answer(told, engine):
+def test_drafts_change_no_answer(told, story):
     """`run`'s options are chat's."""
     (found,) = told(USER["content"], words=(*SHORT, "--speculate", "lookup", "--temp", "0"))
-    assert found["text"] == answer(engine, USER, temperature=0)
+    assert found["text"] == answer(story, USER, temperature=0)
     assert "speculation" in found["timings"]
 
 
@@ -187,15 +163,9 @@ def test_a_model_without_a_template_is_told_at_once(chat, tmp_path):
     template = tmp_path / "own.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     words = ("-n", "2", "-t", "1", "--json", "--template", str(template))
-    code, stdout, stderr = chat("5 6", model=path, words=words)
-    assert code == 0, stderr
+    stdout = printed(chat("5 6", model=path, words=words))
     assert len(json.loads(stdout)["tokens"]) >= 1
     template.write_text("{% for m in messages %}")
     assert "chat template: " in fault(chat("5 6", model=path, words=words))
     line = fault(chat("5 6", model=path, words=("--template", "nowhere")))
     assert "nowhere" in line
-
-
-def test_wrong_usage_comes_before_the_model(chat, tmp_path):
-    wrong = misuse(chat(model=tmp_path / "none.gguf", words=("--top-k", "-5")))
-    assert "--top-k is -5" in wrong

@@ -1,7 +1,6 @@
-"""Answers of a form by options: those of the engine, in every command that writes, and what is no
+"""Answers of a form by options: those of the story, in every command that writes, and what is no
 form is told by the option's name before a model is loaded."""
 
-import io
 import json
 import re
 import sys
@@ -10,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from conformance.support.program import fault, misuse
-from engine import Engine, StructuredOutputsParams
+from engine import StructuredOutputsParams
 from engine.shell.options import Sampling
 
 PROMPT = "Once upon a time"
@@ -33,12 +32,6 @@ FORMS = {  # the option with its value, and the same for the engine
 FILES = {"-jf": "schema", "--json-schema-file": "schema", "--grammar-file": "grammar"}
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.load("story", threads=1) as engine:
-        yield engine
-
-
 def said(engine, prompt, form, seed=3):
     """The engine's answer with the program's defaults."""
     usual = Sampling(max_tokens=60, seed=seed).params()
@@ -47,11 +40,11 @@ def said(engine, prompt, form, seed=3):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_an_answer_has_the_form(inside, engine, name):
+def test_an_answer_has_the_form(inside, story, name):
     words, form = FORMS[name]
     code, stdout, stderr = inside("run", "story", "-p", PROMPT, *ASKED, "-q", *words)
     assert (code, stderr) == (0, "")
-    assert stdout == said(engine, PROMPT, form)
+    assert stdout == said(story, PROMPT, form)
     if "json" in form:
         found = json.loads(stdout)
         assert found["cat"] in ("Tom", "Lily")
@@ -59,17 +52,17 @@ def test_an_answer_has_the_form(inside, engine, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_form_of_a_file(inside, engine, tmp_path, name):
+def test_a_form_of_a_file(inside, story, tmp_path, name):
     (_, text), form = FORMS[FILES[name]]
     (tmp_path / "form").write_text(text)
     asked = ("run", "story", "-p", PROMPT, *ASKED, "-q", name)
-    assert inside(*asked, tmp_path / "form") == (0, said(engine, PROMPT, form), "")
+    assert inside(*asked, tmp_path / "form") == (0, said(story, PROMPT, form), "")
     assert f"{tmp_path}/none: cannot be read" in fault(inside(*asked, tmp_path / "none"))
     (tmp_path / "form").write_text("[")
     assert misuse(inside(*asked, tmp_path / "form")).startswith(f"assay: {name}")
 
 
-def test_a_chat(inside, engine, monkeypatch, tmp_path):
+def test_a_chat(inside, story, tmp_path):
     """By the option first, then as /set says: another form, one of a file, none."""
     (tmp_path / "letters").write_text(LETTERS)
     lines = [
@@ -77,21 +70,19 @@ def test_a_chat(inside, engine, monkeypatch, tmp_path):
         "/set grammar root ::= foo", "/set choice none", "/set grammar root ::= foo",
         f"/set grammar-file {tmp_path}/letters", "/set grammar-file", MESSAGE,
     ]  # fmt: skip
-    given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
-    words = FORMS["regex"][0]
-    code, stdout, stderr = inside("chat", "story", *ASKED, "--json", *words)
+    words = ("chat", "story", *ASKED, "--json", *FORMS["regex"][0])
+    code, stdout, stderr = inside(*words, input="\n".join(lines))
     assert code == 0, stderr
-    prompt = engine.encode_chat([{"role": "user", "content": MESSAGE}])
+    prompt = story.encode_chat([{"role": "user", "content": MESSAGE}])
     forms = [FORMS["regex"][1], {"choice": ["yes", "no"]}, FORMS["grammar"][1]]
     found = [json.loads(line)["text"] for line in stdout.splitlines()]
-    assert found == [said(engine, prompt, form) for form in forms]
+    assert found == [said(story, prompt, form) for form in forms]
     assert "(--grammar and --choice exclude each other: an answer has one form)" in stderr
     assert "(--grammar: Rule 'foo' not found)" in stderr
     assert 'grammar-file root ::= " " [a-z]+ "."\n' in stderr
 
 
-def test_many_prompts(inside, engine, tmp_path):
+def test_many_prompts(inside, story, tmp_path):
     """All have the option's form, but a line that has its own; what is none is told of its line."""
     lines = [
         {"prompt": PROMPT},
@@ -106,7 +97,7 @@ def test_many_prompts(inside, engine, tmp_path):
     answers = map(json.loads, (tmp_path / "out").read_text().splitlines())
     texts = {answer["id"]: answer["text"] for answer in answers}
     forms = {1: {"json": CAT}, 2: {"choice": [" a", " the"]}}
-    assert texts == {number: said(engine, PROMPT, form) for number, form in forms.items()}
+    assert texts == {number: said(story, PROMPT, form) for number, form in forms.items()}
     assert "in:3: params: " in stderr
     assert "'wings'" in stderr
     assert "in:4: the grammar: Rule 'foo' not found" in stderr

@@ -1,17 +1,15 @@
 """The words of llama.cpp's programs: they mean here what they mean there, or one is told what to
 use."""
 
-import io
 import json
 import re
-import sys
 from dataclasses import fields
 
 import pytest
 import shellingham
 
-from conformance.support.program import fault, misuse
-from engine import Engine, SamplingParams
+from conformance.support.program import printed, said
+from engine import SamplingParams
 from engine.shell.options import Sampling
 from engine.shell.words import InsteadError, Spelling, foreign_options, understood
 
@@ -60,24 +58,6 @@ def test_what_is_not_here_says_what_to_use():
             understood([name, "1"], {})
 
 
-def test_an_option_that_is_not_here(inside):
-    """Wrong usage, in one line, whatever stands behind it."""
-    wrong = misuse(inside(*ASKED, "--tensor-split", "3,1"))
-    assert "--tensor-split is an option of llama.cpp; here: one GPU is used" in wrong
-    assert "No such option" in misuse(inside(*ASKED, "--wings"))
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.load("story", threads=1) as engine:
-        yield engine
-
-
-def said(engine, prompt=PROMPT, **params):
-    """What the program is to say: with its defaults, and these."""
-    return engine.generate(prompt, Sampling(**params).params()).text
-
-
 @pytest.mark.parametrize(
     ("words", "params"),
     [
@@ -105,11 +85,10 @@ def said(engine, prompt=PROMPT, **params):
         ("-n 9 -ctk f32 -ctv f32 -b 32 -ub 16 --temp 0", {"max_tokens": 9, "temperature": 0}),
     ],
 )  # fmt: skip
-def test_options_by_its_names(inside, engine, words, params):
+def test_options_by_its_names(inside, story, words, params):
     """The text is the one of the engine with the parameters that are meant."""
-    code, stdout, stderr = inside(*ASKED, *words.split())
-    assert code == 0, stderr
-    assert json.loads(stdout)["text"] == said(engine, **params)
+    stdout = printed(inside(*ASKED, *words.split()))
+    assert json.loads(stdout)["text"] == said(story, PROMPT, **params)
 
 
 def test_every_sampler_is_reachable():
@@ -124,7 +103,7 @@ def test_every_sampler_is_reachable():
     assert missing <= python
 
 
-def test_how_many_tokens(inside, engine):
+def test_how_many_tokens(inside, story):
     """0 is none, -1 as many as it takes, -2 as many as the context has, shifted or not."""
     ends = json.loads(inside(*ASKED, "-n", "0")[1])
     assert (ends["text"], ends["tokens"]) == ("", [])
@@ -133,7 +112,7 @@ def test_how_many_tokens(inside, engine):
     assert full["finish_reason"] == "length"
     again = json.loads(inside(*asked, "-n", "-2", "--context-shift")[1])
     assert again["tokens"] == full["tokens"]
-    assert len(full["tokens"]) == 32 - len(engine.encode(PROMPT)) + 1
+    assert len(full["tokens"]) == 32 - len(story.encode(PROMPT)) + 1
 
 
 def test_a_seed_of_minus_one_is_another_each_time(inside):
@@ -142,16 +121,14 @@ def test_a_seed_of_minus_one_is_another_each_time(inside):
 
 
 @pytest.mark.parametrize("words", [("-f", "-"), ("-f", "FILE"), ()])
-def test_a_prompt_from_a_file(inside, engine, monkeypatch, tmp_path, words):
+def test_a_prompt_from_a_file(inside, story, tmp_path, words):
     """- is standard input, as is nothing at all; its last newline is none of the prompt's."""
     (tmp_path / "prompt").write_text(PROMPT + "\n")
-    given = io.BytesIO(f"{PROMPT}\n".encode())
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
     words = [str(tmp_path / "prompt") if word == "FILE" else word for word in words]
-    code, stdout, _ = inside("run", "-m", "story", *words, "-n", "5", "--temp", "0", "--json")
-    found = json.loads(stdout)
-    assert (code, found["prompt"]) == (0, PROMPT)
-    assert found["text"] == said(engine, max_tokens=5, temperature=0)
+    asked = ("run", "-m", "story", *words, "-n", "5", "--temp", "0", "--json")
+    found = json.loads(inside(*asked, input=f"{PROMPT}\n")[1])
+    assert found["prompt"] == PROMPT
+    assert found["text"] == said(story, PROMPT, max_tokens=5, temperature=0)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +144,8 @@ def test_escapes(inside, words, prompt):
     assert json.loads(inside(*given)[1])["prompt"] == prompt
 
 
-def test_display_prompt_and_quiet(inside, engine):
-    text = said(engine, max_tokens=5, temperature=0)
+def test_display_prompt_and_quiet(inside, story):
+    text = said(story, PROMPT, max_tokens=5, temperature=0)
     asked = ("run", "story", "-p", PROMPT, "-n", "5", "--temp", "0")
     assert inside(*asked)[1] == PROMPT + text
     _, stdout, stderr = inside(*asked, "--no-display-prompt")
@@ -176,30 +153,6 @@ def test_display_prompt_and_quiet(inside, engine):
     assert "total time" in stderr
     assert inside(*asked, "-q", "--mlock") == (0, text, "")
     assert "--mlock changes nothing here" in inside(*asked, "--mlock")[2]
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--temperature -1", "--temperature is -1.0: want a number"),
-        ("--n-predict -5", "--n-predict is -5: want a number from 0 up, -1 or -2"),
-        ("--ctx-size -1", "--ctx-size must be at least 0, got -1"),
-        ("--repeat-last-n -2", "--repeat-last-n is -2"),
-        ("-ctk f16 -ctv q8_0", "keys and values have one format here: -ctk f16 and -ctv q8_0"),
-        ("-l 5", "-l '5': want a token's id, + or - and a number"),
-        ("--top-k many", "--top-k is 'many': "),
-        ("--order best", "--order is 'best': want llama.cpp or vllm"),
-        ("--batch-size 0", "--batch-size must be at least 1, got 0"),
-    ],
-)
-def test_messages_name_what_was_typed(inside, words, line):
-    assert line in misuse(inside(*ASKED, *words.split()))
-
-
-def test_all_else_is_no_wrong_usage(inside, tmp_path):
-    """A model that is not there, a prompt that does not fit: exit status 1."""
-    assert "none.gguf" in fault(inside("run", tmp_path / "none.gguf", "-p", "a"))
-    assert "-c" not in fault(inside(*ASKED, "-c", "2"))
 
 
 def test_logprobs(inside):
@@ -213,11 +166,44 @@ def test_logprobs(inside):
 # Shown or read by programs
 
 
+def test_a_run_as_json(inside):
+    """Tokens, text, why it ended and where the time went."""
+    found = json.loads(printed(inside(*ASKED, "-n", "5", "--seed", "1")))
+    assert 1 <= len(found["tokens"]) <= 5
+    assert found["prompt"] == PROMPT
+    assert found["finish_reason"] in ("length", "stop")
+    assert found["timings"]["eval"]["tokens"] == len(found["tokens"]) - 1
+    assert found["timings"]["load"]["seconds"] > 0
+
+
+def test_tokens_as_json(inside, story):
+    """Ids and pieces, of standard input too."""
+    ids = story.tokenizer.encode(PROMPT, add_special=False)
+    expected = {"ids": ids, "pieces": [story.tokenizer.piece(token) for token in ids]}
+    for words in ((PROMPT,), ()):
+        told = printed(inside("tokenize", "story", *words, "--json", input=PROMPT))
+        assert json.loads(told) == expected
+
+
+def test_one_op_as_json(inside):
+    """Each kernel's error against its bound, its time and its rates."""
+    shape = "tokens=1,hidden=256,out=512"
+    words = ("op", "linear", "--format", "Q4_0", "--shape", shape, "--all", "--json")
+    rows = json.loads(printed(inside(*words)))
+    assert {row["kernel"].split("/")[-1] for row in rows} == {"Q4_0"}
+    assert len(rows) >= 2
+    for row in rows:
+        assert row["passed"]
+        assert 0 <= row["error_over_bound"] <= 1
+        assert row["nmse"] < 1e-3
+        assert min(row["seconds"], row["gb_per_second"], row["gflop_per_second"]) > 0
+        assert row["shape"] == {"tokens": 1, "hidden": 256, "out": 512}
+
+
 def test_tables_have_no_boxes_in_a_pipe(inside):
     """A row is a line, with all of its cells."""
-    code, stdout, _ = inside("ops")
+    stdout = printed(inside("ops"))
     rows = stdout.splitlines()
-    assert code == 0
     assert not re.search(r"[│┃─━┏└]", stdout)
     assert all(row.split()[0].isidentifier() for row in rows)
     assert any(row.startswith("linear ") and "cpu/generic" in row for row in rows)
@@ -227,6 +213,5 @@ def test_tables_have_no_boxes_in_a_pipe(inside):
 def test_completion(inside, monkeypatch, shell):
     """A script for the shell that one is in, and what it asks of the program."""
     monkeypatch.setattr(shellingham, "detect_shell", lambda: (shell, f"/bin/{shell}"))
-    code, stdout, _ = inside("--show-completion")
-    assert code == 0
+    stdout = printed(inside("--show-completion"))
     assert f"_ASSAY_COMPLETE=complete_{shell}" in stdout

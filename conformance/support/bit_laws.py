@@ -3,6 +3,7 @@
 Who imports them has a fixture `subject`, which they are tried with.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -56,15 +57,12 @@ def run(model: Model, tokens: list[int], start: int = 0, sequence: int = 0) -> l
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_threads(subject: Subject, threads: int) -> None:
     """Any number of threads gives the bits of one, for a prompt and token by token."""
-    model = subject.with_options(threads=threads)
-    try:
+    with closing(subject.with_options(threads=threads)) as model:
         text, truth = subject.texts[0], subject.truth[0]
         assert run(model, text) == truth
         model.cells.clear()
         for position, token in enumerate(text[:8]):
             assert run(model, [token], position) == [truth[position]]
-    finally:
-        model.close()
 
 
 @FEWER
@@ -81,8 +79,8 @@ def test_chunks(subject: Subject, cuts: set[int]) -> None:
 @pytest.mark.parametrize("batch", [1, 2, 5, 64])
 def test_batch_limit(subject: Subject, batch: int) -> None:
     """The largest batch and the size of the cache are no part of the result."""
-    model = subject.with_options(batch=batch, outputs=3, context=LENGTH + batch)
-    try:
+    room = {"batch": batch, "outputs": 3, "context": LENGTH + batch}
+    with closing(subject.with_options(**room)) as model:
         rows: list[bytes] = []
         model.evaluate(
             subject.texts[0], 0, every=True, each=lambda p: rows.extend(r.tobytes() for r in p)
@@ -90,8 +88,6 @@ def test_batch_limit(subject: Subject, batch: int) -> None:
         assert rows == subject.truth[0]
         model.cells.clear()
         assert model.evaluate(subject.texts[0], 0).tobytes() == subject.truth[0][-1]
-    finally:
-        model.close()
 
 
 @FEWER
@@ -212,8 +208,5 @@ def test_steps_repeat(subject: Subject) -> None:
     model = subject.model
     model.cells.clear()
     assert run(model, subject.texts[0]) == subject.truth[0]
-    second = subject.with_options()
-    try:
+    with closing(subject.with_options()) as second:
         assert run(second, subject.texts[0]) == subject.truth[0]
-    finally:
-        second.close()

@@ -1,15 +1,16 @@
 """The program itself: `assay` in a process of its own, what it says, and why it ended."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from conformance.support.child import run
+from engine import Engine
+from engine.generation.results import RequestOutput
+from engine.shell.options import Sampling
 
 PROGRAM = Path(sys.executable).with_name("assay")
 DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")  # runs what follows with Ctrl-C ignored
-Assay = Callable[..., tuple[int, str, str]]
 COMPILING = "assay: compiling and trying kernels"
 
 
@@ -23,6 +24,13 @@ def assay(*arguments: object, **options: Any) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the program itself."""
     done = run(PROGRAM, *arguments, **options)
     return done.returncode, done.stdout, done.stderr
+
+
+def printed(outcome: tuple[int, str, str]) -> str:
+    """What a program that did what it was asked printed on stdout."""
+    code, stdout, stderr = outcome
+    assert code == 0, stderr
+    return stdout
 
 
 def fault(outcome: tuple[int, str, str]) -> str:
@@ -43,3 +51,13 @@ def misuse(outcome: tuple[int, str, str]) -> str:
     *usage, last = stderr.splitlines()
     assert len(usage) <= 3
     return last
+
+
+def answer(engine: Engine, prompt: str | list[int], **params: Any) -> RequestOutput:
+    """What the program is to answer: the engine's result with its defaults, and these."""
+    return engine.generate(prompt, Sampling(**params).params())
+
+
+def said(engine: Engine, prompt: str | list[int], **params: Any) -> str:
+    """The text of that answer."""
+    return answer(engine, prompt, **params).text

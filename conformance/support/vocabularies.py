@@ -10,6 +10,7 @@ import pytest
 from gguf import GGUFWriter
 from tokenizers.pre_tokenizers import ByteLevel
 
+from conformance.support.small_models import written
 from engine.gguf.file import GGUFFile
 from engine.tokenizer import Tokenizer
 
@@ -47,11 +48,7 @@ def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
             case _:
                 is_bytes = key.endswith("precompiled_charsmap")
                 writer.add_array(key, bytes(value) if is_bytes else value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)
 
 
 def spm_metadata() -> dict[str, Any]:
@@ -76,19 +73,22 @@ SPM = Tokenizer.from_metadata(spm_metadata())
 BPE = Tokenizer.from_metadata(bpe_metadata())
 
 
-@cache
-def real_metadata(name: str) -> dict[str, Any]:
+def real_vocabulary(name: str) -> Path:
+    """The file of one that is at hand; else the test is skipped."""
     path = VOCABS / f"{PREFIX}{name}.gguf"
     if not path.exists():
         pytest.skip(f"real vocabularies are not here: {path} is missing")
-    return dict(GGUFFile(path).metadata)
+    return path
+
+
+@cache
+def real_metadata(name: str) -> dict[str, Any]:
+    return dict(GGUFFile(real_vocabulary(name)).metadata)
 
 
 def real_cases(name: str) -> list[tuple[str, list[int]]]:
     """llama.cpp's texts and their ids; a separator ends the last text, too, of most files."""
-    stem = str(VOCABS / f"{PREFIX}{name}.gguf")
-    if not Path(stem).exists():
-        pytest.skip(f"real vocabularies are not here: {stem} is missing")
+    stem = str(real_vocabulary(name))
     inputs = Path(stem + ".inp").read_bytes().decode().removesuffix(SEPARATOR).split(SEPARATOR)
     outputs = Path(stem + ".out").read_text().splitlines()
     ids = [[int(i) for i in line.split()] for line in outputs]

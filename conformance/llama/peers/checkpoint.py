@@ -139,3 +139,6 @@ def formats(checkpoint: Checkpoint) -> tuple[str, ...]:
         checkpoint.num_attention_heads * checkpoint.head_dim,
     )
     return FLOATS if any(n % 32 for n in elements) else FLOATS + QUANTISED
+
+
+QUESTIONS = [(name, f) for name, checkpoint in CHECKPOINTS.items() for f in formats(checkpoint)]

@@ -1,12 +1,11 @@
-"""The subword models that know no merges, against their textbook rules and their own libraries."""
+"""The subword models, against their textbook rules and their own libraries."""
 
 import io
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import numpy as np
 import pytest
 import sentencepiece
 from hypothesis import given, settings
@@ -15,11 +14,19 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
 from conformance.support.small_vocabularies import REPLACED, SMALL, charsmap
-from conformance.support.vocabularies import NORMAL, UNKNOWN, gguf
+from conformance.support.vocabularies import (
+    BPE,
+    NORMAL,
+    SPM,
+    UNKNOWN,
+    bpe_metadata,
+    gguf,
+    spm_metadata,
+)
 from conformance.support.words import texts
 from engine.convert.sentencepiece_model import _fields
 from engine.convert.vocabulary import TEXTS
-from engine.tokenizer import Tokenizer, TokenizerError
+from engine.tokenizer import Tokenizer
 from engine.tokenizer.charsmap import Charsmap
 from engine.tokenizer.spm import SPACE
 
@@ -157,75 +164,39 @@ def test_plamo_drops_a_byte_order_mark():
     assert tokenizer.encode("\ufeffab") == tokenizer.encode("ab")
 
 
-# A tuple's value is that of each token.
-BAD: list[tuple[str, str, Any, str]] = [
-    ("unigram", "scores", None, "tokenizer.ggml.scores is missing"),
-    ("unigram", "scores", [0.0], r"tokenizer.ggml.scores has 1 elements for \d+ tokens"),
-    ("unigram", "unknown_token_id", 10**6, "unknown_token_id is 1000000, outside"),
-    ("unigram", "precompiled_charsmap", [1, 2], "precompiled_charsmap: its 2 bytes do not hold"),
-    ("unigram", "precompiled_charsmap", [4, 0, 0, 0, 9, 9, 9, 9], "its 8 bytes do not hold"),
-    ("unigram", "precompiled_charsmap", [300], "precompiled_charsmap: its elements are not bytes"),
-    ("unigram", "precompiled_charsmap", ["a"], r"precompiled_charsmap\[0\] must be int, got str"),
-    ("unigram", "precompiled_charsmap", [4, *[0] * 7, 65], "its last replacement has no end"),
-    ("unigram", "precompiled_charsmap", [4, *[0] * 7, 0xFF, 0], "is not valid UTF-8"),
-    ("unigram", "precompiled_charsmap", [4, *[0] * 4, 1, 0, 0, 0], "unit 0 ends a key that has no"),
-    ("unigram", "precompiled_charsmap", [4, *[0] * 3, 9, 0, 0, 128, 0], "unit 0 points at no text"),
-    ("wordpiece", "seperator_token_id", 10**6, "seperator_token_id is 1000000, outside"),
-    ("wordpiece", "tokens", ["a"], "bos_token_id is 2, outside the vocabulary of 1 tokens"),
-    ("wordpiece", "normalizer.lowercase", 1, "normalizer.lowercase must be bool, got int"),
-    ("world", "tokens", ["a", "b"], "tokenizer.ggml.tokens: no token for byte 0x00"),
-    ("world", "tokens", ["a\\"], r"tokenizer.ggml.tokens\[0\]: .* ends inside an escape"),
-    ("plamo2", "scores", None, "tokenizer.ggml.scores is missing"),
-    ("plamo2", "scores", (3e8,), r"tokenizer.ggml.scores\[260\] is beyond what a cost may be"),
-    ("plamo2", "token_type", (1,), "has 0 byte tokens; there must be 256"),
-    ("gemma4", "merges", None, "tokenizer.ggml.merges is missing"),
-    ("gemma4", "merges", ["a zz"], "'a zz' needs 'zz', which is not a token"),
-    ("gemma4", "bos_token_id", None, "tokenizer.ggml.bos_token_id is missing"),
-]
+def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
+    """The textbook rule: join the pair of lowest rank, of equals the leftmost, until no more."""
+    while len(pieces) > 1:
+        lowest, i = min((rank(a, b), i) for i, (a, b) in enumerate(itertools.pairwise(pieces)))
+        if lowest == math.inf:
+            break
+        pieces = [*pieces[:i], pieces[i] + pieces[i + 1], *pieces[i + 2 :]]
+    return pieces
 
 
-@pytest.mark.parametrize(("name", "key", "value", "message"), BAD)
-def test_bad_vocabulary_gets_one_plain_line(name, key, value, message):
-    """A malformed vocabulary is refused with one line that names the key and the fault."""
-    metadata, key = dict(SMALL[name]), f"tokenizer.ggml.{key}"
-    if value is None:
-        del metadata[key]
-    elif key.endswith("tokens"):
-        metadata |= {key: value, "tokenizer.ggml.token_type": [NORMAL] * len(value)}
-    else:
-        each = isinstance(value, tuple)
-        metadata[key] = list(value) * len(metadata[key]) if each else value
-    with pytest.raises(TokenizerError, match=message) as caught:
-        Tokenizer.from_metadata(metadata)
-    assert "\n" not in str(caught.value)
+@quick
+@given(text=st.text(alphabet="ab é😀", min_size=1))
+def test_spm_joins_by_score(text):
+    """SentencePiece ids are those of the textbook rule, ties and unknown characters included."""
+    metadata = spm_metadata()
+    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
+    ranks = {t: -s for t, s in zip(tokens[260:], scores[260:], strict=True)}
+    pieces = list("▁" + text.replace(" ", "▁"))
+    expected: list[str] = []
+    for piece in joined_greedily(pieces, lambda a, b: ranks.get(a + b, math.inf)):
+        expected += [piece] if piece in ranks else [f"<0x{byte:02X}>" for byte in piece.encode()]
+    assert [tokens[i] for i in SPM.encode(text, add_special=False)] == expected
 
 
-@settings(quick, max_examples=300)
-@given(data=st.data())
-def test_damaged_charsmap_is_refused_or_harmless(data):
-    """With any bytes of the map damaged, a text is tokenised or the map is refused in one line."""
-    blob = list(SMALL["unigram"]["tokenizer.ggml.precompiled_charsmap"])
-    for at in data.draw(st.lists(st.integers(0, len(blob) - 1), min_size=1, max_size=40)):
-        blob[at] = data.draw(st.integers(0, 255))
-    blob = blob[: data.draw(st.integers(0, len(blob)))] if data.draw(st.booleans()) else blob
-    text, message = "éﬁ日本 e\u0301カ\u3000", ""
-    try:
-        read = Charsmap({"tokenizer.ggml.precompiled_charsmap": blob})
-        for at in range(len(text)):
-            read.longest(text, at)
-    except TokenizerError as error:
-        message = str(error)
-    assert len(message.splitlines()) <= 1
-
-
-def test_charsmap_in_a_circle_is_refused():
-    """A map whose keys never end would be walked through a whole text from each of its places."""
-    units = [0] * 256
-    units[0] = 1 << 10  # its children are about unit 1
-    units[1 ^ ord("a")] = (1 ^ 1 ^ ord("a")) << 10 | ord("a")  # and so are its own
-    blob = [*np.array([4 * 256, *units], "<u4").tobytes(), 0]
-    with pytest.raises(TokenizerError, match="unit 96 is reached from itself"):
-        Charsmap({"tokenizer.ggml.precompiled_charsmap": blob})
+@quick
+@given(word=st.text(alphabet="ab", min_size=1))
+def test_bpe_joins_by_merge_order(word):
+    """Byte-level ids of a word are those of the textbook rule."""
+    metadata = bpe_metadata()
+    tokens = metadata["tokenizer.ggml.tokens"]
+    ranks = {merge: i for i, merge in enumerate(metadata["tokenizer.ggml.merges"])}
+    expected = joined_greedily(list(word), lambda a, b: ranks.get(f"{a} {b}", math.inf))
+    assert [tokens[i] for i in BPE.encode(word, add_special=False)] == expected
 
 
 @pytest.mark.parametrize("name", SMALL)

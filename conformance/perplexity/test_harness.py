@@ -23,17 +23,11 @@ def _lm_eval():
     return pytest.importorskip("lm_eval", reason="lm-eval is not installed: make test-peers")
 
 
-@pytest.fixture(name="engine", scope="module")
-def _engine():
-    with Engine.load("story", threads=1, sequences=3) as engine:
-        yield engine
-
-
 @pytest.fixture(name="harness")
-def _harness(lm_eval, engine):
+def _harness(lm_eval, story):
     from engine.harness import AssayLM
 
-    return AssayLM(engine)
+    return AssayLM(story)
 
 
 def test_without_the_package(monkeypatch):
@@ -51,23 +45,23 @@ def asked(*given):
     return [SimpleNamespace(args=args) for args in given]
 
 
-def test_borders_are_the_harness_own(harness, engine):
+def test_borders_are_the_harness_own(harness, story):
     """Pairs are cut as the package cuts them, also where a token lies across the border."""
     seen = []
     harness._loglikelihood_tokens = lambda pairs, **_: seen.extend(pairs)
     harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
-    ours = [cut(engine.tokenizer, *pair) for pair in BORDERS]
+    ours = [cut(story.tokenizer, *pair) for pair in BORDERS]
     assert ours == [(context, wanted) for _, context, wanted in seen]
 
 
-def test_the_harness_hears_the_engines_scores(harness, engine):
+def test_the_harness_hears_the_engines_scores(harness, story):
     answers = harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
-    scores = [engine.score(*pair) for pair in BORDERS]
+    scores = [story.score(*pair) for pair in BORDERS]
     assert answers == [(score.cumulative_logprob, score.is_greedy) for score in scores]
 
 
 @pytest.mark.usefixtures("lm_eval")
-def test_long_texts_roll(engine):
+def test_long_texts_roll(story):
     """Each token of a text is foretold once, from as many before it as the context holds."""
     from engine.harness import AssayLM
 
@@ -75,21 +69,21 @@ def test_long_texts_roll(engine):
     with Engine.load("story", threads=1, context=16) as short:
         (total,) = AssayLM(short).loglikelihood_rolling(asked((text,)), disable_tqdm=True)
         tokens = AssayLM(short).tok_encode(text)
-    begin = engine.tokenizer.bos_id
+    begin = story.tokenizer.bos_id
     expected = 0.0
     for first in range(0, len(tokens), 16):
         wanted = tokens[first : first + 16]
         before = [begin, *tokens][max(0, first + len(wanted) - 16) : first + 1]
-        expected += engine.score(before, wanted).cumulative_logprob
+        expected += story.score(before, wanted).cumulative_logprob
     assert total == pytest.approx(expected, rel=1e-13)
 
 
-def test_answers_until(harness, engine):
+def test_answers_until(harness, story):
     """Answers end before a text of `until`; they are those of the engine, in the order asked."""
     given = [(PROMPT, {"until": ["."], "max_gen_toks": 12}), ("The dog", {"max_gen_toks": 5})]
     answers = harness.generate_until(asked(*given), disable_tqdm=True)
-    first = engine.generate(PROMPT, SamplingParams(max_tokens=12, temperature=0, stop="."))
-    second = engine.generate("The dog", SamplingParams(max_tokens=5, temperature=0))
+    first = story.generate(PROMPT, SamplingParams(max_tokens=12, temperature=0, stop="."))
+    second = story.generate("The dog", SamplingParams(max_tokens=5, temperature=0))
     assert answers == [first.text, second.text]
     with pytest.raises(PromptError, match="generation_kwargs has 'num_beams'"):
         harness.generate_until(asked(("a", {"num_beams": 2})))

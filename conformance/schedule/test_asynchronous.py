@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.support.spelling import EOS, Spelling, letters
+from conformance.support.spelling import EOS, letters
 from engine import AsyncEngine, Engine, Piece, SamplingParams
 from engine.errors import BusyError, ClosedError, EngineError
 from reference.op import Array
 
 OPTIONS = {"threads": 1, "context": 44, "batch": 12}
 WORDS = ["the cat sat", "the cat ran", "a dog", "the cat sat on the mat", "dog", "mat", "on"]
+TOO_LONG = letters("q" * 45)
 ENDLESS = SamplingParams(max_tokens=None, temperature=0, logit_bias={EOS: -np.inf})
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return Spelling(format="Q8_0").write(tmp_path_factory.mktemp("async") / "small.gguf")
-
-
-@pytest.fixture(scope="module")
-def lonely(path) -> Iterator[Engine]:
-    with Engine.load(path, **OPTIONS) as engine:
+def lonely(spelling) -> Iterator[Engine]:
+    with Engine.load(spelling, **OPTIONS) as engine:
         yield engine
 
 
@@ -43,8 +39,9 @@ def params(i: int) -> SamplingParams:
     return SamplingParams(max_tokens=1 + i % 9, seed=i, n=1 + i % 2, logprobs=i % 3 or None)
 
 
-def test_many_tasks_hear_what_each_would_alone(path, lonely):
-    """100 tasks at any time, some of which stream, some wait, some stop to listen."""
+def test_many_tasks_hear_what_each_would_alone(spelling, lonely):
+    """100 tasks at any time, some of which stream, some wait, some stop to listen; of several
+    prompts one that is too long fails alone."""
     random_ = random.Random(1)
 
     async def ask(engine: AsyncEngine, i: int) -> Any:
@@ -52,7 +49,10 @@ def test_many_tasks_hear_what_each_would_alone(path, lonely):
         prompt = letters(WORDS[i % len(WORDS)])
         match i % 4:
             case 0:
-                return (await engine.generate(prompt, params(i))).outputs
+                found, failed = await engine.generate([prompt, TOO_LONG], params(i))
+                assert failed.error.startswith("the prompt has 45 tokens")
+                assert failed.outputs[0].finish_reason == "error"
+                return found.outputs
             case 1:
                 return [piece async for piece in engine.stream(prompt, params(i))]
             case 2:
@@ -72,7 +72,7 @@ def test_many_tasks_hear_what_each_would_alone(path, lonely):
     async def program(engine: AsyncEngine) -> list[Any]:
         return await asyncio.gather(*(ask(engine, i) for i in range(100)))
 
-    for i, found in enumerate(serve(path, program)):
+    for i, found in enumerate(serve(spelling, program)):
         prompt = letters(WORDS[i % len(WORDS)])
         lonely.reset()
         outputs = lonely.generate(prompt, params(i)).outputs
@@ -95,29 +95,13 @@ def by_index(pieces: list[Piece]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: piece.index)
 
 
-def test_many_prompts_of_one_call(path, lonely):
-    """Results in order; one that is too long fails alone."""
-    prompts = [*map(letters, WORDS), letters("q" * 45)]
-
-    async def program(engine: AsyncEngine) -> Any:
-        return await engine.generate(prompts, SamplingParams(max_tokens=5, temperature=0))
-
-    *found, failed = serve(path, program)
-    asked = SamplingParams(max_tokens=5, temperature=0)
-    assert [one.outputs for one in found] == [
-        lonely.generate(p, asked).outputs for p in prompts[:-1]
-    ]
-    assert failed.error.startswith("the prompt has 45 tokens")
-    assert failed.outputs[0].finish_reason == "error"
-
-
-def test_a_prompt_that_fails_raises(path):
+def test_a_prompt_that_fails_raises(spelling):
     def broken(_: list[int], logits: Array) -> Array:
         raise KeyError("mine")
 
     async def program(engine: AsyncEngine) -> None:
         with pytest.raises(EngineError, match=r"^the prompt has 45 tokens"):
-            await engine.generate(letters("q" * 45))
+            await engine.generate(TOO_LONG)
         with pytest.raises(EngineError, match=r"^the prompt is empty"):
             async for _ in engine.stream(letters("")):
                 pass
@@ -125,11 +109,11 @@ def test_a_prompt_that_fails_raises(path):
             await engine.generate("cat", SamplingParams(logits_processors=[broken]))
         assert (await engine.generate("cat")).text
 
-    serve(path, program)
+    serve(spelling, program)
 
 
 @pytest.mark.parametrize("how", ["answer", "task"])
-def test_cancelled(path, how):
+def test_cancelled(spelling, how):
     """By the answer, or by cancelling the task that waits: its sequence is the next one's."""
 
     async def program(engine: AsyncEngine) -> None:
@@ -160,14 +144,14 @@ def test_cancelled(path, how):
         assert (await engine.generate("cat")).text
         assert not engine._answers
 
-    serve(path, program)
+    serve(spelling, program)
 
 
-def test_closed_with_answers_under_way(path):
+def test_closed_with_answers_under_way(spelling):
     """Who waits is told; who comes later, too."""
 
     async def program() -> list[Any]:
-        engine = AsyncEngine.load(path, sequences=3, **OPTIONS)
+        engine = AsyncEngine.load(spelling, sequences=3, **OPTIONS)
         answers = [engine.submit("a cat", ENDLESS) for _ in range(500)]
         waiting: list[Coroutine[Any, Any, Any]] = [answer.result() for answer in answers]
         first = asyncio.gather(*waiting, return_exceptions=True)
@@ -185,7 +169,7 @@ def test_closed_with_answers_under_way(path):
     assert 0 < len(errors) < 500
 
 
-def test_another_generation(path):
+def test_another_generation(spelling):
     """What is begun on the engine beside this one ends its answers, in one line; it goes on."""
 
     async def program(engine: AsyncEngine) -> None:
@@ -197,10 +181,10 @@ def test_another_generation(path):
             await answer.result()
         assert (await engine.generate("cat")).text
 
-    serve(path, program)
+    serve(spelling, program)
 
 
-def test_a_step_that_fails(path, monkeypatch):
+def test_a_step_that_fails(spelling, monkeypatch):
     """What nobody foresaw is told to all that are under way; who comes next is served."""
 
     async def program(engine: AsyncEngine) -> None:
@@ -216,12 +200,12 @@ def test_a_step_that_fails(path, monkeypatch):
                 await answer.result()
         assert (await engine.generate("cat")).text
 
-    serve(path, program)
+    serve(spelling, program)
 
 
-def test_a_loop_that_is_gone(path):
+def test_a_loop_that_is_gone(spelling):
     """Answers of a loop that was closed are dropped, and others are served."""
-    engine = AsyncEngine(Engine.load(path, sequences=3, **OPTIONS))
+    engine = AsyncEngine(Engine.load(spelling, sequences=3, **OPTIONS))
 
     async def ask_and_go() -> None:
         engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))

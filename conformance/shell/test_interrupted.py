@@ -1,0 +1,109 @@
+"""Ctrl-C, and a reader that leaves: the program ends at once, in one line."""
+
+import os
+import signal
+import time
+from importlib import import_module
+
+import pytest
+
+from conformance.support.child import python, started
+from conformance.support.program import DEAF, PROGRAM, complaints
+from conformance.support.small_models import Small
+from engine.embedded import resolve
+
+SOON = 2.0  # seconds: one is promised where other tests do not want the cores as well
+TRIES = 2  # where others had both cores for seconds it was none of the program's doing
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("interrupted") / "small.gguf"
+    return Small(format="Q4_0", context=4096).write(path)
+
+
+def test_program_is_interrupted(model):
+    """Ctrl-C in the midst of a generation ends the program at once, with exit status 1."""
+    arguments = [PROGRAM, "run", model, "-p", "5 6", "-n", "-1", "--ignore-eos", "--context-shift"]
+    with started(*arguments) as program:
+        assert program.stdout.read(20)
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=30)
+        assert complaints(said) == "assay: interrupted\n"
+        assert program.returncode == 1
+
+
+def test_an_interruption_that_python_calls_an_error(monkeypatch, capsys):
+    """Ctrl-C while a class is made is a RuntimeError in Python 3.11, and is told as what it is."""
+
+    def interrupted() -> None:
+        raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()
+
+    program = import_module("engine.shell.main")
+    monkeypatch.setattr(program, "_open_missing", interrupted)
+    with pytest.raises(SystemExit, match="1"):
+        program.main()
+    assert capsys.readouterr().err == "assay: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["run", "certify"])
+@pytest.mark.parametrize("after", [0.3, 1.2, 2.5, 4.0])
+def test_program_is_interrupted_while_it_compiles(tmp_path, command, after):
+    """Ctrl-C, which a terminal sends to children too, ends the program soon and with one line: the
+    compiler has nothing to say."""
+    model = [resolve("story"), "-p", "5 6"] if command == "run" else ["--op", "attention"]
+    took = []
+    while not took or (took[-1] >= SOON and len(took) < TRIES):
+        kept = {**os.environ, "ASSAY_CACHE": str(tmp_path / f"{len(took)} kept")}
+        with started(PROGRAM, command, *model, env=kept, start_new_session=True) as program:
+            time.sleep(after)
+            began = time.monotonic()
+            os.killpg(program.pid, signal.SIGINT)
+            _, said = program.communicate(timeout=30)
+        took.append(time.monotonic() - began)
+        assert complaints(said) == "assay: interrupted\n"
+        assert program.returncode == 1
+    assert took[-1] < SOON
+
+
+DESTROYED = """
+import os, signal, time
+from assay.__main__ import _interrupt_again
+
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+_interrupt_again()
+try:
+    Interrupted()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("heeded")
+"""
+
+
+def test_an_interruption_in_a_destructor_comes_again():
+    """Python drops what is raised there."""
+    done = python(DESTROYED, timeout=20)
+    assert (done.stdout, done.stderr) == ("heeded\n", "")
+
+
+def test_program_started_where_interrupts_are_ignored(model):
+    """As nohup and a shell's `&` start it: it goes on to its end."""
+    arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
+    with started(*arguments) as program:
+        assert program.stdout.read(1)
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=60)
+        assert program.returncode == 0
+
+
+def test_program_whose_reader_leaves(model):
+    """A closed pipe ends the program without a complaint."""
+    arguments = [PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
+    with started(*arguments) as program:
+        program.stdout.close()
+        assert "Traceback" not in program.stderr.read()
+        assert program.wait(timeout=60) in (0, 1)
