@@ -51,6 +51,7 @@ EDITS = (
     "kernels/cpu/rope.py",
     "kernels/cpu/isa/sweep.py",
     "kernels/cpu/formats/packing.py",
+    "kernels/cpu/linear_int8.py",
     "kernels/cpu/quantise_activations.py",
     "kernels/judge.py",
     "reference/softmax.py",
@@ -99,6 +100,7 @@ def changed(tmp_path_factory):
         ("kernels/cpu/rope.py", [ROPE]),
         ("kernels/cpu/isa/sweep.py", [SILU]),
         ("kernels/cpu/formats/packing.py", [LINEAR]),
+        ("kernels/cpu/linear_int8.py", [LINEAR]),  # whose loops are linear_blocks.py's
         ("kernels/cpu/quantise_activations.py", [LINEAR]),
         ("reference/softmax.py", [SOFTMAX]),
         ("reference/formats/blocks32.py", [SOFTMAX, SILU, ROPE, LINEAR]),
