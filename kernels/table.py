@@ -72,7 +72,7 @@ VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = BF16 | {"amx-tile", "amx-bf16"}
-IN_FLOATS, IN_INT8 = linear_experts.float_kernel, linear_experts.int8_kernel
+IN_FLOATS, IN_INT8 = linear_experts.FLOATS, linear_experts.CODES
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
 
@@ -107,7 +107,11 @@ def in_bf16(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]
 
 
 def of_experts(
-    kind: Any, variant: str, shares: Mapping[str, Share], packings: Packings = PACKINGS, **rest: Any
+    kind: linear_experts.Kind,
+    variant: str,
+    shares: Mapping[str, Share],
+    packings: Packings = PACKINGS,
+    **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear_experts, in each of the formats of linear's."""
     made = linear_experts.shares(kind, variant, shares)

@@ -121,8 +121,7 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
             "for item in range(thread, units * (chunks_of(most) if split else 1)",
             "1 -> 2",
         ),
-        Place("activations.py", "for i in range(first, last, 16):", "16 -> 15"),
-        Place("gated_activations.py", "for i in range(first, last, 16):", "16 -> 15"),
+        Place("isa/sweep.py", "for i in range(first, last, 16):", "16 -> 15"),
         Place("rms_norm.py", "for i in range(0, hidden, 16):", "16 -> 15"),
     ),
     "more memory than is used": (
@@ -273,7 +272,7 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
     "below these exp is less than any normal number, which its bound forgives": (
         Place(
             "simd_exp.py",
-            'below = builder.fcmp_ordered("<", x_value, constant(-87.336540))',
+            'below = builder.fcmp_ordered("<", x, constant(kind.ir, -87.336540))',
             "87.33654 -> 88.2099054",
         ),
         Place("simd_exp.py", "clamped = sub(zero(f32x16),", "88.8 -> 89.688"),

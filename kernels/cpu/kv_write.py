@@ -5,9 +5,10 @@ from collections.abc import Callable
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.formats.encoding import encode
 from kernels.cpu.runtime.share import arguments, by_format, part
-from reference.kv_write import FORMATS_OF_CACHE
+from kernels.shapes import in_place
+from reference.kv_write import FORMATS_OF_CACHE, OP
 
-SIGNATURE = "x: f32[tokens width], cells: i32[tokens] -> out: format[capacity width]"
+SIGNATURE = in_place(OP.signature)
 
 
 def write_as(tag: FormatTag) -> Callable[..., None]:

@@ -6,11 +6,9 @@ and sum is rounded alone, so that vectors and what is left of a head are the sam
 
 import math
 
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
-from kernels.cpu.isa.simd import I32, add, f32x16, load, mul, store, sub
+from kernels.cpu.isa.simd import add, f32x16, lanewise, load, mul, shuffle, store, sub
 from kernels.cpu.runtime.share import arguments, part, share
 from reference.rope import OPS
 
@@ -28,49 +26,29 @@ def rotation(block, thread, n_threads):
             out[t, i, 1] = magnitude * math.sin(angle)
 
 
-@intrinsic
-def partners(typing, v):
+@lanewise
+def partners(builder, kind, v):
     """The lanes of each pair (0, 1), (2, 3), ... exchanged."""
-
-    def codegen(context, builder, signature, values):
-        lanes = ir.Constant(ir.VectorType(I32, v.lanes), [i ^ 1 for i in range(v.lanes)])
-        return builder.shuffle_vector(values[0], values[0], lanes)
-
-    return v(v), codegen
+    return shuffle(builder, v, v, [i ^ 1 for i in range(kind.lanes)])
 
 
-@intrinsic
-def cosines(typing, v):
+@lanewise
+def cosines(builder, kind, v):
     """Of pairs (cos, sin): (cos, cos)."""
-
-    def codegen(context, builder, signature, values):
-        lanes = ir.Constant(ir.VectorType(I32, v.lanes), [i & ~1 for i in range(v.lanes)])
-        return builder.shuffle_vector(values[0], values[0], lanes)
-
-    return v(v), codegen
+    return shuffle(builder, v, v, [i & ~1 for i in range(kind.lanes)])
 
 
-@intrinsic
-def sines(typing, v):
+@lanewise
+def sines(builder, kind, v):
     """Of pairs (cos, sin): (-sin, sin)."""
-
-    def codegen(context, builder, signature, values):
-        lanes = [i + v.lanes if i & 1 else i + 1 for i in range(v.lanes)]
-        mask = ir.Constant(ir.VectorType(I32, v.lanes), lanes)
-        return builder.shuffle_vector(builder.fneg(values[0]), values[0], mask)
-
-    return v(v), codegen
+    lanes = [i + kind.lanes if i & 1 else i + 1 for i in range(kind.lanes)]
+    return shuffle(builder, builder.fneg(v), v, lanes)
 
 
-@intrinsic
-def evens(typing, a, b):
+@lanewise
+def evens(builder, kind, a, b):
     """Lanes 0, 2, 4, ... of a and then of b."""
-
-    def codegen(context, builder, signature, values):
-        mask = ir.Constant(ir.VectorType(I32, a.lanes), list(range(0, 2 * a.lanes, 2)))
-        return builder.shuffle_vector(*values, mask)
-
-    return a(a, a), codegen
+    return shuffle(builder, a, b, range(0, 2 * kind.lanes, 2))
 
 
 @njit(inline="always")

@@ -6,7 +6,13 @@ from conformance.bugs.bug import in_python
 from reference import arithmetic
 
 BUGS = (
-    *in_python("add", add_in_float16=lambda x, y: x.astype(np.float16) + y.astype(np.float16)),
+    *in_python(
+        "add",
+        add_in_float16=lambda x, y: x.astype(np.float16) + y.astype(np.float16),
+        element_beyond_65535=lambda x, y: (
+            x + np.take(y, np.arange(y.size) & 65535).reshape(y.shape)
+        ),
+    ),
     *in_python(
         "add_bias", bias_of_the_next=lambda x, bias: arithmetic.add_bias(x, np.roll(bias, 1))
     ),
