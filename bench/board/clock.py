@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from kernels.foreign.candidate import Candidate, with_numerics
-from kernels.foreign.child import PLACES, Call, Child, Limits, layout_of, poison
+from kernels.foreign.child import PLACES, Call, Child, Limits, layout_of
 from kernels.foreign.judge import Subject
 from kernels.foreign.layout import laid_out
+from kernels.guard import poison
 from kernels.judge import compare
 from reference.op import Arguments, Array, Case, Op
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kernels.foreign.child import Child, layout_of, poison
+from kernels.foreign.child import Child, layout_of
 from kernels.foreign.turns import Wrote
+from kernels.guard import poison
 from reference.op import Arguments, Array, Op
 
 SAMPLE_SECONDS = 2e-3
