@@ -27,8 +27,7 @@ from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Ended, Limits
 from kernels.foreign.judge import REFUSED
 from kernels.foreign.report import Report, Timed
-from kernels.foreign.samples import Samples, WrongTimedError
-from kernels.foreign.timing import sampled
+from kernels.foreign.samples import Samples, WrongTimedError, sampled
 from kernels.foreign.turns import Wrote
 from kernels.kernel import Kernel
 from kernels.table import variants

@@ -6,8 +6,7 @@ from numba import njit
 from kernels.cpu.isa.lanes import fabs, where
 from kernels.cpu.isa.simd import fma, polynomial
 from kernels.cpu.isa.simd_exp import exp
-from kernels.cpu.isa.sweep import each, load_some, store_some
-from kernels.cpu.runtime.share import arguments, part, share
+from kernels.cpu.isa.sweep import each, each_row, load_some, store_some
 from reference.arithmetic import OPS
 
 ADD, ADD_BIAS, MUL, MUL_COLUMNS, SCALE, SOFTCAP = (op.signature for op in OPS)
@@ -18,15 +17,12 @@ def add(x, y):
     return x + y
 
 
-@share(ADD_BIAS)
-def add_bias(block, thread, n_threads):
-    x, bias, out = arguments(block, ADD_BIAS)
-    tokens, width = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        row, target = x[t], out[t]
-        for i in range(0, width, 16):
-            store_some(target, i, width, load_some(row, i, width) + load_some(bias, i, width))
+@each_row(ADD_BIAS)
+def add_bias(t, x, bias, out):
+    width = x.shape[1]
+    row, target = x[t], out[t]
+    for i in range(0, width, 16):
+        store_some(target, i, width, load_some(row, i, width) + load_some(bias, i, width))
 
 
 @each(MUL)
@@ -34,15 +30,12 @@ def mul(x, y):
     return x * y
 
 
-@share(MUL_COLUMNS)
-def mul_columns(block, thread, n_threads):
-    x, factors, out = arguments(block, MUL_COLUMNS)
-    tokens, width = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        row, target = x[t], out[t]
-        for i in range(0, width, 16):
-            store_some(target, i, width, load_some(row, i, width) * load_some(factors, i, width))
+@each_row(MUL_COLUMNS)
+def mul_columns(t, x, factors, out):
+    width = x.shape[1]
+    row, target = x[t], out[t]
+    for i in range(0, width, 16):
+        store_some(target, i, width, load_some(row, i, width) * load_some(factors, i, width))
 
 
 @each(SCALE)

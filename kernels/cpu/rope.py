@@ -9,21 +9,18 @@ import math
 from numba import njit
 
 from kernels.cpu.isa.simd import add, f32x16, lanewise, load, mul, shuffle, store, sub
-from kernels.cpu.runtime.share import arguments, part, share
+from kernels.cpu.isa.sweep import each_row
 from reference.rope import OPS
 
 ROTATION, NORM, NEOX = (op.signature for op in OPS)
 
 
-@share(ROTATION)
-def rotation(block, thread, n_threads):
-    positions, frequencies, magnitude, out = arguments(block, ROTATION)
-    first, last = part(len(positions), thread, n_threads)
-    for t in range(first, last):
-        for i in range(len(frequencies)):
-            angle = positions[t] * frequencies[i]
-            out[t, i, 0] = magnitude * math.cos(angle)
-            out[t, i, 1] = magnitude * math.sin(angle)
+@each_row(ROTATION)
+def rotation(t, positions, frequencies, magnitude, out):
+    for i in range(len(frequencies)):
+        angle = positions[t] * frequencies[i]
+        out[t, i, 0] = magnitude * math.cos(angle)
+        out[t, i, 1] = magnitude * math.sin(angle)
 
 
 @lanewise
@@ -65,45 +62,37 @@ def copy_rest(head, turned, begin):
         turned[i] = head[i]
 
 
-@share(NORM)
-def rope_norm(block, thread, n_threads):
+@each_row(NORM)
+def rope_norm(t, x, rotation, out):
     """Pair i is (2 i, 2 i + 1)."""
-    x, rotation, out = arguments(block, NORM)
-    tokens, heads, _ = x.shape
-    pairs = rotation.shape[1]
+    heads, pairs = x.shape[1], rotation.shape[1]
     whole = pairs // 8 * 8
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        angles = rotation[t]
-        for h in range(heads):
-            head, turned = x[t, h], out[t, h]
-            for i in range(0, 2 * whole, 16):
-                v, angle = load(f32x16, head, i), load(f32x16, angles, i)
-                straight, across = mul(v, cosines(angle)), mul(partners(v), sines(angle))
-                store(turned, i, add(straight, across))
-            for i in range(whole, pairs):
-                turn_pair(head, turned, angles[i], 2 * i, 2 * i + 1)
-            copy_rest(head, turned, 2 * pairs)
+    angles = rotation[t]
+    for h in range(heads):
+        head, turned = x[t, h], out[t, h]
+        for i in range(0, 2 * whole, 16):
+            v, angle = load(f32x16, head, i), load(f32x16, angles, i)
+            straight, across = mul(v, cosines(angle)), mul(partners(v), sines(angle))
+            store(turned, i, add(straight, across))
+        for i in range(whole, pairs):
+            turn_pair(head, turned, angles[i], 2 * i, 2 * i + 1)
+        copy_rest(head, turned, 2 * pairs)
 
 
-@share(NEOX)
-def rope_neox(block, thread, n_threads):
+@each_row(NEOX)
+def rope_neox(t, x, rotation, out):
     """Pair i is (i, i + pairs)."""
-    x, rotation, out = arguments(block, NEOX)
-    tokens, heads, _ = x.shape
-    pairs = rotation.shape[1]
+    heads, pairs = x.shape[1], rotation.shape[1]
     whole = pairs // 16 * 16
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        angles = rotation[t]
-        for h in range(heads):
-            head, turned = x[t, h], out[t, h]
-            for i in range(0, whole, 16):
-                low, high = load(f32x16, angles, 2 * i), load(f32x16, angles, 2 * i + 16)
-                cos, sin = evens(low, high), evens(partners(low), partners(high))
-                a, b = load(f32x16, head, i), load(f32x16, head, i + pairs)
-                store(turned, i, sub(mul(a, cos), mul(b, sin)))
-                store(turned, i + pairs, add(mul(a, sin), mul(b, cos)))
-            for i in range(whole, pairs):
-                turn_pair(head, turned, angles[i], i, i + pairs)
-            copy_rest(head, turned, 2 * pairs)
+    angles = rotation[t]
+    for h in range(heads):
+        head, turned = x[t, h], out[t, h]
+        for i in range(0, whole, 16):
+            low, high = load(f32x16, angles, 2 * i), load(f32x16, angles, 2 * i + 16)
+            cos, sin = evens(low, high), evens(partners(low), partners(high))
+            a, b = load(f32x16, head, i), load(f32x16, head, i + pairs)
+            store(turned, i, sub(mul(a, cos), mul(b, sin)))
+            store(turned, i + pairs, add(mul(a, sin), mul(b, cos)))
+        for i in range(whole, pairs):
+            turn_pair(head, turned, angles[i], i, i + pairs)
+        copy_rest(head, turned, 2 * pairs)

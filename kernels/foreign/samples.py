@@ -6,14 +6,18 @@ not count. Every call has other inputs in other memory, so nothing can be kept f
 all of their outputs have to be written, and those of one, drawn at random, are judged.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
-from kernels.foreign.child import Child, layout_of
+from kernels.foreign.candidate import Candidate
+from kernels.foreign.child import Child, Limits, layout_of
+from kernels.foreign.judge import Judge
 from kernels.foreign.turns import Wrote
 from kernels.guard import poison
-from reference.op import Arguments, Array, Op
+from kernels.judge import compare
+from reference.op import Arguments, Array, Case, Op
 
 SAMPLE_SECONDS = 2e-3
 MOST_CALLS, MOST_BYTES = 64, 2**28  # of a sample
@@ -98,3 +102,33 @@ class Samples:
             for name, slot in call.outputs.items():
                 if outputs.array(slot).tobytes() != left[name].tobytes():
                     raise Wrote(f"{name} changed after the timed call had ended")
+
+
+@contextmanager
+def sampled(
+    candidate: Candidate, spec: Op, format: str | None, shape: Mapping[str, int],
+    limits: Limits | None = None, numerics: str = "", secret: int | None = None,
+) -> Iterator[Samples]:  # fmt: skip
+    """Samples of its time at a shape, while its child lives.
+
+    WrongTimedError, Wrote or Ended, here or from a later sample, if it is not right where it is
+    timed; what `Judge.load` raises if it cannot be loaded.
+    """
+    judging = Judge(candidate, spec, format, "quick", limits, numerics, secret)
+    op, sizes = judging.op, dict(shape)
+
+    def case(seed: int) -> Case:
+        return op.case(sizes, op.values[0], seed, judging.format)
+
+    def check(seed: int, inputs: Arguments, outputs: Mapping[str, Array]) -> str:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return compare(judging.subject, case(seed), inputs, outputs).failure
+
+    def make(seed: int) -> Arguments:
+        return op.make(case(seed))
+
+    try:
+        child = judging.load().child
+        yield Samples(child, op, judging.format, case(0).shape, make, check, judging.secret)
+    finally:
+        judging.close()

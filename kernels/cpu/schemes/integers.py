@@ -22,10 +22,9 @@ from kernels.cpu.isa.simd import (
     sub,
     zero,
 )
-from kernels.cpu.isa.sweep import load_some, store_some
+from kernels.cpu.isa.sweep import each_row, load_some, store_some
 from kernels.cpu.quantise_activations import largest_magnitude
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, part, share
 from reference.bounds import TINY
 from reference.schemes.integers import OPS
 
@@ -114,37 +113,25 @@ def asymmetric_group(row, q, least, steps):
     return scale, np.int32(point)
 
 
-@share(SYMMETRIC)
-def symmetric(block, thread, n_threads):
-    x, bits, q, scale = arguments(block, SYMMETRIC)
+@each_row(SYMMETRIC)
+def symmetric(g, x, bits, q, scale):
     top = np.float32((1 << (bits - 1)) - 1)
-    first, last = part(len(x), thread, n_threads)
-    for g in range(first, last):
-        scale[g] = symmetric_group(x[g], q[g], top)
+    scale[g] = symmetric_group(x[g], q[g], top)
 
 
-@share(ASYMMETRIC)
-def asymmetric(block, thread, n_threads):
-    x, bits, q, scale, point = arguments(block, ASYMMETRIC)
+@each_row(ASYMMETRIC)
+def asymmetric(g, x, bits, q, scale, point):
     least, steps = np.float32(-(1 << (bits - 1))), np.float32((1 << bits) - 1)
-    first, last = part(len(x), thread, n_threads)
-    for g in range(first, last):
-        scale[g], point[g] = asymmetric_group(x[g], q[g], least, steps)
+    scale[g], point[g] = asymmetric_group(x[g], q[g], least, steps)
 
 
-@share(FROM_SYMMETRIC)
-def from_symmetric(block, thread, n_threads):
-    q, scale, out = arguments(block, FROM_SYMMETRIC)
-    first, last = part(len(q), thread, n_threads)
-    for g in range(first, last):
-        for i in range(q.shape[1]):
-            out[g, i] = np.float32(q[g, i]) * scale[g]
+@each_row(FROM_SYMMETRIC)
+def from_symmetric(g, q, scale, out):
+    for i in range(q.shape[1]):
+        out[g, i] = np.float32(q[g, i]) * scale[g]
 
 
-@share(FROM_ASYMMETRIC)
-def from_asymmetric(block, thread, n_threads):
-    q, scale, point, out = arguments(block, FROM_ASYMMETRIC)
-    first, last = part(len(q), thread, n_threads)
-    for g in range(first, last):
-        for i in range(q.shape[1]):
-            out[g, i] = (np.float32(q[g, i]) - np.float32(point[g])) * scale[g]
+@each_row(FROM_ASYMMETRIC)
+def from_asymmetric(g, q, scale, point, out):
+    for i in range(q.shape[1]):
+        out[g, i] = (np.float32(q[g, i]) - np.float32(point[g])) * scale[g]
