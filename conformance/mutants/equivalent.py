@@ -114,7 +114,7 @@ EQUIVALENT: dict[str, tuple[Place, ...]] = {
         ),
     ),
     "every sixteenth element is done twice, or everything, with the same result": (
-        Place("schemes/float8.py", "for i in range(0, len(row), 16):", "16 -> 15"),
+        Place("schemes/integers.py", "for i in range(0, len(row), 16):", "16 -> 15"),
         Place("schemes/float8.py", "for i in range(0, size, 16):", "16 -> 15"),
         Place(
             "attention.py",

@@ -8,8 +8,6 @@ from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.sweep import each_row
 from reference.softmax import OP
 
-SIGNATURE = OP.signature
-
 
 @njit(inline="always")
 def powers(x, i, width, highest):
@@ -19,7 +17,7 @@ def powers(x, i, width, highest):
     return exp(sub(load_first(f32x16, x, i, width - i), splat(f32x16, highest)))
 
 
-@each_row(SIGNATURE)
+@each_row(OP.signature)
 def generic(t, x, out):
     width = x.shape[1]
     source, row = x[t], out[t]

@@ -8,16 +8,12 @@ from kernels.cpu.isa.simd import extract, max_lanes, sum_lanes
 from kernels.cpu.isa.sweep import alone
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
-from reference.samplers import draw as draw_op
-from reference.samplers import greedy as greedy_op
-from reference.samplers import log_sum_exp as log_sum_exp_op
-
-GREEDY = greedy_op.OP.signature
-DRAW = draw_op.OP.signature
-LOG_SUM_EXP = log_sum_exp_op.OP.signature
+from reference.samplers.draw import OP as DRAW
+from reference.samplers.greedy import OP as GREEDY
+from reference.samplers.log_sum_exp import OP as LOG_SUM_EXP
 
 
-@alone(GREEDY)
+@alone(GREEDY.signature)
 def greedy(logits, token):
     top, at = highest(logits), 0
     while logits[at] != top:
@@ -25,7 +21,7 @@ def greedy(logits, token):
     token[0] = at
 
 
-@alone(DRAW)
+@alone(DRAW.signature)
 def draw(logits, u, token):
     """The sum again, sixteen at a time until it would pass u, then lane by lane."""
     top = highest(logits)
@@ -55,7 +51,7 @@ def lane_at(weights, mass, target):
     return at
 
 
-@alone(LOG_SUM_EXP)
+@alone(LOG_SUM_EXP.signature)
 def log_sum_exp(logits, out):
     top = highest(logits)
     out[0] = top + math.log(total(logits, top))

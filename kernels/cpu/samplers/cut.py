@@ -8,15 +8,10 @@ from numba import njit
 from kernels.cpu.isa.sweep import alone
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.samplers.mass import GONE, highest, total
-from reference.samplers import min_p as min_p_op
 from reference.samplers import mirostat
-from reference.samplers import top_n_sigma as top_n_sigma_op
-from reference.samplers import xtc as xtc_op
-
-MIN_P = min_p_op.OP.signature
-TOP_N_SIGMA = top_n_sigma_op.OP.signature
-MIROSTAT_V2 = mirostat.SIGNATURE
-XTC = xtc_op.OP.signature
+from reference.samplers.min_p import OP as MIN_P
+from reference.samplers.top_n_sigma import OP as TOP_N_SIGMA
+from reference.samplers.xtc import OP as XTC
 
 LOWEST = np.finfo(np.float32).min  # of a token that is not removed
 
@@ -36,12 +31,12 @@ def keep_from(logits, cut, out):
         out[i] = logit if logit >= edge else GONE
 
 
-@alone(MIN_P)
+@alone(MIN_P.signature)
 def min_p(logits, p, out):
     keep_from(logits, highest(logits) + math.log(p), out)
 
 
-@alone(TOP_N_SIGMA)
+@alone(TOP_N_SIGMA.signature)
 def top_n_sigma(logits, n, out):
     count, total_logit, squares = 0, 0.0, 0.0
     for i in range(logits.size):
@@ -55,7 +50,7 @@ def top_n_sigma(logits, n, out):
     keep_from(logits, highest(logits) - n * math.sqrt(squares / count), out)
 
 
-@alone(MIROSTAT_V2)
+@alone(mirostat.SIGNATURE)
 def mirostat_v2(logits, mu, out):
     top = highest(logits)
     cut = top + (math.log(total(logits, top)) - mu * math.log(2.0))
@@ -75,7 +70,7 @@ def keep_first(logits, top, out):
         out[i] = logits[i] if hit else GONE
 
 
-@alone(XTC)
+@alone(XTC.signature)
 def xtc(logits, probability, threshold, u, out):
     edge, spared = np.float32(np.inf), -1
     if u < probability:

@@ -8,21 +8,18 @@ from kernels.cpu.isa.sweep import alone
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.samplers.mass import GONE, highest
 from kernels.cpu.samplers.prefix import mean_depth, weigh
-from reference.samplers import dry as dry_op
-from reference.samplers import logit_bias as logit_bias_op
-from reference.samplers import penalties as penalties_op
 from reference.samplers import temperature as temperature_ops
+from reference.samplers.dry import OP as DRY
+from reference.samplers.logit_bias import OP as LOGIT_BIAS
+from reference.samplers.penalties import OP as PENALTIES
 
-LOGIT_BIAS = logit_bias_op.OP.signature
-PENALTIES = penalties_op.OP.signature
-DRY = dry_op.OP.signature
 TEMPERATURE, DYNAMIC_TEMPERATURE = (op.signature for op in temperature_ops.OPS)
 
 LARGEST = float(np.finfo(np.float32).max)
 LOWEST = 1e-5
 
 
-@alone(LOGIT_BIAS)
+@alone(LOGIT_BIAS.signature)
 def logit_bias(logits, ids, biases, out):
     for i in range(len(out)):
         out[i] = logits[i]
@@ -30,7 +27,7 @@ def logit_bias(logits, ids, biases, out):
         out[ids[i]] = logits[ids[i]] + biases[i]
 
 
-@alone(PENALTIES)
+@alone(PENALTIES.signature)
 def penalties(logits, repeated, counts, repetition, frequency, presence, out):
     for i in range(logits.size):
         if repeated[i] > 0 or counts[i] > 0:
@@ -52,7 +49,7 @@ def holds(ids, token):
     return found
 
 
-@alone(DRY)
+@alone(DRY.signature)
 def dry(logits, context, breakers, multiplier, base, allowed, out):
     """Compares the context's end with what stands before each of its tokens: context times the
     repeats' lengths, so quadratic only for one token said over and over."""

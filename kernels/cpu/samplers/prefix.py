@@ -20,14 +20,9 @@ from kernels.cpu.isa.sweep import alone, store_some
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers
 from reference.samplers import mirostat
-from reference.samplers import top_k as top_k_op
-from reference.samplers import top_p as top_p_op
-from reference.samplers import typical as typical_op
-
-TOP_K = top_k_op.OP.signature
-TOP_P = top_p_op.OP.signature
-TYPICAL = typical_op.OP.signature
-MIROSTAT_V1 = mirostat.SIGNATURE
+from reference.samplers.top_k import OP as TOP_K
+from reference.samplers.top_p import OP as TOP_P
+from reference.samplers.typical import OP as TYPICAL
 
 BINS = 2048
 CONSIDERED = 100  # tokens to which mirostat_v1 fits Zipf's exponent
@@ -132,7 +127,7 @@ def keep_largest(logits, k, out):
     keep_by_logit(logits, np.float32(0), 0.0, np.float64(k), out)
 
 
-@alone(TOP_K)
+@alone(TOP_K.signature)
 def top_k(logits, k, out):
     keep_largest(logits, k, out)
 
@@ -161,14 +156,14 @@ def mean_depth(logits, top, weights, mass):
     return moment / mass
 
 
-@alone(TOP_P)
+@alone(TOP_P.signature)
 def top_p(logits, p, out):
     top = highest(logits)
     mass = weigh(logits, top, out)
     keep_by_logit(logits, top, 0.0, p * mass if p < 1 else np.inf, out)
 
 
-@alone(TYPICAL)
+@alone(TYPICAL.signature)
 def typical(logits, p, out):
     top = highest(logits)
     mass = weigh(logits, top, out)
@@ -178,7 +173,7 @@ def typical(logits, p, out):
     keep_by_distance(logits, top, centre, target, out)
 
 
-@alone(MIROSTAT_V1)
+@alone(mirostat.SIGNATURE)
 def mirostat_v1(logits, mu, out):
     best = stack(np.float64, CONSIDERED)
     keep_largest(logits, CONSIDERED, out)

@@ -8,11 +8,10 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.isa.simd import I32, convert, div, f32x16, i8x16, load, load_first, mul, splat
-from kernels.cpu.isa.sweep import load_some, over_rows, store_some
-from kernels.cpu.runtime.closures import inner
+from kernels.cpu.isa.simd import I32, convert, f32x16, i8x16, load, load_first, mul, splat
+from kernels.cpu.isa.sweep import over_rows, store_some
 from kernels.cpu.runtime.share import by_format
-from kernels.cpu.schemes.integers import all_zero, scale_of
+from kernels.cpu.schemes.integers import group_in
 from reference.schemes.float8 import DEQUANTISE, E4M3, E5M2, QUANTISE, Float8
 
 HALF_BIAS, HALF_FRACTION = 15, 10  # of float16, which holds every E4M3 and E5M2 number
@@ -98,21 +97,10 @@ def some_codes(codes, i, last):
 
 
 def quantise_to(kind: Float8) -> Callable[..., None]:
-    codes_of, largest = encoder(kind), np.float32(kind.largest)
-
-    @inner
-    def group(row, q):
-        scale = scale_of(row, largest)
-        if not scale > 0:
-            all_zero(q)
-            return scale
-        steps = splat(f32x16, scale)
-        for i in range(0, len(row), 16):
-            store_some(q, i, len(q), codes_of(div(load_some(row, i, len(row)), steps)))
-        return scale
+    group, largest = group_in(encoder(kind)), np.float32(kind.largest)
 
     def quantise(g, x, q, scale):
-        scale[g] = group(x[g], q[g])
+        scale[g] = group(x[g], q[g], largest)
 
     return over_rows(QUANTISE, quantise)
 

@@ -1,19 +1,19 @@
 """Groups of floats as whole numbers and back: groups are shared among threads, so a lone group is
 one thread's work."""
 
+from typing import Any
+
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
 from kernels.cpu.isa.simd import (
-    I32,
     add,
     convert,
     div,
     f32x16,
     i8x16,
     i32x16,
+    lanewise,
     max_lanes,
     maximum,
     minimum,
@@ -23,7 +23,7 @@ from kernels.cpu.isa.simd import (
     zero,
 )
 from kernels.cpu.isa.sweep import each_row, load_some, store_some
-from kernels.cpu.quantise_activations import largest_magnitude
+from kernels.cpu.quantise_activations import larger_words, largest_magnitude
 from kernels.cpu.runtime.closures import inner
 from reference.bounds import TINY
 from reference.schemes.integers import OPS
@@ -32,18 +32,10 @@ SYMMETRIC, ASYMMETRIC, FROM_SYMMETRIC, FROM_ASYMMETRIC = (op.signature for op in
 NAN, INFINITY, SMALLEST = np.float32(np.nan), np.float32(np.inf), np.float32(TINY)
 
 
-@intrinsic
-def larger_magnitude(typing, a, b):
-    """The larger |lane|; infinity or NaN if one is either (as largest_magnitude)."""
-
-    def codegen(context, builder, signature, values):
-        words = ir.VectorType(I32, a.lanes)
-        unsigned = ir.Constant(words, [0x7FFFFFFF] * a.lanes)
-        x, y = (builder.and_(builder.bitcast(v, words), unsigned) for v in values)
-        larger = builder.select(builder.icmp_signed(">", x, y), x, y)
-        return builder.bitcast(larger, a.ir)
-
-    return a(a, a), codegen
+@lanewise
+def larger_magnitude(builder, kind, a, b):
+    """The larger |lane|; infinity or NaN if one is either."""
+    return builder.bitcast(larger_words(builder, kind, a, b), kind.ir)
 
 
 @njit(inline="always")
@@ -75,22 +67,35 @@ def all_zero(q):
 
 
 @njit(inline="always")
-def put(q, i, whole):
-    """Whole floats as int8 to q[i:], as many as there is room for."""
-    store_some(q, i, len(q), convert(i8x16, convert(i32x16, whole)))
+def as_bytes(whole):
+    """Whole floats as int8."""
+    return convert(i8x16, convert(i32x16, whole))
 
 
-@inner
-def symmetric_group(row, q, top):
-    """Fills q and returns the scale."""
-    scale = scale_of(row, top)
-    if not scale > 0:
-        all_zero(q)
+def group_in(code: Any) -> Any:
+    """(row, q, top) -> scale: fills q with what `code` makes of sixteen elements over their scale,
+    which takes the largest magnitude to `top`."""
+
+    @inner
+    def group(row, q, top):
+        scale = scale_of(row, top)
+        if not scale > 0:
+            all_zero(q)
+            return scale
+        steps = splat(f32x16, scale)
+        for i in range(0, len(row), 16):
+            store_some(q, i, len(q), code(div(load_some(row, i, len(row)), steps)))
         return scale
-    steps = splat(f32x16, scale)
-    for i in range(0, len(row), 16):
-        put(q, i, round_even(div(load_some(row, i, len(row)), steps)))
-    return scale
+
+    return group
+
+
+@njit(inline="always")
+def nearest(value):
+    return as_bytes(round_even(value))
+
+
+symmetric_group = group_in(nearest)
 
 
 @inner
@@ -109,7 +114,8 @@ def asymmetric_group(row, q, least, steps):
     zeros, each, most = splat(f32x16, point), splat(f32x16, scale), splat(f32x16, least + steps)
     for i in range(0, len(row), 16):
         whole = round_even(div(load_some(row, i, len(row)), each))
-        put(q, i, minimum(add(whole, zeros), most))  # the lowest element is `least` as it is
+        whole = minimum(add(whole, zeros), most)  # the lowest element is `least` as it is
+        store_some(q, i, len(q), as_bytes(whole))
     return scale, np.int32(point)
 
 
