@@ -26,8 +26,7 @@ from kernels.cpu.runtime.team import Team
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Limits
 from kernels.foreign.report import Report, Timed
-from kernels.foreign.samples import Samples
-from kernels.foreign.timing import CAUGHT, sampled
+from kernels.foreign.samples import CAUGHT, Samples, sampled
 from kernels.kernel import Kernel
 from kernels.table import variants
 from reference.op import Case, Op

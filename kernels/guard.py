@@ -15,6 +15,23 @@ MPROTECT = getattr(ctypes.CDLL(None), "mprotect", None)
 AT_END = -1  # a place: as near to the end of memory as the boundary allows
 
 
+def placed(size: int, place: int, boundary: int) -> tuple[int, int]:
+    """Where an array of so many bytes begins in pages of its own, `place` bytes into them or AT_END
+    and at a multiple of `boundary`, and the size of these pages."""
+    begin = -(-max(place, 0) // boundary) * boundary
+    inside = -(-max(begin + size, 1) // PAGE) * PAGE
+    return ((inside - size) // boundary * boundary if place == AT_END else begin), inside
+
+
+def poison(array: Array, rng: np.random.Generator) -> None:
+    """Fill it with what nobody can know: any NaN, or any integers."""
+    flat = array.reshape(-1).view(np.uint8)
+    flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
+    if array.dtype.kind == "f":
+        words = flat.view(f"u{array.itemsize}")
+        words |= words.dtype.type({4: 0x7FC00000, 8: 0x7FF8000000000000}[array.itemsize])
+
+
 class Guarded:
     """An array `place` bytes into its first page, or AT_END, and random bytes around it.
 
@@ -28,10 +45,7 @@ class Guarded:
     ) -> None:  # fmt: skip
         kind = np.dtype(dtype)
         boundary, size = boundary or kind.itemsize, math.prod(dims) * kind.itemsize
-        begin = -(-max(place, 0) // boundary) * boundary
-        self._inside = -(-max(begin + size, 1) // PAGE) * PAGE
-        if place == AT_END:
-            begin = (self._inside - size) // boundary * boundary
+        begin, self._inside = placed(size, place, boundary)
         self._memory = mmap.mmap(-1, self._inside + 2 * PAGE)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._protect(0, PAGE, PROT_NONE)
@@ -71,16 +85,10 @@ class Guarded:
     def poison(self, rng: np.random.Generator, ordinary: bool = False) -> None:
         """Fill a writable array with what nobody can know: any NaN, or any integer; or `ordinary`
         numbers, such as earlier nodes leave."""
-        flat = self.array.reshape(-1).view(np.uint8)
         if ordinary and self.array.dtype.kind == "f":
             self.array[...] = rng.standard_normal(self.array.shape, np.float32)
-            return
-        flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
-        if self.array.dtype.kind == "f":
-            width = 8 * self.array.itemsize
-            quiet = {32: 0x7FC00000, 64: 0x7FF8000000000000}[width]
-            words = flat.view(f"u{self.array.itemsize}")
-            words |= words.dtype.type(quiet)
+        else:
+            poison(self.array, rng)
 
     @property
     def intact(self) -> bool:

@@ -20,7 +20,7 @@ from numba import config
 
 import kernels
 import reference
-from kernels.cpu.runtime.closures import told_of
+from kernels.cpu.runtime.closures import modules_of, told_of
 from reference import packages
 
 ROOMS = ("reference", "kernels")
@@ -150,11 +150,14 @@ def digest_of_package(module: str) -> str:
 
 
 def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
-    """sha256 over all that a share's function is made of. One of a program or a notebook has no
-    module to go by: what it does is told by its code, in memory."""
+    """sha256 over all that a share's function is made of, what it closes over from other modules
+    than its own imports among it. One of a program or a notebook has no module to go by: what it
+    does is told by its code, in memory."""
     module = function.__module__
     if module != "__main__" and _source(module):
-        return fingerprint(module, *extra)
+        beside = sorted(modules_of(function) - {*closure(module)})
+        known = (name for name in beside if name.partition(".")[0] in {*ROOMS, *packages.PACKAGES})
+        return fingerprint(module, *map(fingerprint, known), *extra)
     told, modules = told_of(function, ROOMS)
     return digest_of(*modules, extra=(told, *extra))
 

@@ -13,6 +13,14 @@ class ShapeError(ValueError):
     """An argument whose shape or type the op does not take."""
 
 
+def in_place(signature: str, scratch: str = "") -> str:
+    """The signature of an op whose kernel updates an output in its own memory: without `before`,
+    what was there, and with scratch of these axes, if any."""
+    given, outputs = signature.split(" -> ")
+    kept = [argument for argument in given.split(", ") if not argument.startswith("before: ")]
+    return f"{', '.join([*kept, *([f'scratch: f32[{scratch}]'] if scratch else [])])} -> {outputs}"
+
+
 def sizes(op: Op, inputs: Mapping[str, Any], format: str | None = None) -> dict[str, int]:
     """The op's named sizes as the arrays have them; every disagreement is an error."""
     found: dict[str, int] = {}

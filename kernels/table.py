@@ -1,7 +1,7 @@
 """Every kernel for CPUs, one row each, and with those for GPUs (cuda/table.py) every one there is;
 variants of an op stand in order of preference."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -62,6 +62,7 @@ from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
 from kernels.packages import Rows, kernels_beside
+from reference.op import Shape
 from reference.packages import Package
 from reference.table import brought as ops_of_packages
 
@@ -72,12 +73,25 @@ VBMI = VNNI | {"avx512vbmi"}
 BF16 = AVX512 | {"avx512bf16"}
 AMX_INT8 = VNNI | {"amx-tile", "amx-int8"}
 AMX_BF16 = BF16 | {"amx-tile", "amx-bf16"}
-IN_FLOATS, IN_INT8 = linear_experts.float_kernel, linear_experts.int8_kernel
+IN_FLOATS, IN_INT8 = linear_experts.FLOATS, linear_experts.CODES
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
+FITTING: dict[str, Any] = {"takes": sparse_linear.fits}
+IN_BLOCKS = FITTING | {"activations": "int8"}
+W8A8: dict[str, Any] = {
+    "takes": linear_w8a8.whole_blocks,
+    "pack": FOURS,
+    "scratch": linear_w8a8.unfinished,
+    "knobs": STREAM,
+}
 
 
 Packings = Mapping[str, Packing]
+
+
+def of_formats(op: str, variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of an op, in each of its formats."""
+    return [Kernel(op, variant, s, f, **rest) for f, s in shares.items()]
 
 
 def linear(
@@ -107,7 +121,11 @@ def in_bf16(variant: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]
 
 
 def of_experts(
-    kind: Any, variant: str, shares: Mapping[str, Share], packings: Packings = PACKINGS, **rest: Any
+    kind: linear_experts.Kind,
+    variant: str,
+    shares: Mapping[str, Share],
+    packings: Packings = PACKINGS,
+    **rest: Any,
 ) -> list[Kernel]:
     """A variant of linear_experts, in each of the formats of linear's."""
     made = linear_experts.shares(kind, variant, shares)
@@ -117,10 +135,22 @@ def of_experts(
     ]
 
 
-def sparse_linear_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
-    """A variant of sparse_linear, in each of its formats."""
-    own: dict[str, Any] = {"pack": ROWS, "takes": sparse_linear.fits, "knobs": (ALONG,)} | rest
-    return [Kernel("sparse_linear", variant, s, f, **own) for f, s in shares.items()]
+def on_rows(op: str, variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of an op that brings the rows of active neurons, in each of its formats."""
+    return of_formats(op, variant, shares, pack=ROWS, knobs=(ALONG,), **rest)
+
+
+def attention_of(variant: str, shares: Mapping[str, Share], **rest: Any) -> list[Kernel]:
+    """A variant of attention that takes whole vectors of its cache's format."""
+    return [
+        Kernel("attention", variant, s, f, takes=attention.TAKES[f], **rest)
+        for f, s in shares.items()
+    ]
+
+
+def scan(op: str, share: Share, scratch: Callable[[Shape], int]) -> Kernel:
+    """An op that goes through tokens in order and updates states where they are."""
+    return Kernel(op, "generic", share, in_place=STATES, scratch=scratch)
 
 
 def in_float8(op: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
@@ -129,7 +159,7 @@ def in_float8(op: str, shares: dict[str, Share], **rest: Any) -> list[Kernel]:
 
 
 KERNELS: tuple[Kernel, ...] = (
-    *(Kernel("embedding", "generic", s, f, splits="tokens") for f, s in embedding.SHARES.items()),
+    *of_formats("embedding", "generic", embedding.SHARES, splits="tokens"),
     Kernel("rms_norm", "generic", rms_norm.generic, splits="tokens"),
     Kernel("rms_norm", "scalar", rms_norm.scalar, splits="tokens"),
     Kernel("layer_norm", "generic", layer_norm.generic, splits="tokens"),
@@ -146,14 +176,14 @@ KERNELS: tuple[Kernel, ...] = (
     *in_int8("lut_avx512", linear_lut.AVX512_SHARES, LUT_AVX512_PACKINGS, requires=VBMI),
     *in_int8("lut_avx2", linear_lut.AVX2_SHARES, LUT_AVX2_PACKINGS, requires=AVX2),
     *in_int8("generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),
-    *(Kernel("linear", "scalar", s, f) for f, s in linear_scalar.SHARES.items()),
+    *of_formats("linear", "scalar", linear_scalar.SHARES),
     *of_experts(IN_FLOATS, "avx512", linear_float.AVX512_SHARES, requires=AVX512),
     *of_experts(IN_FLOATS, "generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS),
     *of_experts(IN_INT8, "amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *of_experts(IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI),
     *of_experts(IN_INT8, "avx2", linear_int8.AVX2_SHARES, requires=AVX2),
     *of_experts(IN_INT8, "generic", linear_int8.GENERIC_SHARES, SPREAD_PACKINGS),
-    *(Kernel("linear_experts", "scalar", s, f) for f, s in linear_experts.SCALAR.items()),
+    *of_formats("linear_experts", "scalar", linear_experts.SCALAR),
     Kernel(
         "choose_experts", "generic", experts.choose_experts, takes=experts.fits, splits="tokens"
     ),
@@ -167,37 +197,17 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("rotation", "generic", rope.rotation, splits="tokens"),
     Kernel("rope_norm", "generic", rope.rope_norm, splits="tokens"),
     Kernel("rope_neox", "generic", rope.rope_neox, splits="tokens"),
-    *(
-        Kernel("kv_write", "generic", s, f, in_place=ONTO, splits="tokens")
-        for f, s in kv_write.SHARES.items()
+    *of_formats("kv_write", "generic", kv_write.SHARES, in_place=ONTO, splits="tokens"),
+    *attention_of(
+        "amx_bf16",
+        attention_amx.SHARES,
+        requires=AMX_BF16,
+        activations="bf16",
+        numerics="fast",
+        fewest=PROMPT,
     ),
-    *(
-        Kernel(
-            "attention",
-            "amx_bf16",
-            s,
-            f,
-            requires=AMX_BF16,
-            takes=attention.TAKES[f],
-            activations="bf16",
-            numerics="fast",
-            fewest=PROMPT,
-        )
-        for f, s in attention_amx.SHARES.items()
-    ),
-    *(
-        Kernel(
-            "attention",
-            "generic",
-            s,
-            f,
-            takes=attention.TAKES[f],
-            scratch=attention.partials,
-            then=attention.MERGE,
-        )
-        for f, s in attention.SHARES.items()
-    ),
-    *(Kernel("attention", "scalar", s, f) for f, s in attention_scalar.SHARES.items()),
+    *attention_of("generic", attention.SHARES, scratch=attention.partials, then=attention.MERGE),
+    *of_formats("attention", "scalar", attention_scalar.SHARES),
     Kernel("softmax", "generic", softmax.generic),
     Kernel("silu", "generic", activations.silu, splits="tokens"),
     Kernel("gelu", "generic", activations.gelu, splits="tokens"),
@@ -219,33 +229,16 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("add_counts", "generic", neuron_masks.add_counts),
     Kernel("where_active", "generic", neuron_masks.where_active, splits="tokens"),
     Kernel("active_rows", "generic", neuron_masks.active_rows),
-    *sparse_linear_of("avx512", sparse_linear.AVX512_FLOATS, requires=AVX512),
-    *sparse_linear_of("generic", sparse_linear.GENERIC_FLOATS),
-    *sparse_linear_of(
-        "avx512_vnni",
-        sparse_linear.AVX512_VNNI_BLOCKS,
-        requires=VNNI,
-        activations="int8",
+    *on_rows("sparse_linear", "avx512", sparse_linear.AVX512_FLOATS, requires=AVX512, **FITTING),
+    *on_rows("sparse_linear", "generic", sparse_linear.GENERIC_FLOATS, **FITTING),
+    *on_rows(
+        "sparse_linear", "avx512_vnni", sparse_linear.AVX512_VNNI_BLOCKS, requires=VNNI, **IN_BLOCKS
     ),
-    *sparse_linear_of(
-        "avx2",
-        sparse_linear.AVX2_BLOCKS,
-        requires=AVX2,
-        activations="int8",
-    ),
-    *sparse_linear_of("generic", sparse_linear.GENERIC_BLOCKS, activations="int8"),
-    *(
-        Kernel("sparse_axpy", "avx512", s, f, pack=ROWS, requires=AVX512, knobs=(ALONG,))
-        for f, s in sparse_axpy.AVX512_SHARES.items()
-    ),
-    *(
-        Kernel("sparse_axpy", "avx2", s, f, pack=ROWS, requires=AVX2, knobs=(ALONG,))
-        for f, s in sparse_axpy.AVX2_SHARES.items()
-    ),
-    *(
-        Kernel("sparse_axpy", "generic", s, f, pack=ROWS, knobs=(ALONG,))
-        for f, s in sparse_axpy.GENERIC_SHARES.items()
-    ),
+    *on_rows("sparse_linear", "avx2", sparse_linear.AVX2_BLOCKS, requires=AVX2, **IN_BLOCKS),
+    *on_rows("sparse_linear", "generic", sparse_linear.GENERIC_BLOCKS, **IN_BLOCKS),
+    *on_rows("sparse_axpy", "avx512", sparse_axpy.AVX512_SHARES, requires=AVX512),
+    *on_rows("sparse_axpy", "avx2", sparse_axpy.AVX2_SHARES, requires=AVX2),
+    *on_rows("sparse_axpy", "generic", sparse_axpy.GENERIC_SHARES),
     Kernel("add", "generic", arithmetic.add, splits="tokens"),
     Kernel("add_bias", "generic", arithmetic.add_bias, splits="tokens"),
     Kernel("mul", "generic", arithmetic.mul, splits="tokens"),
@@ -253,12 +246,9 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
     Kernel("softcap", "generic", arithmetic.softcap, splits="tokens"),
     Kernel("add_squares", "generic", add_squares.add_squares),
-    *(Kernel("quantise", "generic", s, f) for f, s in weight_formats.QUANTISE_SHARES.items()),
-    *(
-        Kernel("quantise_weighted", "generic", s, f)
-        for f, s in weight_formats.WEIGHTED_SHARES.items()
-    ),
-    *(Kernel("dequantise", "generic", s, f) for f, s in weight_formats.DEQUANTISE_SHARES.items()),
+    *of_formats("quantise", "generic", weight_formats.QUANTISE_SHARES),
+    *of_formats("quantise_weighted", "generic", weight_formats.WEIGHTED_SHARES),
+    *of_formats("dequantise", "generic", weight_formats.DEQUANTISE_SHARES),
     Kernel("quantise_symmetric", "generic", integers.symmetric),
     Kernel("quantise_asymmetric", "generic", integers.asymmetric),
     Kernel("dequantise_symmetric", "generic", integers.from_symmetric),
@@ -266,22 +256,8 @@ KERNELS: tuple[Kernel, ...] = (
     *in_float8("quantise", float8.QUANTISE_SHARES),
     *in_float8("dequantise", float8.DEQUANTISE_SHARES),
     *in_float8("linear", linear_float8.SHARES, pack=BYTES, knobs=STREAM),
-    *(
-        Kernel(
-            "linear_w8a8",
-            variant,
-            share,
-            requires=requires,
-            takes=linear_w8a8.whole_blocks,
-            pack=FOURS,
-            scratch=linear_w8a8.unfinished,
-            knobs=STREAM,
-        )
-        for variant, share, requires in (
-            ("avx512_vnni", linear_w8a8.avx512_vnni, VNNI),
-            ("generic", linear_w8a8.generic, frozenset[str]()),
-        )
-    ),
+    Kernel("linear_w8a8", "avx512_vnni", linear_w8a8.avx512_vnni, requires=VNNI, **W8A8),
+    Kernel("linear_w8a8", "generic", linear_w8a8.generic, **W8A8),
     Kernel("linear_w8a8", "scalar", linear_w8a8.scalar, takes=linear_w8a8.fits),
     Kernel("logit_bias", "generic", edits.logit_bias),
     Kernel("penalties", "generic", edits.penalties),
@@ -300,21 +276,9 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("greedy", "generic", choice.greedy),
     Kernel("draw", "generic", choice.draw),
     Kernel("causal_conv1d", "generic", causal_conv1d.generic, in_place=STATES),
-    Kernel("ssm_scan", "generic", ssm_scan.channels, in_place=STATES, scratch=ssm_scan.of_channels),
-    Kernel(
-        "ssm_scan_heads",
-        "generic",
-        ssm_scan.heads,
-        in_place=STATES,
-        scratch=ssm_scan.of_heads,
-    ),
-    Kernel(
-        "gated_delta_net",
-        "generic",
-        gated_delta_net.generic,
-        in_place=STATES,
-        scratch=gated_delta_net.scratch,
-    ),
+    scan("ssm_scan", ssm_scan.channels, ssm_scan.of_channels),
+    scan("ssm_scan_heads", ssm_scan.heads, ssm_scan.of_heads),
+    scan("gated_delta_net", gated_delta_net.generic, gated_delta_net.scratch),
     Kernel("quantise_log_probabilities", "generic", log_probabilities.quantise_log_probabilities),
     Kernel("kl_divergence", "generic", log_probabilities.kl_divergence),
     Kernel("accept", "generic", verification.accept),

@@ -19,8 +19,7 @@ from kernels.foreign.candidate import KINDS, Candidate, with_numerics
 from kernels.foreign.child import Limits as ChildLimits
 from kernels.foreign.judge import REFUSED, Level, judge
 from kernels.foreign.report import BROKEN, HELD, Report
-from kernels.foreign.samples import Samples
-from kernels.foreign.timing import CAUGHT, sampled
+from kernels.foreign.samples import CAUGHT, Samples, sampled
 from reference.op import Case, Op, Shape
 from reference.table import OPS, find_op
 

@@ -26,7 +26,7 @@ from kernels.foreign.child import Limits as ChildLimits
 from kernels.foreign.judge import Level, judge
 from kernels.foreign.layout import laid_out
 from kernels.foreign.report import Report
-from kernels.foreign.timing import CAUGHT, sampled
+from kernels.foreign.samples import CAUGHT, sampled
 from kernels.foreign.turns import Turns
 from reference.op import Case, Op
 

@@ -17,9 +17,12 @@ FUSED = ["add_norm_round/cuda/generic", "linear_trio/cuda/generic/Q4_0"]  # by w
 # In a file `old`, which stands there once, becomes `new`: the kernels that this outdates.
 CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     "nothing": (("kernels/cuda/launch.py", "0 in self.blocks", "0 in self.blocks"), []),
-    "threads-of-a-row": (("kernels/cuda/rms_norm.py", "1024", "512"), [RMS_NORM]),
+    "threads-of-a-row": (
+        ("kernels/cuda/single.py", '"rms_norm": fours', '"rms_norm": one_block'),
+        [RMS_NORM],
+    ),
     "elements-of-a-thread": (
-        ("kernels/cuda/quantise_activations.py", "each=4", "each=8"),
+        ("kernels/cuda/single.py", '"hidden", each=4', '"hidden", each=8'),
         [ROUNDING, LINEAR_Q4_0],  # which has it run before
     ),
     "rows-of-a-warp": (

@@ -51,6 +51,7 @@ EDITS = {  # a file, and the kernels that an edit of it outdates
     "kernels/cpu/rope.py": [ROPE],
     "kernels/cpu/isa/sweep.py": [SILU],
     "kernels/cpu/formats/packing.py": [LINEAR],
+    "kernels/cpu/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
     "kernels/cpu/quantise_activations.py": [LINEAR],
     "kernels/judge.py": [SOFTMAX, SILU, ROPE, LINEAR],
     "reference/softmax.py": [SOFTMAX],

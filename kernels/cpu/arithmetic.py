@@ -4,84 +4,60 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.isa.lanes import fabs, where
-from kernels.cpu.isa.simd import add as plus
-from kernels.cpu.isa.simd import div, f32x16, fma, splat, sub, zero
-from kernels.cpu.isa.simd import mul as times
+from kernels.cpu.isa.simd import fma, polynomial
 from kernels.cpu.isa.simd_exp import exp
-from kernels.cpu.isa.sweep import load_some, own_elements, store_some
-from kernels.cpu.runtime.share import arguments, part, share
+from kernels.cpu.isa.sweep import each, each_row, load_some, store_some
 from reference.arithmetic import OPS
 
 ADD, ADD_BIAS, MUL, MUL_COLUMNS, SCALE, SOFTCAP = (op.signature for op in OPS)
 
 
-@share(ADD)
-def add(block, thread, n_threads):
-    x, y, out = arguments(block, ADD)
-    first, last = own_elements(x, thread, n_threads)
-    for i in range(first, last, 16):
-        store_some(out, i, last, plus(load_some(x, i, last), load_some(y, i, last)))
+@each(ADD)
+def add(x, y):
+    return x + y
 
 
-@share(ADD_BIAS)
-def add_bias(block, thread, n_threads):
-    x, bias, out = arguments(block, ADD_BIAS)
-    tokens, width = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        row, target = x[t], out[t]
-        for i in range(0, width, 16):
-            total = plus(load_some(row, i, width), load_some(bias, i, width))
-            store_some(target, i, width, total)
+@each_row(ADD_BIAS)
+def add_bias(t, x, bias, out):
+    width = x.shape[1]
+    row, target = x[t], out[t]
+    for i in range(0, width, 16):
+        store_some(target, i, width, load_some(row, i, width) + load_some(bias, i, width))
 
 
-@share(MUL)
-def mul(block, thread, n_threads):
-    x, y, out = arguments(block, MUL)
-    first, last = own_elements(x, thread, n_threads)
-    for i in range(first, last, 16):
-        store_some(out, i, last, times(load_some(x, i, last), load_some(y, i, last)))
+@each(MUL)
+def mul(x, y):
+    return x * y
 
 
-@share(MUL_COLUMNS)
-def mul_columns(block, thread, n_threads):
-    x, factors, out = arguments(block, MUL_COLUMNS)
-    tokens, width = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        row, target = x[t], out[t]
-        for i in range(0, width, 16):
-            total = times(load_some(row, i, width), load_some(factors, i, width))
-            store_some(target, i, width, total)
+@each_row(MUL_COLUMNS)
+def mul_columns(t, x, factors, out):
+    width = x.shape[1]
+    row, target = x[t], out[t]
+    for i in range(0, width, 16):
+        store_some(target, i, width, load_some(row, i, width) * load_some(factors, i, width))
 
 
-@share(SCALE)
-def scale(block, thread, n_threads):
-    x, factor, out = arguments(block, SCALE)
-    first, last = own_elements(x, thread, n_threads)
-    factors = splat(f32x16, np.float32(factor))
-    for i in range(first, last, 16):
-        store_some(out, i, last, times(load_some(x, i, last), factors))
+@each(SCALE)
+def scale(x, factor):
+    return x * np.float32(factor)
+
+
+of_square = polynomial(
+    -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1
+)
 
 
 @njit(inline="always")
 def tanh(x):
     """Cephes' tanhf: below 0.625 a polynomial, for 1 - 2 / (e^2x + 1) loses its digits there."""
-    square, size, one = times(x, x), fabs(x), splat(f32x16, 1.0)
-    p = fma(splat(f32x16, -5.70498872745e-3), square, splat(f32x16, 2.06390887954e-2))
-    p = fma(p, square, splat(f32x16, -5.37397155531e-2))
-    p = fma(p, square, splat(f32x16, 1.33314422036e-1))
-    p = fma(p, square, splat(f32x16, -3.33332819422e-1))
-    near = fma(times(p, square), x, x)
-    far = sub(one, div(splat(f32x16, 2.0), plus(exp(plus(size, size)), one)))
-    far = where(x < zero(f32x16), sub(zero(f32x16), far), far)
-    return where(size > splat(f32x16, 0.625), far, near)
+    square, size = x * x, fabs(x)
+    near = fma(of_square(square) * square, x, x)
+    far = 1.0 - 2.0 / (exp(size + size) + 1.0)
+    far = where(x < 0.0, 0.0 - far, far)
+    return where(size > 0.625, far, near)
 
 
-@share(SOFTCAP)
-def softcap(block, thread, n_threads):
-    x, cap, out = arguments(block, SOFTCAP)
-    first, last = own_elements(x, thread, n_threads)
-    caps = splat(f32x16, np.float32(cap))
-    for i in range(first, last, 16):
-        store_some(out, i, last, times(caps, tanh(div(load_some(x, i, last), caps))))
+@each(SOFTCAP)
+def softcap(x, cap):
+    return np.float32(cap) * tanh(x / np.float32(cap))

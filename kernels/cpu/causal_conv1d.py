@@ -3,11 +3,10 @@
 from kernels.cpu.isa.simd import fma
 from kernels.cpu.isa.sweep import load_some, store_some
 from kernels.cpu.runtime.share import arguments, part, share
+from kernels.shapes import in_place
+from reference.causal_conv1d import OP
 
-SIGNATURE = (
-    "x: f32[tokens width], weight: f32[taps width], bias: f32[width], sources: i32[tokens],"
-    " targets: i32[tokens] -> out: f32[tokens width], states: f32[slots kept width]"
-)
+SIGNATURE = in_place(OP.signature)
 
 
 @share(SIGNATURE)

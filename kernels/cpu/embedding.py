@@ -3,22 +3,20 @@
 from collections.abc import Callable
 
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
-from kernels.cpu.runtime.share import arguments, by_format, part
+from kernels.cpu.isa.sweep import over_rows
+from kernels.cpu.runtime.share import by_format
 from reference.embedding import OP
 
 SIGNATURE = OP.signature
 
 
 def embedding_from(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):
-        tokens, weight, out = arguments(block, SIGNATURE)
-        first, last = part(len(tokens), thread, n_threads)
-        for t in range(first, last):
-            row = weight[tokens[t]]
-            for i in range(out.shape[1]):
-                out[t, i] = element(tag, row, i)
+    def generic(t, tokens, weight, out):
+        row = weight[tokens[t]]
+        for i in range(out.shape[1]):
+            out[t, i] = element(tag, row, i)
 
-    return generic
+    return over_rows(SIGNATURE, generic)
 
 
 SHARES = by_format(embedding_from, SIGNATURE, TAGS)

@@ -6,9 +6,8 @@ from numba import njit
 from kernels.cpu.activations import over_one_plus_exp
 from kernels.cpu.isa.simd import f32x16, fma, mul, splat, sub, zero
 from kernels.cpu.isa.simd_shuffle import stack
-from kernels.cpu.isa.sweep import load_some, store_some
+from kernels.cpu.isa.sweep import alone, each_row, load_some, store_some
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, part, share
 from reference.experts import CHOOSE, GATE, LEAST, PICK, SHARES, SORT, SUM
 from reference.op import Shape
 
@@ -52,64 +51,52 @@ def drop_groups(ranks, experts, groups, kept, sums):
             ranks[g * size : g * size + size] = -np.float32(np.inf)
 
 
-@share(CHOOSE)
-def choose_experts(block, thread, n_threads):
+@each_row(CHOOSE)
+def choose_experts(t, scores, bias, used, groups, kept, chosen):
     """The best that comes after the one before, as often as needed; each to its place among those
     found. Where a score is NaN it is any choice, but one."""
-    scores, bias, used, groups, kept, chosen = arguments(block, CHOOSE)
-    tokens, experts = scores.shape
+    experts = scores.shape[1]
     ranks, sums = stack(np.float32, MOST), stack(np.float32, MOST)
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
+    for e in range(experts):
+        ranks[e] = scores[t, e] + bias[e]
+    if kept < groups:
+        drop_groups(ranks, experts, groups, kept, sums)
+    before = -1
+    for k in range(used):
+        best = -1
         for e in range(experts):
-            ranks[e] = scores[t, e] + bias[e]
-        if kept < groups:
-            drop_groups(ranks, experts, groups, kept, sums)
-        before = -1
-        for k in range(used):
-            best = -1
-            for e in range(experts):
-                follows = before < 0 or better(ranks, before, e)
-                if follows and (best < 0 or better(ranks, e, best)):
-                    best = e
-            before = max(best, 0)
-            at = k
-            while at > 0 and chosen[t, at - 1] > before:
-                chosen[t, at] = chosen[t, at - 1]
-                at -= 1
-            chosen[t, at] = before
+            follows = before < 0 or better(ranks, before, e)
+            if follows and (best < 0 or better(ranks, e, best)):
+                best = e
+        before = max(best, 0)
+        at = k
+        while at > 0 and chosen[t, at - 1] > before:
+            chosen[t, at] = chosen[t, at - 1]
+            at -= 1
+        chosen[t, at] = before
 
 
-@share(PICK)
-def scores_of_chosen(block, thread, n_threads):
-    scores, chosen, out = arguments(block, PICK)
-    first, last = part(chosen.shape[0], thread, n_threads)
-    for t in range(first, last):
-        for k in range(chosen.shape[1]):
-            out[t, k] = scores[t, chosen[t, k]]
+@each_row(PICK)
+def scores_of_chosen(t, scores, chosen, out):
+    for k in range(chosen.shape[1]):
+        out[t, k] = scores[t, chosen[t, k]]
 
 
-@share(SHARES)
-def shares_of_sum(block, thread, n_threads):
+@each_row(SHARES)
+def shares_of_sum(t, weights, out):
     """NaN stays NaN."""
-    weights, out = arguments(block, SHARES)
-    first, last = part(weights.shape[0], thread, n_threads)
-    for t in range(first, last):
-        total = np.float32(0)
-        for k in range(weights.shape[1]):
-            total += weights[t, k]
-        if total < np.float32(LEAST):
-            total = np.float32(LEAST)
-        for k in range(weights.shape[1]):
-            out[t, k] = weights[t, k] / total
+    total = np.float32(0)
+    for k in range(weights.shape[1]):
+        total += weights[t, k]
+    if total < np.float32(LEAST):
+        total = np.float32(LEAST)
+    for k in range(weights.shape[1]):
+        out[t, k] = weights[t, k] / total
 
 
-@share(SORT)
-def sort_by_expert(block, thread, n_threads):
+@alone(SORT)
+def sort_by_expert(chosen, experts, rows, expert, places, ends, needed, found):
     """By one thread, counting: for a few tokens others would wait longer than they could help."""
-    chosen, experts, rows, expert, places, ends, needed, found = arguments(block, SORT)
-    if thread:
-        return
     tokens, used = chosen.shape
     ends[:] = 0
     for t in range(tokens):
@@ -133,30 +120,23 @@ def sort_by_expert(block, thread, n_threads):
             ends[e] = place + 1
 
 
-@share(SUM)
-def sum_experts(block, thread, n_threads):
-    y, places, weights, out = arguments(block, SUM)
-    tokens, used = places.shape
-    hidden = out.shape[1]
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        target = out[t]
-        for i in range(0, hidden, 16):
-            total = zero(f32x16)
-            for k in range(used):
-                row = y[places[t, k]]
-                total = fma(splat(f32x16, weights[t, k]), load_some(row, i, hidden), total)
-            store_some(target, i, hidden, total)
+@each_row(SUM, 1)
+def sum_experts(t, y, places, weights, out):
+    used, hidden = places.shape[1], out.shape[1]
+    target = out[t]
+    for i in range(0, hidden, 16):
+        total = zero(f32x16)
+        for k in range(used):
+            row = y[places[t, k]]
+            total = fma(splat(f32x16, weights[t, k]), load_some(row, i, hidden), total)
+        store_some(target, i, hidden, total)
 
 
-@share(GATE)
-def open_gate(block, thread, n_threads):
-    x, gate, out = arguments(block, GATE)
-    tokens, width = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        row, target = x[t], out[t]
-        logit = splat(f32x16, gate[t, 0])
-        opened = over_one_plus_exp(splat(f32x16, 1.0), sub(zero(f32x16), logit))
-        for i in range(0, width, 16):
-            store_some(target, i, width, mul(opened, load_some(row, i, width)))
+@each_row(GATE)
+def open_gate(t, x, gate, out):
+    width = x.shape[1]
+    row, target = x[t], out[t]
+    logit = splat(f32x16, gate[t, 0])
+    opened = over_one_plus_exp(splat(f32x16, 1.0), sub(zero(f32x16), logit))
+    for i in range(0, width, 16):
+        store_some(target, i, width, mul(opened, load_some(row, i, width)))

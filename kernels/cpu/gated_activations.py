@@ -3,24 +3,19 @@
 import math
 
 import numpy as np
-from numba import njit
 
-from kernels.cpu.activations import gelu_of, over_one_plus_exp, silu_of
-from kernels.cpu.isa.simd import add, f32x16, maximum, minimum, mul, splat, zero
-from kernels.cpu.isa.sweep import load_some, own_elements, store_some
+from kernels.cpu.activations import gelu_of, opened, over_one_plus_exp, silu_of
+from kernels.cpu.isa.simd import f32x16, maximum, minimum, splat
+from kernels.cpu.isa.sweep import each, own_elements
 from kernels.cpu.runtime.share import arguments, share
 from reference.gated_activations import OPS
 
 SIGNATURE, CLAMPED = OPS[0].signature, OPS[-1].signature
 
 
-@share(SIGNATURE)
-def swiglu(block, thread, n_threads):
-    gate, up, out = arguments(block, SIGNATURE)
-    first, last = own_elements(gate, thread, n_threads)
-    for i in range(first, last, 16):
-        activated = silu_of(load_some(gate, i, last))
-        store_some(out, i, last, mul(activated, load_some(up, i, last)))
+@each(SIGNATURE)
+def swiglu(gate, up):
+    return silu_of(gate) * up
 
 
 @share(SIGNATURE)
@@ -34,55 +29,29 @@ def swiglu_scalar(block, thread, n_threads):
         target[i] = value / (1.0 + math.exp(-value)) * ups[i]
 
 
-@share(SIGNATURE)
-def geglu(block, thread, n_threads):
-    gate, up, out = arguments(block, SIGNATURE)
-    first, last = own_elements(gate, thread, n_threads)
-    for i in range(first, last, 16):
-        activated = gelu_of(load_some(gate, i, last))
-        store_some(out, i, last, mul(activated, load_some(up, i, last)))
+@each(SIGNATURE)
+def geglu(gate, up):
+    return gelu_of(gate) * up
 
 
-@njit(inline="always")
-def opened(x):
-    """relu, of a vector; NaN stays NaN."""
-    return maximum(zero(f32x16), x)
+@each(SIGNATURE)
+def reglu(gate, up):
+    return opened(gate) * up
 
 
-@share(SIGNATURE)
-def reglu(block, thread, n_threads):
-    gate, up, out = arguments(block, SIGNATURE)
-    first, last = own_elements(gate, thread, n_threads)
-    for i in range(first, last, 16):
-        store_some(out, i, last, mul(opened(load_some(gate, i, last)), load_some(up, i, last)))
+@each(SIGNATURE)
+def squared_reglu(gate, up):
+    return opened(gate) * opened(gate) * up
 
 
-@share(SIGNATURE)
-def squared_reglu(block, thread, n_threads):
-    gate, up, out = arguments(block, SIGNATURE)
-    first, last = own_elements(gate, thread, n_threads)
-    for i in range(first, last, 16):
-        active = opened(load_some(gate, i, last))
-        store_some(out, i, last, mul(mul(active, active), load_some(up, i, last)))
+@each(SIGNATURE)
+def drelu(gate, up):
+    return opened(gate) * opened(up)
 
 
-@share(SIGNATURE)
-def drelu(block, thread, n_threads):
-    gate, up, out = arguments(block, SIGNATURE)
-    first, last = own_elements(gate, thread, n_threads)
-    for i in range(first, last, 16):
-        active = opened(load_some(up, i, last))
-        store_some(out, i, last, mul(opened(load_some(gate, i, last)), active))
-
-
-@share(CLAMPED)
-def swiglu_oai(block, thread, n_threads):
+@each(CLAMPED)
+def swiglu_oai(gate, up, alpha, limit):
     """NaN stays NaN."""
-    gate, up, alpha, limit, out = arguments(block, CLAMPED)
-    first, last = own_elements(gate, thread, n_threads)
-    factor, one = splat(f32x16, -np.float32(alpha)), splat(f32x16, 1.0)
     most, least = splat(f32x16, np.float32(limit)), splat(f32x16, -np.float32(limit))
-    for i in range(first, last, 16):
-        g = minimum(most, load_some(gate, i, last))
-        u = maximum(least, minimum(most, load_some(up, i, last)))
-        store_some(out, i, last, mul(over_one_plus_exp(g, mul(factor, g)), add(u, one)))
+    g, u = minimum(most, gate), maximum(least, minimum(most, up))
+    return over_one_plus_exp(g, -np.float32(alpha) * g) * (u + 1.0)

@@ -5,14 +5,11 @@ from kernels.cpu.isa.simd import add, f32x16, fma, mul, splat, sub, zero
 from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.sweep import load_some, store_some
 from kernels.cpu.runtime.share import arguments, part, share
+from kernels.shapes import in_place
+from reference.gated_delta_net import OP
 from reference.op import Shape
 
-SIGNATURE = (
-    "q: f32[tokens groups state], k: f32[tokens groups state], v: f32[tokens heads head_dim],"
-    " g: f32[tokens heads], beta: f32[tokens heads], group_of: i32[heads], sources: i32[tokens],"
-    " targets: i32[tokens], scratch: f32[n]"
-    " -> out: f32[tokens heads head_dim], states: f32[slots heads state head_dim]"
-)
+SIGNATURE = in_place(OP.signature, "n")
 LANES = 16
 
 

@@ -1,5 +1,6 @@
 """heads_apart and heads_joined on the CPU: copies, of tokens that are shared among threads."""
 
+from kernels.cpu.isa.sweep import each_row
 from kernels.cpu.runtime.share import arguments, part, share
 from reference.heads import APART, JOINED
 
@@ -19,17 +20,14 @@ def heads_apart(block, thread, n_threads):
             ends[h] = (h + 1) * tokens
 
 
-@share(JOINED)
-def heads_joined(block, thread, n_threads):
-    y, x, whole, out = arguments(block, JOINED)
+@each_row(JOINED, 1)
+def heads_joined(t, y, x, whole, out):
     tokens, heads, width = x.shape
     size = y.shape[1]
     before = width - (whole - size)
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        for h in range(heads):
-            row, joined = y[h * tokens + t], out[t, h]
-            for d in range(size):
-                joined[d] = row[d]
-            for d in range(size, whole):
-                joined[d] = x[t, h, before + d - size]
+    for h in range(heads):
+        row, joined = y[h * tokens + t], out[t, h]
+        for d in range(size):
+            joined[d] = row[d]
+        for d in range(size, whole):
+            joined[d] = x[t, h, before + d - size]

@@ -4,20 +4,19 @@ from collections.abc import Callable
 
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.formats.encoding import encode
-from kernels.cpu.runtime.share import arguments, by_format, part
-from reference.kv_write import FORMATS_OF_CACHE
+from kernels.cpu.isa.sweep import over_rows
+from kernels.cpu.runtime.share import by_format
+from kernels.shapes import in_place
+from reference.kv_write import FORMATS_OF_CACHE, OP
 
-SIGNATURE = "x: f32[tokens width], cells: i32[tokens] -> out: format[capacity width]"
+SIGNATURE = in_place(OP.signature)
 
 
 def write_as(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):
-        x, cells, out = arguments(block, SIGNATURE)
-        first, last = part(len(cells), thread, n_threads)
-        for t in range(first, last):
-            encode(tag, x[t], out[cells[t]])
+    def generic(t, x, cells, out):
+        encode(tag, x[t], out[cells[t]])
 
-    return generic
+    return over_rows(SIGNATURE, generic)
 
 
 SHARES = by_format(write_as, SIGNATURE, {name: TAGS[name] for name in FORMATS_OF_CACHE})

@@ -11,8 +11,7 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.isa.simd import add, f32x16, fma, load, mul, splat, sub, sum_lanes, zero
-from kernels.cpu.isa.sweep import load_some, store_some
-from kernels.cpu.runtime.share import arguments, part, share
+from kernels.cpu.isa.sweep import each_row, load_some, store_some
 from reference.layer_norm import OP
 
 SIGNATURE = OP.signature
@@ -47,36 +46,30 @@ def sum_of_squares(row, mean):
     return total
 
 
-@share(SIGNATURE)
-def generic(block, thread, n_threads):
-    x, weight, bias, eps, out = arguments(block, SIGNATURE)
-    tokens, hidden = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        row, target = x[t], out[t]
-        mean = mean_beside(row, np.float32(0))
-        mean += mean_beside(row, mean)
-        factor = splat(f32x16, 1.0 / math.sqrt(sum_of_squares(row, mean) / hidden + eps))
-        for i in range(0, hidden, 16):
-            centred = sub(load_some(row, i, hidden), splat(f32x16, mean))
-            scaled = mul(centred, factor)
-            normed = fma(scaled, load_some(weight, i, hidden), load_some(bias, i, hidden))
-            store_some(target, i, hidden, normed)
+@each_row(SIGNATURE)
+def generic(t, x, weight, bias, eps, out):
+    hidden = x.shape[1]
+    row, target = x[t], out[t]
+    mean = mean_beside(row, np.float32(0))
+    mean += mean_beside(row, mean)
+    factor = splat(f32x16, 1.0 / math.sqrt(sum_of_squares(row, mean) / hidden + eps))
+    for i in range(0, hidden, 16):
+        centred = sub(load_some(row, i, hidden), splat(f32x16, mean))
+        scaled = mul(centred, factor)
+        normed = fma(scaled, load_some(weight, i, hidden), load_some(bias, i, hidden))
+        store_some(target, i, hidden, normed)
 
 
-@share(SIGNATURE)
-def scalar(block, thread, n_threads):
-    x, weight, bias, eps, out = arguments(block, SIGNATURE)
-    tokens, hidden = x.shape
-    first, last = part(tokens, thread, n_threads)
-    for t in range(first, last):
-        mean, squares = 0.0, 0.0
-        for i in range(hidden):
-            mean += float(x[t, i])
-        mean /= hidden
-        for i in range(hidden):
-            squares += (float(x[t, i]) - mean) * (float(x[t, i]) - mean)
-        factor = 1.0 / math.sqrt(squares / hidden + eps)
-        for i in range(hidden):
-            scaled = (float(x[t, i]) - mean) * factor
-            out[t, i] = scaled * float(weight[i]) + float(bias[i])
+@each_row(SIGNATURE)
+def scalar(t, x, weight, bias, eps, out):
+    hidden = x.shape[1]
+    mean, squares = 0.0, 0.0
+    for i in range(hidden):
+        mean += float(x[t, i])
+    mean /= hidden
+    for i in range(hidden):
+        squares += (float(x[t, i]) - mean) * (float(x[t, i]) - mean)
+    factor = 1.0 / math.sqrt(squares / hidden + eps)
+    for i in range(hidden):
+        scaled = (float(x[t, i]) - mean) * factor
+        out[t, i] = scaled * float(weight[i]) + float(bias[i])

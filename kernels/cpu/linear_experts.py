@@ -6,6 +6,7 @@ serves, and the bits are linear's. Threads share the rows of each expert as they
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,75 +45,72 @@ def lay_vector(words, at, vector):
     return at + 2
 
 
-def float_kernel(linear: Share, variant: str) -> Callable[..., None]:
-    of_one = inner(linear.function)
+@njit(inline="always")
+def lay_floats(words, given, e, begin, count):
+    x, _, weight, slots, tuning, out = given
+    at = lay(words, 0, x, begin, count)
+    at = lay_vector(words, at, weight[slots[e]])
+    at = lay_vector(words, at, tuning)
+    lay(words, at, out, begin, count)
+
+
+@njit(inline="always")
+def lay_int8(words, given, e, begin, count):
+    q, scale, total, _, weight, slots, tuning, out = given
+    at = lay(words, 0, q, begin, count)
+    at = lay(words, at, scale, begin, count)
+    at = lay(words, at, total, begin, count)
+    at = lay_vector(words, at, weight[slots[e]])
+    at = lay_vector(words, at, tuning)
+    lay(words, at, out, begin, count)
+
+
+@njit(inline="always")
+def lay_rows(words, given, e, begin, count):
+    x, _, weight, slots, out = given
+    at = lay(words, 0, x, begin, count)
+    at = lay(words, at, weight[slots[e]], 0, weight.shape[1])
+    lay(words, at, out, begin, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a block of linear's holds: lay(words, arguments, expert, begin, count) puts it there for
+    `count` tokens of the expert's from `begin` on, of arguments whose `ends` stand at a place."""
+
+    signature: str
+    ends: int
+    lay: Any
+
+
+FLOATS, CODES = Kind(FLOAT, 1, lay_floats), Kind(INT8, 3, lay_int8)
+ROWS = Kind(SCALAR_SIGNATURE, 1, lay_rows)
+
+
+def kernel_of(kind: Kind, linear: Share, variant: str) -> Callable[..., None]:
+    of_one, signature, at, lay_own = inner(linear.function), kind.signature, kind.ends, kind.lay
 
     def kernel(block, thread, n_threads):
-        x, ends, weight, slots, tuning, out = arguments(block, FLOAT)
-        words, begin = stack(np.int64, MOST_WORDS), 0
+        given = arguments(block, signature)
+        ends, words, begin = given[at], stack(np.int64, MOST_WORDS), 0
         for e in range(len(ends)):
             count = ends[e] - begin
             if count > 0:
-                at = lay(words, 0, x, begin, count)
-                at = lay_vector(words, at, weight[slots[e]])
-                at = lay_vector(words, at, tuning)
-                lay(words, at, out, begin, count)
+                lay_own(words, given, e, begin, count)
                 of_one(np.uint64(words.ctypes.data), thread, n_threads)
             begin = ends[e]
 
     return named(kernel, variant)
 
 
-def int8_kernel(linear: Share, variant: str) -> Callable[..., None]:
-    of_one = inner(linear.function)
-
-    def kernel(block, thread, n_threads):
-        q, scale, total, ends, weight, slots, tuning, out = arguments(block, INT8)
-        words, begin = stack(np.int64, MOST_WORDS), 0
-        for e in range(len(ends)):
-            count = ends[e] - begin
-            if count > 0:
-                at = lay(words, 0, q, begin, count)
-                at = lay(words, at, scale, begin, count)
-                at = lay(words, at, total, begin, count)
-                at = lay_vector(words, at, weight[slots[e]])
-                at = lay_vector(words, at, tuning)
-                lay(words, at, out, begin, count)
-                of_one(np.uint64(words.ctypes.data), thread, n_threads)
-            begin = ends[e]
-
-    return named(kernel, variant)
-
-
-def scalar_kernel(linear: Share, variant: str) -> Callable[..., None]:
-    of_one = inner(linear.function)
-
-    def kernel(block, thread, n_threads):
-        x, ends, weight, slots, out = arguments(block, SCALAR_SIGNATURE)
-        words, begin = stack(np.int64, MOST_WORDS), 0
-        for e in range(len(ends)):
-            count = ends[e] - begin
-            if count > 0:
-                at = lay(words, 0, x, begin, count)
-                at = lay(words, at, weight[slots[e]], 0, weight.shape[1])
-                lay(words, at, out, begin, count)
-                of_one(np.uint64(words.ctypes.data), thread, n_threads)
-            begin = ends[e]
-
-    return named(kernel, variant)
-
-
-KINDS: Mapping[Any, str] = {float_kernel: FLOAT, int8_kernel: INT8, scalar_kernel: SCALAR_SIGNATURE}
-
-
-def shares(kind: Any, variant: str, of_linear: Mapping[str, Share]) -> dict[str, Share]:
+def shares(kind: Kind, variant: str, of_linear: Mapping[str, Share]) -> dict[str, Share]:
     """Formats whose linear is one have one here, too."""
     made: dict[int, Share] = {}
     for name, linear in of_linear.items():
         if id(linear) not in made:
             own = type(linear)  # one on tiles asks for them
-            made[id(linear)] = own(partial(kind, linear, variant), KINDS[kind], name)
+            made[id(linear)] = own(partial(kernel_of, kind, linear, variant), kind.signature, name)
     return {name: made[id(linear)] for name, linear in of_linear.items()}
 
 
-SCALAR = shares(scalar_kernel, "scalar", linear_scalar.SHARES)
+SCALAR = shares(ROWS, "scalar", linear_scalar.SHARES)

@@ -19,7 +19,7 @@ from kernels.cpu.isa.simd import (
     where_above,
 )
 from kernels.cpu.isa.simd_exp import exp
-from kernels.cpu.runtime.share import arguments, share
+from kernels.cpu.isa.sweep import alone
 from kernels.cpu.samplers.mass import GONE, chunk, highest, total
 from reference.bounds import TINY
 from reference.log_probabilities import DEEPEST, FORGOTTEN, OPS, STEPS
@@ -29,22 +29,20 @@ DEPTH, SPAN, CUT = np.float32(DEEPEST), np.float32(STEPS), np.float32(FORGOTTEN)
 LEAST_SCALE = np.float32(TINY)
 
 
-@share(QUANTISE)
-def quantise_log_probabilities(block, thread, n_threads):
-    logits, codes, line = arguments(block, QUANTISE)
-    if thread == 0:
-        top = highest(logits)
-        low = top
-        for i in range(logits.size):
-            low = min(low, logits[i])
-        low = max(low, np.float32(top - DEPTH))
-        step = np.float32((top - low) / SPAN)
-        inverse = np.float32(1) / step if step >= LEAST_SCALE else np.float32(0)
-        line[0] = step if step >= LEAST_SCALE else np.float32(0)
-        line[1] = np.float64(low) - np.float64(top) - math.log(total(logits, top))
-        for i in range(logits.size):
-            above_low = max(logits[i], low) - low
-            codes[i] = np.int32(np.rint(inverse * above_low))
+@alone(QUANTISE)
+def quantise_log_probabilities(logits, codes, line):
+    top = highest(logits)
+    low = top
+    for i in range(logits.size):
+        low = min(low, logits[i])
+    low = max(low, np.float32(top - DEPTH))
+    step = np.float32((top - low) / SPAN)
+    inverse = np.float32(1) / step if step >= LEAST_SCALE else np.float32(0)
+    line[0] = step if step >= LEAST_SCALE else np.float32(0)
+    line[1] = np.float64(low) - np.float64(top) - math.log(total(logits, top))
+    for i in range(logits.size):
+        above_low = max(logits[i], low) - low
+        codes[i] = np.int32(np.rint(inverse * above_low))
 
 
 @njit(inline="always")
@@ -59,18 +57,16 @@ def decoded(codes, i, scale, least):
     return tail
 
 
-@share(DIVERGENCE)
-def kl_divergence(block, thread, n_threads):
+@alone(DIVERGENCE)
+def kl_divergence(logits, codes, line, out):
     """p (ln p - ln q) by sixteens, lanes folded in float32 and the folds summed in float64."""
-    logits, codes, line, out = arguments(block, DIVERGENCE)
-    if thread == 0:
-        top = highest(logits)
-        tops, cut = splat(f32x16, top), splat(f32x16, CUT)
-        log_sum = splat(f32x16, np.float32(math.log(total(logits, top))))
-        found = 0.0
-        for i in range(0, logits.size, 16):
-            base = decoded(codes, i, line[0], line[1])
-            gap = sub(base, sub(chunk(logits, i), tops))
-            terms = mul(exp(base), add(gap, log_sum))
-            found += sum_lanes(where_above(base, cut, terms))
-        out[0] = found
+    top = highest(logits)
+    tops, cut = splat(f32x16, top), splat(f32x16, CUT)
+    log_sum = splat(f32x16, np.float32(math.log(total(logits, top))))
+    found = 0.0
+    for i in range(0, logits.size, 16):
+        base = decoded(codes, i, line[0], line[1])
+        gap = sub(base, sub(chunk(logits, i), tops))
+        terms = mul(exp(base), add(gap, log_sum))
+        found += sum_lanes(where_above(base, cut, terms))
+    out[0] = found

@@ -3,19 +3,17 @@
 import numpy as np
 
 from kernels.cpu.isa.simd import lowest_bit, nonzero
+from kernels.cpu.isa.sweep import alone, each_row
 from kernels.cpu.runtime.share import arguments, part, share
 from reference.neuron_masks import OPS
 
 THRESHOLD, UNION, SPLIT, ROWS, COUNTS, MASKED = (op.signature for op in OPS)
 
 
-@share(THRESHOLD)
-def threshold_mask(block, thread, n_threads):
-    logits, threshold, mask = arguments(block, THRESHOLD)
-    first, last = part(logits.shape[0], thread, n_threads)
-    for t in range(first, last):
-        for i in range(logits.shape[1]):
-            mask[t, i] = logits[t, i] >= threshold
+@each_row(THRESHOLD)
+def threshold_mask(t, logits, threshold, mask):
+    for i in range(logits.shape[1]):
+        mask[t, i] = logits[t, i] >= threshold
 
 
 @share(UNION)
@@ -30,21 +28,15 @@ def union_mask(block, thread, n_threads):
             out[t, i] = found
 
 
-@share(SPLIT)
-def neuron_split(block, thread, n_threads):
-    mask, places, place, out = arguments(block, SPLIT)
-    first, last = part(mask.shape[0], thread, n_threads)
-    for t in range(first, last):
-        for i in range(mask.shape[1]):
-            out[t, i] = mask[t, i] if places[i] == place else 0
+@each_row(SPLIT)
+def neuron_split(t, mask, places, place, out):
+    for i in range(mask.shape[1]):
+        out[t, i] = mask[t, i] if places[i] == place else 0
 
 
-@share(ROWS)
-def active_rows(block, thread, n_threads):
+@alone(ROWS)
+def active_rows(mask, rows, count):
     """By one thread: for a single token the others would wait longer than they could help."""
-    mask, rows, count = arguments(block, ROWS)
-    if thread:
-        return
     tokens, neurons = mask.shape
     found, whole = 0, neurons // 64 * 64
     for i in range(0, whole, 64):
@@ -76,10 +68,7 @@ def add_counts(block, thread, n_threads):
             out[i] += mask[t, i]
 
 
-@share(MASKED)
-def where_active(block, thread, n_threads):
-    x, mask, out = arguments(block, MASKED)
-    first, last = part(mask.shape[0], thread, n_threads)
-    for t in range(first, last):
-        for i in range(mask.shape[1]):
-            out[t, i] = x[t, i] if mask[t, i] else 0
+@each_row(MASKED)
+def where_active(t, x, mask, out):
+    for i in range(mask.shape[1]):
+        out[t, i] = x[t, i] if mask[t, i] else 0

@@ -8,27 +8,44 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.isa.simd import I32, call_llvm, f32x16, load, mul, splat, suffix
+from kernels.cpu.isa.simd import (
+    I32,
+    Vector,
+    call_llvm,
+    constant,
+    convert,
+    f32x16,
+    i8x16,
+    load,
+    mul,
+    splat,
+    store,
+    suffix,
+)
 from kernels.cpu.runtime.share import arguments, part, share
 from reference.quantise_activations import BLOCK, OP
 
 SIGNATURE = OP.signature
-I8, F32 = ir.IntType(8), ir.FloatType()
+F32 = ir.FloatType()
 
 
-@intrinsic
-def largest_magnitude(typing, a, b):
-    """The largest |lane| of two vectors; infinity or NaN if one is either.
+def larger_words(builder: Any, kind: Vector, a: Any, b: Any) -> Any:
+    """The words of the larger |lane| of two vectors; of infinity or NaN if one is either.
 
     Without their signs floats stand in the order of their bits, infinity above all numbers and NaN
     above infinity.
     """
+    words = kind.of("i32").ir
+    x, y = (builder.and_(builder.bitcast(v, words), constant(words, 0x7FFFFFFF)) for v in (a, b))
+    return builder.select(builder.icmp_signed(">", x, y), x, y)
+
+
+@intrinsic
+def largest_magnitude(typing, a, b):
+    """The largest |lane| of two vectors; infinity or NaN if one is either."""
 
     def codegen(context, builder, signature, values):
-        words = ir.VectorType(I32, a.lanes)
-        unsigned = ir.Constant(words, [0x7FFFFFFF] * a.lanes)
-        x, y = (builder.and_(builder.bitcast(v, words), unsigned) for v in values)
-        larger = builder.select(builder.icmp_signed(">", x, y), x, y)
+        larger = larger_words(builder, a, *values)
         name = f"llvm.vector.reduce.smax.v{a.lanes}i32"
         return builder.bitcast(call_llvm(builder, name, I32, [larger]), F32)
 
@@ -40,25 +57,11 @@ def round_away(typing, v):
     """The nearest whole numbers as int32 lanes, halves away from zero."""
 
     def codegen(context, builder, signature, values):
-        half = ir.Constant(v.ir, [0.5] * v.lanes)
-        half = call_llvm(builder, f"llvm.copysign.{suffix(v)}", v.ir, [half, values[0]])
-        return builder.fptosi(builder.fadd(values[0], half), ir.VectorType(I32, v.lanes))
+        half = [constant(v.ir, 0.5), values[0]]
+        half = call_llvm(builder, f"llvm.copysign.{suffix(v)}", v.ir, half)
+        return builder.fptosi(builder.fadd(values[0], half), v.of("i32").ir)
 
     return v.of("i32")(v), codegen
-
-
-@intrinsic
-def store_bytes(typing, array, offset, v):
-    """array[offset:] = the int32 lanes as int8."""
-
-    def codegen(context, builder, signature, values):
-        narrow = builder.trunc(values[2], ir.VectorType(I8, v.lanes))
-        data: Any = context.make_array(array)(context, builder, values[0]).data
-        pointer = builder.bitcast(builder.gep(data, [values[1]]), narrow.type.as_pointer())
-        builder.store(narrow, pointer).align = 1
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, v), codegen
 
 
 @intrinsic
@@ -87,8 +90,8 @@ def quantise_block(values, quants, begin):
         inverse = np.float32(0)
     factor = splat(f32x16, inverse)
     q_low, q_high = round_away(mul(low, factor)), round_away(mul(high, factor))
-    store_bytes(quants, begin, q_low)
-    store_bytes(quants, begin + 16, q_high)
+    store(quants, begin, convert(i8x16, q_low))
+    store(quants, begin + 16, convert(i8x16, q_high))
     return d, sum_both(q_low, q_high)
 
 

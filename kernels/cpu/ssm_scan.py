@@ -5,19 +5,11 @@ from kernels.cpu.isa.simd import f32x16, fma, mul, splat, zero
 from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.sweep import load_some, store_some
 from kernels.cpu.runtime.share import arguments, part, share
+from kernels.shapes import in_place
 from reference.op import Shape
+from reference.ssm_scan import HEADS, SCAN
 
-SCAN = (
-    "x: f32[tokens inner], dt: f32[tokens inner], a: f32[state inner], b: f32[tokens state],"
-    " c: f32[tokens state], d: f32[inner], sources: i32[tokens], targets: i32[tokens],"
-    " scratch: f32[n] -> out: f32[tokens inner], states: f32[slots state inner]"
-)
-HEADS = (
-    "x: f32[tokens heads head_dim], dt: f32[tokens heads], a: f32[heads],"
-    " b: f32[tokens groups state], c: f32[tokens groups state], d: f32[heads],"
-    " sources: i32[tokens], targets: i32[tokens], scratch: f32[n]"
-    " -> out: f32[tokens heads head_dim], states: f32[slots heads state head_dim]"
-)
+CHANNELS, OF_HEADS = in_place(SCAN, "n"), in_place(HEADS, "n")
 LANES = 16
 
 
@@ -31,9 +23,9 @@ def of_heads(shape: Shape) -> int:
     return shape["heads"] * shape["state"] * -(-shape["head_dim"] // LANES) * LANES
 
 
-@share(SCAN)
+@share(CHANNELS)
 def channels(block, thread, n_threads):
-    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(block, SCAN)
+    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(block, CHANNELS)
     tokens, inner = x.shape
     size = len(a)
     first, last = part((inner + LANES - 1) // LANES, thread, n_threads)
@@ -57,9 +49,9 @@ def channels(block, thread, n_threads):
             store_some(out[t], i, inner, total)
 
 
-@share(HEADS)
+@share(OF_HEADS)
 def heads(block, thread, n_threads):
-    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(block, HEADS)
+    x, dt, a, b, c, d, sources, targets, scratch, out, states = arguments(block, OF_HEADS)
     tokens, count, head_dim = x.shape
     groups, size = b.shape[1], b.shape[2]
     pieces = (head_dim + LANES - 1) // LANES

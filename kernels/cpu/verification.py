@@ -2,21 +2,18 @@
 
 import numpy as np
 
+from kernels.cpu.isa.sweep import each_row
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, part, share
 from reference.verification import OPS
 
 ACCEPT, RECOVER, EXCLUDE, PICK = (op.signature for op in OPS)
 CHUNK = 64  # probabilities that pick skips at once
 
 
-@share(ACCEPT)
-def accept(block, thread, n_threads):
-    p, q, tokens, u, accepted = arguments(block, ACCEPT)
-    first, last = part(tokens.size, thread, n_threads)
-    for n in range(first, last):
-        drafted = q[n, tokens[n]]
-        accepted[n] = drafted > 0 and u[n] * drafted < p[n, tokens[n]]
+@each_row(ACCEPT)
+def accept(n, p, q, tokens, u, accepted):
+    drafted = q[n, tokens[n]]
+    accepted[n] = drafted > 0 and u[n] * drafted < p[n, tokens[n]]
 
 
 @inner
@@ -40,32 +37,26 @@ def normalise(row, mass):
         row[i] /= mass
 
 
-@share(RECOVER)
-def recover(block, thread, n_threads):
-    p, q, tokens, out = arguments(block, RECOVER)
-    first, last = part(tokens.size, thread, n_threads)
-    for n in range(first, last):
-        for i in range(p.shape[1]):
-            out[n, i] = max(0.0, p[n, i] - q[n, i])
-        mass = mass_of(out[n], 0, p.shape[1])
-        if mass > 0 and q[n, tokens[n]] > 0:
-            normalise(out[n], mass)
-        else:
-            for i in range(p.shape[1]):
-                out[n, i] = p[n, i]
-
-
-@share(EXCLUDE)
-def exclude(block, thread, n_threads):
-    p, tokens, out = arguments(block, EXCLUDE)
-    first, last = part(tokens.size, thread, n_threads)
-    for n in range(first, last):
+@each_row(RECOVER)
+def recover(n, p, q, tokens, out):
+    for i in range(p.shape[1]):
+        out[n, i] = max(0.0, p[n, i] - q[n, i])
+    mass = mass_of(out[n], 0, p.shape[1])
+    if mass > 0 and q[n, tokens[n]] > 0:
+        normalise(out[n], mass)
+    else:
         for i in range(p.shape[1]):
             out[n, i] = p[n, i]
-        out[n, tokens[n]] = 0.0
-        mass = mass_of(out[n], 0, p.shape[1])
-        if mass > 0:
-            normalise(out[n], mass)
+
+
+@each_row(EXCLUDE)
+def exclude(n, p, tokens, out):
+    for i in range(p.shape[1]):
+        out[n, i] = p[n, i]
+    out[n, tokens[n]] = 0.0
+    mass = mass_of(out[n], 0, p.shape[1])
+    if mass > 0:
+        normalise(out[n], mass)
 
 
 @inner
@@ -82,22 +73,19 @@ def token_at(row, first, last, mass, target):
     return at
 
 
-@share(PICK)
-def pick(block, thread, n_threads):
+@each_row(PICK)
+def pick(n, p, u, tokens):
     """Sums of chunks, then the same again until they would pass u, then token by token."""
-    p, u, tokens = arguments(block, PICK)
-    first, last = part(u.size, thread, n_threads)
     vocab = p.shape[1]
-    for n in range(first, last):
-        row, whole = p[n], 0.0
-        for i in range(0, vocab, CHUNK):
-            whole += mass_of(row, i, min(i + CHUNK, vocab))
-        target = min(u[n] * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
-        mass = 0.0
-        for i in range(0, vocab, CHUNK):
-            end = min(i + CHUNK, vocab)
-            after = mass + mass_of(row, i, end)
-            if after > target:
-                tokens[n] = token_at(row, i, end, mass, target)
-                break
-            mass = after
+    row, whole = p[n], 0.0
+    for i in range(0, vocab, CHUNK):
+        whole += mass_of(row, i, min(i + CHUNK, vocab))
+    target = min(u[n] * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
+    mass = 0.0
+    for i in range(0, vocab, CHUNK):
+        end = min(i + CHUNK, vocab)
+        after = mass + mass_of(row, i, end)
+        if after > target:
+            tokens[n] = token_at(row, i, end, mass, target)
+            break
+        mass = after

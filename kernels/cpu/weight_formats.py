@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
 from kernels.cpu.formats.encoding import encode, encode_weighted
-from kernels.cpu.runtime.share import arguments, by_format, part
+from kernels.cpu.isa.sweep import over_rows
+from kernels.cpu.runtime.share import by_format
 from reference.weight_formats import OPS
 
 QUANTISE, WEIGHTED, DEQUANTISE = (op.signature for op in OPS)
@@ -12,34 +13,25 @@ WRITTEN = {name: TAGS[name] for name in OPS[0].formats}
 
 
 def quantise_to(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):
-        x, out = arguments(block, QUANTISE)
-        first, last = part(x.shape[0], thread, n_threads)
-        for row in range(first, last):
-            encode(tag, x[row], out[row])
+    def generic(row, x, out):
+        encode(tag, x[row], out[row])
 
-    return generic
+    return over_rows(QUANTISE, generic)
 
 
 def weighted_to(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):
-        x, importance, out = arguments(block, WEIGHTED)
-        first, last = part(x.shape[0], thread, n_threads)
-        for row in range(first, last):
-            encode_weighted(tag, x[row], importance, out[row])
+    def generic(row, x, importance, out):
+        encode_weighted(tag, x[row], importance, out[row])
 
-    return generic
+    return over_rows(WEIGHTED, generic)
 
 
 def dequantise_from(tag: FormatTag) -> Callable[..., None]:
-    def generic(block, thread, n_threads):
-        data, out = arguments(block, DEQUANTISE)
-        first, last = part(out.shape[0], thread, n_threads)
-        for row in range(first, last):
-            for i in range(out.shape[1]):
-                out[row, i] = element(tag, data[row], i)
+    def generic(row, data, out):
+        for i in range(out.shape[1]):
+            out[row, i] = element(tag, data[row], i)
 
-    return generic
+    return over_rows(DEQUANTISE, generic)
 
 
 QUANTISE_SHARES = by_format(quantise_to, QUANTISE, WRITTEN)

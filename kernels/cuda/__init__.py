@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs: one NAME.cu beside one NAME.py that says how it is launched."""
+"""Kernels for NVIDIA GPUs: sources, and modules that say how their functions are launched."""

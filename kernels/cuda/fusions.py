@@ -3,14 +3,14 @@ comes first."""
 
 from collections.abc import Callable, Iterator
 
-from kernels.cuda import attention, gated_activations, linear, rms_norm
+from kernels.cuda import attention, linear
 from kernels.cuda.fused import Fused, Member
 from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Grid, Launch, items
-from kernels.cuda.rope import THREADS
+from kernels.cuda.launch import THREADS, Grid, Launch, fours, items
 from kernels.cuda.table import CUDA_KERNELS
 from reference.attention import OP as ATTENTION
 from reference.formats import FORMATS
+from reference.gated_activations import OPS as GATED
 from reference.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape, same_shape
 from reference.quantise_activations import BLOCK
@@ -46,7 +46,7 @@ def _norm(op: str, signature: str, members: tuple[Member, ...], rounds: bool) ->
         variant="generic",
         signature=signature,
         members=(*members, *([Member(ROUND, {"x": "normed"})] if rounds else ())),
-        stages=(Launch("add_norm.cu", op, signature, rms_norm.tokens),),
+        stages=(Launch("add_norm.cu", op, signature, fours),),
         axes=BLOCKS if rounds else {"tokens": TOKENS, "hidden": HIDDEN},
         fit=whole_blocks if rounds else same_shape,
         corners=({"tokens": 2, "hidden": 4128},),  # more than a block of threads holds at once
@@ -239,7 +239,7 @@ def _attention(kernel: CudaKernel) -> Fused:
 
 def _all() -> Iterator[Fused]:
     yield from NORMS
-    yield from map(_gated, gated_activations.LAUNCHES)
+    yield from (_gated(op.name) for op in GATED)
     for count, name in ((3, "trio"), (2, "pair")):
         for variant, sources in JOINED_SOURCES.items():
             for kind, source in sources.items():

@@ -21,6 +21,7 @@ from kernels.provenance import fingerprint_of
 from reference.op import DTYPES, Argument, Shape, parse_signature
 
 FOLDER = Path(__file__).parent
+THREADS, MOST_THREADS, WARP = 256, 1024, 32  # of a block, as a rule and at most; of a warp
 MADE = {"grids.cuh": grids.header}  # what has no file
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 C_TYPES = {
@@ -48,7 +49,7 @@ def rows(axis: str, threads: int) -> Callable[[Shape], Grid]:
     return lambda shape: Grid((shape[axis], 1, 1), threads)
 
 
-def items(*axes: str, each: int = 1, threads: int = 256) -> Callable[[Shape], Grid]:
+def items(*axes: str, each: int = 1, threads: int = THREADS) -> Callable[[Shape], Grid]:
     """A thread for every `each` elements of an array with these axes."""
 
     def grid(shape: Shape) -> Grid:
@@ -58,9 +59,26 @@ def items(*axes: str, each: int = 1, threads: int = 256) -> Callable[[Shape], Gr
     return grid
 
 
-def across(axis: str, width: str, threads: int = 256) -> Callable[[Shape], Grid]:
+def across(axis: str, width: str, threads: int = THREADS) -> Callable[[Shape], Grid]:
     """A thread for each element of an array [axis, width]: x is the row, y a part of it."""
     return lambda shape: Grid((shape[axis], -(-shape[width] // threads), 1), threads)
+
+
+def fours(shape: Shape) -> Grid:
+    """A block for each token: as many threads as its row has fours, in whole warps, up to 1024."""
+    warps = -(-shape["hidden"] // (4 * WARP))
+    return Grid((shape["tokens"], 1, 1), min(MOST_THREADS, max(1, warps) * WARP))
+
+
+def halves_of_heads(shape: Shape) -> Grid:
+    """A thread for each two elements of a token's heads."""
+    halves = shape["heads"] * -(-shape["head_dim"] // 2)
+    return Grid((shape["tokens"], -(-halves // THREADS), 1), THREADS)
+
+
+def one_block(shape: Shape) -> Grid:
+    """Of as many threads as there can be."""
+    return Grid((1, 1, 1), MOST_THREADS)
 
 
 @cache

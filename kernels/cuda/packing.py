@@ -29,55 +29,22 @@ ALIGNED = 16  # bytes
 TOGETHER = 2**16  # elements that are rounded at a time, so that what lies between stays in a cache
 
 
-def begins_of(sizes: Iterable[int], blocks: int) -> list[int]:
-    """Where planes of so many bytes a block begin, and the end of the last."""
-    found = [0]
-    for size in sizes:
-        found.append(found[-1] + -(-blocks * size // ALIGNED) * ALIGNED)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Planes:
-    """Of a format whose blocks have the planes as they are: `parts` are (begin, size) in bytes of a
-    block."""
-
-    format: str
-    parts: tuple[tuple[int, int], ...]
-
-    def begins(self, blocks: int) -> list[int]:
-        """Where the planes of so many blocks begin, and the end of the last."""
-        return begins_of((size for _, size in self.parts), blocks)
-
-    def bytes(self, rows: int, row_bytes: int) -> int:
-        """Of the packed weight."""
-        return self.begins(rows * row_bytes // FORMATS[self.format].block_bytes)[-1]
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 of what packs."""
-        return fingerprint(__name__, repr(self))
-
-    def __call__(self, weight: Array) -> Array:
-        """uint8 [rows, row_bytes] -> uint8 [packed]"""
-        blocks = weight.reshape(-1, FORMATS[self.format].block_bytes)
-        begins = self.begins(len(blocks))
-        packed = np.zeros(begins[-1], np.uint8)
-        for begin, (first, count) in zip(begins, self.parts, strict=False):
-            plane = blocks[:, first : first + count]
-            packed[begin : begin + plane.size] = plane.reshape(-1)
-        return packed
-
-
 @dataclass(frozen=True, slots=True)
 class Codes:
     """Of a format whose blocks have to be taken apart bit by bit."""
 
     format: str
 
+    def sizes(self) -> Iterable[int]:
+        """Bytes in each plane of a block."""
+        return sizes(self.format)
+
     def begins(self, blocks: int) -> list[int]:
         """Where the planes of so many blocks begin, and the end of the last."""
-        return begins_of(sizes(self.format), blocks)
+        found = [0]
+        for size in self.sizes():
+            found.append(found[-1] + -(-blocks * size // ALIGNED) * ALIGNED)
+        return found
 
     def bytes(self, rows: int, row_bytes: int) -> int:
         """Of the packed weight."""
@@ -95,6 +62,32 @@ class Codes:
         packed = np.zeros(begins[-1], np.uint8)
         values = {"weight": blocks, "begins": begins, "out": packed}
         packer(self.format)(pack_words(SIGNATURE, values))
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Planes(Codes):
+    """Of a format whose blocks have the planes as they are: `parts` are (begin, size) in bytes of a
+    block."""
+
+    parts: tuple[tuple[int, int], ...]
+
+    def sizes(self) -> Iterable[int]:
+        return (size for _, size in self.parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of what packs."""
+        return fingerprint(__name__, repr(self))
+
+    def __call__(self, weight: Array) -> Array:
+        """uint8 [rows, row_bytes] -> uint8 [packed]"""
+        blocks = weight.reshape(-1, FORMATS[self.format].block_bytes)
+        begins = self.begins(len(blocks))
+        packed = np.zeros(begins[-1], np.uint8)
+        for begin, (first, count) in zip(begins, self.parts, strict=False):
+            plane = blocks[:, first : first + count]
+            packed[begin : begin + plane.size] = plane.reshape(-1)
         return packed
 
 

@@ -1,42 +1,30 @@
 """Every CUDA kernel there is, one row each; variants of an op stand in order of preference."""
 
-from kernels.cuda import (
-    activations,
-    add_squares,
-    arithmetic,
-    attention,
-    causal_conv1d,
-    choice,
-    embedding,
-    gated_activations,
-    gated_delta_net,
-    kv_write,
-    layer_norm,
-    linear,
-    neuron_masks,
-    rms_norm,
-    rope,
-    softmax,
-    sparse_axpy,
-    sparse_linear,
-    ssm_scan,
-    top_k,
-    verification,
-    weight_formats,
-)
-from kernels.cuda import quantise_activations as rounding
+from collections.abc import Callable
+
+from kernels.cuda import attention, choice, linear, recurrent, single, sparse_axpy, sparse_linear
 from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.launch import Launch
 from kernels.cuda.product import Stage
 from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Shape
 
 ONTO = (("out", "before"),)  # what was there before
 STATES = (("states", "before"),)
 
+
+def _scan(op: str, launch: Launch, scratch: Callable[[Shape], int]) -> CudaKernel:
+    return CudaKernel(op, "generic", (launch,), in_place=STATES, scratch=scratch)
+
+
 CUDA_KERNELS: tuple[CudaKernel, ...] = (
-    *(CudaKernel("embedding", "generic", (x,), f) for f, x in embedding.LAUNCHES.items()),
-    CudaKernel("rms_norm", "generic", (rms_norm.generic,)),
-    CudaKernel("layer_norm", "generic", (layer_norm.generic,)),
-    CudaKernel("quantise_activations", "generic", (rounding.generic,)),
+    *(CudaKernel(op, "generic", (x,)) for op, x in single.LAUNCHES.items()),
+    *(CudaKernel("embedding", "generic", (x,), f) for f, x in single.EMBEDDING.items()),
+    *(CudaKernel("dequantise", "generic", (x,), f) for f, x in single.DEQUANTISE.items()),
+    *(
+        CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
+        for f, x in single.KV_WRITE.items()
+    ),
     *(
         CudaKernel(
             "linear",
@@ -55,13 +43,6 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
     *(
         CudaKernel("linear", "generic", x, f, pack=linear.PACKS[f], activations="int8")
         for f, x in linear.BLOCK_LAUNCHES.items()
-    ),
-    CudaKernel("rotation", "generic", (rope.rotation,)),
-    CudaKernel("rope_norm", "generic", (rope.rope_norm,)),
-    CudaKernel("rope_neox", "generic", (rope.rope_neox,)),
-    *(
-        CudaKernel("kv_write", "generic", (x,), f, in_place=ONTO)
-        for f, x in kv_write.LAUNCHES.items()
     ),
     CudaKernel(
         "attention",
@@ -86,16 +67,6 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         for f in FORMATS_OF_CACHE
     ),
     *(CudaKernel("attention", "scalar", attention.scalar(f), f) for f in FORMATS_OF_CACHE),
-    CudaKernel("softmax", "generic", (softmax.generic,)),
-    *(CudaKernel(op, "generic", (x,)) for op, x in activations.LAUNCHES.items()),
-    *(CudaKernel(op, "generic", (x,)) for op, x in gated_activations.LAUNCHES.items()),
-    CudaKernel("add", "generic", (arithmetic.add,)),
-    CudaKernel("add_bias", "generic", (arithmetic.add_bias,)),
-    CudaKernel("mul", "generic", (arithmetic.mul,)),
-    CudaKernel("mul_columns", "generic", (arithmetic.mul_columns,)),
-    CudaKernel("scale", "generic", (arithmetic.scale,)),
-    CudaKernel("softcap", "generic", (arithmetic.softcap,)),
-    *(CudaKernel(op, "generic", (x,)) for op, x in neuron_masks.LAUNCHES.items()),
     *(CudaKernel("sparse_linear", "generic", x, f) for f, x in sparse_linear.FLOATS.items()),
     *(
         CudaKernel("sparse_linear", "generic", x, f, activations="int8")
@@ -105,34 +76,12 @@ CUDA_KERNELS: tuple[CudaKernel, ...] = (
         CudaKernel("sparse_axpy", "generic", x, f, scratch=sparse_axpy.partials)
         for f, x in sparse_axpy.LAUNCHES.items()
     ),
-    CudaKernel("causal_conv1d", "generic", (causal_conv1d.generic,), in_place=STATES),
-    CudaKernel(
-        "ssm_scan",
-        "generic",
-        (ssm_scan.channels,),
-        in_place=STATES,
-        scratch=ssm_scan.of_channels,
-    ),
-    CudaKernel(
-        "ssm_scan_heads",
-        "generic",
-        (ssm_scan.heads,),
-        in_place=STATES,
-        scratch=ssm_scan.of_heads,
-    ),
-    CudaKernel(
-        "gated_delta_net",
-        "generic",
-        (gated_delta_net.generic,),
-        in_place=STATES,
-        scratch=gated_delta_net.scratch,
-    ),
-    CudaKernel("add_squares", "generic", (add_squares.generic,)),
-    CudaKernel("top_k", "generic", (top_k.generic,)),
+    CudaKernel("causal_conv1d", "generic", (recurrent.convolution,), in_place=STATES),
+    _scan("ssm_scan", recurrent.channels, recurrent.of_channels),
+    _scan("ssm_scan_heads", recurrent.heads, recurrent.of_heads),
+    _scan("gated_delta_net", recurrent.delta, recurrent.of_heads),
     CudaKernel("log_sum_exp", "generic", choice.log_sum_exp, scratch=choice.sum_scratch),
     CudaKernel("greedy", "generic", choice.greedy, scratch=choice.greedy_scratch),
-    *(CudaKernel("dequantise", "generic", (x,), f) for f, x in weight_formats.DEQUANTISE.items()),
-    *(CudaKernel(op, "generic", (x,)) for op, x in verification.LAUNCHES.items()),
 )
 
 

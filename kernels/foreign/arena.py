@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.guard import AT_END, PAGE
+from kernels.guard import placed
 from reference.op import Array
 
 SIZE = 2**33  # bytes of each side; what is not touched takes no memory
@@ -85,10 +85,7 @@ class Side:
         """Room for an array `place` bytes into its pages or AT_END, at a multiple of `boundary`."""
         kind = np.dtype(dtype)
         size = prod(dims) * kind.itemsize
-        begin = -(-max(place, 0) // boundary) * boundary
-        inside = -(-max(begin + size, 1) // PAGE) * PAGE
-        if place == AT_END:
-            begin = (inside - size) // boundary * boundary
+        begin, inside = placed(size, place, boundary)
         if self._end + inside > SIZE:
             raise MemoryError(f"arrays of more than {SIZE:,} bytes")
         return self._made(Slot(self._end, inside, begin, kind, tuple(map(int, dims))), rng)

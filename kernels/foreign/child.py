@@ -28,7 +28,7 @@ from kernels.cpu.runtime.cores import physical_cores
 from kernels.foreign.arena import Side, Slot
 from kernels.foreign.candidate import Candidate, Layout, size_names
 from kernels.guard import AT_END
-from reference.op import DTYPES, Arguments, Array, Op
+from reference.op import DTYPES, Arguments, Op
 
 PLACES = (AT_END, 0, 64, 16, 4)
 MOST_SAID = 2**20  # bytes in a line of a child
@@ -282,12 +282,3 @@ def layout_of(
         },
         scalars | child.candidate.launch(shape),
     )
-
-
-def poison(array: Array, rng: np.random.Generator) -> None:
-    """Fill it with what nobody can know: any NaN, or any integers."""
-    flat = array.reshape(-1).view(np.uint8)
-    flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
-    if array.dtype.kind == "f":
-        words = flat.view(f"u{array.itemsize}")
-        words |= words.dtype.type({4: 0x7FC00000, 8: 0x7FF8000000000000}[array.itemsize])

@@ -6,13 +6,18 @@ not count. Every call has other inputs in other memory, so nothing can be kept f
 all of their outputs have to be written, and those of one, drawn at random, are judged.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
-from kernels.foreign.child import Child, layout_of, poison
+from kernels.foreign.candidate import Candidate
+from kernels.foreign.child import Child, Ended, Limits, layout_of
+from kernels.foreign.judge import REFUSED, Judge
 from kernels.foreign.turns import Wrote
-from reference.op import Arguments, Array, Op
+from kernels.guard import poison
+from kernels.judge import compare
+from reference.op import Arguments, Array, Case, Op
 
 SAMPLE_SECONDS = 2e-3
 MOST_CALLS, MOST_BYTES = 64, 2**28  # of a sample
@@ -25,6 +30,9 @@ Check = Callable[[int, Arguments, Mapping[str, Array]], str]
 
 class WrongTimedError(RuntimeError):
     """A candidate that was being timed gave something else than its reference."""
+
+
+CAUGHT = (*REFUSED, Ended, Wrote, WrongTimedError)  # what a wrong candidate ends in
 
 
 class Samples:
@@ -97,3 +105,35 @@ class Samples:
             for name, slot in call.outputs.items():
                 if outputs.array(slot).tobytes() != left[name].tobytes():
                     raise Wrote(f"{name} changed after the timed call had ended")
+
+
+@contextmanager
+def sampled(
+    candidate: Candidate, spec: Op, format: str | None, shape: Mapping[str, int],
+    limits: Limits | None = None, numerics: str = "", secret: int | None = None,
+    most_calls: int = MOST_CALLS,
+) -> Iterator[Samples]:  # fmt: skip
+    """Samples of its time at a shape, of so many calls at most, while its child lives.
+
+    One of CAUGHT, here or from a later sample, if it cannot be loaded or is not right where it is
+    timed.
+    """
+    judging = Judge(candidate, spec, format, "quick", limits, numerics, secret)
+    op, sizes = judging.op, dict(shape)
+
+    def case(seed: int) -> Case:
+        return op.case(sizes, op.values[0], seed, judging.format)
+
+    def check(seed: int, inputs: Arguments, outputs: Mapping[str, Array]) -> str:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return compare(judging.subject, case(seed), inputs, outputs).failure
+
+    def make(seed: int) -> Arguments:
+        return op.make(case(seed))
+
+    try:
+        child = judging.load().child
+        about = (op, judging.format, case(0).shape, make, check, judging.secret)
+        yield Samples(child, *about, most_calls)
+    finally:
+        judging.close()

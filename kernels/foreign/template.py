@@ -15,7 +15,8 @@ def template(op: Op, kind: str, format: str | None = None) -> str:
     if kind not in TEMPLATES:
         raise ValueError(f"--for is one of {', '.join(TEMPLATES)}, got {kind!r}")
     wanted = format or (op.formats[0] if op.formats else "")
-    return TEMPLATES[kind](op, wanted)
+    mark, text = TEMPLATES[kind]
+    return "\n".join([*_about(op, wanted, mark), text(op)])
 
 
 def _about(op: Op, format: str, mark: str) -> Iterator[str]:
@@ -48,58 +49,52 @@ def _c_parameter(argument: Argument, access: str) -> str:
     return f"{access}{kind} *{argument.name}" if argument.axes else f"{kind} {argument.name}"
 
 
-def _c(op: Op, format: str) -> str:
-    head = "\n".join(_about(op, format, "//"))
+def _c(op: Op) -> str:
     return (
-        f"{head}\n#include <math.h>\n#include <stdint.h>\n\n"
+        f"#include <math.h>\n#include <stdint.h>\n\n"
         f"void {op.name}({_c_parameters(op, 'int64_t')}) {{\n"
         f"  // FILL IN: write every element of {_outputs(op)}.\n}}\n"
     )
 
 
-def _cuda(op: Op, format: str) -> str:
-    head = "\n".join(_about(op, format, "//"))
+def _cuda(op: Op) -> str:
     first = next((a for a in op.outputs[0].axes if a.isidentifier()), "1")
     return (
-        f'{head}\n// assay: blocks = ["{first}"]\n// assay: threads = 128\n'
+        f'// assay: blocks = ["{first}"]\n// assay: threads = 128\n'
         '#include "portable.cuh"\n\n'
         f'extern "C" __global__ void {op.name}({_c_parameters(op, "int")}) {{\n'
         f"  // FILL IN: write every element of {_outputs(op)}; a block for each of {first}.\n}}\n"
     )
 
 
-def _python_parameters(op: Op, outputs: bool) -> str:
-    names = [a.name for a in op.inputs] + [o.name for o in op.outputs] * outputs
-    return ", ".join(names)
+def _python_parameters(op: Op) -> str:
+    return ", ".join(argument.name for argument in (*op.inputs, *op.outputs))
 
 
-def _numba(op: Op, format: str) -> str:
-    head = "\n".join(_about(op, format, "#"))
+def _numba(op: Op) -> str:
     return (
-        f"{head}\nimport numpy as np\nfrom numba import njit\n\n\n@njit\n"
-        f"def {op.name}({_python_parameters(op, outputs=True)}):\n"
+        f"import numpy as np\nfrom numba import njit\n\n\n@njit\n"
+        f"def {op.name}({_python_parameters(op)}):\n"
         f"    # FILL IN: write every element of {_outputs(op)}.\n    pass\n"
     )
 
 
-def _python(op: Op, format: str) -> str:
-    head = "\n".join(_about(op, format, "#"))
+def _python(op: Op) -> str:
     return (
-        f"{head}\nimport numpy as np\n\n\n"
-        f"def {op.name}({_python_parameters(op, outputs=True)}):\n"
+        f"import numpy as np\n\n\n"
+        f"def {op.name}({_python_parameters(op)}):\n"
         f"    # FILL IN: write every element of {_outputs(op)}, or leave these parameters out and\n"
         "    # return them. With `import torch` in this file, arrays are tensors.\n    pass\n"
     )
 
 
-def _triton(op: Op, format: str) -> str:
-    head = "\n".join(_about(op, format, "#"))
-    names = _python_parameters(op, outputs=True)
+def _triton(op: Op) -> str:
+    names = _python_parameters(op)
     arrays = [a.name for a in (*op.inputs, *op.outputs) if a.axes]
     moved = "\n".join(f"    {name}_gpu = {name}.cuda()" for name in arrays)
     back = "\n".join(f"    {o.name}.copy_({o.name}_gpu)" for o in op.outputs)
     return (
-        f"{head}\nimport torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        f"import torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\n"
         f"def kernel({', '.join(f'{name}_pointer' for name in arrays)}, size: tl.constexpr):\n"
         f"    # FILL IN: write every element of {_outputs(op)}.\n    pass\n\n\n"
         f"def {op.name}({names}):\n{moved}\n"
@@ -111,6 +106,7 @@ def _outputs(op: Op) -> str:
     return " and ".join(o.name for o in op.outputs)
 
 
-TEMPLATES: dict[str, Callable[[Op, str], str]] = {
-    "c": _c, "numba": _numba, "triton": _triton, "cuda": _cuda, "python": _python,
+TEMPLATES: dict[str, tuple[str, Callable[[Op], str]]] = {  # by the mark of a comment
+    "c": ("//", _c), "numba": ("#", _numba), "triton": ("#", _triton), "cuda": ("//", _cuda),
+    "python": ("#", _python),
 }  # fmt: skip

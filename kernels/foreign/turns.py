@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kernels.foreign.child import PLACES, Call, Child, layout_of, poison
+from kernels.foreign.child import PLACES, Call, Child, layout_of
+from kernels.guard import poison
 from kernels.runs import differing
 from reference.op import Arguments, Array, Op
 

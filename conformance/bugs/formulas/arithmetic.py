@@ -12,7 +12,13 @@ def of_the_next(values: Array) -> Array:
 
 
 BUGS = (
-    *in_python("add", add_in_float16=lambda x, y: x.astype(np.float16) + y.astype(np.float16)),
+    *in_python(
+        "add",
+        add_in_float16=lambda x, y: x.astype(np.float16) + y.astype(np.float16),
+        element_beyond_65535=lambda x, y: (
+            x + np.take(y, np.arange(y.size) & 65535).reshape(y.shape)
+        ),
+    ),
     *in_python("add_bias", bias_of_the_next=changed(arithmetic.add_bias, bias=of_the_next)),
     *in_python(
         "mul",

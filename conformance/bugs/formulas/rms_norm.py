@@ -26,8 +26,7 @@ def norm_in_float16(x: Array, weight: Array, eps: float) -> Array:
 # What a share in Numba can do that no trial of finite length sees.
 BEGIN = (
     "SIGNATURE = OP.signature\n",
-    "\n\n@share(SIGNATURE)\ndef generic(block, thread, n_threads):\n"
-    "    x, weight, eps, out = arguments(block, SIGNATURE)\n",
+    "\n\n@each_row(SIGNATURE)\ndef generic(t, x, weight, eps, out):\n",
 )
 COUNTED = """
 from llvmlite import ir

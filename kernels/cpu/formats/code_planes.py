@@ -4,10 +4,9 @@
 from collections.abc import Callable
 from functools import cache, partial
 
-import numpy as np
-from numba import njit, types
+from numba import types
 
-from kernels.cpu.formats.decoding import CODINGS
+from kernels.cpu.formats.decoding import CODINGS, code_at
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS
 from kernels.cpu.isa.simd import convert, f16x1, f32x1, load, splat, store
 from kernels.cpu.runtime.closures import inner
@@ -31,29 +30,15 @@ def packer(format: str) -> Share:
     return Share(partial(packing, format), SIGNATURE, format)
 
 
-@njit(inline="always")
-def nothing(data, base, j):
-    return 0
-
-
 def packing(format: str) -> Callable[..., None]:
     layout, coding, per_block = LAYOUTS[format], CODINGS[format], FORMATS[format].block // BLOCK
-    integer, part_of, floor_of = coding.integer, coding.part or nothing, coding.floor or nothing
+    part_of, floor_of = coding.parts_at()
     copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
-    planes, parts, table = layout.planes, layout.parts, np.array(layout.table, np.int32)
+    planes, parts = layout.planes, layout.parts
     raised = 0 if planes == (8,) else layout.raised
+    code_of = code_at(coding.integer, layout.table, raised)
     integers, floors, halves, has_m = layout.integers, layout.floors, layout.halves, layout.m
     bytes_of_integers, scales = parts * (integers + (floors and not halves)), len(sizes(format)) - 1
-
-    @inner
-    def code_of(data, j):
-        value = integer(data, 0, j)
-        if not len(table):
-            return value + raised
-        code = 0
-        while table[code] != value:
-            code += 1
-        return code
 
     @inner
     def put_code(out, begins, at, j, code):
@@ -71,7 +56,7 @@ def packing(format: str) -> Callable[..., None]:
             for b in range(per_block):
                 at = n * per_block + b
                 for j in range(BLOCK):
-                    put_code(out, begins, at, j, code_of(data, BLOCK * b + j))
+                    put_code(out, begins, at, j, code_of(data, 0, BLOCK * b + j))
                 for p in range(parts):
                     j = b * BLOCK + p * (BLOCK // parts)
                     byte = begins[scales - 1] + at * bytes_of_integers + p

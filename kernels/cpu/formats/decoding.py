@@ -82,6 +82,34 @@ class Coding:
             )
         return njit(inline="always")(lambda data, base, _j: half_at(data, base + at))
 
+    def parts_at(self) -> tuple[Any, Any]:
+        """Compiled functions of (data, base, j): a part's integer, and its minimum's; 0 where
+        there are none."""
+        return self.part or nothing, self.floor or nothing
+
+
+@njit(inline="always")
+def nothing(data, base, j):
+    return 0
+
+
+def code_at(integer: Any, values: tuple[int, ...], raised: int) -> Any:
+    """A compiled function of (data, base, j): an element's integer raised, or its place among
+    these values, if there are any."""
+    table = np.array(values, np.int32)
+
+    @njit(inline="always")
+    def code_of(data, base, j):
+        value = integer(data, base, j)
+        if not len(table):
+            return value + raised
+        code = 0
+        while table[code] != value:
+            code += 1
+        return code
+
+    return code_of
+
 
 @njit(inline="always")
 def q4_0(data, base, j):

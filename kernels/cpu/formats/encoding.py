@@ -1,12 +1,13 @@
 """Weight formats inside compiled code: rows encoded by tag, bit for bit as the reference does."""
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from kernels.cpu.formats.fitted import encoder
+from kernels.cpu.formats.fitted import encoder, nibbles
 from kernels.cpu.isa.bits import pack, put_half
 from kernels.cpu.isa.simd import bf16x1, convert, f32x1, splat, store
 from kernels.cpu.isa.simd_shuffle import stack
@@ -68,34 +69,28 @@ def from_range(x, top, q):
 # One block of each block format: x float32 [block] to data uint8 [block_bytes], by way of q.
 
 
-@inner
-def q4_0(x, data, q):
-    put_half(data, 0, from_extreme(x, 8, q))
-    pack(data, 2, q, 0, 4, 16)
+def by_scale(half: int, fifths: int = 0) -> Any:
+    put_codes = nibbles(2, 16, fifths)
+
+    @inner
+    def put(x, data, q):
+        put_half(data, 0, from_extreme(x, half, q))
+        put_codes(data, q)
+
+    return put
 
 
-@inner
-def q4_1(x, data, q):
-    d, m = from_range(x, 15, q)
-    put_half(data, 0, d)
-    put_half(data, 2, m)
-    pack(data, 4, q, 0, 4, 16)
+def by_scale_and_minimum(top: int, fifths: int = 0) -> Any:
+    put_codes = nibbles(4, 16, fifths)
 
+    @inner
+    def put(x, data, q):
+        d, m = from_range(x, top, q)
+        put_half(data, 0, d)
+        put_half(data, 2, m)
+        put_codes(data, q)
 
-@inner
-def q5_0(x, data, q):
-    put_half(data, 0, from_extreme(x, 16, q))
-    pack(data, 2, q, 4, 1, 1)
-    pack(data, 6, q, 0, 4, 16)
-
-
-@inner
-def q5_1(x, data, q):
-    d, m = from_range(x, 31, q)
-    put_half(data, 0, d)
-    put_half(data, 2, m)
-    pack(data, 4, q, 4, 1, 1)
-    pack(data, 8, q, 0, 4, 16)
+    return put
 
 
 @inner
@@ -161,8 +156,9 @@ def tq2_0(x, data, q):
 
 
 BLOCKS = {
-    "Q4_0": q4_0, "Q4_1": q4_1, "Q5_0": q5_0, "Q5_1": q5_1, "Q8_0": q8_0,
-    "MXFP4": mxfp4, "TQ1_0": tq1_0, "TQ2_0": tq2_0,
+    "Q4_0": by_scale(8), "Q4_1": by_scale_and_minimum(15), "Q5_0": by_scale(16, 1),
+    "Q5_1": by_scale_and_minimum(31, 1), "Q8_0": q8_0, "MXFP4": mxfp4, "TQ1_0": tq1_0,
+    "TQ2_0": tq2_0,
 }  # fmt: skip
 
 

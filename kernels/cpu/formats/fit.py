@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit
 
 from kernels.cpu.isa.bits import half_at, put_half
-from kernels.cpu.isa.lanes import alike, both, fabs, rint, root, where, within
-from kernels.cpu.isa.simd import f32x16, load, splat, store, zero
+from kernels.cpu.isa.lanes import alike, both, fabs, root, where, within
+from kernels.cpu.isa.simd import f32x16, load, round_even, splat, store, zero
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.runtime.closures import inner
 from reference.formats.codebooks import MIDDLES, NL
@@ -41,7 +41,7 @@ def inverse(d):
 
 @njit(inline="always")
 def nearest(x, low, high):
-    return within(rint(x), np.float32(low), np.float32(high))
+    return within(round_even(x), np.float32(low), np.float32(high))
 
 
 def whole(half: int) -> Any:
@@ -50,7 +50,7 @@ def whole(half: int) -> Any:
 
     @njit(inline="always")
     def becomes(scaled):
-        return within(rint(scaled), low, high)
+        return within(round_even(scaled), low, high)
 
     return becomes
 
@@ -82,11 +82,11 @@ def mean_square(x, size):
     return total / np.float32(size)
 
 
-# Weights of elements, to `weights`.
+# How elements are weighed, to `weights`.
 
 
 @inner
-def weigh(x, importance, size, weights):
+def by_importance(x, importance, size, weights):
     mean = mean_square(x, size)
     for j in range(size):
         weight = at(importance, j) * root(mean + at(x, j) * at(x, j))
@@ -94,16 +94,19 @@ def weigh(x, importance, size, weights):
 
 
 @inner
-def squares(x, size, weights):
+def by_squares(x, importance, size, weights):
     for j in range(size):
         store(weights, LANES * j, at(x, j) * at(x, j))
 
 
-@inner
-def sizes(x, size, power, weights):
-    mean = root(mean_square(x, size)) if power == 2 else zero(f32x16)
-    for j in range(size):
-        store(weights, LANES * j, fabs(at(x, j)) + mean)
+def by_size(power: int) -> Any:
+    @inner
+    def weigh(x, importance, size, weights):
+        mean = root(mean_square(x, size)) if power == 2 else zero(f32x16)
+        for j in range(size):
+            store(weights, LANES * j, fabs(at(x, j)) + mean)
+
+    return weigh
 
 
 # The fits.

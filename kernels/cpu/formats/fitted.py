@@ -18,14 +18,14 @@ from kernels.cpu.formats.fit import (
     affine_fit,
     affine_parts_fit,
     at,
+    by_importance,
+    by_size,
+    by_squares,
     inverse,
     named,
     nearest,
-    sizes,
-    squares,
     symmetric_fit,
     symmetric_parts_fit,
-    weigh,
     whole,
 )
 from kernels.cpu.isa.bits import half_at, pack, put_half
@@ -228,27 +228,6 @@ def put_iq4_xs(data, halves, scales, minima, q):
     pack(data, 2, scales, 4, 2, 1)
     pack(data, 4, scales, 0, 4, 1)
     pack(data, 8, q, 0, 4, 16)
-
-
-# How elements are weighed: (x, importance, size, weights).
-
-
-@inner
-def by_squares(x, importance, size, weights):
-    squares(x, size, weights)
-
-
-def by_size(power: int) -> Any:
-    @inner
-    def weigh_by_size(x, importance, size, weights):
-        sizes(x, size, power, weights)
-
-    return weigh_by_size
-
-
-@inner
-def by_importance(x, importance, size, weights):
-    weigh(x, importance, size, weights)
 
 
 def targets(half: int) -> Any:

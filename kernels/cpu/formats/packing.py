@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from kernels.cpu import linear_lut
-from kernels.cpu.formats.decoding import CODINGS, TAGS, element
+from kernels.cpu.formats.decoding import CODINGS, TAGS, code_at, element
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import CACHE_LINE, bf16x1, convert, f16x1, f32x1, load, splat, store
 from kernels.cpu.linear import LANES
@@ -65,11 +65,6 @@ def rows_copier(block, thread, n_threads):
         out[row, row_bytes:] = 0
 
 
-@njit(inline="always")
-def nothing(data, base, j):
-    return 0
-
-
 def words_of(layout: Layout) -> Any:
     """(out, at, lane, c, codes): the four codes of word c put into the planes of the block at byte
     `at` of `out`."""
@@ -116,24 +111,14 @@ def blocks_packer(
 ) -> Callable[..., None]:
     """[groups][units] as layouts.py says; rows beyond the last are the last one's again."""
     coding, elements, size = CODINGS[format], FORMATS[format].block, FORMATS[format].block_bytes
-    integer, part_of, floor_of = coding.integer, coding.part or nothing, coding.floor or nothing
+    code_of = code_at(coding.integer, layout.table, layout.raised)
+    part_of, floor_of = coding.parts_at()
     copied, d_of, d, m = coding.scale is None, coding.d_at(), coding.d, coding.m or 0
-    table = np.array(layout.table, np.int32)
     step, block_step, payload = layout.step, layout.block, layout.payload
-    blocks, parts, raised, put = layout.blocks, layout.parts, layout.raised, putting(layout)
+    blocks, parts, put = layout.blocks, layout.parts, putting(layout)
     integers, floors, halves = layout.integers, layout.floors, layout.halves
     has_m, half = layout.m, bf16x1 if layout.bfloat16 else f16x1
     per_unit = blocks * BLOCK // elements  # blocks of the file's format
-
-    @njit(inline="always")
-    def code_of(data, base, j):
-        value = integer(data, base, j)
-        if not len(table):
-            return value + raised
-        code = 0
-        while table[code] != value:
-            code += 1
-        return code
 
     @inner
     def pack_codes(data, base, first, out, at, lane):
@@ -158,10 +143,8 @@ def blocks_packer(
                         at = unit + b * block_step
                         pack_codes(data, base, b * BLOCK, out, at, lane)
                         for p in range(parts):
-                            j, where = (
-                                b * BLOCK + p * (BLOCK // parts),
-                                at + payload + LANES * p + lane,
-                            )
+                            j = b * BLOCK + p * (BLOCK // parts)
+                            where = at + payload + LANES * p + lane
                             if integers:
                                 own = part_of(data, base, j)
                                 if halves:

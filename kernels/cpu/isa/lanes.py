@@ -11,7 +11,17 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic, overload
 
-from kernels.cpu.isa.simd import Vector, add, broadcast, call_llvm, div, mul, sub, suffix
+from kernels.cpu.isa.simd import (
+    Vector,
+    add,
+    broadcast,
+    call_llvm,
+    div,
+    lanewise,
+    mul,
+    sub,
+    suffix,
+)
 
 
 @intrinsic
@@ -70,30 +80,22 @@ def where(typing, condition, a, b):
     return a(condition, a, a), codegen
 
 
-@intrinsic
-def both(typing, a, b):
+@lanewise
+def both(builder, kind, a, b):
     """Where both conditions hold."""
-
-    def codegen(context, builder, signature, values):
-        return builder.and_(*values)
-
-    return a(a, a), codegen
+    return builder.and_(a, b)
 
 
-def _unary(name: str, doc: str) -> Any:
-    def operation(typing, v):
-        def codegen(context, builder, signature, values):
-            return call_llvm(builder, f"llvm.{name}.{suffix(v)}", v.ir, list(values))
-
-        return v(v), codegen
-
-    operation.__doc__, operation.__name__ = doc, name
-    return intrinsic(operation)
+@lanewise
+def fabs(builder, kind, v):
+    """The magnitude."""
+    return call_llvm(builder, f"llvm.fabs.{suffix(kind)}", kind.ir, [v])
 
 
-rint = _unary("rint", "The nearest integer, the even one of two as near.")
-fabs = _unary("fabs", "The magnitude.")
-root = _unary("sqrt", "The square root.")
+@lanewise
+def root(builder, kind, v):
+    """The square root."""
+    return call_llvm(builder, f"llvm.sqrt.{suffix(kind)}", kind.ir, [v])
 
 
 @intrinsic

@@ -5,7 +5,10 @@ Offsets count elements of the array they index, so bytes for a uint8 array. Load
 no alignment. Nothing is checked: the caller's loop bounds are the contract.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from inspect import signature
+from typing import Any, cast
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -74,6 +77,11 @@ def address_of(context: Any, builder: Any, array: Any, values: Any, pointee: ir.
     return builder.bitcast(builder.gep(data, [values[1]]), pointee.as_pointer())
 
 
+def constant(kind: ir.VectorType, value: Any) -> ir.Constant:
+    """Every element of a vector the same."""
+    return ir.Constant(kind, [value] * kind.count)
+
+
 def broadcast(builder: Any, vector: Vector, scalar: Any) -> Any:
     undefined = ir.Constant(vector.ir, ir.Undefined)
     one = builder.insert_element(undefined, scalar, I32(0))
@@ -81,9 +89,9 @@ def broadcast(builder: Any, vector: Vector, scalar: Any) -> Any:
     return builder.shuffle_vector(one, undefined, zeros)
 
 
-def _slice(builder: Any, value: Any, first: int, lanes: int) -> Any:
-    mask = ir.Constant(ir.VectorType(I32, lanes), list(range(first, first + lanes)))
-    return builder.shuffle_vector(value, value, mask)
+def shuffle(builder: Any, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+    """These lanes of a, and beyond its own of b."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), [*lanes]))
 
 
 @intrinsic
@@ -155,9 +163,8 @@ def prefetch(typing, array, offset, locality):
 
     def codegen(context, builder, signature, values):
         pointer = address_of(context, builder, signature.args[0], values, ir.IntType(8))
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(call, [pointer, I32(0), I32(locality.literal_value), I32(1)])
+        operands = [pointer, I32(0), I32(locality.literal_value), I32(1)]
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), operands)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, locality), codegen
@@ -168,11 +175,8 @@ def prefetch_to_write(typing, array, index):
     """Ask for the cache line of array[index], an element of any array, which will be written."""
 
     def codegen(context, builder, signature, values):
-        data = context.make_array(signature.args[0])(context, builder, values[0]).data
-        pointer = builder.bitcast(builder.gep(data, [values[1]]), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(call, [pointer, I32(1), I32(3), I32(1)])
+        pointer = address_of(context, builder, signature.args[0], values, ir.IntType(8))
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(1), I32(3), I32(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
@@ -216,63 +220,83 @@ def zero(typing, kind):
     return result(kind), codegen
 
 
-def _binary(name: str, doc: str) -> Any:
-    """An intrinsic of two like vectors, named after the IRBuilder's method."""
+def lanewise(code: Any) -> Any:
+    """An intrinsic of vectors that are all of one type, as its result is: what
+    code(builder, type, *values) gives."""
 
-    def operation(typing, a, b):
+    def operation(typing, first, *others):
         def codegen(context, builder, signature, values):
-            return getattr(builder, name)(*values)
+            return code(builder, first, *values)
 
-        return a(a, a), codegen
+        return first(first, *(first for _ in others)), codegen
 
-    operation.__doc__, operation.__name__ = doc, name
-    return intrinsic(operation)
-
-
-mul = _binary("fmul", "a * b, of floats.")
-add = _binary("fadd", "a + b, of floats.")
-sub = _binary("fsub", "a - b, of floats.")
-div = _binary("fdiv", "a / b, of floats.")
+    operation.__doc__, operation.__name__ = code.__doc__, code.__name__
+    made, named = cast(Any, operation), signature(code)  # by which Numba tells arguments apart
+    made.__signature__ = named.replace(parameters=[*named.parameters.values()][1:])
+    return intrinsic(made)
 
 
-@intrinsic
-def fma(typing, a, b, c):
+@lanewise
+def mul(builder, kind, a, b):
+    """a * b, of floats."""
+    return builder.fmul(a, b)
+
+
+@lanewise
+def add(builder, kind, a, b):
+    """a + b, of floats."""
+    return builder.fadd(a, b)
+
+
+@lanewise
+def sub(builder, kind, a, b):
+    """a - b, of floats."""
+    return builder.fsub(a, b)
+
+
+@lanewise
+def div(builder, kind, a, b):
+    """a / b, of floats."""
+    return builder.fdiv(a, b)
+
+
+@lanewise
+def fma(builder, kind, a, b, c):
     """a * b + c, rounded once where the machine can."""
-
-    def codegen(context, builder, signature, values):
-        return call_llvm(builder, f"llvm.fmuladd.{suffix(a)}", a.ir, list(values))
-
-    return a(a, a, a), codegen
+    return call_llvm(builder, f"llvm.fmuladd.{suffix(kind)}", kind.ir, [a, b, c])
 
 
-@intrinsic
-def maximum(typing, a, b):
+def polynomial(*coefficients: float) -> Any:
+    """An intrinsic of x: the polynomial with these coefficients, the highest power's first, as a
+    chain of `fma`."""
+
+    @lanewise
+    def value(builder, kind, x):
+        total = constant(kind.ir, coefficients[0])
+        for coefficient in coefficients[1:]:
+            operands = [total, x, constant(kind.ir, coefficient)]
+            total = call_llvm(builder, f"llvm.fmuladd.{suffix(kind)}", kind.ir, operands)
+        return total
+
+    return value
+
+
+@lanewise
+def maximum(builder, kind, a, b):
     """The larger of a and b, lane by lane; b where either is NaN."""
-
-    def codegen(context, builder, signature, values):
-        return builder.select(builder.fcmp_ordered(">", *values), *values)
-
-    return a(a, a), codegen
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@intrinsic
-def minimum(typing, a, b):
+@lanewise
+def minimum(builder, kind, a, b):
     """The smaller of a and b, lane by lane; b where either is NaN."""
-
-    def codegen(context, builder, signature, values):
-        return builder.select(builder.fcmp_ordered("<", *values), *values)
-
-    return a(a, a), codegen
+    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
 
 
-@intrinsic
-def round_even(typing, v):
+@lanewise
+def round_even(builder, kind, v):
     """The nearest whole numbers, halves to even, still as floats."""
-
-    def codegen(context, builder, signature, values):
-        return call_llvm(builder, f"llvm.rint.{suffix(v)}", v.ir, [values[0]])
-
-    return v(v), codegen
+    return call_llvm(builder, f"llvm.rint.{suffix(kind)}", kind.ir, [v])
 
 
 @intrinsic
@@ -336,24 +360,16 @@ def lowest_bit(typing, bits):
     return types.int64(types.uint64), codegen
 
 
-@intrinsic
-def low_nibbles(typing, v):
+@lanewise
+def low_nibbles(builder, kind, v):
     """Each byte's low four bits."""
-
-    def codegen(context, builder, signature, values):
-        return builder.and_(values[0], ir.Constant(v.ir, [15] * v.lanes))
-
-    return v(v), codegen
+    return builder.and_(v, constant(kind.ir, 15))
 
 
-@intrinsic
-def high_nibbles(typing, v):
+@lanewise
+def high_nibbles(builder, kind, v):
     """Each byte's high four bits."""
-
-    def codegen(context, builder, signature, values):
-        return builder.lshr(values[0], ir.Constant(v.ir, [4] * v.lanes))
-
-    return v(v), codegen
+    return builder.lshr(v, constant(kind.ir, 4))
 
 
 @intrinsic
@@ -362,8 +378,7 @@ def even_bytes(typing, v):
     wide = Vector("i16", v.lanes // 2)
 
     def codegen(context, builder, signature, values):
-        words = builder.bitcast(values[0], wide.ir)
-        return builder.and_(words, ir.Constant(wide.ir, [255] * wide.lanes))
+        return builder.and_(builder.bitcast(values[0], wide.ir), constant(wide.ir, 255))
 
     return wide(v), codegen
 
@@ -374,8 +389,7 @@ def odd_bytes(typing, v):
     wide = Vector("i16", v.lanes // 2)
 
     def codegen(context, builder, signature, values):
-        words = builder.bitcast(values[0], wide.ir)
-        return builder.lshr(words, ir.Constant(wide.ir, [8] * wide.lanes))
+        return builder.lshr(builder.bitcast(values[0], wide.ir), constant(wide.ir, 8))
 
     return wide(v), codegen
 
@@ -387,24 +401,17 @@ def dot_pairs(typing, sums, a, b):
     def codegen(context, builder, signature, values):
         wide = ir.VectorType(I32, a.lanes)
         products = builder.mul(*(builder.sext(v, wide) for v in values[1:]))
-        halves = (
-            ir.Constant(ir.VectorType(I32, sums.lanes), list(range(first, a.lanes, 2)))
-            for first in (0, 1)
-        )
-        even, odd = (builder.shuffle_vector(products, products, half) for half in halves)
+        halves = range(0, a.lanes, 2), range(1, a.lanes, 2)
+        even, odd = (shuffle(builder, products, products, half) for half in halves)
         return builder.add(values[0], builder.add(even, odd))
 
     return sums(sums, a, b), codegen
 
 
-@intrinsic
-def less(typing, a, b):
+@lanewise
+def less(builder, kind, a, b):
     """a - b, of integers."""
-
-    def codegen(context, builder, signature, values):
-        return builder.sub(*values)
-
-    return a(a, a), codegen
+    return builder.sub(a, b)
 
 
 def _has_half_conversion() -> bool:
@@ -416,34 +423,27 @@ def _has_half_conversion() -> bool:
 def _widen_half(builder: Any, value: Any, lanes: int) -> Any:
     """float16 to float32 by integer arithmetic: shift into place, then rescale the exponent."""
     i32, f32 = ir.VectorType(I32, lanes), ir.VectorType(ir.FloatType(), lanes)
-
-    def constant(bits: int) -> Any:
-        return ir.Constant(i32, [bits] * lanes)
-
+    all_ = partial(constant, i32)
     bits = builder.zext(builder.bitcast(value, ir.VectorType(ir.IntType(16), lanes)), i32)
-    magnitude = builder.shl(builder.and_(bits, constant(0x7FFF)), constant(13))
-    rescale = builder.bitcast(constant(0x77800000), f32)  # 2^112
+    magnitude = builder.shl(builder.and_(bits, all_(0x7FFF)), all_(13))
+    rescale = builder.bitcast(all_(0x77800000), f32)  # 2^112
     scaled = builder.bitcast(builder.fmul(builder.bitcast(magnitude, f32), rescale), i32)
-    special = builder.icmp_unsigned(">=", magnitude, constant(0x0F800000))
-    scaled = builder.select(special, builder.or_(magnitude, constant(0x7F800000)), scaled)
-    sign = builder.shl(builder.and_(bits, constant(0x8000)), constant(16))
+    special = builder.icmp_unsigned(">=", magnitude, all_(0x0F800000))
+    scaled = builder.select(special, builder.or_(magnitude, all_(0x7F800000)), scaled)
+    sign = builder.shl(builder.and_(bits, all_(0x8000)), all_(16))
     return builder.bitcast(builder.or_(scaled, sign), f32)
 
 
 def narrow_to_bf16(builder: Any, value: Any, lanes: int) -> Any:
     """float32 to bfloat16, nearest even, by integer arithmetic; a NaN stays one, made quiet."""
-    i32 = ir.VectorType(I32, lanes)
-
-    def constant(bits: int) -> Any:
-        return ir.Constant(i32, [bits] * lanes)
-
-    bits = builder.bitcast(value, i32)
-    odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
-    rounded = builder.add(builder.add(bits, odd), constant(0x7FFF))
-    quiet = builder.or_(bits, constant(0x400000))
+    all_ = partial(constant, ir.VectorType(I32, lanes))
+    bits = builder.bitcast(value, all_(0).type)
+    odd = builder.and_(builder.lshr(bits, all_(16)), all_(1))
+    rounded = builder.add(builder.add(bits, odd), all_(0x7FFF))
+    quiet = builder.or_(bits, all_(0x400000))
     kept = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
     half = ir.VectorType(ELEMENTS["bf16"], lanes)
-    return builder.trunc(builder.lshr(kept, constant(16)), half)
+    return builder.trunc(builder.lshr(kept, all_(16)), half)
 
 
 def widened(builder: Any, kind: Vector, value: Any) -> Any:
@@ -456,8 +456,7 @@ def widened(builder: Any, kind: Vector, value: Any) -> Any:
             return _widen_half(builder, value, kind.lanes)
         case "bf16":
             bits = builder.zext(value, ir.VectorType(I32, kind.lanes))
-            sixteen = ir.Constant(bits.type, [16] * kind.lanes)
-            return builder.bitcast(builder.shl(bits, sixteen), wide.ir)
+            return builder.bitcast(builder.shl(bits, constant(bits.type, 16)), wide.ir)
         case _:
             return value
 
@@ -519,8 +518,9 @@ def _reduction(name: str, combine: Any, doc: str) -> Any:
             value, lanes = values[0], v.lanes
             while lanes > 1:
                 lanes //= 2
-                low = _slice(builder, value, 0, lanes)
-                value = combine(builder, low, _slice(builder, value, lanes, lanes))
+                low = shuffle(builder, value, value, range(lanes))
+                high = shuffle(builder, value, value, range(lanes, 2 * lanes))
+                value = combine(builder, low, high)
             return builder.extract_element(value, I32(0))
 
         return types.float32(v), codegen

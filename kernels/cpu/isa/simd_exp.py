@@ -1,18 +1,16 @@
 """e^x of vectors."""
 
-from typing import Any
-
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
 from kernels.cpu.isa.simd import (
-    I32,
     add,
+    constant,
     f32x16,
     fma,
+    lanewise,
     maximum,
     mul,
+    polynomial,
     round_even,
     splat,
     sub,
@@ -20,35 +18,28 @@ from kernels.cpu.isa.simd import (
 )
 
 
-@intrinsic
-def _ldexp(typing, v, n):
+@lanewise
+def _ldexp(builder, kind, v, n):
     """v * 2^n for a whole float n, added to v's exponent: v and the result are normal numbers."""
-
-    def codegen(context, builder, signature, values):
-        i32 = ir.VectorType(I32, v.lanes)
-        steps = builder.shl(builder.fptosi(values[1], i32), ir.Constant(i32, [23] * v.lanes))
-        return builder.bitcast(builder.add(builder.bitcast(values[0], i32), steps), v.ir)
-
-    return v(v, v), codegen
+    i32 = kind.of("i32").ir
+    steps = builder.shl(builder.fptosi(n, i32), constant(i32, 23))
+    return builder.bitcast(builder.add(builder.bitcast(v, i32), steps), kind.ir)
 
 
-@intrinsic
-def _exp_range(typing, x, y):
+@lanewise
+def _exp_range(builder, kind, x, y):
     """y where exp(x) is a normal number; 0 below, infinity above, NaN for NaN."""
+    below = builder.fcmp_ordered("<", x, constant(kind.ir, -87.336540))
+    above = builder.fcmp_ordered(">", x, constant(kind.ir, 88.72283))
+    y = builder.select(below, constant(kind.ir, 0.0), y)
+    y = builder.select(above, constant(kind.ir, float("inf")), y)
+    return builder.select(builder.fcmp_unordered("uno", x, x), x, y)
 
-    def codegen(context, builder, signature, values):
-        x_value, y_value = values
 
-        def constant(value: Any) -> Any:
-            return ir.Constant(x.ir, [value] * x.lanes)
-
-        below = builder.fcmp_ordered("<", x_value, constant(-87.336540))
-        above = builder.fcmp_ordered(">", x_value, constant(88.72283))
-        y_value = builder.select(below, constant(0.0), y_value)
-        y_value = builder.select(above, constant(float("inf")), y_value)
-        return builder.select(builder.fcmp_unordered("uno", x_value, x_value), x_value, y_value)
-
-    return x(x, x), codegen
+_of_r = polynomial(
+    1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+    5.0000001201e-1,
+)  # fmt: skip
 
 
 @njit(inline="always")
@@ -63,10 +54,5 @@ def exp(x):
     n = round_even(mul(clamped, splat(f32x16, 1.44269504088896341)))
     r = fma(n, splat(f32x16, -0.693359375), clamped)
     r = fma(n, splat(f32x16, 2.12194440e-4), r)
-    p = fma(splat(f32x16, 1.9875691500e-4), r, splat(f32x16, 1.3981999507e-3))
-    p = fma(p, r, splat(f32x16, 8.3334519073e-3))
-    p = fma(p, r, splat(f32x16, 4.1665795894e-2))
-    p = fma(p, r, splat(f32x16, 1.6666665459e-1))
-    p = fma(p, r, splat(f32x16, 5.0000001201e-1))
-    y = add(fma(p, mul(r, r), r), splat(f32x16, 1.0))
+    y = add(fma(_of_r(r), mul(r, r), r), splat(f32x16, 1.0))
     return _exp_range(x, _ldexp(y, n))

@@ -8,7 +8,17 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from kernels.cpu.isa.simd import CACHE_LINE, I32, address_of, broadcast, call_llvm, f32x16, suffix
+from kernels.cpu.isa.simd import (
+    CACHE_LINE,
+    I32,
+    address_of,
+    broadcast,
+    call_llvm,
+    f32x16,
+    first_lanes_mask,
+    shuffle,
+    suffix,
+)
 from kernels.cpu.isa.tiles import zeros
 from kernels.cpu.runtime.closures import inner
 
@@ -43,10 +53,6 @@ def stack(typing, dtype, count):
     return result(dtype, count), codegen
 
 
-def _shuffle(builder: Any, a: Any, b: Any, lanes: list[int]) -> Any:
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
-
-
 # Masks that every instruction set has one instruction for: pairs within a quarter, then quarters.
 LOW = [quarter + lane for quarter in (0, 4, 8, 12) for lane in (0, 16, 1, 17)]
 HIGH = [lane + 2 for lane in LOW]
@@ -62,8 +68,8 @@ def _shuffles(masks: list[list[int]]) -> Any:
     def codegen(context, builder, signature, values):
         a, b, c, d = values
         first, then = masks[:2], masks[2:]
-        halves = [(_shuffle(builder, a, b, m), _shuffle(builder, c, d, m)) for m in first]
-        vectors = [_shuffle(builder, *pair, mask) for pair in halves for mask in then]
+        halves = [(shuffle(builder, a, b, m), shuffle(builder, c, d, m)) for m in first]
+        vectors = [shuffle(builder, *pair, mask) for pair in halves for mask in then]
         return context.make_tuple(builder, signature.return_type, vectors)
 
     return codegen
@@ -81,7 +87,7 @@ def words_of_rows(builder: Any, rows: Any, byte: int) -> list[Any]:
         return words
 
     def joined(a: Any, b: Any) -> Any:
-        return _shuffle(builder, a, b, list(range(2 * a.type.count)))
+        return shuffle(builder, a, b, range(2 * a.type.count))
 
     # rows i, 4 + i, 8 + i and 12 + i side by side, so that a transposed square is four lanes
     a, b, c, d = (
@@ -91,8 +97,8 @@ def words_of_rows(builder: Any, rows: Any, byte: int) -> list[Any]:
         )
         for i in range(4)
     )
-    halves = [(_shuffle(builder, a, b, m), _shuffle(builder, c, d, m)) for m in (LOW, HIGH)]
-    return [_shuffle(builder, *pair, m) for pair in halves for m in (LOW_PAIRS, HIGH_PAIRS)]
+    halves = [(shuffle(builder, a, b, m), shuffle(builder, c, d, m)) for m in (LOW, HIGH)]
+    return [shuffle(builder, *pair, m) for pair in halves for m in (LOW_PAIRS, HIGH_PAIRS)]
 
 
 @intrinsic
@@ -173,9 +179,8 @@ def first_lanes(typing, v, count, rest):
     """The first `count` lanes of v, then those of `rest`."""
 
     def codegen(context, builder, signature, values):
-        index = ir.Constant(ir.VectorType(I32, v.lanes), list(range(v.lanes)))
-        limit = broadcast(builder, v.of("i32"), builder.trunc(values[1], I32))
-        return builder.select(builder.icmp_signed("<", index, limit), values[0], values[2])
+        mask = first_lanes_mask(builder, v.lanes, values[1])
+        return builder.select(mask, values[0], values[2])
 
     return v(v, types.intp, v), codegen
 

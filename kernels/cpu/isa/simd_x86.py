@@ -7,19 +7,25 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.isa.simd import I32, bf16x32, broadcast, call_llvm, narrow_to_bf16, suffix
+from kernels.cpu.isa.simd import (
+    I32,
+    bf16x32,
+    broadcast,
+    call_llvm,
+    constant,
+    lanewise,
+    narrow_to_bf16,
+    shuffle,
+    suffix,
+)
 
 I16 = ir.IntType(16)
 
 
-@intrinsic
-def to_unsigned(typing, v):
+@lanewise
+def to_unsigned(builder, kind, v):
     """Each signed byte raised by 128."""
-
-    def codegen(context, builder, signature, values):
-        return builder.xor(values[0], ir.Constant(v.ir, [-128] * v.lanes))
-
-    return v(v), codegen
+    return builder.xor(v, constant(kind.ir, -128))
 
 
 def looked_up(builder: Any, index: Any, table: Sequence[int]) -> Any:
@@ -48,8 +54,7 @@ def shuffled(builder: Any, tables: Any, index: Any) -> Any:
     """`looked_up` in a table of sixteen bytes for each sixteen of `index`; fewer are repeated."""
     lanes = index.type.count
     name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[lanes]
-    every = ir.Constant(ir.VectorType(I32, lanes), [i % tables.type.count for i in range(lanes)])
-    tables = builder.shuffle_vector(tables, tables, every)
+    tables = shuffle(builder, tables, tables, [i % tables.type.count for i in range(lanes)])
     return call_llvm(builder, name, index.type, [tables, index])
 
 
@@ -88,7 +93,7 @@ def dots_of_halves(builder: Any, a: Any, b: Any) -> Any:
 
 def _fours(builder: Any, unsigned: Any, signed: Any) -> Any:
     pairs = dots_of_bytes(builder, unsigned, signed)
-    return dots_of_halves(builder, pairs, ir.Constant(pairs.type, [1] * pairs.type.count))
+    return dots_of_halves(builder, pairs, constant(pairs.type, 1))
 
 
 @intrinsic
@@ -153,14 +158,13 @@ def _narrowed(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
     if hardware:
         name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
         return call_llvm(builder, name, bf16x32.ir, [second, first])
-    halves = (narrow_to_bf16(builder, v, 16) for v in (first, second))
-    return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(I32, 32), list(range(32))))
+    low, high = (narrow_to_bf16(builder, v, 16) for v in (first, second))
+    return shuffle(builder, low, high, range(32))
 
 
 def _paired(builder: Any, hardware: bool, first: Any, second: Any) -> Any:
     both = _narrowed(builder, hardware, first, second)
-    turns = [i // 2 + i % 2 * 16 for i in range(32)]
-    return builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(I32, 32), turns))
+    return shuffle(builder, both, both, [i // 2 + i % 2 * 16 for i in range(32)])
 
 
 def _of_two(made: Any, hardware: bool) -> Any:
@@ -202,10 +206,9 @@ def scaled_pairs(hardware: bool, shifts: bool) -> Any:
             words = builder.bitcast(values[0], ir.VectorType(I32, lanes))
 
             def value(byte: int) -> Any:
-                mask = ir.Constant(words.type, [255 << 8 * byte] * lanes)
-                code = builder.and_(words, mask)
+                code = builder.and_(words, constant(words.type, 255 << 8 * byte))
                 if shifts:
-                    code = builder.lshr(code, ir.Constant(words.type, [8 * byte] * lanes))
+                    code = builder.lshr(code, constant(words.type, 8 * byte))
                 times = builder.extract_value(values[1], byte)
                 factors = [builder.uitofp(code, offset.ir), times, values[2]]
                 return call_llvm(builder, f"llvm.fma.{suffix(offset)}", offset.ir, factors)

@@ -1,9 +1,13 @@
 """Sixteen elements at a time over a flat range, whole or up to its end."""
 
+from collections.abc import Callable
+from typing import Any
+
 from numba import njit
 
 from kernels.cpu.isa.simd import f32x16, load, load_first, store, store_first
-from kernels.cpu.runtime.share import part
+from kernels.cpu.runtime.closures import inner
+from kernels.cpu.runtime.share import Share, all_arguments, arguments, part
 
 
 @njit(inline="always")
@@ -27,3 +31,74 @@ def store_some(out, i, last, value):
         store(out, i, value)
     else:
         store_first(out, i, value, last - i)
+
+
+def each(signature: str) -> Callable[[Any], Share]:
+    """Make a function of sixteen elements the share of an op on one or two arrays [tokens, width]:
+    it takes those of each input and the scalars behind them, and gives those of the output."""
+    two = sum(bool(argument.axes) for argument in all_arguments(signature)) == 3
+
+    def made(function: Any) -> Share:
+        of = inner(getattr(function, "py_func", function), forceinline=True)
+
+        def of_one(block, thread, n_threads):
+            given = arguments(block, signature)
+            x, out = given[0], given[-1]
+            first, last = own_elements(x, thread, n_threads)
+            for i in range(first, last, 16):
+                store_some(out, i, last, of(load_some(x, i, last), *given[1:-1]))
+
+        def of_two(block, thread, n_threads):
+            given = arguments(block, signature)
+            x, y, out = given[0], given[1], given[-1]
+            first, last = own_elements(x, thread, n_threads)
+            for i in range(first, last, 16):
+                some = load_some(x, i, last), load_some(y, i, last)
+                store_some(out, i, last, of(*some, *given[2:-1]))
+
+        kernel = _known_as(function, of_two if two else of_one)
+        return Share(lambda: kernel, signature)
+
+    return made
+
+
+def over_rows(signature: str, function: Any, at: int = 0) -> Callable[..., None]:
+    """A share's function that calls another with the number of every row of the argument at this
+    place, which threads share, and with all arguments."""
+    of = inner(function, forceinline=True)
+
+    def rows(block, thread, n_threads):
+        given = arguments(block, signature)
+        first, last = part(len(given[at]), thread, n_threads)
+        for row in range(first, last):
+            of(row, *given)
+
+    return _known_as(function, rows)
+
+
+def each_row(signature: str, at: int = 0) -> Callable[[Callable[..., None]], Share]:
+    """Make a function of a row's number and of all arguments the share of an op."""
+    return lambda function: Share(lambda: over_rows(signature, function, at), signature)
+
+
+def alone(signature: str) -> Callable[[Callable[..., None]], Share]:
+    """Make a function of all arguments the share of an op that is one thread's work; the others
+    return at once."""
+
+    def made(function: Callable[..., None]) -> Share:
+        of = inner(function, forceinline=True)
+
+        def first(block, thread, n_threads):
+            if thread == 0:
+                of(*arguments(block, signature))
+
+        kernel = _known_as(function, first)
+        return Share(lambda: kernel, signature)
+
+    return made
+
+
+def _known_as(function: Any, kernel: Callable[..., None]) -> Callable[..., None]:
+    """The kernel by the function's name, and as if it were of its module."""
+    kernel.__module__, kernel.__qualname__ = function.__module__, function.__qualname__
+    return kernel

@@ -11,7 +11,15 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.isa.simd import I32, Vector, broadcast, call_llvm, first_lanes_mask, suffix
+from kernels.cpu.isa.simd import (
+    I32,
+    Vector,
+    broadcast,
+    call_llvm,
+    first_lanes_mask,
+    lanewise,
+    suffix,
+)
 
 
 def scalars(context: Any, builder: Any, array: Any, values: Any, count: int) -> list[Any]:
@@ -104,14 +112,10 @@ def splats(typing, kind, count, array, offset):
     return result(kind, count, array, types.intp), codegen
 
 
-@intrinsic
-def add_product(typing, sum_, a, b):
+@lanewise
+def add_product(builder, kind, sum_, a, b):
     """sum_ + a * b, rounded once where the machine can."""
-
-    def codegen(context, builder, signature, values):
-        return call_llvm(builder, f"llvm.fmuladd.{suffix(a)}", a.ir, [*values[1:], values[0]])
-
-    return a(a, a, a), codegen
+    return call_llvm(builder, f"llvm.fmuladd.{suffix(kind)}", kind.ir, [a, b, sum_])
 
 
 fma_outer = outer(add_product)
@@ -127,12 +131,8 @@ def add_scaled(typing, sums, dots, v, array, offset):
         for t, one in enumerate(scalars(context, builder, array, where, sums.count)):
             scale = builder.fmul(v_, broadcast(builder, kind, one))
             exact = builder.sitofp(builder.extract_value(dots_, t), kind.ir)
-            total = call_llvm(
-                builder,
-                f"llvm.fmuladd.{suffix(kind)}",
-                kind.ir,
-                [scale, exact, builder.extract_value(tile, t)],
-            )
+            product = [scale, exact, builder.extract_value(tile, t)]
+            total = call_llvm(builder, f"llvm.fmuladd.{suffix(kind)}", kind.ir, product)
             tile = builder.insert_value(tile, total, t)
         return tile
 

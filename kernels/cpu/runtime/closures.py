@@ -45,6 +45,22 @@ def _told(value: Any) -> str:
     return told
 
 
+def modules_of(function: Callable[..., Any]) -> set[str]:
+    """The modules of a function and of all that it closes over, directly or not."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, tuple):
+            waiting += value
+        elif (own := _python(value)) and id(own) not in seen:
+            seen.add(id(own))
+            found.add(own.__module__)
+            waiting += getclosurevars(own).nonlocals.values()
+    return found
+
+
 def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str, tuple[str, ...]]:
     """What a function computes, told by its code and by what that names; and the modules of these
     rooms, with sources of their own, that it takes functions from."""

@@ -5,45 +5,37 @@ import math
 import numpy as np
 
 from kernels.cpu.isa.simd import extract, max_lanes, sum_lanes
+from kernels.cpu.isa.sweep import alone
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers, total
-from reference.samplers import draw as draw_op
-from reference.samplers import greedy as greedy_op
-from reference.samplers import log_sum_exp as log_sum_exp_op
-
-GREEDY = greedy_op.OP.signature
-DRAW = draw_op.OP.signature
-LOG_SUM_EXP = log_sum_exp_op.OP.signature
+from reference.samplers.draw import OP as DRAW
+from reference.samplers.greedy import OP as GREEDY
+from reference.samplers.log_sum_exp import OP as LOG_SUM_EXP
 
 
-@share(GREEDY)
-def greedy(block, thread, n_threads):
-    logits, token = arguments(block, GREEDY)
-    if thread == 0:
-        top, at = highest(logits), 0
-        while logits[at] != top:
-            at += 1
-        token[0] = at
+@alone(GREEDY.signature)
+def greedy(logits, token):
+    top, at = highest(logits), 0
+    while logits[at] != top:
+        at += 1
+    token[0] = at
 
 
-@share(DRAW)
-def draw(block, thread, n_threads):
+@alone(DRAW.signature)
+def draw(logits, u, token):
     """The sum again, sixteen at a time until it would pass u, then lane by lane."""
-    logits, u, token = arguments(block, DRAW)
-    if thread == 0:
-        top = highest(logits)
-        mass, whole = 0.0, total(logits, top)
-        target = min(u * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
-        for i in range(0, logits.size, 16):
-            lanes = chunk(logits, i)
-            if max_lanes(lanes) > GONE:
-                weights = powers(lanes, top)
-                after = mass + sum_lanes(weights)
-                if after > target:
-                    token[0] = lane_at(weights, mass, target) + i
-                    return
-                mass = after
+    top = highest(logits)
+    mass, whole = 0.0, total(logits, top)
+    target = min(u * whole, np.nextafter(whole, 0.0))  # the product may round up to whole
+    for i in range(0, logits.size, 16):
+        lanes = chunk(logits, i)
+        if max_lanes(lanes) > GONE:
+            weights = powers(lanes, top)
+            after = mass + sum_lanes(weights)
+            if after > target:
+                token[0] = lane_at(weights, mass, target) + i
+                return
+            mass = after
 
 
 @inner
@@ -59,9 +51,7 @@ def lane_at(weights, mass, target):
     return at
 
 
-@share(LOG_SUM_EXP)
-def log_sum_exp(block, thread, n_threads):
-    logits, out = arguments(block, LOG_SUM_EXP)
-    if thread == 0:
-        top = highest(logits)
-        out[0] = top + math.log(total(logits, top))
+@alone(LOG_SUM_EXP.signature)
+def log_sum_exp(logits, out):
+    top = highest(logits)
+    out[0] = top + math.log(total(logits, top))

@@ -5,18 +5,13 @@ import math
 import numpy as np
 from numba import njit
 
+from kernels.cpu.isa.sweep import alone
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, highest, total
-from reference.samplers import min_p as min_p_op
 from reference.samplers import mirostat
-from reference.samplers import top_n_sigma as top_n_sigma_op
-from reference.samplers import xtc as xtc_op
-
-MIN_P = min_p_op.OP.signature
-TOP_N_SIGMA = top_n_sigma_op.OP.signature
-MIROSTAT_V2 = mirostat.SIGNATURE
-XTC = xtc_op.OP.signature
+from reference.samplers.min_p import OP as MIN_P
+from reference.samplers.top_n_sigma import OP as TOP_N_SIGMA
+from reference.samplers.xtc import OP as XTC
 
 LOWEST = np.finfo(np.float32).min  # of a token that is not removed
 
@@ -36,39 +31,33 @@ def keep_from(logits, cut, out):
         out[i] = logit if logit >= edge else GONE
 
 
-@share(MIN_P)
-def min_p(block, thread, n_threads):
-    logits, p, out = arguments(block, MIN_P)
-    if thread == 0:
-        keep_from(logits, highest(logits) + math.log(p), out)
+@alone(MIN_P.signature)
+def min_p(logits, p, out):
+    keep_from(logits, highest(logits) + math.log(p), out)
 
 
-@share(TOP_N_SIGMA)
-def top_n_sigma(block, thread, n_threads):
-    logits, n, out = arguments(block, TOP_N_SIGMA)
-    if thread == 0:
-        count, total_logit, squares = 0, 0.0, 0.0
-        for i in range(logits.size):
-            if logits[i] > GONE:
-                count += 1
-                total_logit += logits[i]
-        mean = total_logit / count
-        for i in range(logits.size):
-            if logits[i] > GONE:
-                squares += (logits[i] - mean) ** 2
-        keep_from(logits, highest(logits) - n * math.sqrt(squares / count), out)
+@alone(TOP_N_SIGMA.signature)
+def top_n_sigma(logits, n, out):
+    count, total_logit, squares = 0, 0.0, 0.0
+    for i in range(logits.size):
+        if logits[i] > GONE:
+            count += 1
+            total_logit += logits[i]
+    mean = total_logit / count
+    for i in range(logits.size):
+        if logits[i] > GONE:
+            squares += (logits[i] - mean) ** 2
+    keep_from(logits, highest(logits) - n * math.sqrt(squares / count), out)
 
 
-@share(MIROSTAT_V2)
-def mirostat_v2(block, thread, n_threads):
-    logits, mu, out = arguments(block, MIROSTAT_V2)
-    if thread == 0:
-        top = highest(logits)
-        cut = top + (math.log(total(logits, top)) - mu * math.log(2.0))
-        if cut <= top:
-            keep_from(logits, cut, out)
-        else:
-            keep_first(logits, top, out)
+@alone(mirostat.SIGNATURE)
+def mirostat_v2(logits, mu, out):
+    top = highest(logits)
+    cut = top + (math.log(total(logits, top)) - mu * math.log(2.0))
+    if cut <= top:
+        keep_from(logits, cut, out)
+    else:
+        keep_first(logits, top, out)
 
 
 @inner
@@ -81,19 +70,17 @@ def keep_first(logits, top, out):
         out[i] = logits[i] if hit else GONE
 
 
-@share(XTC)
-def xtc(block, thread, n_threads):
-    logits, probability, threshold, u, out = arguments(block, XTC)
-    if thread == 0:
-        edge, spared = np.float32(np.inf), -1
-        if u < probability:
-            top = highest(logits)
-            edge = max(LOWEST, rounded_up(top + math.log(threshold * total(logits, top))))
-            for i in range(logits.size):
-                if logits[i] >= edge and (spared < 0 or logits[i] <= logits[spared]):
-                    spared = i
+@alone(XTC.signature)
+def xtc(logits, probability, threshold, u, out):
+    edge, spared = np.float32(np.inf), -1
+    if u < probability:
+        top = highest(logits)
+        edge = max(LOWEST, rounded_up(top + math.log(threshold * total(logits, top))))
         for i in range(logits.size):
-            logit = logits[i]
-            out[i] = GONE if logit >= edge else logit
-        if spared >= 0:
-            out[spared] = logits[spared]
+            if logits[i] >= edge and (spared < 0 or logits[i] <= logits[spared]):
+                spared = i
+    for i in range(logits.size):
+        logit = logits[i]
+        out[i] = GONE if logit >= edge else logit
+    if spared >= 0:
+        out[spared] = logits[spared]

@@ -16,19 +16,13 @@ from numba.extending import intrinsic
 
 from kernels.cpu.isa.simd import f32x16, max_lanes, splat, sum_lanes
 from kernels.cpu.isa.simd_shuffle import stack
-from kernels.cpu.isa.sweep import store_some
+from kernels.cpu.isa.sweep import alone, store_some
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, share
 from kernels.cpu.samplers.mass import GONE, chunk, highest, powers
 from reference.samplers import mirostat
-from reference.samplers import top_k as top_k_op
-from reference.samplers import top_p as top_p_op
-from reference.samplers import typical as typical_op
-
-TOP_K = top_k_op.OP.signature
-TOP_P = top_p_op.OP.signature
-TYPICAL = typical_op.OP.signature
-MIROSTAT_V1 = mirostat.SIGNATURE
+from reference.samplers.top_k import OP as TOP_K
+from reference.samplers.top_p import OP as TOP_P
+from reference.samplers.typical import OP as TYPICAL
 
 BINS = 2048
 CONSIDERED = 100  # tokens to which mirostat_v1 fits Zipf's exponent
@@ -133,11 +127,9 @@ def keep_largest(logits, k, out):
     keep_by_logit(logits, np.float32(0), 0.0, np.float64(k), out)
 
 
-@share(TOP_K)
-def top_k(block, thread, n_threads):
-    logits, k, out = arguments(block, TOP_K)
-    if thread == 0:
-        keep_largest(logits, k, out)
+@alone(TOP_K.signature)
+def top_k(logits, k, out):
+    keep_largest(logits, k, out)
 
 
 @inner
@@ -164,43 +156,37 @@ def mean_depth(logits, top, weights, mass):
     return moment / mass
 
 
-@share(TOP_P)
-def top_p(block, thread, n_threads):
-    logits, p, out = arguments(block, TOP_P)
-    if thread == 0:
-        top = highest(logits)
-        mass = weigh(logits, top, out)
-        keep_by_logit(logits, top, 0.0, p * mass if p < 1 else np.inf, out)
+@alone(TOP_P.signature)
+def top_p(logits, p, out):
+    top = highest(logits)
+    mass = weigh(logits, top, out)
+    keep_by_logit(logits, top, 0.0, p * mass if p < 1 else np.inf, out)
 
 
-@share(TYPICAL)
-def typical(block, thread, n_threads):
-    logits, p, out = arguments(block, TYPICAL)
-    if thread == 0:
-        top = highest(logits)
-        mass = weigh(logits, top, out)
-        centre = mean_depth(logits, top, out, mass)
-        # "until the sum exceeds p": the weight before a token may equal it
-        target = np.nextafter(p * mass, np.inf) if p < 1 else np.inf
-        keep_by_distance(logits, top, centre, target, out)
+@alone(TYPICAL.signature)
+def typical(logits, p, out):
+    top = highest(logits)
+    mass = weigh(logits, top, out)
+    centre = mean_depth(logits, top, out, mass)
+    # "until the sum exceeds p": the weight before a token may equal it
+    target = np.nextafter(p * mass, np.inf) if p < 1 else np.inf
+    keep_by_distance(logits, top, centre, target, out)
 
 
-@share(MIROSTAT_V1)
-def mirostat_v1(block, thread, n_threads):
-    logits, mu, out = arguments(block, MIROSTAT_V1)
-    if thread == 0:
-        best = stack(np.float64, CONSIDERED)
-        keep_largest(logits, CONSIDERED, out)
-        count = 0
-        for i in range(logits.size):
-            if out[i] > GONE:
-                place_in_order(best, count, out[i])
-                count += 1
-        if count < 2:
-            for i in range(len(out)):
-                out[i] = logits[i]
-        else:
-            keep_largest(logits, wanted_k(zipf_exponent(best, count), mu, logits.size), out)
+@alone(mirostat.SIGNATURE)
+def mirostat_v1(logits, mu, out):
+    best = stack(np.float64, CONSIDERED)
+    keep_largest(logits, CONSIDERED, out)
+    count = 0
+    for i in range(logits.size):
+        if out[i] > GONE:
+            place_in_order(best, count, out[i])
+            count += 1
+    if count < 2:
+        for i in range(len(out)):
+            out[i] = logits[i]
+    else:
+        keep_largest(logits, wanted_k(zipf_exponent(best, count), mu, logits.size), out)
 
 
 @inner

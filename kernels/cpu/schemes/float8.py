@@ -8,11 +8,10 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from kernels.cpu.isa.simd import I32, convert, div, f32x16, i8x16, load, load_first, mul, splat
-from kernels.cpu.isa.sweep import load_some, store_some
-from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, by_format, part
-from kernels.cpu.schemes.integers import all_zero, scale_of
+from kernels.cpu.isa.simd import I32, convert, f32x16, i8x16, load, load_first, mul, splat
+from kernels.cpu.isa.sweep import over_rows, store_some
+from kernels.cpu.runtime.share import by_format
+from kernels.cpu.schemes.integers import group_in
 from reference.schemes.float8 import DEQUANTISE, E4M3, E5M2, QUANTISE, Float8
 
 HALF_BIAS, HALF_FRACTION = 15, 10  # of float16, which holds every E4M3 and E5M2 number
@@ -98,42 +97,24 @@ def some_codes(codes, i, last):
 
 
 def quantise_to(kind: Float8) -> Callable[..., None]:
-    codes_of, largest = encoder(kind), np.float32(kind.largest)
+    group, largest = group_in(encoder(kind)), np.float32(kind.largest)
 
-    @inner
-    def group(row, q):
-        scale = scale_of(row, largest)
-        if not scale > 0:
-            all_zero(q)
-            return scale
-        steps = splat(f32x16, scale)
-        for i in range(0, len(row), 16):
-            store_some(q, i, len(q), codes_of(div(load_some(row, i, len(row)), steps)))
-        return scale
+    def quantise(g, x, q, scale):
+        scale[g] = group(x[g], q[g], largest)
 
-    def quantise(block, thread, n_threads):
-        x, q, scale = arguments(block, QUANTISE)
-        first, last = part(len(x), thread, n_threads)
-        for g in range(first, last):
-            scale[g] = group(x[g], q[g])
-
-    return quantise
+    return over_rows(QUANTISE, quantise)
 
 
 def dequantise_from(kind: Float8) -> Callable[..., None]:
     numbers, factor = decoder(kind), factor_of(kind)
 
-    def dequantise(block, thread, n_threads):
-        q, scale, out = arguments(block, DEQUANTISE)
-        groups, size = q.shape
-        first, last = part(groups, thread, n_threads)
-        for g in range(first, last):
-            steps = splat(f32x16, scale[g])
-            for i in range(0, size, 16):
-                values = mul(numbers(some_codes(q[g], i, size)), splat(f32x16, factor))
-                store_some(out[g], i, size, mul(values, steps))
+    def dequantise(g, q, scale, out):
+        size, steps = q.shape[1], splat(f32x16, scale[g])
+        for i in range(0, size, 16):
+            values = mul(numbers(some_codes(q[g], i, size)), splat(f32x16, factor))
+            store_some(out[g], i, size, mul(values, steps))
 
-    return dequantise
+    return over_rows(DEQUANTISE, dequantise)
 
 
 KINDS = {"e4m3": E4M3, "e5m2": E5M2}

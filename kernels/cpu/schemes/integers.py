@@ -1,19 +1,19 @@
 """Groups of floats as whole numbers and back: groups are shared among threads, so a lone group is
 one thread's work."""
 
+from typing import Any
+
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
 from kernels.cpu.isa.simd import (
-    I32,
     add,
     convert,
     div,
     f32x16,
     i8x16,
     i32x16,
+    lanewise,
     max_lanes,
     maximum,
     minimum,
@@ -22,10 +22,9 @@ from kernels.cpu.isa.simd import (
     sub,
     zero,
 )
-from kernels.cpu.isa.sweep import load_some, store_some
-from kernels.cpu.quantise_activations import largest_magnitude
+from kernels.cpu.isa.sweep import each_row, load_some, store_some
+from kernels.cpu.quantise_activations import larger_words, largest_magnitude
 from kernels.cpu.runtime.closures import inner
-from kernels.cpu.runtime.share import arguments, part, share
 from reference.bounds import TINY
 from reference.schemes.integers import OPS
 
@@ -33,18 +32,10 @@ SYMMETRIC, ASYMMETRIC, FROM_SYMMETRIC, FROM_ASYMMETRIC = (op.signature for op in
 NAN, INFINITY, SMALLEST = np.float32(np.nan), np.float32(np.inf), np.float32(TINY)
 
 
-@intrinsic
-def larger_magnitude(typing, a, b):
-    """The larger |lane|; infinity or NaN if one is either (as largest_magnitude)."""
-
-    def codegen(context, builder, signature, values):
-        words = ir.VectorType(I32, a.lanes)
-        unsigned = ir.Constant(words, [0x7FFFFFFF] * a.lanes)
-        x, y = (builder.and_(builder.bitcast(v, words), unsigned) for v in values)
-        larger = builder.select(builder.icmp_signed(">", x, y), x, y)
-        return builder.bitcast(larger, a.ir)
-
-    return a(a, a), codegen
+@lanewise
+def larger_magnitude(builder, kind, a, b):
+    """The larger |lane|; infinity or NaN if one is either."""
+    return builder.bitcast(larger_words(builder, kind, a, b), kind.ir)
 
 
 @njit(inline="always")
@@ -76,22 +67,35 @@ def all_zero(q):
 
 
 @njit(inline="always")
-def put(q, i, whole):
-    """Whole floats as int8 to q[i:], as many as there is room for."""
-    store_some(q, i, len(q), convert(i8x16, convert(i32x16, whole)))
+def as_bytes(whole):
+    """Whole floats as int8."""
+    return convert(i8x16, convert(i32x16, whole))
 
 
-@inner
-def symmetric_group(row, q, top):
-    """Fills q and returns the scale."""
-    scale = scale_of(row, top)
-    if not scale > 0:
-        all_zero(q)
+def group_in(code: Any) -> Any:
+    """(row, q, top) -> scale: fills q with what `code` makes of sixteen elements over their scale,
+    which takes the largest magnitude to `top`."""
+
+    @inner
+    def group(row, q, top):
+        scale = scale_of(row, top)
+        if not scale > 0:
+            all_zero(q)
+            return scale
+        steps = splat(f32x16, scale)
+        for i in range(0, len(row), 16):
+            store_some(q, i, len(q), code(div(load_some(row, i, len(row)), steps)))
         return scale
-    steps = splat(f32x16, scale)
-    for i in range(0, len(row), 16):
-        put(q, i, round_even(div(load_some(row, i, len(row)), steps)))
-    return scale
+
+    return group
+
+
+@njit(inline="always")
+def nearest(value):
+    return as_bytes(round_even(value))
+
+
+symmetric_group = group_in(nearest)
 
 
 @inner
@@ -110,41 +114,30 @@ def asymmetric_group(row, q, least, steps):
     zeros, each, most = splat(f32x16, point), splat(f32x16, scale), splat(f32x16, least + steps)
     for i in range(0, len(row), 16):
         whole = round_even(div(load_some(row, i, len(row)), each))
-        put(q, i, minimum(add(whole, zeros), most))  # the lowest element is `least` as it is
+        whole = minimum(add(whole, zeros), most)  # the lowest element is `least` as it is
+        store_some(q, i, len(q), as_bytes(whole))
     return scale, np.int32(point)
 
 
-@share(SYMMETRIC)
-def symmetric(block, thread, n_threads):
-    x, bits, q, scale = arguments(block, SYMMETRIC)
+@each_row(SYMMETRIC)
+def symmetric(g, x, bits, q, scale):
     top = np.float32((1 << (bits - 1)) - 1)
-    first, last = part(len(x), thread, n_threads)
-    for g in range(first, last):
-        scale[g] = symmetric_group(x[g], q[g], top)
+    scale[g] = symmetric_group(x[g], q[g], top)
 
 
-@share(ASYMMETRIC)
-def asymmetric(block, thread, n_threads):
-    x, bits, q, scale, point = arguments(block, ASYMMETRIC)
+@each_row(ASYMMETRIC)
+def asymmetric(g, x, bits, q, scale, point):
     least, steps = np.float32(-(1 << (bits - 1))), np.float32((1 << bits) - 1)
-    first, last = part(len(x), thread, n_threads)
-    for g in range(first, last):
-        scale[g], point[g] = asymmetric_group(x[g], q[g], least, steps)
+    scale[g], point[g] = asymmetric_group(x[g], q[g], least, steps)
 
 
-@share(FROM_SYMMETRIC)
-def from_symmetric(block, thread, n_threads):
-    q, scale, out = arguments(block, FROM_SYMMETRIC)
-    first, last = part(len(q), thread, n_threads)
-    for g in range(first, last):
-        for i in range(q.shape[1]):
-            out[g, i] = np.float32(q[g, i]) * scale[g]
+@each_row(FROM_SYMMETRIC)
+def from_symmetric(g, q, scale, out):
+    for i in range(q.shape[1]):
+        out[g, i] = np.float32(q[g, i]) * scale[g]
 
 
-@share(FROM_ASYMMETRIC)
-def from_asymmetric(block, thread, n_threads):
-    q, scale, point, out = arguments(block, FROM_ASYMMETRIC)
-    first, last = part(len(q), thread, n_threads)
-    for g in range(first, last):
-        for i in range(q.shape[1]):
-            out[g, i] = (np.float32(q[g, i]) - np.float32(point[g])) * scale[g]
+@each_row(FROM_ASYMMETRIC)
+def from_asymmetric(g, q, scale, point, out):
+    for i in range(q.shape[1]):
+        out[g, i] = (np.float32(q[g, i]) - np.float32(point[g])) * scale[g]

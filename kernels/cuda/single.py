@@ -1,0 +1,76 @@
+"""Kernels of one launch each: the ops of a source, and the threads that run them."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from kernels.cuda.launch import Grid, Launch, across, fours, halves_of_heads, items, one_block, rows
+from kernels.shapes import in_place
+from reference import activations, gated_activations
+from reference.formats import FORMATS
+from reference.kv_write import FORMATS_OF_CACHE
+from reference.op import Op, Shape
+from reference.table import OPS
+
+FLAT, COLUMNS = items("tokens", "width", each=4), across("tokens", "width")
+ELEMENTS, NEURONS = items("tokens", "neurons"), items("neurons")
+NODES = rows("nodes", 256)
+
+
+def alike(ops: Iterable[Op], grid: Callable[[Shape], Grid]) -> dict[str, Callable[[Shape], Grid]]:
+    return dict.fromkeys((op.name for op in ops), grid)
+
+
+GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
+    "rms_norm.cu": {"rms_norm": fours},
+    "layer_norm.cu": {"layer_norm": rows("tokens", 256)},
+    "softmax.cu": {"softmax": rows("tokens", 256)},
+    "quantise_activations.cu": {"quantise_activations": items("tokens", "hidden", each=4)},
+    "rope.cu": {
+        "rotation": across("tokens", "pairs"),
+        "rope_norm": halves_of_heads,
+        "rope_neox": halves_of_heads,
+    },
+    "activations.cu": alike(activations.OPS, FLAT),
+    "gated_activations.cu": alike(gated_activations.OPS, FLAT),
+    "arithmetic.cu": {
+        "add": FLAT,
+        "add_bias": COLUMNS,
+        "mul": FLAT,
+        "mul_columns": COLUMNS,
+        "scale": FLAT,
+        "softcap": FLAT,
+    },
+    "neuron_masks.cu": {
+        "threshold_mask": ELEMENTS,
+        "union_mask": NEURONS,
+        "neuron_split": ELEMENTS,
+        "active_rows": one_block,  # of 16 neurons for each thread: all of most models'
+        "add_counts": NEURONS,
+        "where_active": ELEMENTS,
+    },
+    "add_squares.cu": {"add_squares": items("hidden")},
+    "top_k.cu": {"top_k": one_block},
+    "verification.cu": {
+        "accept": items("nodes"),
+        "recover": NODES,
+        "exclude": NODES,
+        "pick": NODES,
+    },
+}
+LAUNCHES = {
+    op: Launch(source, op, OPS[op].signature, grid)
+    for source, grids in GRIDS.items()
+    for op, grid in grids.items()
+}
+
+
+def of_formats(
+    op: str, source: str, grid: Callable[[Shape], Grid], formats: Iterable[str] = FORMATS
+) -> dict[str, Launch]:
+    """A launch for each format; what was there before is updated where it is."""
+    signature = in_place(OPS[op].signature)
+    return {name: Launch(source, op, signature, grid, name) for name in formats}
+
+
+EMBEDDING = of_formats("embedding", "embedding.cu", across("tokens", "hidden"))
+DEQUANTISE = of_formats("dequantise", "weight_formats.cu", across("rows", "hidden"))
+KV_WRITE = of_formats("kv_write", "kv_write.cu", COLUMNS, FORMATS_OF_CACHE)
