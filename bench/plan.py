@@ -192,8 +192,3 @@ class Plan:
     def card(self) -> Card:
         """Small where nothing is measured, too."""
         return FULL if self.measuring and not self.quick else QUICK
-
-    @property
-    def figure_races(self) -> list[tuple[Path, str]]:
-        """Every model's races by name, one model after the other."""
-        return [(model, name) for model in self.engine_models for name in self.card.races]

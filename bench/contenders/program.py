@@ -13,6 +13,7 @@ from bench.engine_tests import EngineTest
 from bench.experiment import Sample
 
 NANOSECONDS = 1e9
+PATIENCE = 600.0  # seconds for a sample
 
 
 class Program:
@@ -25,11 +26,8 @@ class Program:
 
     settings = ""
 
-    def __init__(
-        self, name: str, path: str, model: Path, setup: Setup, patience: float = 600.0
-    ) -> None:
-        self.name, self.model, self._setup, self._patience = name, model, setup, patience
-        self._path = path
+    def __init__(self, name: str, path: str, model: Path, setup: Setup) -> None:
+        self.name, self.model, self._path, self._setup = name, model, path, setup
         self.about = {"program": path}
         self.sample(EngineTest("tg", generate=1))  # what cannot run is found before any timing
 
@@ -59,13 +57,13 @@ class Program:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=self._patience,
+                timeout=PATIENCE,
                 check=False,
             )
         except OSError as error:
             raise ChildError(f"{self._path}: {error.strerror}") from None
         except subprocess.TimeoutExpired:
-            raise ChildError(f"{self._path}: no answer within {self._patience:g} s") from None
+            raise ChildError(f"{self._path}: no answer within {PATIENCE:g} s") from None
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or ["no message"]
             raise ChildError(f"{self._path} ended with {done.returncode}: {said[0][:200]}")

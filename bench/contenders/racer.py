@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.child import Child, ChildError
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Check, Setup, present
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup, present
 from bench.contenders.program import Program, named
 from bench.engine_tests import EngineTest
 from bench.experiment import Sample
@@ -17,13 +17,13 @@ class Racer:
     `about` says which versions run, and how.
     """
 
-    def __init__(self, name: str, model: Path, setup: Setup, patience: float = 600.0) -> None:
+    def __init__(self, name: str, model: Path, setup: Setup) -> None:
         if reason := present(name):
             raise ChildError(reason)
         self.name, self.model, self.setup = name, model, setup
         environment = CONTENDERS[name].environment
-        home, opened = "bench.contenders.session:Served", asdict(setup)
-        self._child = Child(home, name, str(model), opened, env=environment, patience=patience)
+        home, opened = "bench.contenders.session:Session", asdict(setup)
+        self._child = Child(home, name, str(model), opened, env=environment)
         self._sampled: Counter[EngineTest] = Counter()
         try:
             self.about = self._child.ask("opened")
@@ -66,22 +66,20 @@ class Racer:
         self.close()
 
 
-def enter(
-    name: str, model: Path, setup: Setup, patience: float = 600.0
-) -> Racer | Program | Absent:
-    """A racer; a program that times itself, for NAME=PROGRAM; or why this peer cannot take part:
-    not installed, keeps to no budget of memory, does not take the file, crashed.
+def enter(name: str, model: Path, setup: Setup) -> Racer | Program | str:
+    """A racer; a program that times itself, for NAME=PROGRAM; or in one line why this peer cannot
+    take part: not installed, keeps to no budget of memory, does not take the file, crashed.
 
     Our own engine is never absent: what it cannot open is an error.
     """
     name, path = named(name)
     if setup.ram_budget and name not in (OURS, FAST):
-        return Absent(name, "it keeps to no ram_budget; bench.offload_speed limits its memory")
+        return "it keeps to no ram_budget; bench.offload_speed limits its memory"
     try:
         if path:
-            return Program(name, path, model, setup, patience)
-        return Racer(name, model, setup, patience)
+            return Program(name, path, model, setup)
+        return Racer(name, model, setup)
     except ChildError as error:
         if name == OURS:
             raise
-        return Absent(name, str(error))
+        return str(error)
