@@ -5,7 +5,7 @@ that counts. So its clock is one that moves by what was measured.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +56,24 @@ def measure(
         rounds = max(rule.rounds(samples, each) for samples in pilot.samples.values())
     benchmark.pedantic(one_round, rounds=rounds, iterations=1)
     return race.samples
+
+
+def once(
+    benchmark: BenchmarkFixture, group: str, races: Iterable[Iterable[Measurement]]
+) -> list[Measurement]:
+    """All rows of these, where the figures are no durations: what is timed is how long they take to
+    come by."""
+    found: list[Measurement] = []
+
+    def take() -> float:
+        started = time.perf_counter()
+        for rows in races:
+            found.extend(rows)
+        return time.perf_counter() - started
+
+    benchmark.group = group
+    measure(benchmark, {group: take}, Rule(least=1, most=1))
+    return found
 
 
 class Recorder:

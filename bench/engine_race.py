@@ -7,8 +7,7 @@ from pathlib import Path
 
 from bench.child import ChildError
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup
-from bench.contenders.program import Program, named
-from bench.contenders.racer import Racer, enter
+from bench.contenders.racer import Program, Racer, enter, named
 from bench.engine_tests import EngineTest
 from bench.experiment import Contender, Experiment
 from bench.results import Measurement

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.limits import ARITHMETIC, Limits
+from bench.limits import Limits
 from bench.results import Limit
-from bench.workload import format_read
+from bench.workload import ARITHMETIC, format_read
 from engine.graph import Node, Value
 from engine.model import Model
 from engine.plan import Step, shape_of

@@ -8,7 +8,7 @@ import pytest
 
 from bench.cases import TOKENS, BenchCase, cases
 from bench.contenders.contender import CONTENDERS, Setup
-from bench.contenders.program import named
+from bench.contenders.racer import named
 from bench.engine_tests import EngineTest
 from bench.figures import FULL, QUICK, Card
 from bench.results import results_folder

@@ -13,14 +13,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.benchmarking import Recorder, measure
 from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
-from bench.empty_step import empty_steps
 from bench.engine_race import Field, field_of, gaps
 from bench.experiment import Contender, Experiment
 from bench.figures import READING, reading, streams
 from bench.memory import STATUS, Held, held
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.profile import Profile, profile
+from bench.profile import Profile, empty_steps, profile
 from bench.results import Measurement
 from bench.timing import Rule, Sampler
 from engine import Engine

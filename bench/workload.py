@@ -11,7 +11,6 @@ from functools import lru_cache
 import numpy as np
 
 from bench.cases import BenchCase, Sizes
-from bench.limits import ARITHMETIC
 from kernels.cpu.formats.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
@@ -22,6 +21,7 @@ from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
+ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
 # axes along which outputs depend on each other
 TOGETHER = dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",))
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
@@ -130,15 +130,15 @@ def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
 
 def attention(case: Case) -> Arguments:
     """The last tokens of one sequence that fills the cache: each sees those before it."""
-    s, rng = case.shape, case.rng()
+    s = case.shape
     assert case.format is not None
-    layout, width = FORMATS[case.format], s["kv_heads"] * s["head_dim"]
+    k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
     positions = np.arange(s["capacity"] - s["tokens"], s["capacity"], dtype=np.int32)
     spans = np.stack([0 * positions, 0 * positions, positions + 1], axis=1)
     return {
-        "q": case.array(rng, s["tokens"], s["heads"], s["head_dim"]),
-        "k": layout.quantise(case.array(rng, s["capacity"], width)),
-        "v": layout.quantise(case.array(rng, s["capacity"], width)),
+        "q": case.array(case.rng(), s["tokens"], s["heads"], s["head_dim"]),
+        "k": k,
+        "v": np.roll(k, 1, axis=0),
         "lists": np.arange(s["capacity"], dtype=np.int32)[None],
         "spans": spans.astype(np.int32),
         "positions": positions,

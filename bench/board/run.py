@@ -12,9 +12,10 @@ from bench.board.clock import Clocked, WrongOutputError
 from bench.board.rows import Row, sorted_rows
 from bench.cases import asked
 from bench.conditions import conditions
-from bench.limits import ARITHMETIC, Limits
+from bench.limits import Limits
 from bench.ratio import ratio
 from bench.timing import Rule, race
+from bench.workload import ARITHMETIC
 from data.shapes import read
 from kernels.foreign.candidate import KINDS, Candidate, with_numerics
 from kernels.foreign.child import Ended

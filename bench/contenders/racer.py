@@ -1,14 +1,20 @@
 """The parent's side of a contender: it asks for samples, one at a time, and waits."""
 
+import json
+import os
+import subprocess
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bench.child import Child, ChildError
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup, present
-from bench.contenders.program import Program, named
 from bench.engine_tests import EngineTest
 from bench.experiment import Sample
+
+NANOSECONDS = 1e9
+PATIENCE = 600.0  # seconds for a sample of a program
 
 
 class Racer:
@@ -64,6 +70,92 @@ class Racer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class Program:
+    """A peer that is a program with llama-bench's options and its JSON, such as another build of
+    llama.cpp or what began as a copy of it (ik_llama.cpp), with one model: it times itself.
+
+    Each sample starts it anew: it loads the model and has a run that it does not count, as
+    llama-bench does. `name` is what tables call it; `about` says where it is and of which commit it
+    was built. Prompts and steps in an empty cache are all that every such program knows.
+    """
+
+    settings = ""
+
+    def __init__(self, name: str, path: str, model: Path, setup: Setup) -> None:
+        self.name, self.model, self._path, self._setup = name, model, path, setup
+        self.about = {"program": path}
+        self.sample(EngineTest("tg", generate=1))  # what cannot run is found before any timing
+
+    def does(self, test: EngineTest) -> bool:
+        return test.kind in ("pp", "tg") and not test.depth
+
+    def sample(self, test: EngineTest) -> Sample:
+        """The time that it tells of one run, of random tokens of its own."""
+        setup = self._setup
+        options: dict[str, object] = {
+            "-m": self.model,
+            "-p": test.prompt,
+            "-n": test.generate,
+            "-t": setup.threads,
+            "-b": setup.batch,
+            "-ub": setup.batch,
+            "-ctk": setup.kv_format.lower(),
+            "-ctv": setup.kv_format.lower(),
+            "-ngl": 0,
+            "-r": 1,
+            "-o": "json",
+        }
+        try:
+            done = subprocess.run(
+                [self._path, *(str(word) for pair in options.items() for word in pair)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                check=False,
+            )
+        except OSError as error:
+            raise ChildError(f"{self._path}: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise ChildError(f"{self._path}: no answer within {PATIENCE:g} s") from None
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise ChildError(f"{self._path} ended with {done.returncode}: {said[0][:200]}")
+        row = self._row(done.stdout, test)
+        self.about["build"] = str(row.get("build_commit", "unknown"))
+        return Sample(row["samples_ns"][0] / NANOSECONDS)
+
+    def _row(self, text: str, test: EngineTest) -> dict[str, Any]:
+        """What it says of this test, whatever else it prints before and after."""
+        try:
+            rows = json.JSONDecoder().raw_decode(text[max(0, text.find("[")) :])[0]
+            sizes = (test.prompt, test.generate)
+            (row,) = (r for r in rows if (r["n_prompt"], r["n_gen"]) == sizes)
+            if row["samples_ns"][0] > 0:
+                return dict(row)
+        except (ValueError, TypeError, LookupError):
+            pass
+        raise ChildError(f"{self._path} does not print llama-bench's JSON")
+
+    def close(self) -> None:
+        """Nothing of it runs between samples."""
+
+
+def named(peer: str) -> tuple[str, str]:
+    """A peer's name and its program, which is "" where none is said. ValueError for a name that
+    nobody has, and for a program that cannot be run."""
+    name, equals, path = peer.partition("=")
+    if not equals and name not in CONTENDERS:
+        raise ValueError(
+            f"no peer is called {name!r}: {', '.join(CONTENDERS)}, or NAME=PROGRAM for one with"
+            " llama-bench's options"
+        )
+    if equals and (not name or name in CONTENDERS or not os.access(path, os.X_OK)):
+        raise ValueError(f"{peer}: want NAME=PROGRAM, a new name and a program that can be run")
+    return name, path
 
 
 def enter(name: str, model: Path, setup: Setup) -> Racer | Program | str:

@@ -121,7 +121,7 @@ class Measuring:
         try:
             return Ceilings(**self._ask("probe", PATIENCE, seconds))
         except ChildError:
-            self._child.end()
+            self._child.close()
             return Ceilings(**self._ask("probe", PATIENCE, seconds))
 
     def rows(self, number: int, ceilings: Ceilings, seconds: float) -> list[Measurement]:
@@ -133,10 +133,10 @@ class Measuring:
         try:
             found = self._ask("measure", job.patience, seconds, number=number, **asked)
             if found["lost"]:
-                self._child.end()
+                self._child.close()
             return [Measurement.from_json(row) for row in found["rows"]]
         except ChildError as error:
-            self._child.end()  # the context may be lost
+            self._child.close()  # the context may be lost
             return job.failed(error.reason)
         except (ValueError, TypeError, KeyError) as error:
             return job.failed(first_line(error))

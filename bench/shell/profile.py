@@ -58,7 +58,7 @@ def profile(
     --activation, too, how many neurons are pinned.
     """
     from bench.conditions import conditions
-    from bench.neurons import neurons
+    from bench.profile import neurons
     from engine.passes.count import count_neurons
     from engine.shell.show import loaded, stdout
 
@@ -111,7 +111,6 @@ def profile(
 def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Measurement]]":
     """The step's profile against the machine's limits, and what a step of nothing takes."""
     from bench import profile as room
-    from bench.empty_step import empty_steps
     from bench.limits import limits
     from engine.shell.show import progress_bar
 
@@ -124,7 +123,7 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
         if any(node.share > 1 for node in found.nodes):  # it is faster than it was
             machine = limits(threads, teller(bar, "probing the machine again"), again=True)
             found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
-    return found, empty_steps(engine.model)
+    return found, room.empty_steps(engine.model)
 
 
 def as_dict(found: "Profile") -> dict[str, Any]:
@@ -184,13 +183,13 @@ def neurons_table(blocks: "Mapping[str, Counted]", tokens: int, gap: int) -> "Ta
     """A row for each sparse block, and one for all of them."""
     from rich.table import Table
 
-    from bench.neurons import together
+    from bench.profile import joined
 
     result = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     result.add_column(f"neurons, {tokens} random tokens", no_wrap=True)
     for name in ("% active", "% recall", "% precision"):
         result.add_column(name, justify="right", no_wrap=True)
-    for block, counted in {**blocks, "all": together(blocks.values())}.items():
+    for block, counted in {**blocks, "all": joined(blocks.values())}.items():
         cells = ("" if math.isnan(x) else f"{100 * x:.1f}" for x in shares(counted, tokens))
         result.add_row(block, *cells)
     return result

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import bench.limits
-from bench.neurons import neurons, together
 from bench.node_cost import cost_of
-from bench.profile import ProfileError, profile, token_ids
+from bench.profile import ProfileError, joined, neurons, profile, token_ids
 from bench.shell.profile import profile as command
 from bench.tests.programs import shell as shell_of
 from bench.tests.small_sparse import FFN, HIDDEN, SHARE
@@ -63,7 +62,7 @@ def test_neurons_of_a_profile(sparse_model):
             assert (block.hits <= np.minimum(block.predicted, block.fired)).all()
             assert SHARE / 2 < block.active_share(25) < SHARE * 2
             assert not neuron_counts(engine.model.memory)[name].predicted.any()
-        whole, halves = together(blocks.values()), [b.active_share(25) for b in blocks.values()]
+        whole, halves = joined(blocks.values()), [b.active_share(25) for b in blocks.values()]
         assert whole.active_share(25) == pytest.approx(sum(halves) / 2)
         assert engine.model.cells.free == engine.model.cells.capacity
         with pytest.raises(ProfileError):
