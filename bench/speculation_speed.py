@@ -39,7 +39,7 @@ from bench.speculation.races import (
     unions,
     verifying,
 )
-from bench.speculation.texts import opening
+from bench.speculation.writer import opening
 from bench.timing import Rule
 from engine import Engine, Options
 from engine.embedded import resolve

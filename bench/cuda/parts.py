@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bench.child import Revived
-from bench.conditions import affinity, conditions
+from bench.conditions import conditions
 from bench.cuda import engine, jobs, sanitizer
 from bench.cuda.goals import GOALS, peers_lines
 from bench.cuda.judged import compile_all, judge_all, runnable
@@ -20,6 +20,7 @@ from bench.experiment import first_line
 from bench.packages import lacking
 from bench.results import Measurement, Results
 from kernels.certificates import Certificate, Store
+from kernels.cpu.runtime.cores import allowed_cores
 from kernels.cuda.device import Device
 from kernels.cuda.kernel import CudaKernel
 
@@ -113,7 +114,7 @@ def judge(check: Check) -> None:
     if not check.gpu.library:
         check.miss("kernels that need cuBLAS, which is not here")
     until = check.by(COMPILED)
-    complaints, unreached = compile_all(every, capability, len(affinity()), until)
+    complaints, unreached = compile_all(every, capability, len(allowed_cores()), until)
     for name, complaint in complaints.items():
         check.fail(f"{name}: {complaint}")
     check.broken |= complaints.keys()

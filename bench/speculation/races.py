@@ -12,8 +12,7 @@ import numpy as np
 
 from bench.experiment import Contender, Experiment, timed
 from bench.results import Measurement
-from bench.speculation.texts import Held, Replay, opening
-from bench.speculation.writer import GREEDY, Writer, chains, texts, write
+from bench.speculation.writer import GREEDY, Held, Replay, Writer, chains, opening, texts, write
 from bench.timing import Race, Rule, Sampler, race
 from engine import Engine, Linear, Options, PromptLookup, SamplingParams, Tree
 from engine.model import Model

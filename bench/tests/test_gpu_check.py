@@ -1,6 +1,5 @@
 """bench.gpu_check: what of it needs no GPU."""
 
-import os
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from bench.cuda.parts import Check, Log
 from bench.cuda.sanitizer import Finding
 from bench.cuda.trial import cases, random_cases
 from bench.results import read
+from bench.tests.programs import run
 from kernels.certificates import Certificate
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
@@ -48,21 +48,9 @@ print("all there")
 """
 
 
-def without_gpu(*arguments, folder):
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, "-m", "bench.gpu_check", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
-
-
 def test_no_gpu_is_one_line_and_nothing_else(tmp_path):
-    done = without_gpu("-o", "out", folder=tmp_path)
+    words = ("-m", "bench.gpu_check", "-o", "out")
+    done = run(tmp_path, *words, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -84,13 +72,9 @@ def test_a_model_needs_a_shape(capsys):
     assert "--model is SHAPE=FILE, got 'file.gguf'" in capsys.readouterr().err
 
 
-def test_a_bare_machine_can_import_all_of_it():
+def test_a_bare_machine_can_import_all_of_it(tmp_path):
     """With no more than NumPy, Numba and CuPy, and those three's own needs."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, " ".join(ABSENT)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run(tmp_path, "-c", BARE, " ".join(ABSENT))
     assert done.stdout == "all there\n", done.stderr
 
 
@@ -344,15 +328,12 @@ def test_the_engine_is_compared_beside_the_others(tmp_path, capsys, program, say
 
 def test_logits_may_differ_by_a_rounding():
     cpu = np.float64([[1, 8, 3], [2, 0, -4]])
-    near = compared("m", cpu, cpu + 0.1)
-    assert near.fine
-    assert str(near) == (
-        "m: logits differ by 0.1 at most, of 8; 0 of 2 tokens have another likeliest one"
-    )
-    far = compared("m", cpu, cpu * [[1, 0, 1]])
-    assert not far.fine
-    assert far.differ == 1
-    assert not compared("m", cpu, cpu * np.nan).fine
+    told = "m: logits differ by 0.1 at most, of 8; 0 of 2 tokens have another likeliest one"
+    assert compared("m", cpu, cpu + 0.1) == (told, True)
+    line, fine = compared("m", cpu, cpu * [[1, 0, 1]])
+    assert not fine
+    assert "1 of 2 tokens" in line
+    assert not compared("m", cpu, cpu * np.nan)[1]
 
 
 @pytest.mark.parametrize("name", ["linear", "attention", "sparse_axpy", "rms_norm"])
