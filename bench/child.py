@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 from kernels.child import environment
 
@@ -36,7 +36,20 @@ class ChildError(RuntimeError):
         self.reason = reason
 
 
-class Child:
+class Closing:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        """Free what it has."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Child(Closing):
     """A process that has `home`, a function or a class as `module:name`, imported when it is first
     asked; a context manager that ends it. A class is made once, of `arguments`.
 
@@ -124,12 +137,6 @@ class Child:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None and not any(reader.is_alive() for reader in self._readers):
                 stream.close()
-
-    def __enter__(self) -> "Child":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _death(self) -> str:
         status = self._process.returncode

@@ -13,7 +13,7 @@ from bench.engine_tests import EngineTest
 from bench.figures import FULL, QUICK, Card
 from bench.results import results_folder
 from bench.shell.lists import names
-from bench.timing import Rule
+from bench.timing import ONCE, Rule
 from data import shapes
 from engine.config import ModelConfig
 from engine.embedded import resolve
@@ -128,7 +128,7 @@ class Plan:
     @property
     def setup_rule(self) -> Rule:
         """For what takes seconds and happens once."""
-        return Rule(least=1, most=1) if self.quick else Rule(least=5, most=5)
+        return ONCE if self.quick else Rule(least=5, most=5)
 
     @property
     def tokens(self) -> tuple[int, ...]:

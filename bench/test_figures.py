@@ -21,13 +21,13 @@ from bench.op_run import Lab
 from bench.plan import Plan
 from bench.profile import Profile, empty_steps, profile
 from bench.results import Measurement
-from bench.timing import Rule, Sampler
+from bench.timing import ONCE, Rule, Sampler
 from engine import Engine
 
 RACERS = (FAST, "llama.cpp")  # beside our engine; slower ones would only take time
 DEPTH = 128
 ROOM = 1024  # cells of the cache whose memory counts
-ONCE, THRICE = Rule(least=1, most=1), Rule(least=3, most=3)
+THRICE = Rule(least=3, most=3)
 
 
 @pytest.fixture(scope="module")

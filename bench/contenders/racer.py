@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.child import Child, ChildError
+from bench.child import Child, ChildError, Closing
 from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup, present
 from bench.engine_tests import EngineTest
 from bench.experiment import Sample
@@ -17,7 +17,7 @@ NANOSECONDS = 1e9
 PATIENCE = 600.0  # seconds for a sample of a program
 
 
-class Racer:
+class Racer(Closing):
     """One contender with one model in a process of its own; between samples it uses no CPU.
 
     `about` says which versions run, and how.
@@ -64,12 +64,6 @@ class Racer:
 
     def close(self) -> None:
         self._child.close()
-
-    def __enter__(self) -> "Racer":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class Program:

@@ -17,7 +17,7 @@ from bench.contenders.start import PARTS, drop, start
 from bench.engine_race import field_of
 from bench.engine_tests import EngineTest
 from bench.profile import profile
-from bench.timing import Rule
+from bench.timing import ONCE, Rule
 from engine import Engine
 from engine.embedded import resolve
 
@@ -32,7 +32,6 @@ DEEP_STEPS = EngineTest("tg", generate=4, depth=50)
 BATCHED = EngineTest("batched", prompt=13, generate=3, parallel=3)
 FIRST = EngineTest("first_token", prompt=10)
 LOAD = EngineTest("load")
-ONCE = Rule(least=1, most=1)
 EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
 
 
