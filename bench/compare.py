@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,12 +18,11 @@ import numpy as np
 from bench.cases import BenchCase
 from bench.child import Child, ChildError, settle
 from bench.contenders.contender import FAST, OURS
-from bench.experiment import Contender, Experiment, timed
 from bench.limits import Limits
 from bench.op_run import Lab, OpRun
 from bench.ratio import Ratio, ratio
 from bench.results import Measurement, Run
-from bench.timing import Rule
+from bench.timing import Rule, race
 from bench.trees import Side, TreeError
 from bench.workload import Workload
 from kernels.certificates import Key
@@ -158,22 +158,16 @@ class Workers:
         """Blocks of rounds: every block in fresh memory, every round with sides in turns; more of
         them while A is far from itself."""
         samples: dict[str, list[float]] = {role: [] for role in self.sides}
+        samplers = {role: partial(child.ask, "sample") for role, child in self._children.items()}
         for block in range(MOST_BLOCKS):
             if block >= BLOCKS and _noise(samples) < NOISY:
                 break
             for role, side in self.sides.items():
                 asked = {"shape": dict(case.shape), "cache": cache}
                 self._children[role].ask("prepare", kernel=side.kernel(case.kernel), **asked)
-            entries = {
-                role: Contender(Measurement("compare", role), timed(self._sampler(role)))
-                for role in self.sides
-            }
-            for row in Experiment(entries).run(RULE):
-                samples[row.test] += row.samples
+            for role, taken in race(samplers, RULE).items():
+                samples[role] += taken
         return samples
-
-    def _sampler(self, role: str) -> Callable[[], float]:
-        return lambda: float(self._children[role].ask("sample"))
 
 
 def measured(
