@@ -1,11 +1,11 @@
-"""Races inside pytest-benchmark: it sees just the seconds that a sample measured.
+"""Races that pytest-benchmark shows: it sees just the seconds that a sample measured.
 
 A sample is many calls of a kernel, after spoiling outputs and sweeping caches; the time of none of
 that counts. So its clock is one that moves by what was measured.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.conditions import Conditions
 from bench.limits import Limits
 from bench.results import Measurement, Results
-from bench.timing import Race, Rule, Sampler
+from bench.timing import ONCE, Rule, Sampler, race
 
 
 class MeasuredClock:
@@ -34,28 +34,42 @@ CLOCK = MeasuredClock()
 def measure(
     benchmark: BenchmarkFixture, contenders: Mapping[str, Sampler], rule: Rule
 ) -> dict[str, list[float]]:
-    """Race the contenders, the first being the benchmark's own; the samples of each.
+    """Race the contenders, and show what the first took as the benchmark; the samples of each.
 
-    A few rounds tell how many are needed, and warm up, unless the rule leaves no choice. Where
-    benchmarks are switched off there is one round, for its outputs.
+    A round before that warms up, unless the rule leaves no choice. Where benchmarks are switched
+    off there is one round, for its outputs.
     """
-    subject = next(iter(contenders))
-    race = Race(contenders)
+    if benchmark.disabled:
+        rule = ONCE
+    if rule.least < rule.most:
+        race(contenders, ONCE)
+    taken = race(contenders, rule)
+    first = next(iter(taken.values()))
+    told = iter(first)
 
-    def one_round() -> None:
-        race.round()
-        CLOCK.now += race.samples[subject][-1]
+    def tell() -> None:
+        CLOCK.now += next(told)
 
-    rounds = 1 if benchmark.disabled else rule.least
-    if rounds < rule.most and not benchmark.disabled:
+    benchmark.pedantic(tell, rounds=len(first), iterations=1)
+    return taken
+
+
+def once(
+    benchmark: BenchmarkFixture, group: str, races: Iterable[Iterable[Measurement]]
+) -> list[Measurement]:
+    """All rows of these, where the figures are no durations: what is timed is how long they take to
+    come by."""
+    found: list[Measurement] = []
+
+    def take() -> float:
         started = time.perf_counter()
-        pilot = Race(contenders)
-        while pilot.rounds < rule.least and time.perf_counter() - started < rule.cap_seconds:
-            pilot.round()
-        each = (time.perf_counter() - started) / pilot.rounds
-        rounds = max(rule.rounds(samples, each) for samples in pilot.samples.values())
-    benchmark.pedantic(one_round, rounds=rounds, iterations=1)
-    return race.samples
+        for rows in races:
+            found.extend(rows)
+        return time.perf_counter() - started
+
+    benchmark.group = group
+    measure(benchmark, {group: take}, ONCE)
+    return found
 
 
 class Recorder:

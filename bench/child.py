@@ -15,9 +15,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 from kernels.child import environment
 
@@ -36,7 +36,20 @@ class ChildError(RuntimeError):
         self.reason = reason
 
 
-class Child:
+class Closing:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        """Free what it has."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Child(Closing):
     """A process that has `home`, a function or a class as `module:name`, imported when it is first
     asked; a context manager that ends it. A class is made once, of `arguments`.
 
@@ -125,12 +138,6 @@ class Child:
             if stream is not None and not any(reader.is_alive() for reader in self._readers):
                 stream.close()
 
-    def __enter__(self) -> "Child":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _death(self) -> str:
         status = self._process.returncode
         if status is None:
@@ -149,31 +156,21 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.kill()
 
 
-class Revived:
-    """A child that comes back: the question after one that it died or hung over goes to another. A
-    context manager that ends the last."""
+class Revived(ExitStack):
+    """A child that comes back: the question after one that it died or hung over, or after `close`,
+    goes to another. A context manager that ends the last."""
 
     def __init__(self, home: str) -> None:
+        super().__init__()
         self._home = home
         self._child: Child | None = None
 
     def ask(self, patience: float, method: str = "", /, **arguments: Any) -> Any:
         """The answer, within so many seconds, a new child's start included; or ChildError."""
         if self._child is None or self._child.ended:
-            self._child = Child(self._home)
+            self._child = self.enter_context(Child(self._home))
         self._child.patience = patience
         return self._child.ask(method, **arguments)
-
-    def end(self) -> None:
-        """Whatever is asked next goes to another child."""
-        if self._child:
-            self._child.close()
-
-    def __enter__(self) -> "Revived":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.end()
 
 
 def _collect(stream: Iterable[str], keep: Callable[[str | None], None], end: bool) -> None:

@@ -6,22 +6,28 @@ lies above the floor, and both still hold when that case is measured once more f
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.cases import BenchCase
-from bench.child import Child, ChildError
+from bench.child import Child, ChildError, settle
 from bench.contenders.contender import FAST, OURS
-from bench.experiment import Contender, Experiment, timed
+from bench.limits import Limits
+from bench.op_run import Lab, OpRun
 from bench.ratio import Ratio, ratio
 from bench.results import Measurement, Run
-from bench.timing import Rule
+from bench.timing import Rule, race
 from bench.trees import Side, TreeError
+from bench.workload import Workload
+from kernels.certificates import Key
+from kernels.cpu.runtime.team import Team
+from kernels.table import KERNELS, find
 
 BLOCKS = 8  # in which each side begins anew, with fresh memory and inputs
 MOST_BLOCKS = 24
@@ -103,8 +109,35 @@ class Comparison:
 Watch = Callable[[int, int], None]  # cases done, of all
 
 
+class Worker:
+    """What a child has: samples of kernels of its source tree, one case at a time."""
+
+    def __init__(self, threads: int) -> None:
+        self._lab = Lab(Team(threads), Limits.unprobed())
+        self._run: OpRun | None = None
+
+    def kernels(self) -> dict[str, str]:
+        """Of each, a digest of all that its machine code is made of; not of what judges it."""
+        here = [kernel for kernel in KERNELS if not kernel.missing()]
+        keys = {kernel.name: Key.of(kernel) for kernel in here}
+        return {name: f"{key.source} {key.row}" for name, key in keys.items()}
+
+    def prepare(self, kernel: str, shape: dict[str, int], cache: str) -> None:
+        """Be ready for this case, in fresh memory."""
+        self._run = None  # its memory goes before the next is asked for
+        work = Workload.of(BenchCase(find(kernel), shape, ()))
+        self._run = OpRun(self._lab, work, cache)
+
+    def sample(self) -> float:
+        """Seconds of a call."""
+        assert self._run is not None
+        seconds = self._run()
+        settle()
+        return seconds
+
+
 class Workers:
-    """Processes that sample kernels: two of side A, one of side B."""
+    """Processes that sample kernels, which end with the stack: two of side A, one of side B."""
 
     def __init__(self, a: Side, b: Side, threads: int, stack: ExitStack) -> None:
         self.sides = {A: a, B: b, AGAIN: a}
@@ -112,7 +145,7 @@ class Workers:
         self.digests: dict[str, dict[str, str]] = {}
         for role, side in self.sides.items():
             env = {"PYTHONPATH": str(side.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-            child = stack.enter_context(Child("bench.worker:Worker", threads, env=env))
+            child = stack.enter_context(Child("bench.compare:Worker", threads, env=env))
             self._children[role] = child
         for role, side in self.sides.items():  # by now all of them are starting
             try:
@@ -125,28 +158,16 @@ class Workers:
         """Blocks of rounds: every block in fresh memory, every round with sides in turns; more of
         them while A is far from itself."""
         samples: dict[str, list[float]] = {role: [] for role in self.sides}
+        samplers = {role: partial(child.ask, "sample") for role, child in self._children.items()}
         for block in range(MOST_BLOCKS):
             if block >= BLOCKS and _noise(samples) < NOISY:
                 break
             for role, side in self.sides.items():
                 asked = {"shape": dict(case.shape), "cache": cache}
                 self._children[role].ask("prepare", kernel=side.kernel(case.kernel), **asked)
-            entries = {
-                role: Contender(Measurement("compare", role), timed(self._sampler(role)))
-                for role in self.sides
-            }
-            for row in Experiment(entries).run(RULE):
-                samples[row.test] += row.samples
+            for role, taken in race(samplers, RULE).items():
+                samples[role] += taken
         return samples
-
-    def _sampler(self, role: str) -> Callable[[], float]:
-        return lambda: float(self._children[role].ask("sample"))
-
-
-@contextmanager
-def workers(a: Side, b: Side, threads: int) -> Iterator[Workers]:
-    with ExitStack() as stack:
-        yield Workers(a, b, threads, stack)
 
 
 def measured(
@@ -158,7 +179,8 @@ def measured(
     watch: Watch | None = None,
 ) -> Comparison:
     """Measure both sides now, in turns; kernels whose sources are the same only if `everything`."""
-    with workers(a, b, threads) as running:
+    with ExitStack() as stack:
+        running = Workers(a, b, threads, stack)
         wanted, unmatched, same = [], [], set()
         for case, cache in cases:
             names = a.kernel(case.kernel), b.kernel(case.kernel)
@@ -172,7 +194,8 @@ def measured(
         rows = _rows(wanted, running, watch)
     doubtful = [i for i, row in enumerate(rows) if row.verdict != "same"]
     if doubtful:  # chance may have done it: other processes, other memory, other minutes
-        with workers(a, b, threads) as running:
+        with ExitStack() as stack:
+            running = Workers(a, b, threads, stack)
             second = _rows([wanted[i] for i in doubtful], running, watch)
         for i, row in zip(doubtful, second, strict=True):
             rows[i] = row.weaker(rows[i])

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from kernels.cpu.runtime.cores import allowed_cores
 from kernels.provenance import machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +62,7 @@ def conditions() -> Conditions:
         device=cpu_name(),
         machine=machine(),
         cores=_physical_cores(),
-        affinity=affinity(),
+        affinity=tuple(allowed_cores()),
         governor=GOVERNOR.read_text().strip() if GOVERNOR.exists() else "unknown",
         load=_load(),
         steal=_steal(),
@@ -97,12 +98,6 @@ def _steal() -> float:
     except OSError:
         return 0.0
     return int(times[7]) / max(1, sum(map(int, times[:8])))
-
-
-def affinity() -> tuple[int, ...]:
-    """The logical CPUs that this process may run on."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return tuple(sorted(allowed(0))) if allowed else tuple(range(os.cpu_count() or 1))
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,6 @@ Each measurement is on disk as soon as it is made: see bench/results.py.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,8 +12,7 @@ from bench.benchmarking import CLOCK, Recorder
 from bench.cases import CACHES
 from bench.compare import Comparison, measured, stored
 from bench.conditions import conditions
-from bench.contenders.contender import Setup
-from bench.engine_race import Field, Fields
+from bench.engine_race import Field, field_of
 from bench.limits import Limits, limits
 from bench.op_run import Lab
 from bench.plan import Plan
@@ -111,15 +109,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("packed", plan.packings(), ids=lambda p: f"{p[0].name} {p[1]}x{p[2]}")
     if "engine_path" in metafunc.fixturenames:
         metafunc.parametrize("engine_path", plan.engine_models, ids=lambda path: path.stem)
+    # What is opened for one test stays open for the next: pytest puts those side by side.
     if "figure_race" in metafunc.fixturenames:
-        names = [f"{path.stem} {name}" for path, name in plan.figure_races]
-        metafunc.parametrize("figure_race", plan.figure_races, ids=names)
+        races = [(path, name) for path in plan.engine_models for name in plan.card.races]
+        names = [f"{path.stem} {name}" for path, name in races]
+        both = ("racing", "figure_race")
+        metafunc.parametrize(both, races, ids=names, indirect=both[:1], scope="module")
     if "engine_test" in metafunc.fixturenames:
         tests = [
             (setup, test) for setup in plan.engine_setups for test in plan.engine_tests(setup[1])
         ]
         names = [f"{path.stem} {s.threads} threads {test.name}" for (path, s), test in tests]
-        metafunc.parametrize(("engine_setup", "engine_test"), tests, ids=names)
+        both = ("engine_field", "engine_test")
+        metafunc.parametrize(both, tests, ids=names, indirect=both[:1], scope="module")
 
 
 @pytest.fixture(scope="session")
@@ -140,16 +142,12 @@ def lab(plan: Plan, recorder: Recorder) -> Iterator[Lab]:
         yield Lab(team, recorder.limits, plan.most_seconds)
 
 
-@pytest.fixture(scope="session")
-def fields(plan: Plan) -> Iterator[Fields]:
-    with Fields(plan.peers) as opened:
-        yield opened
-
-
-@pytest.fixture
-def engine_field(engine_setup: tuple[Path, Setup], fields: Fields) -> Field:
+@pytest.fixture(scope="module")
+def engine_field(request: pytest.FixtureRequest, plan: Plan) -> Iterator[Field]:
     """Our engine and its peers, each with the model open in a process of its own."""
-    return fields.of(*engine_setup)
+    model, setup = request.param
+    with field_of(model, setup, plan.peers) as opened:
+        yield opened
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -7,7 +7,7 @@ kernel; its blocking is to be what wins here (docs/decisions/010-register-tiles.
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import isnan
 
@@ -42,62 +42,43 @@ MEETINGS = {
 BLOCKINGS = {"generic": linear_float.GENERIC, "avx512": linear_float.AVX512}
 
 
-@dataclass(frozen=True, slots=True)
-class Tiled:
-    """A kernel, its blocking, and what makes its share of another."""
-
-    kernel: Kernel
-    blocking: Blocking
-    make: Callable[[Blocking], Share]
-
-    @classmethod
-    def best(cls, format: str) -> "Tiled":
-        """The first that runs here and has tiles of vectors."""
-        for kernel in variants("linear", format):
-            name = kernel.variant
-            if kernel.missing() or kernel.numerics != "exact":
-                continue
-            if kernel.activations == "int8" and name in MEETINGS:
-                return cls(kernel, MEETINGS[name].blocking, _of_int8(name, format))
-            if kernel.activations == "float32" and name in BLOCKINGS:
-                return cls(kernel, BLOCKINGS[name], _of_floats(name, format))
-        raise ValueError(f"no kernel of linear in {format} has tiles here")
-
-    def widths(self) -> dict[int, Kernel]:
-        """The kernel with tiles of so many tokens at most, by that number."""
-        found = {}
-        for i, width in enumerate(self.blocking.tiles):
-            share = self.make(replace(self.blocking, tiles=self.blocking.tiles[i:]))
-            found[width] = replace(self.kernel, variant=f"of {width}", share=share)
-        return dict(reversed(found.items()))
+def widths(format: str) -> dict[int, Kernel]:
+    """The fastest exact kernel that runs here and has tiles of vectors, with tiles of so many
+    tokens at most, by that number."""
+    for kernel in variants("linear", format):
+        blocking = _blocking(kernel)
+        if blocking and not kernel.missing() and kernel.numerics == "exact":
+            found = {}
+            for i, width in reversed([*enumerate(blocking.tiles)]):
+                share = _share(kernel, replace(blocking, tiles=blocking.tiles[i:]))
+                found[width] = replace(kernel, variant=f"of {width}", share=share)
+            return found
+    raise ValueError(f"no kernel of linear in {format} has tiles here")
 
 
-def _of_int8(name: str, format: str) -> Callable[[Blocking], Share]:
-    def make(blocking: Blocking) -> Share:
-        meeting = replace(MEETINGS[name], blocking=blocking)
-        variant = f"tiles of {blocking.tiles[0]}"
-        kernel = partial(linear_blocks.int8_kernel, meeting, variant, format)
-        return Share(kernel, linear_blocks.SIGNATURE, format)
-
-    return make
+def _blocking(kernel: Kernel) -> Blocking | None:
+    if kernel.activations == "int8" and kernel.variant in MEETINGS:
+        return MEETINGS[kernel.variant].blocking
+    return BLOCKINGS.get(kernel.variant) if kernel.activations == "float32" else None
 
 
-def _of_floats(name: str, format: str) -> Callable[[Blocking], Share]:
-    def make(blocking: Blocking) -> Share:
-        variant, kind = f"tiles of {blocking.tiles[0]}", linear_float.KINDS[format]
-        kernel = partial(linear_float.float_kernel, blocking, variant, kind)
-        return Share(kernel, linear_float.SIGNATURE, format)
-
-    return make
+def _share(kernel: Kernel, blocking: Blocking) -> Share:
+    """What the kernel runs, with another blocking."""
+    name, stored = f"tiles of {blocking.tiles[0]}", str(kernel.format)
+    if kernel.activations == "int8":
+        meeting = replace(MEETINGS[kernel.variant], blocking=blocking)
+        made = partial(linear_blocks.int8_kernel, meeting, name, stored)
+        return Share(made, linear_blocks.SIGNATURE, stored)
+    made = partial(linear_float.float_kernel, blocking, name, linear_float.KINDS[stored])
+    return Share(made, linear_float.SIGNATURE, stored)
 
 
 def crossover(format: str, lab: Lab, tell: Callable[[], None]) -> pd.DataFrame:
     """Seconds a token, by tokens and by the widest tile, from weights beyond the caches."""
-    widths = Tiled.best(format).widths()
-    found = {}
+    kernels, found = widths(format), {}
     for tokens in TOKENS:
         runs = {}
-        for width, kernel in widths.items():
+        for width, kernel in kernels.items():
             if width <= tokens:
                 work = Workload.of(BenchCase(kernel, {"tokens": tokens, **SHAPE}, ()))
                 runs[str(width)] = OpRun(lab, work, "cold").contender()

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.child import ChildError
-from bench.contenders.contender import CONTENDERS, FAST, OURS, Absent, Check, Setup
-from bench.contenders.program import Program
-from bench.contenders.racer import Racer, enter
+from bench.contenders.contender import CONTENDERS, FAST, OURS, Check, Setup
+from bench.contenders.racer import Program, Racer, enter, named
 from bench.engine_tests import EngineTest
 from bench.experiment import Contender, Experiment
 from bench.results import Measurement
@@ -18,27 +17,25 @@ PATIENCE = 3.0  # seconds of a peer's sample
 
 @dataclass(slots=True)
 class Field:
-    """Those who take part with one model, and those who are absent; our engine is the first."""
+    """Those who take part with one model, our engine being the first, and why others do not."""
 
     model: Path
     setup: Setup
     racers: list[Racer | Program]
-    absent: list[Absent]
+    absent: dict[str, str]
     last: Experiment = field(default_factory=lambda: Experiment({}))
 
     def experiment(self, *tests: EngineTest) -> Experiment:
         """Every racer at every test that it knows, under names like `assay pp512`. A peer that
         died at another test is absent from these."""
         before = self.last.contenders.values()
-        lost = {one.row.contender: one.absent for one in before if one.absent}
-        self.absent += [Absent(one.name, lost[one.name]) for one in self.racers if one.name in lost]
-        self.racers = [one for one in self.racers if one.name not in lost]
+        self.absent |= {one.row.contender: one.absent for one in before if one.absent}
+        self.racers = [one for one in self.racers if one.name not in self.absent]
         pairs = [(test, racer) for test in tests for racer in self.racers if racer.does(test)]
         found = {f"{racer.name} {test.name}": self._contender(test, racer) for test, racer in pairs}
         for test in tests:
-            for one in self.absent:
-                row = self._row(test, one.name)
-                found[f"{one.name} {test.name}"] = Contender(row, absent=one.reason)
+            for name, reason in self.absent.items():
+                found[f"{name} {test.name}"] = Contender(self._row(test, name), absent=reason)
         self.last = Experiment(found)
         return self.last
 
@@ -95,38 +92,16 @@ def field_of(
     ordered = [OURS, *(name for name in contenders if name != OURS)]
     with ExitStack() as stack:
         racers: list[Racer | Program] = []
-        absent: list[Absent] = []
+        absent: dict[str, str] = {}
         for name in ordered:
             entered = enter(name, model, setup)
-            if isinstance(entered, Absent):
-                absent.append(entered)
+            if isinstance(entered, str):
+                absent[named(name)[0]] = entered
             elif name == FAST and entered.about["kernels"] == racers[0].about["kernels"]:
                 entered.close()
                 if set(contenders) != set(CONTENDERS):
-                    absent.append(Absent(FAST, "no kernel of this model has a fast form"))
+                    absent[FAST] = "no kernel of this model has a fast form"
             else:
                 stack.callback(entered.close)
                 racers.append(entered)
         yield Field(model, setup, racers, absent)
-
-
-class Fields:
-    """One field at a time, kept open for as long as the same one is asked for."""
-
-    def __init__(self, contenders: Sequence[str]) -> None:
-        self._contenders = contenders
-        self._stack = ExitStack()
-        self._open: Field | None = None
-
-    def of(self, model: Path, setup: Setup) -> Field:
-        if self._open is None or (self._open.model, self._open.setup) != (model, setup):
-            self._stack.close()
-            self._open = None  # whatever happens to the next one
-            self._open = self._stack.enter_context(field_of(model, setup, self._contenders))
-        return self._open
-
-    def __enter__(self) -> "Fields":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()

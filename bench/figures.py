@@ -66,17 +66,11 @@ class Card:
 
 
 def _card(prompt: int, generate: int, some: int, depths: tuple[int, int], parallel: int) -> Card:
-    one, many = (
-        EngineTest("batched", prompt=some, generate=some, parallel=n) for n in (1, parallel)
-    )
-    shallow, deep = (EngineTest("tg", generate=some, depth=depth) for depth in depths)
     return Card(
         EngineTest("pp", prompt=prompt),
         EngineTest("tg", generate=generate),
-        shallow,
-        deep,
-        one,
-        many,
+        *(EngineTest("tg", generate=some, depth=depth) for depth in depths),
+        *(EngineTest("batched", prompt=some, generate=some, parallel=n) for n in (1, parallel)),
     )
 
 

@@ -87,8 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(gpu, str):
         print(f"gpu-check: {gpu}", file=sys.stderr)
         return 1
-    from bench.cuda.check import Check, Log
-    from bench.cuda.parts import run
+    from bench.cuda.parts import Check, Log, run
 
     try:
         chosen.out.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,13 @@ from statistics import median
 
 from bench.alone import Asked, compile_all
 from bench.cases import CACHES
-from bench.limits import ARITHMETIC
 from bench.limits import limits as probed
 from bench.op_run import Lab, OpRun, TooMuchError
 from bench.ratio import ratio
 from bench.results import Measurement
 from bench.shell.op import serving
 from bench.timing import Rule, race
+from bench.workload import ARITHMETIC
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
 from kernels.foreign.candidate import Candidate

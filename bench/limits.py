@@ -34,7 +34,6 @@ QUIET = 0.1  # of all CPUs' time, what others may take while limits are probed t
 COLD_TURNS = 3  # samples a round of the largest working set, which counts most and is noisiest
 # Wider ones hold the products of narrower ones exactly, so kernels may use them for those.
 SERVES = {"f32": ("f32", "bf16", "int8"), "bf16": ("bf16", "int8"), "int8": ("int8",)}
-ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
 Progress = Callable[[int, int], None]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -1,15 +1,15 @@
 """Float32 products by NumPy's BLAS and by PyTorch, each in its own process: peers of `linear`."""
 
-import importlib.util
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from bench.child import Child, settle
+from bench.packages import lacking
 from bench.timing import Sampler
 
-PACKAGES = {"numpy": "numpy", "torch": "torch"}  # contender: what it cannot be without
+LIBRARIES = ("numpy", "torch")
 ROWS = 61  # distinct ones of a weight, and those that are checked
 CHECKED = 1e-4  # relative to the largest output: far above rounding, far below a wrong product
 
@@ -21,8 +21,8 @@ def matmuls(threads: int) -> Iterator[dict[str, Child]]:
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(Child("bench.matmul:Product", name, threads, env=env))
-            for name, package in PACKAGES.items()
-            if importlib.util.find_spec(package)
+            for name in LIBRARIES
+            if name not in absent()
         }
 
 
@@ -32,13 +32,9 @@ def sampler(child: Child, shape: dict[str, int], copies: int, calls: int) -> Sam
     return lambda: float(child.ask("sample", calls=calls))
 
 
-def absent() -> Sequence[tuple[str, str]]:
-    """Those that are not, and why."""
-    return [
-        (name, f"{package} is not installed")
-        for name, package in PACKAGES.items()
-        if not importlib.util.find_spec(package)
-    ]
+def absent() -> list[str]:
+    """Those that are not."""
+    return lacking(LIBRARIES)
 
 
 class Product:

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.limits import ARITHMETIC, Limits
+from bench.limits import Limits
 from bench.results import Limit
-from bench.workload import format_read
+from bench.workload import ARITHMETIC, format_read
 from engine.compile.plan import CpuStep, shape_of
 from engine.graph import Node, Value
 from engine.model import Model
 from kernels.cpu.runtime.team import Program
-from reference.op import DTYPES, Argument, Cost
+from reference.op import DTYPES, Cost
 from reference.table import OPS
 
 SPARSE = ("sparse_linear", "sparse_axpy")
@@ -57,22 +57,15 @@ def active_neurons(model: Model, tokens: int) -> dict[int, int]:
     return found
 
 
-def _arrays(node: Node) -> list[tuple[Argument, Value | None]]:
-    """The op's arrays with the node's values; None for x where a kernel reads it quantised."""
-    spec = OPS[node.op]
-    found = [(a, node.arguments.get(a.name)) for a in (*spec.inputs, *spec.outputs) if a.axes]
-    return [(a, value if isinstance(value, Value) else None) for a, value in found]
-
-
 def stored_bytes(node: Node, sizes: Mapping[str, int], cost: Cost) -> float:
-    """Of a cost's bytes, those of weights and cache: all that are not of activations."""
-    shape = shape_of(node, sizes)
-    activations = sum(
-        math.prod(argument.dims(shape, node.format))
-        * np.dtype(DTYPES.get(argument.dtype, np.uint8)).itemsize
-        for argument, value in _arrays(node)
-        if value is None or value.kind == "activation"
-    )
+    """Of a cost's bytes, those of weights and cache: all that are not of activations, such as x
+    where a kernel reads it quantised."""
+    spec, shape, activations = OPS[node.op], shape_of(node, sizes), 0
+    for argument in (*spec.inputs, *spec.outputs):
+        value = node.arguments.get(argument.name)
+        if argument.axes and (not isinstance(value, Value) or value.kind == "activation"):
+            size = np.dtype(DTYPES.get(argument.dtype, np.uint8)).itemsize
+            activations += math.prod(argument.dims(shape, node.format)) * size
     return max(0.0, cost.bytes - activations)
 
 

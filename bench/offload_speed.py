@@ -11,80 +11,64 @@ them again; ASSAY_CACHE names another folder. llama.cpp takes part where llama-c
 installed and a memory cgroup can be made, which takes root as a rule.
 """
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
 from pathlib import Path
 
 from bench.offload import way as ways
 from bench.offload.race import Field, Folders, Subject, folders
 from bench.offload.way import Way
-from bench.program import Tell, add_options, report
+from bench.program import Tell, parsed, report
 from bench.report.offload import section
 from bench.results import Measurement
 from bench.timing import Rule
 from engine.embedded import resolve
-from kernels.cpu.runtime.cores import physical_cores
+
+FULL, QUICK = Rule(least=5, most=60, error=0.01, cap_seconds=240), Rule(least=3, most=3)
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """`rule` says how many samples; a sample has so many tokens that count, of a model larger than
-    a process and of a smaller one; `shares` are the budgets of a curve."""
-
-    rule: Rule
-    large: int
-    small: int
-    shares: tuple[float, ...]
-
-
-FULL = Effort(Rule(least=5, most=60, error=0.01, cap_seconds=240), 4, 48, ways.SHARES)
-QUICK = Effort(Rule(least=3, most=3), 1, 8, (0.6, 1.0))
-
-
-def races(
-    path: Path, threads: int, share: float, effort: Effort, kept: Folders, tell: Tell
-) -> Iterator[list[Measurement]]:
+def races(path: Path, options: Namespace, kept: Folders, tell: Tell) -> Iterator[list[Measurement]]:
     """One after the other; `tell` is told which, and how many rounds are done."""
-    subject = Subject.of(path, threads, effort.large, effort.small)
+    # tokens of a sample that count, of a model larger than a process and of a smaller one
+    large, small = (1, 8) if options.quick else (4, 48)
+    shares = (0.6, 1.0) if options.quick else ways.SHARES  # the budgets of a curve
+    subject, share = Subject.of(path, options.threads, large, small), options.budget
     weights = subject.weights
 
     def run(kind: str, chosen: Sequence[Way]) -> list[Measurement]:
         tell(f"{path.stem}, {kind}: opening")
-        with Field(subject, chosen, kept, kind) as field:
+        with ExitStack() as stack:
+            field = Field(subject, chosen, kept, kind, stack)
             for note in field.notes:
                 tell(f"{path.stem}, {kind}: {note}")
-            return field.race(effort.rule, lambda n: tell(f"{path.stem}, {kind}: round {n}"))
+            return field.race(options.rule, lambda n: tell(f"{path.stem}, {kind}: round {n}"))
 
     if not subject.sparse:
         yield run("dense", ways.dense(weights, share, limited=not subject.alone))
-        yield run(f"{ways.CURVE} dense", ways.curve(weights, effort.shares, ways.OFF))
+        yield run(f"{ways.CURVE} dense", ways.curve(weights, shares, ways.OFF))
         return
     bundles = next(w.process for w in ways.paper(weights, share, 0) if w.name == ways.BUNDLE)
     about = kept.pack(subject, bundles)
     neuron = about.neuron if about else 0
     yield run("sparse", ways.paper(weights, share, neuron))
-    yield run(f"{ways.CURVE} sparse", ways.curve(weights, effort.shares, ways.ON, neuron))
+    yield run(f"{ways.CURVE} sparse", ways.curve(weights, shares, ways.ON, neuron))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.offload_speed", description=__doc__)
+    parser = ArgumentParser(prog="python -m bench.offload_speed", description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a GGUF file, or story-relu")
     parser.add_argument(
         "-b", "--budget", type=float, default=0.5, metavar="SHARE", help="of the weights (0.5)"
     )
-    add_options(parser, FULL.rule.cap_seconds)
-    options = parser.parse_args()
-    rule = replace(FULL.rule, cap_seconds=options.seconds)
-    effort = QUICK if options.quick else replace(FULL, rule=rule)
+    options = parsed(parser, FULL, QUICK)
 
     def measured(tell: Tell) -> Generator[list[Measurement], None, None]:
         paths = [resolve(model) for model in options.models]
         with folders() as kept:
             for path in paths:
-                threads = options.threads or physical_cores()
-                yield from races(path, threads, options.budget, effort, kept, tell)
+                yield from races(path, options, kept, tell)
 
     return report(options, section, measured)
 

@@ -8,12 +8,12 @@ import pytest
 
 from bench.cases import TOKENS, BenchCase, cases
 from bench.contenders.contender import CONTENDERS, Setup
-from bench.contenders.program import named
+from bench.contenders.racer import named
 from bench.engine_tests import EngineTest
 from bench.figures import FULL, QUICK, Card
 from bench.results import results_folder
 from bench.shell.lists import names
-from bench.timing import Rule
+from bench.timing import ONCE, Rule
 from data import shapes
 from engine.config import ModelConfig
 from engine.embedded import resolve
@@ -128,7 +128,7 @@ class Plan:
     @property
     def setup_rule(self) -> Rule:
         """For what takes seconds and happens once."""
-        return Rule(least=1, most=1) if self.quick else Rule(least=5, most=5)
+        return ONCE if self.quick else Rule(least=5, most=5)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -192,8 +192,3 @@ class Plan:
     def card(self) -> Card:
         """Small where nothing is measured, too."""
         return FULL if self.measuring and not self.quick else QUICK
-
-    @property
-    def figure_races(self) -> list[tuple[Path, str]]:
-        """Every model's races by name, one model after the other."""
-        return [(model, name) for model in self.engine_models for name in self.card.races]

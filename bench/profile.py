@@ -7,7 +7,7 @@ waking the team, less the barriers that nodes of one stage save, so it may be ne
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +18,16 @@ from bench.node_cost import active_neurons, bounds, cost_of
 from bench.results import Measurement
 from bench.timing import Rule, race
 from engine.engine import Engine
+from engine.model import Model
+from engine.passes.count import Counted, neuron_counts
 from engine.sparsity import settings
+from kernels.cpu.runtime.team import Program, Team
 
 RULE = Rule(least=5, error=0.01, cap_seconds=10)
 TICK = 1e-9  # seconds, the unit of the clock
+EMPTY = 9  # samples of a step in which no node does anything,
+STEPS = 200  # each the mean of so many,
+SECONDS = 0.05  # or of those that fit in here: threads that share a core are slow to meet
 
 
 class ProfileError(ValueError):
@@ -194,3 +200,68 @@ def check(engine: Engine, tokens: int, depth: int) -> None:
         )
     if tokens > most:
         raise ProfileError(f"a step takes at most {most} tokens, got {tokens}")
+
+
+def empty_steps(model: Model) -> list[Measurement]:
+    """Seconds of a step whose shares do nothing, on one thread and on all of the model's: waking
+    the threads, and their barriers."""
+    plan = model.plan
+    program = plan.idle()
+    return [
+        Measurement(
+            bench="empty step",
+            test="empty step",
+            shape=f"calls={len(plan.calls)},stages={len(plan.stages)}",
+            model=model.file.path.stem,
+            threads=threads,
+            samples=_samples(program, threads),
+        )
+        for threads in sorted({1, model.team.n_threads})
+    ]
+
+
+def _samples(program: Program, threads: int) -> tuple[float, ...]:
+    samples = []
+    with Team(threads) as team:
+        for _ in range(EMPTY):
+            started = now = time.perf_counter()
+            steps = 0
+            while steps < STEPS and now < started + SECONDS:
+                team.run(program)
+                steps += 1
+                now = time.perf_counter()
+            samples.append((now - started) / steps)
+    return tuple(samples)
+
+
+def neurons(engine: Engine, tokens: int = 1, depth: int = 128) -> dict[str, Counted]:
+    """How many neurons each sparse block needs, and how good its predictors are, over the very
+    tokens of a profile's step and those before it.
+
+    The engine was loaded with the pass `count_neurons`. What fires is looked for among all neurons,
+    so this is no run to be timed. The engine's cache and counts are emptied.
+    """
+    model = engine.model
+    check(engine, tokens, depth)
+    blocks = neuron_counts(model.memory)
+    if not blocks:
+        return {}
+    for counted in blocks.values():
+        counted.clear()
+    engine.reset()
+    try:
+        ids = token_ids(engine, depth + tokens)
+        if depth:  # on its own, since the step's tokens share neurons where there is a union
+            model.evaluate(ids[:depth], 0)
+        model.evaluate(ids[depth:], depth)
+        return {block: joined([counted]) for block, counted in blocks.items()}
+    finally:
+        engine.reset()
+        for counted in blocks.values():
+            counted.clear()
+
+
+def joined(blocks: Iterable[Counted]) -> Counted:
+    """The neurons of all blocks, with counts of their own."""
+    columns = zip(*((b.predicted, b.fired, b.hits) for b in blocks), strict=True)
+    return Counted(*map(np.concatenate, columns))

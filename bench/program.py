@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,30 @@ from bench.report.lookup import rows_of
 from bench.report.markdown import write_page
 from bench.report.table import Section, Table
 from bench.results import Measurement, Results, Run, results_folder
+from bench.timing import Rule
 from engine.shell.show import stderr, stdout
+from kernels.cpu.runtime.cores import physical_cores
 
 Tell = Callable[[str], None]  # is told what is done now
 
 
-def add_options(parser: ArgumentParser, seconds: float) -> None:
-    """Where the page goes, threads, how long, and for whom."""
+def parsed(parser: ArgumentParser, full: Rule, quick: Rule) -> Namespace:
+    """The options of a program, with those of all: where the page goes, threads (one per core that
+    it may use unless said), for whom, and the `rule` by which races end."""
     parser.add_argument("-o", "--out", type=Path, help="a page in Markdown; plots go beside it")
     parser.add_argument(
         "-t", "--threads", type=int, default=0, help="0: one per core that it may use"
     )
     parser.add_argument(
-        "-s", "--seconds", type=float, default=seconds,
-        help=f"a race ends after these ({seconds:g}), once it has 5 samples",
+        "-s", "--seconds", type=float, default=full.cap_seconds,
+        help=f"a race ends after these ({full.cap_seconds:g}), once it has 5 samples",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    options = parser.parse_args()
+    options.rule = quick if options.quick else replace(full, cap_seconds=options.seconds)
+    options.threads = options.threads or physical_cores()
+    return options
 
 
 def report(

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from bench.experiment import Contender, Experiment, timed
-from bench.program import Tell, add_options, report
+from bench.program import Tell, parsed, report
 from bench.ratio import ratio
 from bench.report.lookup import sizes, times
 from bench.report.plots import panels
@@ -206,13 +206,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sparse_speed", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--dense", type=Path, help="what to compare with (MODEL, run dense)")
-    add_options(parser, RULE.cap_seconds)
-    options = parser.parse_args()
-    rule = QUICK if options.quick else replace(RULE, cap_seconds=options.seconds)
+    options = parsed(parser, RULE, QUICK)
 
     def measured(tell: Tell) -> Generator[list[Measurement], None, None]:
         dense = options.dense or options.model
-        yield from curve(options.model, dense, SHARES, options.threads, rule, tell)
+        yield from curve(options.model, dense, SHARES, options.threads, options.rule, tell)
 
     return report(options, section, measured)
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from bench.profile import joined
 from bench.quality import ROWS, estimates, figure, longest, passages, scores
 from bench.results import Measurement
 from engine import Engine
@@ -72,10 +73,6 @@ def sparse(
 
 def _pairs(counted: Iterable[Counted], tokens: int) -> tuple[int, int, int, int]:
     """Pairs of a token and a neuron that were predicted, that fired, that did both; and all."""
-    blocks = list(counted)
-    return (
-        sum(int(block.predicted.sum()) for block in blocks),
-        sum(int(block.fired.sum()) for block in blocks),
-        sum(int(block.hits.sum()) for block in blocks),
-        tokens * sum(len(block.fired) for block in blocks),
-    )
+    blocks = joined(counted)
+    predicted, fired, hits = (int(c.sum()) for c in (blocks.predicted, blocks.fired, blocks.hits))
+    return predicted, fired, hits, tokens * len(blocks.fired)

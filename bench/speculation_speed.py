@@ -6,14 +6,15 @@ prompt lookup where a passage is copied and, of a target with predictors, drafts
 beside each other. Ways take turns; a text with drafts that is not the plain one is an error.
 """
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bench.program import Tell, add_options, report
+from bench.program import Tell, parsed, report
 from bench.report.speculation import section
 from bench.results import Measurement
 from bench.speculation.races import (
@@ -38,12 +39,11 @@ from bench.speculation.races import (
     unions,
     verifying,
 )
-from bench.speculation.texts import opening
+from bench.speculation.writer import opening
 from bench.timing import Rule
 from engine import Engine, Options
 from engine.embedded import resolve
 from engine.gguf.file import GGUFFile
-from kernels.cpu.runtime.cores import physical_cores
 
 PARTS = (VERIFY, FORMULA, PAIR, LOOKUP, SPARSE)
 CONTEXT = 1024
@@ -53,12 +53,11 @@ SPARSE_DRAFTS = Synthetic(0.8, 4, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`rule` says how many samples; a sample is a stretch of `length` tokens, behind one of so many
-    `prompts` where a draft model guesses; steps of `counts` tokens are verified; `alphas`, `costs`
+    """A sample is a stretch of `length` tokens, behind one of so many `prompts` where a draft model
+    guesses; steps of `counts` tokens are verified; `alphas`, `costs`
     and `gammas` are a synthetic drafter's, `curve` the alphas of the curve; so many tokens are
     `read` to count neurons."""
 
-    rule: Rule
     length: int
     prompts: int
     counts: Sequence[int]
@@ -69,20 +68,17 @@ class Effort:
     read: int
 
 
-FULL = Effort(
-    Rule(least=5, most=400, error=0.005, cap_seconds=120), 64, 8, range(1, MOST + 1), ALPHAS, COSTS,
-    GAMMAS, CURVE_ALPHAS, 360,
-)  # fmt: skip
-QUICK = Effort(
-    Rule(least=3, most=3), 12, 2, (1, 3, 5), ALPHAS[-1:], COSTS, GAMMAS[:1], (0.0, 0.5, 1.0), 18
-)
+RULE, QUICKLY = Rule(least=5, most=400, error=0.005, cap_seconds=120), Rule(least=3, most=3)
+FULL = Effort(64, 8, range(1, MOST + 1), ALPHAS, COSTS, GAMMAS, CURVE_ALPHAS, 360)
+QUICK = Effort(12, 2, (1, 3, 5), ALPHAS[-1:], COSTS, GAMMAS[:1], (0.0, 0.5, 1.0), 18)
 
 
-def measured(
-    path: Path, draft: Path | None, threads: int, wanted: Sequence[str], effort: Effort, tell: Tell
-) -> Iterator[list[Measurement]]:
+def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
     """Rows, one part after the other; `tell` is told which, and how many rounds are done."""
-    options = Options(context=CONTEXT, threads=threads)
+    path = resolve(asked.target)
+    draft = resolve(asked.draft) if asked.draft else None
+    wanted, effort = chosen(path, draft, asked.part), QUICK if asked.quick else FULL
+    options, rule = Options(context=CONTEXT, threads=asked.threads), asked.rule
 
     def watch(kind: str) -> Watch:
         tell(f"{path.stem}, {kind}: opening")
@@ -90,10 +86,9 @@ def measured(
 
     if set(wanted) - {SPARSE}:
         with Engine.load(path, options) as engine:
-            yield from _of_engine(engine, draft, wanted, effort, watch)
+            yield from _of_engine(engine, draft, wanted, effort, rule, watch)
     if SPARSE in wanted:
-        rule, length = effort.rule, effort.length
-        yield sparse(path, options, DEPTH, length, SPARSE_DRAFTS, rule, watch(SPARSE))
+        yield sparse(path, options, DEPTH, effort.length, SPARSE_DRAFTS, rule, watch(SPARSE))
         tell(f"{path.stem}, {SPARSE}: counting neurons")
         yield list(unions(path, options, effort.read))
 
@@ -103,9 +98,10 @@ def _of_engine(
     draft: Path | None,
     wanted: Sequence[str],
     effort: Effort,
+    rule: Rule,
     watch: Callable[[str], Watch],
 ) -> Iterator[list[Measurement]]:
-    rule, length = effort.rule, effort.length
+    length = effort.length
     if VERIFY in wanted or FORMULA in wanted:
         text = opening(engine, DEPTH + max(effort.counts))
         yield verifying(engine, text, DEPTH, effort.counts, rule, watch(VERIFY))
@@ -137,26 +133,15 @@ def chosen(path: Path, draft: Path | None, asked: Sequence[str]) -> Sequence[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.speculation_speed", description=__doc__)
+    parser = ArgumentParser(prog="python -m bench.speculation_speed", description=__doc__)
     parser.add_argument("target", metavar="TARGET", help="a GGUF file, or an embedded model")
     parser.add_argument("--draft", metavar="MODEL", help="a draft model for it")
     parser.add_argument(
         "--part", action="append", choices=PARTS, default=[],
         help=f"this part alone, may repeat (all; {FORMULA} has {VERIFY} with it)",
     )  # fmt: skip
-    add_options(parser, FULL.rule.cap_seconds)
-    options = parser.parse_args()
-    rule = replace(FULL.rule, cap_seconds=options.seconds)
-    effort = QUICK if options.quick else replace(FULL, rule=rule)
-
-    def rows(tell: Tell) -> Generator[list[Measurement], None, None]:
-        path = resolve(options.target)
-        draft = resolve(options.draft) if options.draft else None
-        wanted = chosen(path, draft, options.part)
-        threads = options.threads or physical_cores()
-        yield from measured(path, draft, threads, wanted, effort, tell)
-
-    return report(options, section, rows)
+    options = parsed(parser, RULE, QUICKLY)
+    return report(options, section, partial(measured, options))
 
 
 if __name__ == "__main__":

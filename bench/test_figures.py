@@ -13,27 +13,28 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.benchmarking import Recorder, measure
 from bench.contenders.contender import FAST, OURS, Setup
 from bench.contenders.racer import Racer
-from bench.empty_step import empty_steps
-from bench.engine_race import Fields, gaps
+from bench.engine_race import Field, field_of, gaps
 from bench.experiment import Contender, Experiment
 from bench.figures import READING, reading, streams
 from bench.memory import STATUS, Held, held
 from bench.op_run import Lab
 from bench.plan import Plan
-from bench.profile import Profile, profile
+from bench.profile import Profile, empty_steps, profile
 from bench.results import Measurement
-from bench.timing import Rule, Sampler
+from bench.timing import ONCE, Rule, Sampler
 from engine import Engine
 
 RACERS = (FAST, "llama.cpp")  # beside our engine; slower ones would only take time
 DEPTH = 128
 ROOM = 1024  # cells of the cache whose memory counts
-ONCE, THRICE = Rule(least=1, most=1), Rule(least=3, most=3)
+THRICE = Rule(least=3, most=3)
 
 
 @pytest.fixture(scope="module")
-def racing(plan: Plan) -> Iterator[Fields]:
-    with Fields([name for name in plan.peers if name in RACERS]) as opened:
+def racing(request: pytest.FixtureRequest, plan: Plan) -> Iterator[Field]:
+    """A model's, for all of the card's races."""
+    names = [name for name in plan.peers if name in RACERS]
+    with field_of(request.param, plan.card.setup(plan.threads), names) as opened:
         yield opened
 
 
@@ -41,14 +42,12 @@ def test_race(
     benchmark: BenchmarkFixture,
     plan: Plan,
     recorder: Recorder,
-    racing: Fields,
-    figure_race: tuple[Path, str],
+    racing: Field,
+    figure_race: str,
 ) -> None:
     """We and llama.cpp in turns; whoever takes part gives logits that are sound."""
-    path, name = figure_race
-    field = racing.of(path, plan.card.setup(plan.threads))
-    benchmark.group = f"{path.stem} {name}"
-    raced = field.experiment(*plan.card.races[name])
+    benchmark.group = f"{racing.model.stem} {figure_race}"
+    raced = racing.experiment(*plan.card.races[figure_race])
     rows = raced.run(plan.figure_rule, partial(measure, benchmark))
     assert all(sample.check for one in raced.contenders.values() for sample in one.taken)
     if plan.measuring:

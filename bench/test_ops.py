@@ -35,8 +35,8 @@ def test_op(benchmark, lab, plan, recorder, peers, case, cache):
         for name, peer in peers.items():
             seconds = matmul.sampler(peer, case.shape, run.copies, run.calls)
             contenders[name] = Contender(run.row(name), timed(seconds))
-        for name, why in matmul.absent():
-            contenders[name] = Contender(run.row(name), absent=why)
+        for name in matmul.absent():
+            contenders[name] = Contender(run.row(name), absent=f"{name} is not installed")
     found = Experiment(contenders).run(plan.rule, partial(measure, benchmark))
     if not plan.measuring:
         return

@@ -1,11 +1,9 @@
 """What every weight format leaves of the embedded model: `pytest bench/test_quality.py --benchmark`
 measures it (minutes), and `assay report` shows it."""
 
-import time
-
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.benchmarking import Recorder, measure
+from bench.benchmarking import Recorder, once
 from bench.plan import Plan
 from bench.quality import (
     DIVERGENCE,
@@ -19,10 +17,7 @@ from bench.quality import (
     qualities,
     stories,
 )
-from bench.results import Measurement
-from bench.timing import Rule
 
-ONCE = Rule(least=1, most=1)
 FEW = 5  # stories
 
 
@@ -31,16 +26,7 @@ def test_quality(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) ->
     full = plan.measuring and not plan.quick
     told = stories(STORIES if full else FEW)
     kinds = {PURE: pure(), MIXED: mixed()} if full else {PURE: pure(QUICK)}
-    found: list[Measurement] = []
-
-    def once() -> float:
-        started = time.perf_counter()
-        for rows in qualities(kinds, told, plan.threads):
-            found.extend(rows)
-        return time.perf_counter() - started
-
-    benchmark.group = "quality"
-    measure(benchmark, {"formats": once}, ONCE)
+    found = once(benchmark, "quality", qualities(kinds, told, plan.threads))
     far = {m.format: m.median for m in found if (m.variant, m.test) == (PURE, DIVERGENCE)}
     ordered = [far[name] for name in QUICK]
     assert ordered == sorted(ordered)

@@ -1,16 +1,13 @@
 """What skipping neurons leaves of the embedded ReLU model: `pytest bench/test_sparsity.py
 --benchmark` measures it (a minute), and `assay report` shows it."""
 
-import time
-
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.benchmarking import Recorder, measure
+from bench.benchmarking import Recorder, once
 from bench.plan import Plan
 from bench.quality import LOSS, STORIES, stories
-from bench.results import Measurement
 from bench.sparsity import ALL, FIRING, PREDICTED, QUICK, RECALL, SHARE, THRESHOLDS, sparse
-from bench.test_quality import FEW, ONCE
+from bench.test_quality import FEW
 
 
 def test_sparsity(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) -> None:
@@ -18,16 +15,8 @@ def test_sparsity(benchmark: BenchmarkFixture, plan: Plan, recorder: Recorder) -
     finds fewer of those that fire."""
     full = plan.measuring and not plan.quick
     told = stories(STORIES if full else FEW)
-    found: list[Measurement] = []
-
-    def once() -> float:
-        started = time.perf_counter()
-        for rows in sparse(told, THRESHOLDS if full else QUICK, plan.threads):
-            found.extend(rows)
-        return time.perf_counter() - started
-
-    benchmark.group = "sparsity"
-    measure(benchmark, {"thresholds": once}, ONCE)
+    thresholds = THRESHOLDS if full else QUICK
+    found = once(benchmark, "sparsity", sparse(told, thresholds, plan.threads))
     figures = {(m.variant, m.test): m.median for m in found}
     assert figures[FIRING, LOSS] == figures[ALL, LOSS]
     for test in (SHARE, RECALL):

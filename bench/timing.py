@@ -51,45 +51,25 @@ class Rule:
         settled = not relative_error(samples) >= self.error  # who has died settles, too
         return settled or elapsed >= self.cap_seconds or len(samples) >= self.most
 
-    def rounds(self, pilot: Sequence[float], round_seconds: float) -> int:
-        """How many samples to take, judging by a few: the error falls with the root of their
-        number, and half as many again make up for what the few did not show."""
-        if not pilot:
-            return self.least
-        wanted = 1.5 * len(pilot) * (min(relative_error(pilot), 10) / self.error) ** 2
-        affordable = self.cap_seconds / max(round_seconds, 1e-9)
-        return int(max(self.least, min(wanted, affordable, self.most)))
 
-
-class Race:
-    """Contenders that take turns. Each round begins with another one, so that none always follows
-    the same."""
-
-    def __init__(self, contenders: Mapping[str, Sampler]) -> None:
-        self._contenders = dict(contenders)
-        self.samples: dict[str, list[float]] = {name: [] for name in contenders}
-        self.rounds = 0
-
-    def round(self) -> None:
-        """One sample of each."""
-        names = list(self._contenders)
-        first = self.rounds % len(names)
-        for name in names[first:] + names[:first]:
-            self.samples[name].append(self._contenders[name]())
-        self.rounds += 1
+ONCE = Rule(least=1, most=1)
 
 
 def race(
     contenders: Mapping[str, Sampler], rule: Rule, watch: Callable[[int], None] | None = None
 ) -> dict[str, list[float]]:
-    """Samples of every contender, taken in turns until all have enough.
+    """Samples of every contender, taken in turns until all have enough. Each round begins with
+    another one, so that none always follows the same.
 
     `watch` is told after each round how many are done.
     """
-    started = time.perf_counter()
-    running = Race(contenders)
-    while not all(rule.enough(s, time.perf_counter() - started) for s in running.samples.values()):
-        running.round()
+    started, names, rounds = time.perf_counter(), list(contenders), 0
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    while not all(rule.enough(s, time.perf_counter() - started) for s in samples.values()):
+        first = rounds % len(names)
+        for name in names[first:] + names[:first]:
+            samples[name].append(contenders[name]())
+        rounds += 1
         if watch:
-            watch(running.rounds)
-    return running.samples
+            watch(rounds)
+    return samples

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.probe import ELEMENTS, LINE, PEAKS, READS, STEP, available, copy, triad
+from kernels.cpu.formats.packing import aligned
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.cpu.runtime.team import Program, Team
@@ -121,9 +122,9 @@ class Arena:
     """Memory for working sets up to so many bytes; reading all of it, or writing half as much."""
 
     def __init__(self, most_bytes: int) -> None:
-        self.data = _aligned(most_bytes // 4 + 2 * PAGE)
+        sizes = most_bytes // 4 + 2 * PAGE, most_bytes // 8 + 2 * PAGE
+        self.data, self.spare = (aligned(4 * n, 4 * PAGE).view(np.float32) for n in sizes)
         self.data[:] = ODD
-        self.spare = _aligned(most_bytes // 8 + 2 * PAGE)
         self.spare[:] = 0
 
     def trials(self, threads: int, working_set: int, cached: bool) -> list[Trial]:
@@ -170,13 +171,6 @@ def _elements(array_bytes: int, threads: int) -> int:
     """float32 elements that threads and streams can share evenly in whole steps."""
     unit = threads * STREAMS * STEP
     return array_bytes // 4 // unit * unit
-
-
-def _aligned(elements: int) -> Any:
-    """float32 from the start of a page."""
-    raw = np.empty(elements + PAGE, np.float32)
-    first = -raw.ctypes.data % (4 * PAGE) // 4
-    return raw[first : first + elements]
 
 
 def shares_of_trials() -> list[Share]:

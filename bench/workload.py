@@ -11,17 +11,17 @@ from functools import lru_cache
 import numpy as np
 
 from bench.cases import BenchCase, Sizes
-from bench.limits import ARITHMETIC
 from kernels.cpu.formats.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
 from reference.formats import FORMATS
 from reference.neuron_masks import active_rows, some_mask, some_slots
-from reference.op import Arguments, Array, Case, Cost, Op, Shape
+from reference.op import Arguments, Array, Case, Cost, Op
 from reference.schemes import linear_float8, linear_w8a8
 
 ROWS = 61  # distinct rows of a large weight: a prime, so that no group of lanes repeats another
 TRUTHS = {"tokens": 3, "rows": 3, "out": 48, "neurons": 48}  # how much of an axis is checked
+ARITHMETIC = {"float32": "f32", "bf16": "bf16", "int8": "int8"}  # by what activations become
 # axes along which outputs depend on each other
 TOGETHER = dict.fromkeys(("union_mask", "sort_by_expert", "heads_joined"), ("tokens",))
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
@@ -58,19 +58,9 @@ def embedding(case: Case) -> Arguments:
 
 def sparse_linear(case: Case) -> Arguments:
     rng, s = case.rng(), case.shape
-    assert case.format is not None
     x = case.array(rng, s["tokens"], s["hidden"])
     mask = some_mask(rng, s["tokens"], s["neurons"], s["active"])
-    rows, count = active_rows(mask)
-    return {
-        "x": x,
-        "weight": weight(case.format, s["held"], s["hidden"]),
-        "mask": mask,
-        "rows": rows,
-        "count": count,
-        "slots": slots(s, rows[: count[0]]),
-        "format": case.format,
-    }
+    return {"x": x, "mask": mask, **neurons_of(mask, case)}
 
 
 def linear_experts(case: Case) -> Arguments:
@@ -88,24 +78,26 @@ def linear_experts(case: Case) -> Arguments:
     }
 
 
-def slots(shape: Shape, active: Array) -> Array:
-    """In order where all rows are held, as a model's are in memory; else anywhere."""
-    neurons, held = shape["neurons"], shape["held"]
-    if held < neurons:
-        return some_slots(np.random.default_rng(held), active, neurons, held)
-    return np.arange(neurons, dtype=np.int32)
-
-
 def sparse_axpy(case: Case) -> Arguments:
     rng, s = case.rng(), case.shape
+    mask = some_mask(rng, 1, s["neurons"], s["active"])
+    return {"a": case.array(rng, s["tokens"], s["neurons"]), **neurons_of(mask, case)}
+
+
+def neurons_of(mask: Array, case: Case) -> Arguments:
+    """The weights of neurons and which of them a mask asks for: in order where all rows are held,
+    as a model's are in memory, else anywhere."""
+    neurons, held = case.shape["neurons"], case.shape["held"]
     assert case.format is not None
-    rows, count = active_rows(some_mask(rng, 1, s["neurons"], s["active"]))
+    rows, count = active_rows(mask)
+    slots = np.arange(neurons, dtype=np.int32)
+    if held < neurons:
+        slots = some_slots(np.random.default_rng(held), rows[: count[0]], neurons, held)
     return {
-        "a": case.array(rng, s["tokens"], s["neurons"]),
-        "weight": weight(case.format, s["held"], s["hidden"]),
+        "weight": weight(case.format, held, case.shape["hidden"]),
         "rows": rows,
         "count": count,
-        "slots": slots(s, rows[: count[0]]),
+        "slots": slots,
         "format": case.format,
     }
 
@@ -130,15 +122,15 @@ def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
 
 def attention(case: Case) -> Arguments:
     """The last tokens of one sequence that fills the cache: each sees those before it."""
-    s, rng = case.shape, case.rng()
+    s = case.shape
     assert case.format is not None
-    layout, width = FORMATS[case.format], s["kv_heads"] * s["head_dim"]
+    k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
     positions = np.arange(s["capacity"] - s["tokens"], s["capacity"], dtype=np.int32)
     spans = np.stack([0 * positions, 0 * positions, positions + 1], axis=1)
     return {
-        "q": case.array(rng, s["tokens"], s["heads"], s["head_dim"]),
-        "k": layout.quantise(case.array(rng, s["capacity"], width)),
-        "v": layout.quantise(case.array(rng, s["capacity"], width)),
+        "q": case.array(case.rng(), s["tokens"], s["heads"], s["head_dim"]),
+        "k": k,
+        "v": np.roll(k, 1, axis=0),
         "lists": np.arange(s["capacity"], dtype=np.int32)[None],
         "spans": spans.astype(np.int32),
         "positions": positions,

@@ -11,9 +11,10 @@ import numpy as np
 from bench.board.rows import Row, sorted_rows
 from bench.cases import asked
 from bench.conditions import conditions
-from bench.limits import ARITHMETIC, Limits
+from bench.limits import Limits
 from bench.ratio import ratio
 from bench.timing import Rule, race
+from bench.workload import ARITHMETIC
 from data.shapes import read
 from kernels.foreign.candidate import KINDS, Candidate, with_numerics
 from kernels.foreign.child import Limits as ChildLimits

@@ -131,16 +131,8 @@ CONTENDERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A contender that does not take part, and why, in one line."""
-
-    name: str
-    reason: str
-
-
 def present(name: str) -> str:
-    """Nothing if the contender's packages are installed, else what is missing."""
+    """What is missing of the contender's packages, in one line; "" where all are installed."""
     if name not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}: {', '.join(CONTENDERS)}")
     packages = CONTENDERS[name].packages

@@ -22,15 +22,16 @@ from bench.experiment import Sample
 
 class Session:
     """One contender with one model. Between samples its cache holds at most the tokens before
-    which the last test began."""
+    which the last test began. What it is asked for and what it answers are JSON; it rests before
+    it answers."""
 
-    def __init__(self, name: str, model: Path, setup: Setup) -> None:
+    def __init__(self, name: str, model: str, setup: dict[str, Any]) -> None:
         home, _, kind = CONTENDERS[name].home.partition(":")
+        self._setup = Setup(**setup)
         self._open: Callable[[], Contender] = lambda: getattr(import_module(home), kind)(
-            model, setup
+            Path(model), self._setup
         )
         self._contender: Contender = self._open()
-        self._setup = setup
         self._warm: set[EngineTest] = set()  # those that had their uncounted run
         self._proven = not self._contender.exact
         self._try()
@@ -41,9 +42,16 @@ class Session:
         self._run(test, token_ids(test, 0, self._contender.vocab))
         self._contender.hold(1, 0)
 
-    @property
-    def about(self) -> dict[str, str]:
-        return self._contender.about
+    def opened(self) -> dict[str, str]:
+        """What the contender says of itself."""
+        settle()
+        return dict(self._contender.about)
+
+    def sampled(self, test: dict[str, Any], number: int) -> dict[str, Any]:
+        """A `Sample`."""
+        found = asdict(self.sample(EngineTest(**test), number))
+        settle()
+        return found
 
     def sample(self, test: EngineTest, number: int) -> Sample:
         """Time it once. The same test and number give every contender the same tokens."""
@@ -127,21 +135,3 @@ def token_ids(test: EngineTest, number: int, vocab: int) -> Array:
     """Random tokens int32 [parallel, prompt + generate] of the test's sample with this number."""
     rng = np.random.default_rng([zlib.crc32(test.name.encode()), number])
     return rng.integers(0, vocab, (test.parallel, test.prompt + test.generate), np.int32)
-
-
-class Served(Session):
-    """What a contender's child has: it rests before it answers."""
-
-    def __init__(self, name: str, model: str, setup: dict[str, Any]) -> None:
-        super().__init__(name, Path(model), Setup(**setup))
-
-    def opened(self) -> dict[str, str]:
-        """What the contender says of itself."""
-        settle()
-        return dict(self.about)
-
-    def sampled(self, test: dict[str, Any], number: int) -> dict[str, Any]:
-        """A `Sample`."""
-        found = asdict(self.sample(EngineTest(**test), number))
-        settle()
-        return found

@@ -6,7 +6,7 @@ exit status 1 if they are too far apart.
 
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +24,8 @@ TOKENS = 64
 ROUNDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Logits of both: the largest difference, how far logits reach, and of how many of the tokens
-    the likeliest next one differs."""
-
-    model: str
-    off: float
-    reach: float
-    differ: int
-    tokens: int
-
-    @property
-    def fine(self) -> bool:
-        return self.off <= ALLOWED * self.reach  # NaN is not
-
-    def __str__(self) -> str:
-        return (
-            f"{self.model}: logits differ by {self.off:.2g} at most, of {self.reach:.3g};"
-            f" {self.differ} of {self.tokens} tokens have another likeliest one"
-        )
-
-
-def agreement(model: str) -> Agreement:
-    """Of the same prompt on both."""
+def agreement(model: str) -> tuple[str, bool]:
+    """Of the same prompt on both, as `compared` has it."""
     from engine import Engine
 
     found = []
@@ -57,12 +35,16 @@ def agreement(model: str) -> Agreement:
     return compared(model, *found)
 
 
-def compared(model: str, cpu: Logits, gpu: Logits) -> Agreement:
-    """[tokens, vocab] of either."""
+def compared(model: str, cpu: Logits, gpu: Logits) -> tuple[str, bool]:
+    """Of logits [tokens, vocab] of either: in a line the largest difference, how far logits reach,
+    and of how many tokens the likeliest next one differs; and whether they are near enough."""
+    off, reach = float(np.abs(cpu - gpu).max()), float(np.abs(cpu).max())
     differ = int((cpu.argmax(axis=1) != gpu.argmax(axis=1)).sum())
-    return Agreement(
-        model, float(np.abs(cpu - gpu).max()), float(np.abs(cpu).max()), differ, len(cpu)
+    line = (
+        f"{model}: logits differ by {off:.2g} at most, of {reach:.3g};"
+        f" {differ} of {len(cpu)} tokens have another likeliest one"
     )
+    return line, off <= ALLOWED * reach  # NaN is not
 
 
 def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
@@ -89,9 +71,9 @@ def decoding(path: Path, ceilings: Ceilings, row: Measurement) -> Measurement:
 def main() -> int:
     wrong = 0
     for model in sys.argv[1:]:
-        found = agreement(model)
-        print(found, flush=True)
-        wrong += not found.fine
+        line, fine = agreement(model)
+        print(line, flush=True)
+        wrong += not fine
     return 1 if wrong else 0
 
 

@@ -1,21 +1,30 @@
-"""What is measured on a GPU, one thing after the other, what matters most first."""
+"""What is measured on a GPU, one thing after the other, what matters most first: in a process of
+its own, so that what hangs, or takes the context down with an access to nowhere, costs only itself.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from bench.child import ChildError, Revived
 from bench.cuda import cases, engine, step
 from bench.cuda.cases import OpCase
-from bench.cuda.ceilings import Ceilings
+from bench.cuda.ceilings import Ceilings, probe
 from bench.cuda.clock import Clock
 from bench.cuda.goals import GEMV
 from bench.cuda.measure import measure
+from bench.experiment import first_line
 from bench.results import Measurement
 from data.shapes import ModelShape, read
+from kernels.cuda.device import DeviceError
 from kernels.cuda.gpu import Gpu
 
 PATIENCE = 60.0  # seconds for one of them
+LEAST = 15.0  # seconds that whatever is begun may take
+HOME = "bench.cuda.jobs:Worker"
 CELLS, PROMPT = 32768, 2048
 STEPS = (("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16"))
 
@@ -98,3 +107,71 @@ def further_cases(llama: ModelShape) -> Iterator[OpCase]:
         for size in cases.shapes_of(llama, output=True):
             yield cases.linear("GEMV", kind, 1, *size)
     yield cases.attention(llama, "Q8_0", CELLS)
+
+
+class Measuring:
+    """The jobs of these models, by a child; kernels called so are left `out`."""
+
+    def __init__(self, child: Revived, models: Mapping[str, Path], out: Iterable[str]) -> None:
+        self._child, self._models, self._out = child, models, sorted(out)
+        self.jobs = jobs(models)
+
+    def probe(self, seconds: float) -> Ceilings:
+        """Within so many seconds, LEAST or PATIENCE; once more if that fails, then ChildError."""
+        try:
+            return Ceilings(**self._ask("probe", PATIENCE, seconds))
+        except ChildError:
+            self._child.close()
+            return Ceilings(**self._ask("probe", PATIENCE, seconds))
+
+    def rows(self, number: int, ceilings: Ceilings, seconds: float) -> list[Measurement]:
+        """Of the job of this number, within its patience and so many seconds, or LEAST; a row that
+        says why if there are none."""
+        job = self.jobs[number]
+        models = {name: str(path) for name, path in self._models.items()}
+        asked = {"models": models, "ceilings": ceilings.to_json(), "out": self._out}
+        try:
+            found = self._ask("measure", job.patience, seconds, number=number, **asked)
+            if found["lost"]:
+                self._child.close()
+            return [Measurement.from_json(row) for row in found["rows"]]
+        except ChildError as error:
+            self._child.close()  # the context may be lost
+            return job.failed(error.reason)
+        except (ValueError, TypeError, KeyError) as error:
+            return job.failed(first_line(error))
+
+    def _ask(self, method: str, patience: float, left: float, **arguments: Any) -> Any:
+        return self._child.ask(min(patience, max(LEAST, left)), method, **arguments)
+
+
+class Worker:
+    """The child."""
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        return Gpu()
+
+    @cached_property
+    def clock(self) -> Clock:
+        return Clock(self.gpu)
+
+    def probe(self) -> dict[str, Any]:
+        """The ceilings."""
+        return probe(self.gpu, self.clock).to_json()
+
+    def measure(
+        self, number: int, models: dict[str, str], ceilings: dict[str, Any], out: list[str]
+    ) -> dict[str, Any]:
+        """A job's rows, and whether the GPU is lost to it."""
+        lab = Lab(self.gpu, self.clock, Ceilings(**ceilings), frozenset(out))
+        job = jobs({name: Path(path) for name, path in models.items()})[number]
+        return {"rows": [asdict(row) for row in job.run(lab)], "lost": self._lost()}
+
+    def _lost(self) -> bool:
+        """Whether one of those who failed has left a context that nobody can use."""
+        try:
+            self.gpu.wait()
+        except DeviceError:
+            return True
+        return False

@@ -1,20 +1,119 @@
-"""All CUDA kernels put before the judge on the GPU: in several processes, since the references are
-what takes time, and so that a kernel which takes its process down costs only it."""
+"""All CUDA kernels compiled, and put before the judge on the GPU: in several processes, since
+compiler and references are what takes time, and so that a kernel which takes its process down, or
+keeps the compiler busy for ever, costs only itself."""
 
 import queue
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from itertools import groupby
+from typing import TypeVar
 
-from bench.cuda.threads import in_threads, taken
+from bench.child import ChildError, Revived
+from bench.experiment import first_line
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials, certify
+from kernels.cuda import nvrtc
 from kernels.cuda.device import Device
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.kernel import CudaKernel
+from kernels.table import find_any
 from kernels.trial import Request
 
 WORKERS = 8
 TOGETHER = 6  # kernels to a child
-PATIENCE = 60.0  # seconds without a word
+PATIENCE = 60.0  # seconds without a word, or for the kernels of one source and its definitions
+HOME = "bench.cuda.judged:complaints"
+Piece = TypeVar("Piece")
+
+
+def each(
+    work: Callable[[Piece], None], pieces: Iterable[Piece], threads: int, until: float
+) -> list[Piece]:
+    """Do the work on every piece, in so many threads; the pieces that were not begun at the moment
+    `until`, of time.monotonic(). What one raises is raised; after that, or Ctrl-C, none is begun.
+    """
+    late: list[Piece] = []
+
+    def begin(piece: Piece) -> None:
+        if time.monotonic() < until:
+            work(piece)
+        else:
+            late.append(piece)
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for done in as_completed([pool.submit(begin, piece) for piece in pieces]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return late
+
+
+def runnable(device: Device) -> list[CudaKernel]:
+    """All kernels that a GPU can run, those of one source and format side by side."""
+
+    def place(kernel: CudaKernel) -> tuple[str, str, str]:
+        return kernel.launches[0].source, kernel.format or "", kernel.name
+
+    found = [kernel for kernel in EVERY_CUDA if not kernel.lacks(device)]
+    return sorted(found, key=place)
+
+
+def program(kernel: CudaKernel) -> tuple[str, tuple[str, ...]]:
+    """The source and the definitions of what it launches first."""
+    return kernel.launches[0].source, kernel.launches[0].defines
+
+
+def compile_all(
+    kernels: Sequence[CudaKernel],
+    capability: int,
+    workers: int,
+    until: float,
+    patience: float = PATIENCE,
+    home: str = HOME,
+) -> tuple[dict[str, str], list[str]]:
+    """By kernel, why it does not compile; and those that were not compiled at the moment `until`,
+    of time.monotonic()."""
+    found: dict[str, str] = {}
+    unreached: list[str] = []
+    children: queue.SimpleQueue[Revived] = queue.SimpleQueue()
+
+    def compiled(names: list[str]) -> None:
+        child, left = children.get(), max(0.0, until - time.monotonic())
+        try:
+            found.update(child.ask(min(patience, left), kernels=names, capability=capability))
+        except ChildError as error:
+            if time.monotonic() >= until:
+                unreached.extend(names)
+            else:
+                found.update(dict.fromkeys(names, error.reason))
+        finally:
+            children.put(child)
+
+    together = groupby(sorted(kernels, key=program), program)
+    names = [[kernel.name for kernel in some] for _, some in together]
+    with ExitStack() as stack:
+        for _ in range(workers):
+            children.put(stack.enter_context(Revived(home)))
+        late = each(compiled, names, workers, until)
+    return found, [*unreached, *(name for some in late for name in some)]
+
+
+def complaints(kernels: list[str], capability: int) -> dict[str, str]:
+    """What a child does: compile these into the cache folder; why some do not compile."""
+    found = {}
+    for name in kernels:
+        kernel = find_any(name)
+        assert isinstance(kernel, CudaKernel)
+        try:
+            for launch in kernel.launches:
+                nvrtc.kept(launch, capability)
+        except Exception as error:  # of the compiler's, or a full disk
+            found[name] = first_line(error)
+    return found
 
 
 def judge_all(
@@ -26,34 +125,15 @@ def judge_all(
 ) -> None:
     """Tell the certificates of those that were tried before the moment `until`; each kernel has so
     many seconds for all its cases, or what the quick ones take."""
-    waiting: queue.SimpleQueue[Sequence[CudaKernel]] = queue.SimpleQueue()
-    for first in range(0, len(kernels), TOGETHER):
-        waiting.put(kernels[first : first + TOGETHER])
 
     def told(trials: Trials) -> None:
         if trials.certificate:
             tell(trials.certificate)
 
-    def work() -> None:
-        for some in taken(waiting, until):
-            # with an end, or kernels that hang alike would be waited for one by one
-            certify(
-                [Request(k.name) for k in some],
-                store,
-                told,
-                PATIENCE,
-                ("bench.cuda.trial", str(seconds)),
-                until,
-            )
+    def tried(some: Sequence[CudaKernel]) -> None:
+        asked, child = [Request(kernel.name) for kernel in some], ("bench.cuda.trial", str(seconds))
+        # with an end, or kernels that hang alike would be waited for one by one
+        certify(asked, store, told, PATIENCE, child, until)
 
-    in_threads(WORKERS, work, waiting)
-
-
-def runnable(device: Device) -> list[CudaKernel]:
-    """All kernels that a GPU can run, those of one source and format side by side."""
-
-    def place(kernel: CudaKernel) -> tuple[str, str, str]:
-        return kernel.launches[0].source, kernel.format or "", kernel.name
-
-    found = [kernel for kernel in EVERY_CUDA if not kernel.lacks(device)]
-    return sorted(found, key=place)
+    groups = [kernels[first : first + TOGETHER] for first in range(0, len(kernels), TOGETHER)]
+    each(tried, groups, WORKERS, until)

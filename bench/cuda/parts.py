@@ -1,28 +1,79 @@
-"""The parts of a check, one after the other."""
+"""A check of a GPU: what it says, what failed, how long it may take, and its parts one after the
+other."""
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
-from bench.conditions import affinity, conditions
-from bench.cuda import engine, sanitizer
-from bench.cuda.check import Check
-from bench.cuda.compiling import compile_all
+from bench.child import Revived
+from bench.conditions import conditions
+from bench.cuda import engine, jobs, sanitizer
 from bench.cuda.goals import GOALS, peers_lines
-from bench.cuda.judged import judge_all, runnable
+from bench.cuda.judged import compile_all, judge_all, runnable
 from bench.cuda.measure import OURS
-from bench.cuda.measuring import measuring
 from bench.experiment import first_line
 from bench.packages import lacking
 from bench.results import Measurement, Results
 from kernels.certificates import Certificate, Store
+from kernels.cpu.runtime.cores import allowed_cores
+from kernels.cuda.device import Device
 from kernels.cuda.kernel import CudaKernel
 
 # By when parts that could take longer have to end, as shares of all the time.
 COMPILED, JUDGED, SANITIZED, COMPARED = 0.25, 0.42, 0.5, 0.58
 RANDOM = 0.5  # seconds of random cases for each kernel
+
+
+@dataclass(slots=True)
+class Log:
+    """What is said, with the seconds since the beginning, on the terminal and in a file."""
+
+    file: TextIO
+    begun: float
+
+    def __call__(self, text: str) -> None:
+        for line in text.splitlines() or [""]:
+            words = f"{time.monotonic() - self.begun:6.1f}  {line}"
+            print(words, flush=True)
+            self.file.write(words + "\n")
+        self.file.flush()
+
+
+@dataclass(slots=True)
+class Check:
+    """`seconds` for all of it; what it finds is written to `folder` as well. `broken` are the names
+    of kernels that did not pass."""
+
+    gpu: Device
+    folder: Path
+    say: Log
+    seconds: float
+    failures: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    rows: list[Measurement] = field(default_factory=list)
+
+    def by(self, share: float) -> float:
+        """The moment, of time.monotonic(), at which such a share of the time is over."""
+        return self.say.begun + share * self.seconds
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until then."""
+        return self.by(share) - time.monotonic()
+
+    def miss(self, what: str) -> None:
+        """Something is not run, which is no failure; the end says it once more."""
+        self.missed.append(what)
+        self.say(f"not run: {what}")
+
+    def fail(self, what: str) -> None:
+        self.failures.append(what)
+        self.say(f"FAILED {what}")
 
 
 def run(check: Check, models: Mapping[str, Path]) -> None:
@@ -62,15 +113,15 @@ def judge(check: Check) -> None:
     every, capability = runnable(check.gpu), check.gpu.capability
     if not check.gpu.library:
         check.miss("kernels that need cuBLAS, which is not here")
-    compiled = compile_all(every, capability, len(affinity()), check.by(COMPILED))
-    for name, complaint in compiled.complaints.items():
+    until = check.by(COMPILED)
+    complaints, unreached = compile_all(every, capability, len(allowed_cores()), until)
+    for name, complaint in complaints.items():
         check.fail(f"{name}: {complaint}")
-    check.broken |= compiled.complaints.keys()
+    check.broken |= complaints.keys()
     kernels = [kernel for kernel in every if kernel.name not in check.broken]
-    left = len(compiled.unreached)
-    check.say(f"{len(kernels) - left} of {len(every)} kernels compiled")
-    if left:
-        check.miss(f"compiling {left} kernels ahead, not reached in time")
+    check.say(f"{len(kernels) - len(unreached)} of {len(every)} kernels compiled")
+    if unreached:
+        check.miss(f"compiling {len(unreached)} kernels ahead, not reached in time")
     store, found = Store(check.folder / "certificates.jsonl"), list[Certificate]()
     try:
         judge_all(kernels, store, RANDOM, check.by(JUDGED), found.append)
@@ -146,8 +197,9 @@ def end_comparison(check: Check, comparison: subprocess.Popen[str] | str) -> Non
 
 def measure_all(check: Check, models: Mapping[str, Path]) -> None:
     """Ops and steps, as far as the time goes; goals and peers at the end."""
-    with measuring(models, check.broken) as child:
-        ceilings = child.probe(check.left())
+    with Revived(jobs.HOME) as child:
+        measuring = jobs.Measuring(child, models, check.broken)
+        ceilings = measuring.probe(check.left())
         if not ceilings.peak:
             check.miss(f"the matmul peak: {ceilings.lacks}")
         check.say(
@@ -156,11 +208,11 @@ def measure_all(check: Check, models: Mapping[str, Path]) -> None:
             f" launches in {ceilings.launch * 1e6:.2f} us"
         )
         results = Results(check.folder / "results", conditions(), {"gpu": ceilings.to_json()})
-        for number in range(len(child.jobs)):
+        for number in range(len(measuring.jobs)):
             if (left := check.left()) <= 0:
-                check.miss(f"{len(child.jobs) - number} measurements, not reached in time")
+                check.miss(f"{len(measuring.jobs) - number} measurements, not reached in time")
                 break
-            rows = child.rows(number, ceilings, left)
+            rows = measuring.rows(number, ceilings, left)
             check.rows += rows
             results.add(*rows)
             tell(check, rows)

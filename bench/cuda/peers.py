@@ -2,7 +2,6 @@
 PyTorch, Triton."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -70,14 +69,19 @@ def _tensors(case: OpCase, buffers: Sequence[Buffer], *dims: int) -> list[Any]:
     return [torch.from_dlpack(array).view(kind) for array in _arrays(buffers, *dims)]
 
 
-def _on(gpu: Gpu) -> Callable[[], AbstractContextManager[Any]]:
-    """What has PyTorch and Triton launch on our stream."""
+def _on(gpu: Gpu, call: Enqueue) -> Enqueue:
+    """A call of PyTorch's or Triton's, on our stream."""
     import torch
 
     torch.set_grad_enabled(False)
     torch.cuda.synchronize()  # what was made for it was made on another stream
     stream = torch.cuda.ExternalStream(gpu.stream.ptr)
-    return lambda: torch.cuda.stream(stream)
+
+    def enqueue(i: int) -> None:
+        with torch.cuda.stream(stream):
+            call(i)
+
+    return enqueue
 
 
 def _torch_linear(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
@@ -85,13 +89,8 @@ def _torch_linear(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> E
 
     weights = _tensors(case, buffers["weight"], case.shape["out"], case.shape["hidden"])
     x = torch.from_numpy(case.inputs["x"]).to("cuda").to(weights[0].dtype)
-    multiply, ours = torch.nn.functional.linear, _on(gpu)
-
-    def enqueue(i: int) -> None:
-        with ours():
-            multiply(x, weights[i % len(weights)])
-
-    return enqueue
+    multiply = torch.nn.functional.linear
+    return _on(gpu, lambda i: multiply(x, weights[i % len(weights)]))
 
 
 def _triton(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
@@ -101,13 +100,8 @@ def _triton(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue
 
     weights = _tensors(case, buffers["weight"], case.shape["out"], case.shape["hidden"])
     x = torch.from_numpy(case.inputs["x"][0]).to("cuda").to(weights[0].dtype)
-    result, ours = torch.empty(case.shape["out"], dtype=x.dtype, device="cuda"), _on(gpu)
-
-    def enqueue(i: int) -> None:
-        with ours():
-            gemv(x, weights[i % len(weights)], result)
-
-    return enqueue
+    result = torch.empty(case.shape["out"], dtype=x.dtype, device="cuda")
+    return _on(gpu, lambda i: gemv(x, weights[i % len(weights)], result))
 
 
 def _torch_attention(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -> Enqueue:
@@ -119,11 +113,6 @@ def _torch_attention(gpu: Gpu, case: OpCase, buffers: dict[str, list[Buffer]]) -
         [t.permute(1, 0, 2)[None] for t in _tensors(case, buffers[name], *dims)] for name in "kv"
     )
     q = torch.from_numpy(case.inputs["q"]).to("cuda").to(keys[0].dtype).permute(1, 0, 2)[None]
-    attend, ours = torch.nn.functional.scaled_dot_product_attention, _on(gpu)
+    attend = torch.nn.functional.scaled_dot_product_attention
     shared = {"enable_gqa": True} if s["heads"] != s["kv_heads"] else {}
-
-    def enqueue(i: int) -> None:
-        with ours():
-            attend(q, keys[i % len(keys)], values[i % len(values)], **shared)
-
-    return enqueue
+    return _on(gpu, lambda i: attend(q, keys[i % len(keys)], values[i % len(values)], **shared))

@@ -7,12 +7,14 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from bench.child import Closing
+
 MOUNTS, OWN = Path("/proc/self/mounts"), Path("/proc/self/cgroup")
 PATIENCE = 5.0  # seconds that a group may take to see that its processes have ended
 _NUMBERS = count()
 
 
-class MemoryGroup:
+class MemoryGroup(Closing):
     """A group below this process's own whose processes have `limit` bytes together; a context
     manager that removes it again, once they have ended. Raises OSError where none can be made."""
 
@@ -55,12 +57,6 @@ class MemoryGroup:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-
-    def __enter__(self) -> "MemoryGroup":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _write(self, name: str, value: int, optional: bool = False) -> None:
         with suppress(*[FileNotFoundError] if optional else []):

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -146,29 +145,26 @@ def child_of(process: Process, kept: Folders) -> Child:
 
 
 class Field:
-    """The processes of some ways to run a model; a context manager that ends them.
+    """The processes of some ways to run a model, which end with the stack.
 
     abouts   what each has open, by the way's name
     notes    what is not as asked for
     """
 
-    def __init__(self, subject: Subject, ways: Sequence[Way], kept: Folders, kind: str) -> None:
-        self._subject, self._kept, self._kind = subject, kept, kind
-        self._resources = ExitStack()
+    def __init__(
+        self, subject: Subject, ways: Sequence[Way], kept: Folders, kind: str, stack: ExitStack
+    ) -> None:
+        self._subject, self._kept, self._kind, self._resources = subject, kept, kind, stack
         self._children: dict[Process, Child] = {}
         self._groups: dict[Process, MemoryGroup] = {}
         self._ways, self.notes = ways, list[str]()
         processes = list(dict.fromkeys(way.process for way in ways))
-        try:
-            for process in processes:
-                if process.limited and process.who == ASSAY:
-                    kept.pack(subject, process)
-            # first who packs what others read; last who maps a file, which keeps it in memory
-            processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
-            opened = {process: self._open(process) for process in processes}
-        except BaseException:
-            self._resources.close()
-            raise
+        for process in processes:
+            if process.limited and process.who == ASSAY:
+                kept.pack(subject, process)
+        # first who packs what others read; last who maps a file, which keeps it in memory
+        processes.sort(key=lambda p: (p.who == LLAMA_CPP, -p.budget))
+        opened = {process: self._open(process) for process in processes}
         self._opened = {way.name: opened[way.process] for way in ways}
         self.abouts = {name: one for name, one in self._opened.items() if isinstance(one, About)}
         for about in self.abouts.values():
@@ -251,15 +247,6 @@ class Field:
 
     def _note(self, *notes: str) -> None:
         self.notes += [note for note in notes if note not in self.notes]
-
-    def close(self) -> None:
-        self._resources.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def beside_the_disk(rows: Sequence[Measurement]) -> list[Measurement]:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 class RawReader:
     """Reads from one file past the page cache, by the readers and the compiled code that models
-    stream by; a context manager that ends them.
+    stream by; all of it ends with the process.
 
     size     bytes of the file, whole sectors of it
     note     why reading goes through the page cache after all, or None
@@ -98,13 +98,3 @@ class RawReader:
         }
         self._readers.reset()
         turn(pack_words(TURN, self._kept))
-
-    def close(self) -> None:
-        self._readers.close()
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -31,13 +31,10 @@ class Served:
     that a limit of memory put on it then is on all that it uses."""
 
     def open(self, **way: Any) -> dict[str, Any]:
-        """An `About`."""
-        self._runner = opened(**way)
-        return self._runner.about()
-
-    def sample(self, **asked: Any) -> dict[str, Any]:
-        """A `Sample`."""
-        return self._runner.sample(**asked)
+        """An `About`; from then on this is asked for each `Sample`."""
+        runner = opened(**way)
+        self.sample = runner.sample
+        return runner.about()
 
 
 def opened(

@@ -64,7 +64,7 @@ def bench(
     """
     from bench.conditions import conditions
     from bench.contenders.contender import Setup
-    from bench.contenders.program import named
+    from bench.contenders.racer import named
     from bench.engine_race import field_of
     from bench.results import Results, results_folder
     from bench.timing import Rule, race

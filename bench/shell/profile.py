@@ -57,7 +57,7 @@ def profile(
     --activation, too, how many neurons are pinned.
     """
     from bench.conditions import conditions
-    from bench.neurons import neurons
+    from bench.profile import neurons
     from engine.passes.count import count_neurons
     from engine.shell.show import loaded, stdout
 
@@ -109,7 +109,6 @@ def profile(
 def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Measurement]]":
     """The step's profile against the machine's limits, and what a step of nothing takes."""
     from bench import profile as room
-    from bench.empty_step import empty_steps
     from bench.limits import limits
 
     with still_bar() as bar:
@@ -119,7 +118,7 @@ def timed(engine: "Engine", tokens: int, depth: int) -> "tuple[Profile, list[Mea
         if any(node.share > 1 for node in found.nodes):  # it is faster than it was
             machine = limits(threads, teller(bar, "probing the machine again"), again=True)
             found = room.profile(engine, tokens, depth, limits=machine, watch=watch)
-    return found, empty_steps(engine.model)
+    return found, room.empty_steps(engine.model)
 
 
 def as_dict(found: "Profile") -> dict[str, Any]:
@@ -163,12 +162,12 @@ def neurons_list(blocks: "Mapping[str, Counted]", tokens: int) -> list[dict[str,
 
 def neurons_table(blocks: "Mapping[str, Counted]", tokens: int) -> "Table":
     """A row for each sparse block, and one for all of them."""
-    from bench.neurons import together
+    from bench.profile import joined
     from engine.shell.show import figures
 
     shares = figures("% active", "% recall", "% precision")
     result = grid(f"neurons, {tokens} random tokens", *shares)
-    for row in neurons_list({**blocks, "all": together(blocks.values())}, tokens):
+    for row in neurons_list({**blocks, "all": joined(blocks.values())}, tokens):
         block, *found = row.values()
         result.add_row(block, *("" if share is None else f"{100 * share:.1f}" for share in found))
     return result

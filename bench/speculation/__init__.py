@@ -1,6 +1,5 @@
 """How much faster models write with drafts than without, beside what the formula allows.
 
-- `texts`: what is written, and a drafter of known acceptance and cost
-- `writer`: a way to write, timed
+- `writer`: what is written, by a drafter of known acceptance and cost too, and timed
 - `races`: which ways take turns; bench/report/speculation.py tells what they came to
 """

@@ -12,9 +12,8 @@ import numpy as np
 
 from bench.experiment import Contender, Experiment, timed
 from bench.results import Measurement
-from bench.speculation.texts import Held, Replay, opening
-from bench.speculation.writer import GREEDY, Writer, chains, texts, write
-from bench.timing import Race, Rule, Sampler, race
+from bench.speculation.writer import GREEDY, Held, Replay, Writer, chains, opening, texts, write
+from bench.timing import ONCE, Rule, Sampler, race
 from engine import Engine, Linear, Options, PromptLookup, SamplingParams, Tree
 from engine.model import Model
 from engine.passes.count import count_neurons, neuron_counts
@@ -141,7 +140,7 @@ def verifying(
                           timed(stepping(n)))
         for n in counts
     })  # fmt: skip
-    Race(steps.samplers).round()  # which does not count
+    race(steps.samplers, ONCE)  # which does not count
     rows = steps.run(rule, partial(race, watch=watch))
     engine.reset()
     return rows

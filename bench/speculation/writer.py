@@ -1,15 +1,89 @@
-"""A way to write a text, timed token by token."""
+"""What is written, by whom, and how fast: texts to begin from and to be held to, a drafter that
+knows what comes next as well as it is told to, and a way to write, timed token by token."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Any
 
+import numpy as np
+
+from bench.quality import passages, stories
 from engine import Engine, SamplingParams
-from engine.speculation.drafter import Drafter
+from engine.embedded import embedded_models
+from engine.speculation.drafter import Draft, Drafter, Verified
 from engine.speculation.speculate import Speculation
 
+Array = np.ndarray[Any, np.dtype[np.float32]]
 GREEDY = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detokenize=False)
+
+
+def opening(engine: Engine, length: int, number: int = 0) -> list[int]:
+    """So many tokens to go on from: for an embedded model of held-out stories, from the beginning
+    of one on, else random ones. Another number, another opening."""
+    path = engine.model.file.path
+    if path in embedded_models().values():
+        told = _stories(path)
+        number %= len(told)
+        return list(chain(*told[number:], *told[:number]))[:length]
+    tokens = np.random.default_rng(number).integers(0, engine.tokenizer.vocab_size, length)
+    return [int(token) for token in tokens]
+
+
+@cache
+def _stories(path: Path) -> list[tuple[int, ...]]:
+    return [tuple(passage.tokens) for passage in passages(path, stories())]
+
+
+class Held:
+    """A logits processor that leaves one token, the next of this text: the target computes all that
+    it would, and then says what it is held to, as under a grammar."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text = text
+
+    def __call__(self, history: list[int], logits: Array) -> Array:
+        left = np.full_like(logits, -np.inf)
+        left[self._text[len(history)]] = 0.0
+        return left
+
+
+class Replay:
+    """A drafter that foretells `text`, a prompt and what follows: each token is right with
+    probability `alpha`, whatever the others are, and takes `seconds()` of spinning.
+
+    Random numbers go on from text to text, so that each time other tokens are wrong.
+    """
+
+    def __init__(
+        self, text: Sequence[int], vocab: int, alpha: float, seconds: Callable[[], float]
+    ) -> None:
+        self._text, self._vocab, self._alpha, self._seconds = text, vocab, alpha, seconds
+        self._chance = Random(0)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Nothing: the text is known."""
+
+    def draft(self, text: Sequence[int], most: int) -> Draft:
+        started = time.perf_counter()
+        right = self._text[len(text) : len(text) + most]
+        draft = Draft.chain([self._told(token) for token in right])
+        until = started + len(draft) * self._seconds()
+        while time.perf_counter() < until:
+            pass
+        return draft
+
+    def _told(self, token: int) -> int:
+        if self._chance.random() < self._alpha:
+            return token
+        return (token + self._chance.randrange(1, self._vocab)) % self._vocab
+
+    def verified(self, step: Verified) -> None:
+        """Nothing: what was accepted is no matter."""
 
 
 class TextError(RuntimeError):
@@ -51,16 +125,6 @@ def write(engine: Engine, prompt: Sequence[int], params: SamplingParams, length:
     raise TextError(f"the context was full after {len(tokens)} tokens of {length}")
 
 
-@contextmanager
-def drafting(engine: Engine, speculation: Speculation | None) -> Iterator[None]:
-    """Within it the engine drafts so."""
-    engine.speculation = speculation
-    try:
-        yield
-    finally:
-        engine.speculation = None
-
-
 def chains(engine: Engine, drafter: Drafter, most: int) -> Speculation:
     """Drafts that are chains of always so many tokens."""
     return Speculation(engine.model, drafter, most, branches=1, adaptive=False)
@@ -89,8 +153,11 @@ class Writer:
 
     def __call__(self) -> float:
         i = self._turn % len(self.prompts)
-        with drafting(self.engine, self.speculation):
+        self.engine.speculation = self.speculation
+        try:
             found = write(self.engine, self.prompts[i], self.params, self.length)
+        finally:
+            self.engine.speculation = None
         if self.expected:
             self._compare(found.tokens, self.expected[i])
         self._turn += 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.cases import CACHES, LOGITS, TOKENS, BenchCase, asked, cases
+from bench.cases import LOGITS, TOKENS, BenchCase, asked, cases
 from bench.workload import TRUTHS, Workload, cost_shape, weight
 from data import shapes
 from data.shapes import ShapeError
@@ -108,14 +108,6 @@ def test_chosen_models_and_tokens():
     assert {case.shape["tokens"] for case in found} == {1}
     with pytest.raises(ShapeError, match=r"\Ano model is called 'gpt': story, tinyllama-1\.1b"):
         cases(ALL, ["story", "gpt"])
-
-
-def test_names_are_what_assay_op_takes():
-    """A case's sizes can be given to `assay op --shape`."""
-    (case,) = cases(replace(ALL, sweeps=()), ["story"], (8,), [find("rms_norm/cpu/generic")])
-    assert case.sizes == "tokens=8,hidden=256"
-    assert str(case) == "rms_norm/cpu/generic tokens=8,hidden=256"
-    assert CACHES == ("cold", "hot")
 
 
 def test_work_of_a_case_costs_what_its_op_says():

@@ -27,7 +27,7 @@ SLOW = "swiglu/cpu/generic"
 
 
 class Machine:
-    """Stands in for children of `bench.worker`: kernels take a millisecond, more on a slow side.
+    """Stands in for children of `bench.compare`: kernels take a millisecond, more on a slow side.
 
     Its clock drifts for all alike, memory is luckier at one time than another, and samples have a
     tail; how much slower a kernel is on a side is `slower[folder, kernel]`.

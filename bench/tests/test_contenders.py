@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import psutil
@@ -10,14 +10,14 @@ import pytest
 
 from bench.child import ChildError
 from bench.contenders import contender
-from bench.contenders.contender import CONTENDERS, Absent, Array, Check, Entry, Setup, present
+from bench.contenders.contender import CONTENDERS, Array, Check, Entry, Setup, present
 from bench.contenders.racer import Racer, enter
 from bench.contenders.session import Session, token_ids
 from bench.contenders.start import PARTS, drop, start
 from bench.engine_race import field_of
 from bench.engine_tests import EngineTest
 from bench.profile import profile
-from bench.timing import Rule
+from bench.timing import ONCE, Rule
 from engine import Engine
 from engine.embedded import resolve
 
@@ -32,7 +32,6 @@ DEEP_STEPS = EngineTest("tg", generate=4, depth=50)
 BATCHED = EngineTest("batched", prompt=13, generate=3, parallel=3)
 FIRST = EngineTest("first_token", prompt=10)
 LOAD = EngineTest("load")
-ONCE = Rule(least=1, most=1)
 EVERY = (PROMPT, DEEP_PROMPT, STEPS, BATCHED, DEEP_STEPS, FIRST, LOAD)
 
 
@@ -90,7 +89,7 @@ def test_work_not_done_is_found(logits):
 
 @pytest.fixture(name="session", scope="module")
 def _session():
-    session = Session("assay", MODEL, SETUP)
+    session = Session("assay", str(MODEL), asdict(SETUP))
     yield session
     session.close()
 
@@ -135,7 +134,7 @@ def test_sequences_of_a_batch_are_independent(session):
 
 def test_a_cut_that_matters_is_found():
     """An engine whose logits depend on how a prompt is cut is not timed."""
-    session = Session("assay", MODEL, SETUP)
+    session = Session("assay", str(MODEL), asdict(SETUP))
     honest = session._contender.evaluate
 
     def sloppy(tokens, start):
@@ -195,7 +194,7 @@ def test_what_is_not_installed_is_absent(monkeypatch):
     monkeypatch.setitem(contender.CONTENDERS, "nobody", entry)
     reason = "no-such is not installed: docs/peers.md says how"
     assert present("nobody") == reason
-    assert enter("nobody", MODEL, SETUP) == Absent("nobody", reason)
+    assert enter("nobody", MODEL, SETUP) == reason
 
 
 def test_peers_are_absent_within_a_budget():
@@ -203,7 +202,7 @@ def test_peers_are_absent_within_a_budget():
     setup = replace(SETUP, ram_budget="600MiB")
     for name in ("llama.cpp", "transformers"):
         reason = "it keeps to no ram_budget; bench.offload_speed limits its memory"
-        assert enter(name, MODEL, setup) == Absent(name, reason)
+        assert enter(name, MODEL, setup) == reason
 
 
 def test_a_peer_that_crashes_is_absent(monkeypatch, tmp_path):
@@ -213,8 +212,7 @@ def test_a_peer_that_crashes_is_absent(monkeypatch, tmp_path):
     )
     monkeypatch.syspath_prepend(tmp_path)
     absent = enter("llama.cpp", MODEL, SETUP)
-    assert isinstance(absent, Absent)
-    assert "it died of SIGILL" in absent.reason
+    assert "it died of SIGILL" in absent
 
 
 @pytest.fixture(name="peer", scope="module", params=PEERS)
@@ -251,8 +249,8 @@ def test_peers_refuse_bad_files_in_one_line(peer, tmp_path):
     path = tmp_path / "damaged.gguf"
     path.write_bytes(MODEL.read_bytes()[:5000])
     absent = enter(peer.name, path, SETUP)
-    assert isinstance(absent, Absent)
-    assert "\n" not in absent.reason
+    assert isinstance(absent, str)
+    assert "\n" not in absent
 
 
 LIKE_LLAMA_BENCH = """#!{python}
@@ -282,7 +280,7 @@ def test_a_program_times_itself(tmp_path):
         (note,) = {row.note for row in rows if row.contender == "other"}
         assert note == f"{path} ended with 1: it cannot run seven"
     absent = enter(f"other={path}", MODEL, replace(SETUP, threads=1))
-    assert absent == Absent("other", f"{path} does not print llama-bench's JSON")
+    assert absent == f"{path} does not print llama-bench's JSON"
 
 
 def test_a_start_is_the_sum_of_its_parts():

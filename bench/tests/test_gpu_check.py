@@ -1,7 +1,5 @@
 """bench.gpu_check: what of it needs no GPU."""
 
-import os
-import queue
 import subprocess
 import sys
 import time
@@ -17,14 +15,14 @@ import pytest
 
 from bench import gpu_check
 from bench.child import Revived
-from bench.cuda import measuring, parts, sanitizer
-from bench.cuda.check import Check, Log
-from bench.cuda.compiling import Compiled, compile_all, program
+from bench.cuda import jobs, parts, sanitizer
 from bench.cuda.engine import compared
+from bench.cuda.judged import compile_all, each, program
+from bench.cuda.parts import Check, Log
 from bench.cuda.sanitizer import Finding
-from bench.cuda.threads import in_threads, taken
 from bench.cuda.trial import cases, random_cases
 from bench.results import read
+from bench.tests.programs import run
 from kernels.certificates import Certificate
 from kernels.cuda.fusions import EVERY_CUDA
 from kernels.cuda.table import CUDA_KERNELS
@@ -43,28 +41,16 @@ class Nothing:
         if name.split(".")[0] in sys.argv[1].split():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
-import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged, bench.cuda.measuring
+import bench.cuda.parts, bench.cuda.trial, bench.cuda.judged
 from bench.conditions import conditions
 conditions()
 print("all there")
 """
 
 
-def without_gpu(*arguments, folder):
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, "-m", "bench.gpu_check", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
-
-
 def test_no_gpu_is_one_line_and_nothing_else(tmp_path):
-    done = without_gpu("-o", "out", folder=tmp_path)
+    words = ("-m", "bench.gpu_check", "-o", "out")
+    done = run(tmp_path, *words, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -86,13 +72,9 @@ def test_a_model_needs_a_shape(capsys):
     assert "--model is SHAPE=FILE, got 'file.gguf'" in capsys.readouterr().err
 
 
-def test_a_bare_machine_can_import_all_of_it():
+def test_a_bare_machine_can_import_all_of_it(tmp_path):
     """With no more than NumPy, Numba and CuPy, and those three's own needs."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, " ".join(ABSENT)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run(tmp_path, "-c", BARE, " ".join(ABSENT))
     assert done.stdout == "all there\n", done.stderr
 
 
@@ -112,7 +94,7 @@ def test_what_fails_is_said_and_left_out(monkeypatch, tmp_path, breaks):
     kernels = list(CUDA_KERNELS[:5])
     check = checked(tmp_path)
     check.gpu = SimpleNamespace(capability=90, library="")
-    told = Compiled({kernels[0].name: "no such word"}, [kernels[1].name])
+    told = {kernels[0].name: "no such word"}, [kernels[1].name]
     monkeypatch.setattr(parts, "runnable", lambda _: kernels)
     monkeypatch.setattr(parts, "compile_all", lambda *_: told)
 
@@ -139,20 +121,16 @@ def test_what_fails_is_said_and_left_out(monkeypatch, tmp_path, breaks):
 
 
 def test_what_waits_is_not_begun_after_one_broke_off():
-    waiting = queue.SimpleQueue()
-    for number in range(1000):
-        waiting.put(number)
     begun = []
 
-    def work():
-        for number in taken(waiting, time.monotonic() + 60):
-            begun.append(number)
-            time.sleep(0.01)
-            if number == 3:
-                raise OSError("no space left")
+    def work(number):
+        begun.append(number)
+        time.sleep(0.01)
+        if number == 3:
+            raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        in_threads(2, work, waiting)
+        each(work, range(1000), 2, time.monotonic() + 60)
     assert 3 in begun
     assert len(begun) < 1000
 
@@ -233,15 +211,16 @@ def programs():
 def test_a_compiler_that_hangs_costs_only_what_it_compiles(child, monkeypatch):
     together = programs()[:12]
     kernels = [find_any(name) for names in together for name in names]
-    told = {0: "hangs", 2: "dies", 4: "raises"}
-    for number, what in told.items():
+    for number, what in {0: "hangs", 2: "dies", 4: "raises"}.items():
         monkeypatch.setenv(variable(together[number][0]), what)
     alone = next(names for names in together[1::2] if len(names) > 1)
     monkeypatch.setenv(variable(alone[0]), "one")
     soon = time.monotonic() + 300
-    found = compile_all(kernels, 90, workers=3, until=soon, patience=10, home=f"{child}:complaints")
-    assert found.unreached == []
-    assert found.complaints == {
+    told, unreached = compile_all(
+        kernels, 90, workers=3, until=soon, patience=10, home=f"{child}:complaints"
+    )
+    assert unreached == []
+    assert told == {
         **dict.fromkeys(together[0], "no answer within 10 s"),
         **dict.fromkeys(together[2], "it ended with status 3"),
         **dict.fromkeys(together[4], "an illegal address"),
@@ -256,28 +235,29 @@ def test_what_is_not_compiled_in_time_did_not_fail(child, monkeypatch, seconds):
     for kernel in kernels:
         monkeypatch.setenv(variable(kernel.name), "hangs")
     home = f"{child}:complaints"
-    found = compile_all(kernels, 90, workers=2, until=time.monotonic() + seconds, home=home)
-    assert found.complaints == {}
-    assert sorted(found.unreached) == sorted(kernel.name for kernel in kernels)
+    soon = time.monotonic() + seconds
+    told, unreached = compile_all(kernels, 90, workers=2, until=soon, home=home)
+    assert told == {}
+    assert sorted(unreached) == sorted(kernel.name for kernel in kernels)
 
 
 def test_a_job_that_takes_its_process_down_costs_only_itself(child, monkeypatch):
     """A hanging one too; after an error nobody relies on the GPU's context."""
-    monkeypatch.setattr(measuring, "LEAST", 10.0)
+    monkeypatch.setattr(jobs, "LEAST", 10.0)
     for number, what in {1: "hangs", 2: "dies", 3: "raises"}.items():
         monkeypatch.setenv(f"job_{number}", what)
     with Revived(f"{child}:Worker") as revived:
-        jobs = measuring.Measuring(revived, {}, ["a/b"])
-        ceilings = jobs.probe(30)
+        measuring = jobs.Measuring(revived, {}, ["a/b"])
+        ceilings = measuring.probe(30)
         assert ceilings.peak == 0
-        rows = [row for number in range(6) for row in jobs.rows(number, ceilings, 0)]
+        rows = [row for number in range(6) for row in measuring.rows(number, ceilings, 0)]
     assert [bool(row.samples) for row in rows] == [True, False, False, False, True, True]
     assert [row.note for row in rows[1:4]] == [
         "no answer within 10 s",
         "it ended with status 3",
         "an illegal address",
     ]
-    assert [replace(row, note="") for row in rows[1:4]] == [job.row for job in jobs.jobs[1:4]]
+    assert [replace(row, note="") for row in rows[1:4]] == [job.row for job in measuring.jobs[1:4]]
     first, *_, before, last = (row.note for row in rows)
     assert before == last != first
     assert last.endswith(" a/b"), "kernels that failed are left out"
@@ -287,9 +267,9 @@ def test_who_has_lost_the_gpu_measures_no_more(child, monkeypatch):
     """What it measured before counts: it names who failed."""
     monkeypatch.setenv("job_1", "loses")
     with Revived(f"{child}:Worker") as revived:
-        jobs = measuring.Measuring(revived, {}, [])
-        ceilings = jobs.probe(30)
-        rows = [row for number in range(3) for row in jobs.rows(number, ceilings, 30)]
+        measuring = jobs.Measuring(revived, {}, [])
+        ceilings = measuring.probe(30)
+        rows = [row for number in range(3) for row in measuring.rows(number, ceilings, 30)]
     assert all(row.samples for row in rows)
     first, second, third = (row.note for row in rows)
     assert first == second != third
@@ -298,14 +278,14 @@ def test_who_has_lost_the_gpu_measures_no_more(child, monkeypatch):
 def test_a_row_that_is_none_costs_only_itself(child, monkeypatch):
     monkeypatch.setenv("job_0", "one")
     with Revived(f"{child}:Worker") as revived:
-        jobs = measuring.Measuring(revived, {}, [])
-        (row,) = jobs.rows(0, jobs.probe(30), 30)
+        measuring = jobs.Measuring(revived, {}, [])
+        (row,) = measuring.rows(0, measuring.probe(30), 30)
     assert (row.test, row.samples, row.note) == ("GEMV", (), "'lost'")
 
 
 def test_what_is_measured_is_written_and_told(child, monkeypatch, tmp_path, capsys):
     """And what is left when the time is up is said to be."""
-    monkeypatch.setattr(measuring, "HOME", f"{child}:Worker")
+    monkeypatch.setattr(jobs, "HOME", f"{child}:Worker")
     monkeypatch.setenv("job_1", "raises")
     check = checked(tmp_path)
     check.broken.add("linear/cuda/broken/F16")
@@ -348,15 +328,12 @@ def test_the_engine_is_compared_beside_the_others(tmp_path, capsys, program, say
 
 def test_logits_may_differ_by_a_rounding():
     cpu = np.float64([[1, 8, 3], [2, 0, -4]])
-    near = compared("m", cpu, cpu + 0.1)
-    assert near.fine
-    assert str(near) == (
-        "m: logits differ by 0.1 at most, of 8; 0 of 2 tokens have another likeliest one"
-    )
-    far = compared("m", cpu, cpu * [[1, 0, 1]])
-    assert not far.fine
-    assert far.differ == 1
-    assert not compared("m", cpu, cpu * np.nan).fine
+    told = "m: logits differ by 0.1 at most, of 8; 0 of 2 tokens have another likeliest one"
+    assert compared("m", cpu, cpu + 0.1) == (told, True)
+    line, fine = compared("m", cpu, cpu * [[1, 0, 1]])
+    assert not fine
+    assert "1 of 2 tokens" in line
+    assert not compared("m", cpu, cpu * np.nan)[1]
 
 
 @pytest.mark.parametrize("name", ["linear", "attention", "sparse_axpy", "rms_norm"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 import bench.cuda.measure
 from bench.conditions import conditions
@@ -112,12 +111,6 @@ def test_the_part_that_is_checked_is_a_part_of_the_whole(case):
     assert case.cost == op.cost(case.shape, case.format)
 
 
-def test_every_row_of_a_weight_is_one_of_a_few():
-    weight = cases.repeated("Q4_0", 150, 64, np.random.default_rng(0))
-    assert len(np.unique(weight, axis=0)) == cases.ROWS
-    assert_array_equal(weight[cases.ROWS :], weight[: 150 - cases.ROWS])
-
-
 def test_copies_are_read_by_turns():
     """Each run has the next weight, all else stays; activations are rounded when asked for."""
     device, case = Recorder(), cases.linear("GEMV", "Q4_0", 1, 64, 70)
@@ -172,7 +165,7 @@ def test_what_did_not_pass_is_not_measured():
 
 def test_jobs_are_told_by_their_rows(monkeypatch):
     """The same whenever they are asked for; none makes its weights before it is run."""
-    monkeypatch.setattr(cases, "repeated", None)
+    monkeypatch.setattr("bench.workload.weight", None)
     models = {"tinyllama-1.1b": Path("a.gguf")}
     first, again = jobs(models), jobs(models)
     assert [job.row for job in first] == [job.row for job in again]

@@ -2,13 +2,9 @@
 
 import itertools
 import json
-import os
 import platform
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +12,13 @@ import pytest
 import bench.limits
 from bench.limits import Cache, Limits, Rate, _needed, limits, probe
 from bench.results import Limit
+from bench.tests.programs import run
 from bench.tests.synthetic import machine_of
 from bench.trials import Arena, read_caches, working_sets
 from kernels.cpu.runtime.team import Team
 from reference.op import Cost
 
 KIB, MIB, GIGA = 1 << 10, 1 << 20, 1e9
-ROOT = Path(__file__).resolve().parents[2]
 X86 = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -268,10 +264,8 @@ def test_units_are_made_of_the_instructions_they_name(tmp_path):
         "NUMBA_CPU_NAME": "sapphirerapids",
         "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in features.split()),
     }
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT, env={**os.environ, **environment}, timeout=300, check=True,
-    )  # fmt: skip
+    done = run(tmp_path, "-c", program, **environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

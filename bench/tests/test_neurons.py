@@ -1,5 +1,5 @@
-"""Neurons of sparse models in a profile: counted in a run of their own, their bytes those that a
-step really reads."""
+"""Neurons of sparse models: in a profile, where they are counted in a run of their own and their
+bytes are those that a step really reads; and the curve of decode by their active share."""
 
 import json
 
@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 import bench.limits
-from bench.neurons import neurons, together
 from bench.node_cost import cost_of
-from bench.profile import ProfileError, profile, token_ids
+from bench.profile import ProfileError, joined, neurons, profile, token_ids
 from bench.shell.profile import profile as command
+from bench.sparse_speed import Bytes, curve, section
 from bench.tests.programs import shell as shell_of
 from bench.tests.small_sparse import FFN, HIDDEN, SHARE
-from bench.tests.synthetic import QUICK, limits
+from bench.tests.synthetic import QUICK, limits, rows_of
+from bench.timing import Rule
 from engine import Engine
+from engine.gguf.file import GGUFFile
 from engine.passes.count import count_neurons, neuron_counts
 
 
@@ -63,7 +65,7 @@ def test_neurons_of_a_profile(sparse_model):
             assert (block.hits <= np.minimum(block.predicted, block.fired)).all()
             assert SHARE / 2 < block.active_share(25) < SHARE * 2
             assert not neuron_counts(engine.model.memory)[name].predicted.any()
-        whole, halves = together(blocks.values()), [b.active_share(25) for b in blocks.values()]
+        whole, halves = joined(blocks.values()), [b.active_share(25) for b in blocks.values()]
         assert whole.active_share(25) == pytest.approx(sum(halves) / 2)
         assert engine.model.cells.free == engine.model.cells.capacity
         with pytest.raises(ProfileError):
@@ -123,3 +125,29 @@ def test_threshold_by_the_environment(shell, monkeypatch):
     out, err = shell("--json", "--sparse-threshold", "inf")
     assert [block["active_share"] for block in json.loads(out)["neurons"]] == [0, 0]
     assert "dense" not in err
+
+
+def test_bytes_are_those_of_the_tensors(sparse_model):
+    """Each tensor that a step reads counts once; with all firing, predictors come on top."""
+    with GGUFFile(sparse_model) as file:
+        read = Bytes.of(file)
+        total = sum(t.n_bytes for name, t in file.tensors.items() if "token_embd" not in name)
+    assert read.dense + read.predictors == read.sparse(1, 1) == total
+    assert read.sparse(0.1, 0.05) < read.sparse(0.2, 0.1) < read.sparse(1, 1)
+
+
+def test_points_have_the_shares_asked_for(sparse_model):
+    """A curve of two points, its table and its drawing."""
+    rule, told = Rule(least=3, most=3), list[str]()
+    races = list(curve(sparse_model, sparse_model, (0.2, 0.6), 1, rule, told.append))
+    found = section(rows_of(*(row for rows in races for row in rows)))
+    (table,) = found.tables
+    few, many = (
+        {n: c.value for n, c in zip(table.columns, row, strict=True)} for row in table.rows
+    )
+    assert few["Active"] == pytest.approx(0.2, rel=0.1)
+    assert many["Active"] == pytest.approx(0.6, rel=0.1)
+    assert 0 < few["Fire"] < few["Active"]
+    assert few["Bytes allow"] > many["Bytes allow"]
+    assert len(found.plots) == 1
+    assert len(told) == 4

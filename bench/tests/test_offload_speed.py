@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def _field(subject, kept):
     chosen = [*ways.dense(subject.weights, 0.6, limited=False),
               *(way for way in paper if way.name in of_neurons),
               Way(TINY, Process(budget=4096, sparse=ways.OFF))]  # fmt: skip
-    with Field(subject, chosen, kept, "any") as field:
+    with ExitStack() as stack:
+        field = Field(subject, chosen, kept, "any", stack)
         assert not field.notes
         yield field
 
@@ -120,7 +122,8 @@ def test_who_dies_is_absent(subject, kept, rows):
     """A child that is gone gives no samples, and its way says so; the others go on."""
     process = Process(ways.DISK, sparse=ways.OFF)
     other = Way("other", replace(process, scattered=NEURON))
-    with Field(subject, [Way(ways.IN_A_ROW, process), other], kept, "any") as field:
+    with ExitStack() as stack:
+        field = Field(subject, [Way(ways.IN_A_ROW, process), other], kept, "any", stack)
         os.kill(field._children[process].pid, signal.SIGKILL)
         found = {row.test: row for row in field.race(TWICE) if row.phase == "run"}
     assert "SIGKILL" in found[ways.IN_A_ROW].note

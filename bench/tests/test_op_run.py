@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bench import crossover
 from bench.benchmarking import Recorder
 from bench.cases import BenchCase
 from bench.experiment import Experiment
@@ -16,22 +17,16 @@ from bench.tests.synthetic import CONDITIONS, THREADS, VAST
 from bench.timing import Rule
 from bench.workload import Workload
 from kernels.cpu.runtime.team import Team
-from kernels.table import KERNELS, find
+from kernels.table import find
 
 SIZES = {
     "rms_norm": {"tokens": 4, "hidden": 96},
     "add": {"tokens": 4, "width": 96},
     "relu": {"tokens": 4, "width": 96},
-    "squared_relu": {"tokens": 4, "width": 96},
     "linear": {"tokens": 4, "hidden": 64, "out": 96},
-    "kv_write": {"tokens": 4, "capacity": 16, "width": 64},
-    "embedding": {"tokens": 4, "vocab": 100, "hidden": 64},
-    "swiglu": {"tokens": 4, "width": 96},
 }
 PLAIN = ("rms_norm/cpu/generic", "add/cpu/generic")
 PACKED = ("linear/cpu/generic/F16", "linear/cpu/generic/Q4_0")
-RUNNABLE = [k.name for k in KERNELS if k.op in SIZES and not k.missing()
-            and k.format in (None, "F16", "Q8_0")]  # fmt: skip
 
 
 @pytest.fixture(name="lab")
@@ -40,29 +35,15 @@ def _lab():
         yield Lab(team, VAST)
 
 
-def case(name, **sizes):
-    kernel = find(name)
-    return BenchCase(kernel, SIZES[kernel.op] | sizes, ())
-
-
 def work(name, **sizes):
-    return Workload.of(case(name, **sizes))
+    kernel = find(name)
+    return Workload.of(BenchCase(kernel, SIZES[kernel.op] | sizes, ()))
 
 
 def watch(lab, monkeypatch, see):
     """Call `see` before the team runs anything."""
     real = lab.team.run
     monkeypatch.setattr(lab.team, "run", lambda program: (see(program), real(program))[1])
-
-
-@pytest.mark.parametrize("cache", ["hot", "cold"])
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_right_kernels_can_be_timed(lab, name, cache):
-    """Samples are positive seconds, packed, quantising, in place or plain, and some are checked."""
-    run = OpRun(lab, work(name), cache)
-    samples = [run() for _ in range(CHECK_EVERY + 1)]
-    assert all(0 < seconds < 1 for seconds in samples)
-    assert run.checked == 2
 
 
 def test_a_wrong_kernel_is_caught(lab):
@@ -241,3 +222,17 @@ def test_the_possible_passes(lab, recorder):
     (row,) = read(recorder.results.path).measurements
     assert not row.note
     assert not recorder.rejected
+
+
+@pytest.mark.parametrize("format", ["F16", "Q4_0"])
+def test_tiles_that_fit_are_timed(lab, format, monkeypatch):
+    """Where linear's tiles cross over: every width that fits is timed, and gives what it should."""
+    monkeypatch.setattr(crossover, "TOKENS", (1, 2))
+    monkeypatch.setattr(crossover, "SHAPE", {"hidden": 64, "out": 48})
+    monkeypatch.setattr(crossover, "RULE", Rule(least=2, most=2))
+    told = []
+    found = crossover.crossover(format, lab, lambda: told.append(1))
+    assert found.notna().to_numpy().tolist() == [[True, False], [True, True]]
+    assert found.stack().dropna().between(0, 1, inclusive="neither").all()
+    assert len(told) == 2
+    assert crossover.table(format, found).row_count == 2

@@ -124,10 +124,8 @@ def test_a_model_without_budget_is_refused(sparse_model):
     ],
 )
 def test_blocks_of_weights(weight, block):
+    """In their order, others after them."""
     assert block_of(weight) == block
-
-
-def test_blocks_are_in_order():
     assert sorted(["output", "blk.10", "blk.9"], key=place) == ["blk.9", "blk.10", "output"]
 
 

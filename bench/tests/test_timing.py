@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.timing import Race, Rule, race, relative_error
+from bench.timing import Rule, race, relative_error
 
 RUNS = 400
 SKEWED = {  # draws, and the true median
@@ -66,37 +66,15 @@ def test_the_dead_do_not_block():
     """Samples that are NaN count as settled: a contender that died keeps nobody waiting."""
     taken = race({"lives": lambda: 1.0, "died": lambda: math.nan}, Rule(least=5, cap_seconds=60))
     assert len(taken["lives"]) == len(taken["died"]) == 5
-    assert Rule(least=5).rounds([math.nan] * 5, 0.01) == 5
-
-
-def test_rounds_foretold_are_enough():
-    """As many rounds as a few samples foretell bring the error down to what was asked."""
-    rng = np.random.default_rng(3)
-    rule = Rule(least=5, error=0.02, cap_seconds=1e9, most=10**6)
-    settled = 0
-    for _ in range(100):
-        rounds = rule.rounds(list(rng.lognormal(0, 0.1, 9)), 1e-3)
-        settled += relative_error(rng.lognormal(0, 0.1, rounds)) < 1.5 * rule.error
-    assert settled >= 75
-
-
-@pytest.mark.parametrize(
-    ("pilot", "seconds", "wanted"),
-    [([1.0] * 5, 0.1, 5), ([1.0, 2.0] * 5, 0.1, 10), ([1.0, 2.0] * 5, 0, 80), ([], 1.0, 5)],
-)
-def test_rounds_keep_to_the_rule(pilot, seconds, wanted):
-    """Never fewer than `least`, nor more than the time or `most` allows."""
-    assert Rule(least=5, cap_seconds=1.0, most=80).rounds(pilot, seconds) == wanted
 
 
 def test_everyone_begins_in_turn():
     """Each round has everyone once and begins with the next, so that none always follows one."""
     order = []
-    running = Race({name: lambda n=name: order.append(n) or 1.0 for name in "abc"})
-    for _ in range(6):
-        running.round()
+    contenders = {name: lambda n=name: order.append(n) or 1.0 for name in "abc"}
+    taken = race(contenders, Rule(least=6, most=6))
     assert "".join(order) == 2 * "abcbcacab"
-    assert {name: len(s) for name, s in running.samples.items()} == {"a": 6, "b": 6, "c": 6}
+    assert {name: len(s) for name, s in taken.items()} == {"a": 6, "b": 6, "c": 6}
 
 
 def test_a_race_waits_for_the_slowest_to_settle():
