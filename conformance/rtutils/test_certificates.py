@@ -49,7 +49,7 @@ def told_code(monkeypatch):
 EDITS = {  # a file, and the kernels that an edit of it outdates
     "nothing": [],
     "kernels/cpu/rope.py": [ROPE],
-    "kernels/cpu/isa/sweep.py": [SILU],
+    "kernels/cpu/isa/sweep.py": [SOFTMAX, SILU, ROPE],
     "kernels/cpu/formats/packing.py": [LINEAR],
     "kernels/cpu/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
     "kernels/cpu/quantise_activations.py": [LINEAR],
