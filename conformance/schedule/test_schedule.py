@@ -338,9 +338,10 @@ def test_what_is_asked_wrongly():
     assert engine.generate([]) == []
 
 
-def test_very_many_prompts():
-    """2,000 prompts at once: few are asked for ahead of their turn, and memory does not grow."""
-    engine, count, asked = shared(), 2000, 0
+@pytest.mark.parametrize("count", [2000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_very_many_prompts(count):
+    """At once: few are asked for ahead of their turn, and memory does not grow."""
+    engine, asked = shared(), 0
     params = SamplingParams(max_tokens=1, temperature=0)
 
     def prompts() -> Iterator[list[int]]:
