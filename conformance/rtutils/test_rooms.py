@@ -218,6 +218,8 @@ def test_no_drawer_for_everything():
 def test_every_architecture_has_a_family():
     """What the configuration knows is what the table of models builds."""
     assert FAMILIES.keys() == ARCHITECTURES.keys()
+    guide = (ROOT / "docs" / "guide" / "shell.md").read_text()
+    assert [name for name in FAMILIES if f"`{name}`" not in guide] == []
 
 
 @pytest.mark.parametrize("folder", ["conformance", "bench/tests"])
