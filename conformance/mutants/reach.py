@@ -16,6 +16,7 @@ from numba.core.typing.templates import builtin_registry
 
 from kernels.certificates import code_of
 from kernels.cpu import quantise_activations
+from kernels.cpu.runtime.closures import modules_of as closed_over
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.kernel import Kernel
 from kernels.provenance import closure
@@ -25,7 +26,7 @@ from reference.formats import FORMATS
 def modules_of(kernel: Kernel) -> set[str]:
     """The modules under kernels/cpu that make up a kernel."""
     shares = [*kernel.shares, *([kernel.pack.share] if kernel.pack else [])]
-    found = set().union(*(closure(share.function.__module__) for share in shares))
+    found = set().union(*(closure(m) for share in shares for m in closed_over(share.function)))
     return {name for name in found if name.startswith("kernels.cpu.")}
 
 
