@@ -46,12 +46,13 @@ def _ours(module: str | None) -> bool:
     return (module or "").startswith("kernels.")
 
 
-class _Parts:
+class Parts:
     """A walk over a kernel's objects, with or without what is compiled of them; tables by format
     are looked into for its own format only."""
 
     def __init__(self, kernel: Kernel, compiled: bool = True) -> None:
         self.digest, self.size, self._compiled = hashlib.sha256(), 0, compiled
+        self.modules = set[str]()
         self._format, self._seen, self._kept = kernel.format, {}, []
         modules = modules_of(kernel)
         waiting: list[Any] = [kernel, pack_words]
@@ -100,7 +101,7 @@ class _Parts:
                 yield function.co_consts
             case FunctionType():
                 yield from self._of_function(function)
-            case type() if _ours(function.__module__):
+            case type() if _ours(function.__module__) and function is not Kernel:
                 yield from (v for v in vars(function).values() if isinstance(v, FunctionType))
             case _ if _ours(type(function).__module__):
                 yield type(function)
@@ -113,6 +114,7 @@ class _Parts:
         self._tell(function.__name__)
         if not _ours(function.__module__):
             return
+        self.modules.add(function.__module__)
         yield from _overloads().get(function, ())
         yield from (function.__code__, function.__defaults__)
         yield from (cell.cell_contents for cell in function.__closure__ or ())
@@ -143,11 +145,11 @@ def _state(value: Any) -> Iterator[Any]:
 
 def parts_of(kernel: Kernel) -> tuple[str, int]:
     """A digest of all a kernel is made of, and how much bytecode that is."""
-    found = _Parts(kernel)
+    found = Parts(kernel)
     return found.digest.hexdigest(), found.size
 
 
 def runs_as(kernel: Kernel) -> str:
     """A digest of its machine code and of what its row computes in Python: where it is the same as
     before, no result can be another."""
-    return f"{code_of(kernel)} {_Parts(kernel, compiled=False).digest.hexdigest()}"
+    return f"{code_of(kernel)} {Parts(kernel, compiled=False).digest.hexdigest()}"

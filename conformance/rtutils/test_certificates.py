@@ -6,22 +6,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, fields, is_dataclass, replace
-from functools import partial
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
+from conformance.mutants.reach import Parts
 from conformance.support.rooms import Copy
-from kernels import provenance
-from kernels.certificates import Certificate, Key, Store, shares_of
+from kernels import certificates, provenance
+from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Trials, certify
 from kernels.choose import Chooser, Need, UncertifiedError
 from kernels.cpu.runtime.share import Share
 from kernels.kernel import Kernel
-from kernels.provenance import ROOMS
 from kernels.runs import differing
 from kernels.table import KERNELS, find, find_any, variants
 from kernels.trial import Request
@@ -110,74 +107,23 @@ def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
     assert changed[file] == [kernel.name for kernel in outdated]
 
 
-FUNCTION = "py_func", "_defn", "function"  # of what Numba compiles, of intrinsics, of shares
-
-
-def made_from(*values: Any) -> set[str]:
-    """The modules of our rooms whose functions these call, whatever they know them by: globals,
-    what they close over, defaults, parts of an object."""
-    modules, seen, waiting = set[str](), dict[int, Any](), list(values)
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, tuple | list):
-            waiting += value
-        elif isinstance(value, dict):
-            waiting += value.values()
-        elif isinstance(value, partial):
-            waiting += [value.func, *value.args, value.keywords]
-        elif isinstance(value, FunctionType | type):
-            if value.__module__.partition(".")[0] not in ROOMS:
-                continue
-            modules.add(value.__module__)
-            waiting += named(value) if isinstance(value, FunctionType) else vars(value).values()
-        elif not isinstance(value, ModuleType):
-            parts = [f.name for f in fields(value)] if is_dataclass(value) else FUNCTION
-            waiting += [type(value), *(getattr(value, part, None) for part in parts)]
-    return modules
-
-
-def named(function: FunctionType) -> Iterator[Any]:
-    """What a function has at hand."""
-    yield from (cell.cell_contents for cell in function.__closure__ or ())
-    yield function.__defaults__
-    codes, names = [function.__code__], set[str]()
-    for code in codes:
-        names |= {*code.co_names}
-        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-    known = [function.__globals__[name] for name in names if name in function.__globals__]
-    yield from known
-    for module in (value for value in known if isinstance(value, ModuleType)):
-        yield from (getattr(module, name, None) for name in names)
-
-
-@pytest.fixture
-def names_for_digests(monkeypatch):
-    """Digests of sources are the sources' names."""
+def test_a_key_binds_all_that_a_kernel_is_made_from(monkeypatch):
+    """Of every kernel for the CPU: digests of sources are told as the sources' names."""
 
     def told(*modules: str, extra: tuple[str, ...] = ()) -> str:
         return " ".join((*modules, *extra, ""))
 
-    monkeypatch.setattr("kernels.provenance.digest_of", told)
-    monkeypatch.setattr("kernels.certificates.digest_of", told)
-    monkeypatch.setattr("kernels.certificates._digest", lambda *words: " ".join(words))
-    provenance.fingerprint.cache_clear()
-    yield
-    provenance.fingerprint.cache_clear()
-
-
-@pytest.mark.usefixtures("names_for_digests")
-def test_a_key_binds_all_that_a_kernel_is_made_from(monkeypatch):
-    """Of every kernel for the CPU, with its reference, its cases, its bound and its laws."""
+    for module in (provenance, certificates):
+        monkeypatch.setattr(module, "digest_of", told)
+    monkeypatch.setattr(provenance, "fingerprint", provenance.fingerprint.__wrapped__)
+    monkeypatch.setattr(certificates, "fingerprint", provenance.fingerprint)
+    monkeypatch.setattr(certificates, "_digest", lambda *words: " ".join(words))
     monkeypatch.setattr(Share, "fingerprint", property(Share.fingerprint.func))
-    of_ops = {kernel.op: made_from(kernel.spec) for kernel in KERNELS}
     for kernel in KERNELS:
-        own = made_from(shares_of(kernel), kernel.takes, kernel.scratch, kernel.pack, kernel.knobs)
-        key = Key.of(kernel)
+        key, parts = Key.of(kernel), (getattr(kernel.spec, f.name) for f in fields(kernel.spec))
+        of_op = {getattr(p, "func", p).__module__ for p in parts if callable(p)}
         bound = {*f"{key.source} {key.reference} {key.judge}".split()}
-        assert own | of_ops[kernel.op] <= bound, kernel.name
+        assert Parts(kernel).modules | of_op <= bound, kernel.name
 
 
 @pytest.mark.usefixtures("told_code")
