@@ -32,11 +32,13 @@ LEVELS = (EMULATED, "quick", "full", "deep")
 
 # The judge's own sources; not all they import, or an edit of one kernel would outdate every other.
 JUDGE = (
-    "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial", "kernels.domain",
-    "kernels.call", "kernels.shapes", "kernels.kernel", "kernels.cpu.runtime.float_control",
-    "kernels.cpu.runtime.team", "kernels.cpu.runtime.raised",
+    "kernels.certificates", "kernels.judge", "kernels.runs", "kernels.guard", "kernels.trial",
+    "kernels.domain", "kernels.call", "kernels.shapes", "kernels.kernel",
+    "kernels.cpu.runtime.float_control", "kernels.cpu.runtime.team", "kernels.cpu.runtime.raised",
     "reference.op", "reference.values", "reference.bounds",
 )  # fmt: skip
+# And what runs kernels on a GPU, and compiles them.
+ON_DEVICE = "kernels.cuda.call", "kernels.cuda.gpu", "kernels.cuda.nvrtc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Key:
                 row=kernel.conditions(),
                 source=_digest(*(stage.fingerprint for stage in stages(kernel)), *packed),
                 reference=_truth(kernel),
-                judge=digest_of(*JUDGE, "kernels.cuda.call"),
+                judge=digest_of(*JUDGE, *ON_DEVICE),
                 tools=json.dumps(tools() | nvrtc.tools() | library),
                 machine=device or current().identity,
             )

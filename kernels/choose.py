@@ -1,6 +1,6 @@
 """Choose the kernels that the engine may use: the best variant with a certificate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -110,15 +110,21 @@ class Chooser:
         activations, only if what rounds them is there too."""
         self._check()
         rounding = Need("quantise_activations")
-        options = {
-            need: need.candidates_on(device, self.variant, self.numerics)
-            for need in dict.fromkeys([*needs, rounding])
-        }
-        chosen = self._certified(options, progress)
+
+        def options(needs: Iterable[Need]) -> dict[Need, list[CudaKernel]]:
+            return {n: n.candidates_on(device, self.variant, self.numerics) for n in needs}
+
+        known = options(dict.fromkeys([*needs, rounding]))
+        widths = options(
+            Need(rounding.op, None, (("hidden", dict(n.shape)["hidden"]),), n.times)
+            for n, kernels in known.items()
+            if "hidden" in dict(n.shape) and any(k.activations == "int8" for k in kernels)
+        )
+        chosen = self._certified(known | widths, progress)
         return {
             need: kernel
             for need, kernel in chosen.items()
-            if kernel.activations != "int8" or rounding in chosen
+            if need not in widths and (kernel.activations != "int8" or rounding in chosen)
         }
 
     def passing(self, kernels: Sequence[Fused], progress: Certified | None = None) -> list[Fused]:

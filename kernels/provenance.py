@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,16 @@ def _imports(module: str) -> frozenset[str]:
 
 @cache
 def closure(module: str) -> tuple[str, ...]:
-    """The module and every module of our rooms it imports, directly or not, sorted."""
+    """The module and every module of our rooms it imports, directly or not, and the packages that
+    they lie in, sorted."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name not in seen:
             seen.add(name)
-            waiting += _imports(name)
+            above = name.rpartition(".")[0]  # whose __init__.py runs first
+            waiting += [*_imports(name), *([above] if above and _source(above) else [])]
     return tuple(sorted(seen))
 
 
@@ -159,7 +162,7 @@ def fingerprint_of_share(function: Callable[..., None], *extra: str) -> str:
         known = (name for name in beside if name.partition(".")[0] in {*ROOMS, *packages.PACKAGES})
         return fingerprint(module, *map(fingerprint, known), *extra)
     told, modules = told_of(function, ROOMS)
-    return digest_of(*modules, extra=(told, *extra))
+    return digest_of(*sorted({*chain(*map(closure, modules))}), extra=(told, *extra))
 
 
 def fingerprint_of(function: Callable[..., Any]) -> str:

@@ -37,8 +37,14 @@ def starting(kernel: Kernel, features: frozenset[str] | None = None) -> dict[str
     families = [row["values"] for row in _starting() if has.issuperset(row["features"])]
     table: dict[str, dict[str, int]] = next(iter(families), {})
     for part in sorted((p for p in table if f"{kernel.name}/".startswith(f"{p}/")), key=len):
-        found |= {name: value for name, value in table[part].items() if name in found}
+        found |= _tried(kernel, table[part])
     return found
+
+
+def _tried(kernel: Kernel, values: Values) -> dict[str, int]:
+    """Those that are its knobs' and that its trial may have drawn."""
+    allowed = {knob.name: knob.values for knob in kernel.knobs}
+    return {name: value for name, value in values.items() if value in allowed.get(name, ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,5 @@ def chosen(
     """The values that a node's kernel runs with: what was measured, or what it begins with."""
     values = starting(kernel)
     if found := known.get(key_of(kernel, shape, threads)):
-        allowed = {knob.name: knob.values for knob in kernel.knobs}
-        values |= {n: v for n, v in found.values.items() if v in allowed.get(n, ())}
+        values |= _tried(kernel, found.values)
     return values

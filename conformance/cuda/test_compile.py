@@ -1,10 +1,12 @@
 """Every CUDA kernel compiles for the GPUs that it says it runs on, and spills nothing."""
 
 import os
+import shutil
 import signal
 import struct
 import threading
 import time
+from itertools import islice
 
 import pytest
 
@@ -59,12 +61,19 @@ def test_compiles_and_spills_nothing(launch, capability, kernel, record_property
 
 
 def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
-    """What was cut short, or could have been written by others, is compiled anew."""
+    """What was cut short, or could have been written by others, or is another's, is compiled
+    anew."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
-    launch, capability, _ = next(iter(LAUNCHES.values()))
-    path = nvrtc.kept(launch, capability)
+    (launch, capability, _), (other, *_) = islice(LAUNCHES.values(), 2)
+    path, another = (nvrtc.kept(each, capability) for each in (launch, other))
     whole = path.read_bytes()
-    for spoil in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666)):
+
+    def exchange() -> None:
+        for end in ("", ".sha256"):
+            shutil.copy(f"{another}{end}", f"{path}{end}")
+
+    assert another.read_bytes() != whole
+    for spoil in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666), exchange):
         spoil()
         assert nvrtc.kept(launch, capability) == path
         assert (path.read_bytes(), path.stat().st_mode & 0o77) == (whole, 0)

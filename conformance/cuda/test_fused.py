@@ -56,6 +56,14 @@ def test_all_that_members_write_is_written(kernel):
     assert written >= set(outputs)
 
 
+@pytest.mark.parametrize(
+    "other", [{"axes": {"tokens": (1,), "hidden": (32,)}}, {"corners": ()}, {"fit": dict}], ids=str
+)
+def test_a_certificate_binds_its_cases(other):
+    kernel = BY_NAME["add_norm_round/cuda/generic"]
+    assert Key.of(replace(kernel, **other), EMULATED) != Key.of(kernel, EMULATED)
+
+
 # Which steps are fused
 
 

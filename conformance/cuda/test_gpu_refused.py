@@ -241,6 +241,24 @@ def test_what_the_emulator_proves_is_its_own(store):
 
 
 @needs_compiler
+def test_rounding_is_tried_at_its_width(store, monkeypatch):
+    """On a GPU, where sizes count."""
+    asked = []
+
+    def asks(requests, *_):
+        asked.extend(requests)
+        raise InterruptedError
+
+    monkeypatch.setattr("kernels.choose.emulated", lambda _: False)
+    monkeypatch.setattr("kernels.choose.certify", asks)
+    need = Need("linear", "Q4_0", (("hidden", 4096), ("out", 64)))
+    with taking_the_place(Emulator()), pytest.raises(InterruptedError):
+        Chooser(store).choose_on(Emulator(), [need])
+    shapes = {request.kernel: request.shapes for request in asked}
+    assert shapes["quantise_activations/cuda/generic"] == ({"hidden": 4096},)
+
+
+@needs_compiler
 def test_a_kernel_that_failed_is_not_used(store, path):
     """Blocks that need it stay on the CPU, and notes say why; in strict mode loading stops."""
     store.add(certificate(k, "wrong" if k is RMS_NORM else "") for k in CUDA_KERNELS)

@@ -88,13 +88,14 @@ def test_the_table_of_starting_values_names_what_there_is():
 
 
 def test_the_longest_part_of_a_name_counts(monkeypatch):
-    """And the first family whose features the CPU has; without any the defaults."""
+    """And the first family whose features the CPU has; without any, and for a value that no trial
+    draws, the defaults."""
     rows = [
         {"features": ["a", "b"], "values": {"linear/cpu": {"near": 0}}},
         {
             "features": ["a"],
             "values": {
-                "linear/cpu": {"ahead": 512, "near": 0, "none of its": 3},
+                "linear/cpu": {"ahead": 512, "near": 0, "none of its": 3, "ahead_many": 7},
                 "linear/cpu/generic": {"ahead": 1024},
                 "linear/cpu/generic/F16": {"ahead": 4096},
                 "linear/cpu/gen": {"ahead": 8192},

@@ -18,13 +18,15 @@ from conformance.support.program import printed
 from conformance.support.small_models import Small, Tensors
 from engine.compile import packed_weights
 from engine.compile.packed_weights import Kept, Packed, Places, pack
+from engine.compile.plan import packed_name
 from engine.gguf.file import GGUFFile
 from engine.model import Model
 from engine.options import Options, Progress
 from kernels.cache import cache_folder
-from kernels.cpu.formats.packing import PACKINGS
+from kernels.cpu.formats.packing import LUT_AVX2_PACKINGS, PACKINGS
+from kernels.cpu.runtime.closures import identity
 from kernels.cpu.runtime.team import Team
-from kernels.table import KERNELS
+from kernels.table import KERNELS, find
 from reference.formats import FORMATS
 from reference.transformer import Weight
 
@@ -105,7 +107,9 @@ def test_no_weight_is_in_memory_twice(large, tmp_path):
 
 
 LAYOUTS = {
-    f"{k.format} by {k.pack.share.name}": (k.format, k.pack) for k in KERNELS if k.pack and k.format
+    f"{k.format} by {identity(k.pack.share.function)}": (k.format, k.pack)
+    for k in KERNELS
+    if k.pack and k.format
 }
 
 
@@ -242,15 +246,30 @@ def test_two_models_are_kept_apart(path, folder):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_other_layouts_are_not_taken(path):
+@pytest.mark.parametrize(
+    ("format", "packings"),
+    [
+        ("Q8_0", [PACKINGS["Q8_0"], PACKINGS["F16"]]),
+        ("Q4_0", [PACKINGS["Q4_0"], LUT_AVX2_PACKINGS["Q4_0"]]),
+    ],
+    ids=["of formats", "of variants"],
+)
+def test_other_layouts_are_not_taken(format, packings, tmp_path, folder):
     """Not even one that packs the same tensor into as many bytes."""
+    path = Small(format=format).write(tmp_path / "small.gguf")
     with GGUFFile(path) as file, Team(1) as team:
-        kinds = [{"packed": Packed("output.weight", PACKINGS[name])} for name in ("Q8_0", "F16")]
+        kinds = [{"packed": Packed("output.weight", packing)} for packing in packings]
         keeps = [Kept(jobs, file, Places(jobs, file)) for jobs in kinds]
         for kept, jobs, found in zip(keeps, kinds, ([False, True], [True, False]), strict=True):
             weights = pack(jobs, file, kept.places, team)
             assert kept.save((name, 0, weight) for name, weight in weights.items()) == ""
             assert [kept.load() is None for kept in keeps] == found
+
+
+def test_what_a_kernel_packs_has_a_name_of_its_layout():
+    """So that two kernels of a model never take each other's."""
+    kernels = [find(f"linear/cpu/{variant}/Q4_0") for variant in ("avx2", "lut_avx2", "lut_avx512")]
+    assert len({packed_name("output.weight", kernel) for kernel in kernels}) == 3
 
 
 def test_processes_at_once_do_not_clash(path, folder):

@@ -16,6 +16,7 @@ from numba.core.typing.templates import builtin_registry
 
 from kernels.certificates import code_of
 from kernels.cpu import quantise_activations
+from kernels.cpu.runtime.closures import modules_of as closed_over
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.kernel import Kernel
 from kernels.provenance import closure
@@ -25,7 +26,7 @@ from reference.formats import FORMATS
 def modules_of(kernel: Kernel) -> set[str]:
     """The modules under kernels/cpu that make up a kernel."""
     shares = [*kernel.shares, *([kernel.pack.share] if kernel.pack else [])]
-    found = set().union(*(closure(share.function.__module__) for share in shares))
+    found = set().union(*(closure(m) for share in shares for m in closed_over(share.function)))
     return {name for name in found if name.startswith("kernels.cpu.")}
 
 
@@ -45,12 +46,13 @@ def _ours(module: str | None) -> bool:
     return (module or "").startswith("kernels.")
 
 
-class _Parts:
+class Parts:
     """A walk over a kernel's objects, with or without what is compiled of them; tables by format
     are looked into for its own format only."""
 
     def __init__(self, kernel: Kernel, compiled: bool = True) -> None:
         self.digest, self.size, self._compiled = hashlib.sha256(), 0, compiled
+        self.modules = set[str]()
         self._format, self._seen, self._kept = kernel.format, {}, []
         modules = modules_of(kernel)
         waiting: list[Any] = [kernel, pack_words]
@@ -99,7 +101,7 @@ class _Parts:
                 yield function.co_consts
             case FunctionType():
                 yield from self._of_function(function)
-            case type() if _ours(function.__module__):
+            case type() if _ours(function.__module__) and function is not Kernel:
                 yield from (v for v in vars(function).values() if isinstance(v, FunctionType))
             case _ if _ours(type(function).__module__):
                 yield type(function)
@@ -112,6 +114,7 @@ class _Parts:
         self._tell(function.__name__)
         if not _ours(function.__module__):
             return
+        self.modules.add(function.__module__)
         yield from _overloads().get(function, ())
         yield from (function.__code__, function.__defaults__)
         yield from (cell.cell_contents for cell in function.__closure__ or ())
@@ -142,11 +145,11 @@ def _state(value: Any) -> Iterator[Any]:
 
 def parts_of(kernel: Kernel) -> tuple[str, int]:
     """A digest of all a kernel is made of, and how much bytecode that is."""
-    found = _Parts(kernel)
+    found = Parts(kernel)
     return found.digest.hexdigest(), found.size
 
 
 def runs_as(kernel: Kernel) -> str:
     """A digest of its machine code and of what its row computes in Python: where it is the same as
     before, no result can be another."""
-    return f"{code_of(kernel)} {_Parts(kernel, compiled=False).digest.hexdigest()}"
+    return f"{code_of(kernel)} {Parts(kernel, compiled=False).digest.hexdigest()}"

@@ -128,6 +128,8 @@ def test_a_change_is_seen_in_the_kernels_it_reaches(
     copy.edit(f"kernels/cpu/{file}.py", old, new)
     found = [find(n) for n, (digest, *_) in parts_of(tmp_path).items() if digest != parts[n][0]]
     assert {kernel.op for kernel in found} == ops
+    module = f"kernels.cpu.{file.replace('/', '.')}"
+    assert all(module in parts[kernel.name][2] for kernel in found)
     seen = {kernel.format for kernel in found}
     assert formats <= seen
     assert not seen & others

@@ -6,18 +6,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
+from conformance.mutants.reach import Parts
 from conformance.support.rooms import Copy
+from kernels import certificates, provenance
 from kernels.certificates import Certificate, Key, Store
 from kernels.certify import Trials, certify
 from kernels.choose import Chooser, Need, UncertifiedError
+from kernels.cpu.runtime.share import Share
 from kernels.kernel import Kernel
 from kernels.runs import differing
-from kernels.table import KERNELS, find, variants
+from kernels.table import KERNELS, find, find_any, variants
 from kernels.trial import Request
 
 SOFTMAX, SILU, ROPE, LINEAR = (
@@ -25,6 +28,7 @@ SOFTMAX, SILU, ROPE, LINEAR = (
     for name in ("softmax/cpu/generic", "silu/cpu/generic", "rope_norm/cpu/generic",
                  "linear/cpu/generic/Q4_0")
 )  # fmt: skip
+ON_GPU = find_any("softmax/cuda/generic")
 CODE = "what every kernel's machine code is said to be"
 
 
@@ -53,16 +57,19 @@ EDITS = {  # a file, and the kernels that an edit of it outdates
     "kernels/cpu/formats/packing.py": [LINEAR],
     "kernels/cpu/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
     "kernels/cpu/quantise_activations.py": [LINEAR],
-    "kernels/judge.py": [SOFTMAX, SILU, ROPE, LINEAR],
-    "reference/softmax.py": [SOFTMAX],
-    "reference/values.py": [SOFTMAX, SILU, ROPE, LINEAR],
-    "reference/formats/blocks32.py": [SOFTMAX, SILU, ROPE, LINEAR],
+    "kernels/judge.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
+    "kernels/certificates.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],  # which asks how it is built
+    "kernels/cpu/__init__.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],  # which runs before them
+    "kernels/cuda/gpu.py": [ON_GPU],
+    "reference/softmax.py": [SOFTMAX, ON_GPU],
+    "reference/values.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
+    "reference/formats/blocks32.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
 }
 DIGESTS = """
 import json, os, sys
 import kernels, reference
 from kernels.certificates import Key
-from kernels.table import find
+from kernels.table import find_any
 from reference.stamps import stamps_beside
 names, files = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for file in files:
@@ -72,7 +79,8 @@ for file in files:
                 source.write("# edited\\n")
         for room in (kernels, reference):  # as if it were imported now
             room.STAMPS.update(stamps_beside(room.__file__))
-        print(json.dumps([file, [Key.of(find(name)).digest for name in names]]), flush=True)
+        keys = [Key.of(find_any(name), "emulated").digest for name in names]
+        print(json.dumps([file, keys]), flush=True)
         if file != "nothing":
             os.truncate(file, os.path.getsize(file) - len("# edited\\n"))
         os._exit(0)
@@ -83,7 +91,7 @@ for file in files:
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory):
     """For every edit, made in a copy of the rooms: the kernels whose key it changes."""
-    names = [kernel.name for kernel in (SOFTMAX, SILU, ROPE, LINEAR)]
+    names = [kernel.name for kernel in (SOFTMAX, SILU, ROPE, LINEAR, ON_GPU)]
     copy = Copy(tmp_path_factory.mktemp("rooms"))
     lines = copy.python(DIGESTS, json.dumps(names), json.dumps(list(EDITS))).splitlines()
     digests = dict(map(json.loads, lines))
@@ -97,6 +105,25 @@ def changed(tmp_path_factory):
 def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
     """Editing a kernel, what it calls, its reference, its cases or the judge gives a new key."""
     assert changed[file] == [kernel.name for kernel in outdated]
+
+
+def test_a_key_binds_all_that_a_kernel_is_made_from(monkeypatch):
+    """Of every kernel for the CPU: digests of sources are told as the sources' names."""
+
+    def told(*modules: str, extra: tuple[str, ...] = ()) -> str:
+        return " ".join((*modules, *extra, ""))
+
+    for module in (provenance, certificates):
+        monkeypatch.setattr(module, "digest_of", told)
+    monkeypatch.setattr(provenance, "fingerprint", provenance.fingerprint.__wrapped__)
+    monkeypatch.setattr(certificates, "fingerprint", provenance.fingerprint)
+    monkeypatch.setattr(certificates, "_digest", lambda *words: " ".join(words))
+    monkeypatch.setattr(Share, "fingerprint", property(Share.fingerprint.func))
+    for kernel in KERNELS:
+        key, parts = Key.of(kernel), (getattr(kernel.spec, f.name) for f in fields(kernel.spec))
+        of_op = {getattr(p, "func", p).__module__ for p in parts if callable(p)}
+        bound = {*f"{key.source} {key.reference} {key.judge}".split()}
+        assert Parts(kernel).modules | of_op <= bound, kernel.name
 
 
 @pytest.mark.usefixtures("told_code")
@@ -264,7 +291,7 @@ print(json.dumps({k.op: store.get(k).failure for k in kernels}))
 """
 
 
-HANG = "while target[i] != np.float32(-1):\n            target[i] = value * value"
+HANG = "while row[d] != -1.0:\n                    row[d] = x[t, h, d]"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
@@ -272,15 +299,14 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     """A kernel that writes to nowhere, one that never ends and one that does not compile each get
     a failed certificate, and the kernel after them its good one."""
     copy = Copy(tmp_path)
-    file = "kernels/cpu/activations.py"
-    copy.edit(file, "target[i] = relu_of(", "target[i + (1 << 40)] = relu_of(")
-    copy.edit(file, "target[i] = value * value", HANG)
-    copy.edit(file, "gelu_of(load_some(x, i, last))", "unheard_of(x)")
-    names = [f"{op}/cpu/generic" for op in ("relu", "squared_relu", "gelu", "silu")]
+    copy.edit("kernels/cpu/heads.py", "joined[d] = row[d]", "joined[d + (1 << 40)] = row[d]")
+    copy.edit("kernels/cpu/heads.py", "row[d] = x[t, h, d]", HANG)
+    copy.edit("kernels/cpu/activations.py", "cubic = fma(", "cubic = unheard_of(")
+    names = [f"{op}/cpu/generic" for op in ("heads_joined", "heads_apart", "gelu", "silu")]
     failures = json.loads(copy.python(BROKEN, *names))
-    again = r" \(again: assay op relu --variant generic --shape tokens=\d+,width=\d+ .*\)"
-    assert re.fullmatch("took the process down with SIGSEGV" + again, failures["relu"])
-    assert failures["squared_relu"].startswith("did not finish within 20 s (again: assay op ")
+    again = r" \(again: assay op heads_joined --variant generic --shape tokens=\d+,.*\)"
+    assert re.fullmatch("took the process down with SIGSEGV" + again, failures["heads_joined"])
+    assert failures["heads_apart"].startswith("did not finish within 20 s (again: assay op ")
     assert failures["gelu"].startswith("stopped its trial: ")
     assert failures["silu"] == ""
 

@@ -2,14 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from conformance.support.rooms import Copy
 from engine.compile.plan import need
 from engine.graph import Graph, Value
+from engine.quantise.values import Formats, decoding, encoding
 from kernels.certificates import Certificate, Store
 from kernels.certify import Trials
 from kernels.choose import Chooser, Need
+from kernels.cpu.runtime.team import Team
 from kernels.domain import beyond, covers, extent, fixed, node_cases
 from kernels.table import find
 from reference.table import OPS
@@ -88,6 +91,15 @@ def test_rows_of_heads_are_tried_as_tokens(tmp_path):
     graph("rms_norm", "heads", x=x, weight=weight, eps=1e-6)
     Chooser(store, limits={"tokens": 64}).choose([need(node) for node in graph.nodes])
     assert store.get(find("rms_norm/cpu/generic")).axes["tokens"][1] >= 64 * 40
+
+
+def test_rows_that_are_quantised_are_tried_at_their_length():
+    """Those of a model's file are no node's, and as long."""
+    with Team(1) as team:
+        formats = Formats(team, [encoding("Q8_0", 4096), decoding("Q8_0", 4096)])
+        assert formats.encoded(np.zeros((1, 4096), np.float32), "Q8_0").size == 4096 // 32 * 34
+    for op in ("quantise", "dequantise"):
+        assert {"hidden": 4096} in Store().get(find(f"{op}/cpu/generic/Q8_0")).shapes
 
 
 WRONG_AT = """

@@ -11,7 +11,7 @@ from conformance.support.child import opened, told
 from conformance.support.rooms import Copy
 
 FILE = "kernels/cpu/activations.py"
-RIGHT, WRONG = "target[i] = relu_of(source[i])", "target[i] = relu_of(source[i % 9])"
+RIGHT, WRONG = (f"return {of}(zero(f32x16), x)\n" for of in ("maximum", "minimum"))
 
 # A process that imports the rooms, tells so, and goes on when the file has been edited.
 LIVING = """
@@ -124,7 +124,7 @@ def test_bytecode_of_another_source_is_noticed(copy):
     path = copy.folder / FILE
     told("import kernels.cpu.activations", cwd=copy.folder, env=environment)
     dates = path.stat()
-    copy.edit(FILE, "target[i] = relu_of(source[i])", "target[i] = relu_of(source[0])")
+    copy.edit(FILE, RIGHT, WRONG)
     os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
     with pytest.raises(RuntimeError, match=f"EditedError: {path} is not what its .pyc file"):
         told(FINGERPRINT, cwd=copy.folder, env=environment)
@@ -137,25 +137,26 @@ def test_bytecode_of_an_earlier_edit_is_nobodys(copy):
     del environment["PYTHONDONTWRITEBYTECODE"]
     told("import kernels.cpu.activations", cwd=copy.folder, env=environment)
     before = copy.python(FINGERPRINT)
-    copy.edit(FILE, "target[i] = relu_of(source[i])", "target[i] = relu_of(source[0])")
+    copy.edit(FILE, RIGHT, WRONG)
     os.utime(copy.folder / FILE, (0, 0))
     assert copy.python(FINGERPRINT) != before
 
 
 # A share that is defined where no file is: `python -c`, as in a notebook.
 HERE = """
-import sys
+import sys, types
 import numpy as np
 from numba import njit
 from kernels.cpu.runtime.share import arguments, pack_words, share
 assert __spec__ is None
-FACTOR = float(sys.argv[1])
+mine_too = types.ModuleType("mine_too")
+mine_too.FACTOR = float(sys.argv[1])
 SIGNATURE = "x: f64[n] -> out: f64[n]"
 TABLE = np.arange(float(sys.argv[2]))
 
 @njit
 def product(value):
-    return value * FACTOR + TABLE[-1]
+    return value * mine_too.FACTOR + TABLE[-1]
 
 @share(SIGNATURE)
 def mine(block, thread, n_threads):
@@ -177,3 +178,27 @@ def test_a_share_of_a_notebook_is_told_by_its_code(copy):
         ("False", 4.0), ("False", 7.0), ("False", 5.0), ("True", 4.0),
     ]  # fmt: skip
     assert len({key for key, *_ in said}) == 3
+
+
+CALLING = """
+from kernels.cpu import activations
+from kernels.cpu.runtime.share import arguments, share
+SIGNATURE = "x: f32[n] -> out: f32[n]"
+
+@share(SIGNATURE)
+def mine(block, thread, n_threads):
+    x, out = arguments(block, SIGNATURE)
+    for i in range(len(x)):
+        out[i] = activations.opened(x[i])
+
+print(mine.key)
+"""
+
+
+@pytest.mark.parametrize("file", [FILE, "kernels/cpu/isa/simd.py"])
+def test_a_share_of_a_notebook_is_told_by_what_it_calls(copy, file):
+    """In our rooms, with all that this imports."""
+    before = copy.python(CALLING)
+    with (copy.folder / file).open("a") as source:
+        source.write("# edited\n")
+    assert copy.python(CALLING) != before

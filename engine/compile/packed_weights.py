@@ -5,10 +5,10 @@ A kept file belongs to one path of a model and is replaced when that model or a 
     packed weights   each from a multiple of 4096 bytes
     index            JSON: what was packed, how, and where it lies
 
-The index names the model's file (path, size, dates, inode, sha256 of its header) and the sources
-of all that packed it. It is written last, and only a file of the right length that ends with the
-very index this load would write is used. The weights' own bytes are not summed: that would take
-about as long as packing.
+The index names the model's file (path, size, dates, inode, sha256 of its header) and all that the
+code that packed it depends on. It is written last, and only a file of the right length that ends
+with the very index this load would write is used. The weights' own bytes are not summed: that would
+take about as long as packing.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ class Packed:
 
     @property
     def layout(self) -> str:
-        return f"{self.tensor} {self.packing!r} {self.packing.share.fingerprint}"
+        return f"{self.tensor} {self.packing!r} {self.packing.share.key}"
 
     def source_bytes(self, file: GGUFFile) -> int:
         return file.tensors[self.tensor].n_bytes

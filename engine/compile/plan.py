@@ -108,7 +108,7 @@ def packed_name(weight: str, kernel: AnyKernel) -> str:
     """What a tensor is called in the layout that a kernel streams."""
     pack = kernel.pack
     assert pack is not None
-    return f"{weight}@{pack.share.name if isinstance(pack, Packing) else 'packed'}"
+    return f"{weight}@{pack.share.key if isinstance(pack, Packing) else 'packed'}"
 
 
 def names_in(step: CpuStep) -> set[str]:

@@ -109,7 +109,7 @@ def convert(
                 yield formats.encoded(rows, tensor.type_name)
         checkpoint.check_unchanged()
 
-    needs = [encoding(tensor.type_name) for tensor in stored]
+    needs = [encoding(tensor.type_name, tensor.dims[-1]) for tensor in stored]
     with Team(threads or physical_cores()) as team:
         formats = Formats(team, needs, certified)
         magic = MAGIC if predictors else "GGUF"

@@ -239,8 +239,11 @@ def quantise(
     if recipe.importance:
         keys |= recipe.importance.provenance()
     changed = [choice for choice in plan if not choice.copied]
-    needs = [decoding(choice.tensor.type_name) for choice in changed]
-    needs += [encoding(choice.format, choice.importance is not None) for choice in changed]
+    needs = [decoding(choice.tensor.type_name, choice.tensor.dims[-1]) for choice in changed]
+    needs += [
+        encoding(choice.format, choice.tensor.dims[-1], choice.importance is not None)
+        for choice in changed
+    ]
 
     def pieces(reader: TensorReader) -> Iterator[Bytes]:
         for choice in plan:

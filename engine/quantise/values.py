@@ -33,14 +33,15 @@ def misfit(x: Floats, format: str, first_row: int = 0) -> str:
     return f"element {column} of row {first_row + row} is {value:g}, which {format} cannot hold"
 
 
-def decoding(format: str) -> Need:
-    """The kernel that reads a format."""
-    return Need("dequantise", format)
+def decoding(format: str, elements: int) -> Need:
+    """The kernel that reads a format, in rows of so many elements."""
+    return Need("dequantise", format, (("hidden", elements),))
 
 
-def encoding(format: str, weighted: bool = False) -> Need:
+def encoding(format: str, elements: int, weighted: bool = False) -> Need:
     """The kernel that writes a format; `weighted`: where columns differ in how much they matter."""
-    return Need("quantise_weighted" if weighted else "quantise", format)
+    op = "quantise_weighted" if weighted else "quantise"
+    return Need(op, format, (("hidden", elements),))
 
 
 class Formats:
@@ -50,13 +51,14 @@ class Formats:
         self, team: Team, needs: Iterable[Need], certified: Certified | None = None
     ) -> None:
         self._team = team
-        wanted = [need for need in dict.fromkeys(needs) if need != encoding("F32")]  # only moved
+        unique = dict.fromkeys(needs)  # what becomes F32 is only moved
+        wanted = [need for need in unique if (need.op, need.format) != ("quantise", "F32")]
         self._kernels = Chooser(Store()).choose(wanted, certified)
 
     def decoded(self, rows: Bytes, format: str, elements: int) -> Floats:
         """uint8 [rows, row_bytes] -> float32 [rows, elements]."""
         out = np.empty((len(rows), elements), np.float32)
-        self._run(decoding(format), {"data": rows, "out": out})
+        self._run(decoding(format, elements), {"data": rows, "out": out})
         return out
 
     def encoded(self, rows: Floats, format: str, importance: Floats | None = None) -> Bytes:
@@ -66,7 +68,7 @@ class Formats:
             return x.view(np.uint8).reshape(-1)
         out = np.empty((len(x), FORMATS[format].row_bytes(x.shape[1])), np.uint8)
         weights = {} if importance is None else {"importance": importance}
-        self._run(encoding(format, bool(weights)), {"x": x, "out": out, **weights})
+        self._run(encoding(format, x.shape[1], bool(weights)), {"x": x, "out": out, **weights})
         return out.reshape(-1)
 
     def _run(self, need: Need, arrays: dict[str, Any]) -> None:

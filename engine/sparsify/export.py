@@ -110,8 +110,8 @@ def export(
         raise SparsifyError(f"{len(predictors)} predictors for {blocks} blocks")
     tensors = layout(file, [p.rank for p in predictors])
     downs = [t for t in file.tensors.values() if t.name.endswith(DOWN) and t.type_name not in WORDS]
-    needs = [decoding(tensor.type_name) for tensor in downs]
-    needs += [encoding(fitting(tensor.type_name, tensor.dims[0])) for tensor in downs]
+    needs = [decoding(tensor.type_name, tensor.dims[1]) for tensor in downs]
+    needs += [encoding(fitting(t.type_name, t.dims[0]), t.dims[0]) for t in downs]
 
     def pieces(reader: TensorReader) -> Iterator[Bytes]:
         for tensor in file.tensors.values():

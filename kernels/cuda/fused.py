@@ -16,6 +16,7 @@ from kernels.cuda.call import calls, packed_weights
 from kernels.cuda.current import current
 from kernels.cuda.device import upload
 from kernels.cuda.kernel import CudaKernel
+from kernels.provenance import fingerprint_of
 from kernels.shapes import sizes
 from reference.op import (
     DTYPES,
@@ -95,7 +96,8 @@ class Fused(CudaKernel):
     def conditions(self) -> str:
         members = [(m.kernel.name, m.kernel.conditions(), dict(m.names)) for m in self.members]
         sources = [s.fingerprint for m in self.members for s in m.kernel.stages]
-        return repr((CudaKernel.conditions(self), self.signature, members, sources))
+        cases = dict(self.axes), self.corners, fingerprint_of(self.fit)
+        return repr((CudaKernel.conditions(self), self.signature, members, sources, cases))
 
     def _make(self, case: Case) -> Arguments:
         """What members that come first do not write is as their own ops make it."""

@@ -68,18 +68,19 @@ def kept(launch: Launch, capability: int) -> Path:
     words = f"{launch.digest} {sorted(tools().items())}"
     name = f"cuda/{hashlib.sha256(words.encode()).hexdigest()[:32]}-sm_{capability}.cubin"
     code, digest = read(name), read(f"{name}.sha256")
-    if code is None or digest != _digest(code):
+    if code is None or digest != _digest(name, code):
         if code is not None:
             say(f"{name} in the cache folder is damaged or another's: it is compiled anew")
         # not `compiled`: a compiler that words its log in another way makes code nonetheless
         code, _ = _program(launch.source, launch.folder, launch.defines, capability)
         keep(name, code)
-        keep(f"{name}.sha256", _digest(code))
+        keep(f"{name}.sha256", _digest(name, code))
     return place_of(name)
 
 
-def _digest(code: bytes) -> bytes:
-    return hashlib.sha256(code).hexdigest().encode()
+def _digest(name: str, code: bytes) -> bytes:
+    """Of code that was kept under this name, not of another's."""
+    return hashlib.sha256(name.encode() + b"\0" + code).hexdigest().encode()
 
 
 @cache

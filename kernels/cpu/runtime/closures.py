@@ -14,6 +14,7 @@ from numba import njit
 # For what compiled functions alone call: it has no wrapper for Python, which would take a fifth of
 # the time of compiling, and crashes when Python calls it.
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+PLAIN = int, float, complex, str, tuple, np.generic, np.ndarray
 
 
 def _python(value: Any) -> FunctionType | None:
@@ -81,7 +82,8 @@ def told_of(function: Callable[..., None], rooms: Collection[str]) -> tuple[str,
             words.append(f"{found.__module__} {identity(found)}")
         else:
             words += _of_code(found.__code__)
-            waiting += [*getclosurevars(found).nonlocals.values(), *_named(found)]
+            waiting += _named(found)
+        waiting += getclosurevars(found).nonlocals.values() if found else ()
     return "\n".join(words), tuple(sorted(modules))
 
 
@@ -100,13 +102,13 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """The globals that a function names, and the compiled functions of modules among those."""
+    """The globals that a function names, and of modules among those what is compiled or plain."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     known = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
     yield from known
     for module in (value for value in known if isinstance(value, ModuleType)):
         found = (getattr(module, name, None) for name in sorted(names))
-        yield from (value for value in found if hasattr(value, "py_func"))
+        yield from (v for v in found if isinstance(v, PLAIN) or (_python(v) or v) is not v)
 
 
 def _value(value: Any) -> str:
