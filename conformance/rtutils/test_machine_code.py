@@ -27,6 +27,7 @@ from kernels.kernel import Kernel
 from kernels.table import find
 
 RELU, SILU = find("relu/cpu/generic"), find("silu/cpu/generic")
+ROUNDING = find("quantise_activations/cpu/generic")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX")
 SIGNATURE = "x: f64[n] -> out: f64[n]"
 
@@ -130,7 +131,7 @@ def test_code_of_another_setting_is_compiled_apart(tmp_path):
     assert said[0][2] != said[1][2]
 
 
-@pytest.mark.parametrize("share", [RELU.share, streaming.fetch], ids=repr)
+@pytest.mark.parametrize("share", [ROUNDING.share, streaming.fetch], ids=repr)
 def test_machine_code_does_not_tell_where_sources_lie(share, folder):
     """Two environments with equal sources compile the same; both raise, in Numba's sources and in
     ours."""
