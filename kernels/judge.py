@@ -22,6 +22,7 @@ from kernels.errors import KernelError
 from kernels.guard import AT_END, Guarded
 from kernels.kernel import Kernel
 from kernels.runs import Setup, differing, side_by_side
+from kernels.shapes import ShapeError, sizes
 from reference.op import DTYPES, Arguments, Array, Case, Op, size_of
 from reference.values import NOT_FINITE
 
@@ -70,7 +71,7 @@ def judge(kernel: AnyKernel, case: Case, secret: int = 0) -> Verdict:
 
 
 def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> Verdict:
-    inputs, cost = kernel.spec.make(case), kernel.spec.cost(case.shape, case.format)
+    inputs, cost = _made(kernel.spec, case), kernel.spec.cost(case.shape, case.format)
     held = sum(value.nbytes for value in inputs.values() if isinstance(value, np.ndarray))
     small = cost.bytes + cost.operations <= SMALL_WORK and held <= SMALL_BYTES
     tuning = {knob.name: int(rng.choice(knob.values)) for knob in kernel.knobs}
@@ -82,7 +83,7 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     if small:
         setup.run_again(first)
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
-        setup.fill(kernel.spec.make(other), other)
+        setup.fill(_made(kernel.spec, other), other)
     most = MOST_THREADS if turn == 0 else FEW_THREADS
     again = setup.run_team(int(rng.integers(2, most + 1)))
     if small:
@@ -101,6 +102,15 @@ def _on_cpu(kernel: Kernel, case: Case, rng: np.random.Generator, turn: int) -> 
     return verdict
 
 
+def _made(op: Op, case: Case) -> Arguments:
+    """A case's arguments, which are what the op's signature says: if not, no kernel is to blame."""
+    inputs = op.make(case)
+    for axis, size in sizes(op, inputs, case.format).items():
+        if size != (asked := case.shape.get(axis, size)):
+            raise ShapeError(f"{op.name}: make gives {axis} = {size}, not {asked}")
+    return inputs
+
+
 def _worse(verdict: Verdict, other: Verdict, when: str) -> Verdict:
     """Two verdicts on one case as one: the failure, if there is one, and the larger figures."""
     failure = other.failure and when + other.failure
@@ -111,7 +121,7 @@ def _worse(verdict: Verdict, other: Verdict, when: str) -> Verdict:
 def _on_device(kernel: CudaKernel, case: Case, rng: np.random.Generator) -> Verdict:
     """The same of a kernel for GPUs as far as the host can: it runs twice, in memory that begins
     as NaN between canaries, and leaves its inputs alone."""
-    inputs = kernel.spec.make(case)
+    inputs = _made(kernel.spec, case)
     arrays = {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)}
     for value in arrays.values():
         value.flags.writeable = False
@@ -144,8 +154,10 @@ def compare(kernel: Judged, case: Case, inputs: Arguments, outputs: Mapping[str,
         return Verdict(case, np.inf, np.inf, rest)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = op.expected(inputs)
+        _fits(op, "reference", expected, outputs)
         if kernel.activations not in op.rounded:
             bounds = op.bounds.get(kernel.activations, op.bound)(inputs, expected)
+            _fits(op, "bound", bounds, outputs)
             return _judged(case, outputs, expected, bounds, op.also(inputs, expected))
         if case.values in NOT_FINITE:
             return _contained(case, inputs[op.inputs[0].name], outputs["out"], expected["out"])
@@ -155,6 +167,14 @@ def compare(kernel: Judged, case: Case, inputs: Arguments, outputs: Mapping[str,
             return verdict
         quality = _judged(case, outputs, expected, {"out": tight + step})
         return Verdict(case, verdict.worst, quality.nmse, quality.failure)
+
+
+def _fits(op: Op, what: str, found: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+    """Whether what an op's row gives for its outputs has their shapes."""
+    for name, output in outputs.items():
+        got = np.shape(found[name]) if name in found else "nothing"
+        if got != output.shape:
+            raise ShapeError(f"{op.name}: its {what} gives {got} for {name}, not {output.shape}")
 
 
 def _sampled(

@@ -27,7 +27,7 @@ from kernels.cpu.runtime.sequence import in_turn
 from kernels.cuda.kernel import CudaKernel
 from kernels.domain import extent, fixed, node_cases
 from kernels.judge import Verdict, judge, replay
-from kernels.shapes import ShapeError, empty_outputs, sizes
+from kernels.shapes import empty_outputs, sizes
 from kernels.table import find_any
 from reference.op import Arguments, Array, Case, Law, Op, Shape
 
@@ -162,11 +162,15 @@ def law_cases(kernel: AnyKernel, secret: int) -> list[Case]:
     return sorted(found, key=lambda c: op.cost(c.shape, c.format).bytes)[-count:]
 
 
+class NotTakenError(Exception):
+    """Sizes that are an op's, and none of a kernel's."""
+
+
 def held(kernel: AnyKernel, law: Law, case: Case) -> Verdict:
     """Whether a kernel keeps to a law."""
     try:
         broken = law.broken(partial(_applied, kernel), case)
-    except ShapeError:  # a law about sizes that this kernel does not take
+    except NotTakenError:  # a law about sizes that this kernel does not take
         broken = ""
     except IndexError as error:
         broken = f"what it gives stands for nothing: {error}"
@@ -179,7 +183,7 @@ def _applied(kernel: AnyKernel, inputs: Arguments) -> dict[str, Array]:
     """What the kernel makes of these inputs, in memory that holds nothing of use."""
     shape = sizes(kernel.spec, inputs, kernel.format)
     if not kernel.takes(shape):
-        raise ShapeError(f"{kernel.name} does not take {shape}")
+        raise NotTakenError(f"{kernel.name} does not take {shape}")
     outputs = empty_outputs(kernel.spec, shape, kernel.format)
     for output in outputs.values():
         output.reshape(-1).view(np.uint8)[:] = 0xFF  # NaN as a float, -1 as an integer

@@ -29,6 +29,8 @@ DTYPES: dict[str, type] = {
     "u16": np.uint16, "u32": np.uint32, "i32": np.int32, "i64": np.int64, "u64": np.uint64,
 }  # fmt: skip
 
+POLICIES = "element", "token", "domain"  # of NaN
+
 _ARGUMENT = re.compile(r"(\w+): (\w+)(?:\[([\w/* ]+)\])?")
 
 
@@ -82,6 +84,9 @@ def parse_signature(text: str) -> tuple[tuple[Argument, ...], tuple[Argument, ..
         )
         for side in sides
     )
+    for side, arguments in zip(sides, (inputs, outputs), strict=True):
+        if ", ".join(map(str, arguments)) != side:
+            raise ValueError(f"arguments read `name: dtype[axis axis], ...`, not {side!r}")
     return inputs, outputs
 
 
@@ -261,6 +266,8 @@ class Op:
         inputs, outputs = parse_signature(self.signature)
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "outputs", outputs)
+        if self.nan not in POLICIES:
+            raise ValueError(f"{self.name}: nan is one of {', '.join(POLICIES)}, not {self.nan!r}")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -271,6 +278,9 @@ class Op:
         """The reference's outputs by name."""
         result = self.reference(**inputs)
         results = result if isinstance(result, tuple) else (result,)
+        if len(results) != len(self.outputs):
+            names = ", ".join(output.name for output in self.outputs)
+            raise ValueError(f"{self.name}: its reference gives {len(results)} of {names}")
         return {o.name: np.asarray(r) for o, r in zip(self.outputs, results, strict=True)}
 
     def case(

@@ -40,7 +40,8 @@ def main() -> None:
                 print(json.dumps(asdict(outcome.row)), flush=True)
                 continue
             told = f"{outcome.seconds:6.2f} s  {outcome.stage or 'SURVIVED':12} {outcome.bug}"
-            print(f"{count:4}/{len(bugs)} {told}  {outcome.failure[:120]}", flush=True)
+            why = outcome.failure or f"in the variant {outcome.bug.variant}"
+            print(f"{count:4}/{len(bugs)} {told}  {why[:120]}", flush=True)
         if not options.words and len(rows) == len(bugs):
             keep_planted(sorted(rows, key=lambda row: (row.op, row.bug)))
     except KeyboardInterrupt:

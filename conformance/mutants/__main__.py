@@ -15,6 +15,7 @@ from conformance.mutants.hunt import Outcome, hunt
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m conformance.mutants", description=__doc__)
+    parser.add_argument("words", nargs="*", help="of files whose names hold one of these words")
     parser.add_argument("--count", type=int, default=100, help="mutants to try (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
     parser.add_argument("--workers", type=int, default=2, help="at once (default 2)")
@@ -22,7 +23,7 @@ def main() -> None:
     options = parser.parse_args()
 
     started, outcomes = time.monotonic(), list[Outcome]()
-    trials = hunt(options.count, options.seed, options.workers)
+    trials = hunt(options.count, options.seed, options.workers, options.words)
     try:
         for outcome in trials:
             outcomes.append(outcome)

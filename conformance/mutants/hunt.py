@@ -87,21 +87,23 @@ def all_mutants(origin: Path = ROOT, kernels: Iterable[Kernel] = ON_CPU) -> list
     return [m for f in present for m in mutants(f, (origin / f).read_text())]
 
 
-def chosen(count: int, seed: int, origin: Path = ROOT) -> list[Mutant]:
-    """A seeded choice, of which one in BEYOND holds only beyond the sizes of cases."""
+def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()) -> list[Mutant]:
+    """A seeded choice, of which one in BEYOND holds only beyond the sizes of cases, if enough can;
+    of the files whose names hold one of these words, if there are any."""
     rng, everything = random.Random(seed), all_mutants(origin)
+    everything = [m for m in everything if not words or any(word in m.file for word in words)]
     rng.shuffle(everything)
     trees = {file: ast.parse((origin / file).read_text()) for file in {m.file for m in everything}}
-    found: list[Mutant] = []
+    found, left = list[Mutant](), list[Mutant]()
     for mutant in everything:
         if len(found) == count:
             break
         if len(found) % BEYOND == BEYOND - 1:
             further = list(beyond(mutant, trees[mutant.file], largest_sizes(mutant.file)))
-            found += [rng.choice(further)] if further else []
+            (found if further else left).append(rng.choice(further) if further else mutant)
         else:
             found.append(mutant)
-    return found
+    return (found + left)[:count]
 
 
 class Server:
@@ -139,14 +141,14 @@ def copied(folder: Path, origin: Path) -> None:
     shutil.copytree(origin / "kernels", folder / "kernels")
 
 
-def hunt(count: int, seed: int, workers: int = 2) -> Iterator[Outcome]:
+def hunt(count: int, seed: int, workers: int = 2, words: Sequence[str] = ()) -> Iterator[Outcome]:
     """The outcomes of a seeded choice of mutants as they come, all of the sources as they are
     now; what is not done when nobody asks for more is given up."""
     with tempfile.TemporaryDirectory() as folder:
         origin = Path(folder) / "origin"
         for room in ROOMS:
             shutil.copytree(ROOT / room, origin / room)
-        yield from _outcomes(chosen(count, seed, origin), origin, workers)
+        yield from _outcomes(chosen(count, seed, origin, words), origin, workers)
 
 
 def _outcomes(waiting: Sequence[Mutant], origin: Path, workers: int) -> Iterator[Outcome]:

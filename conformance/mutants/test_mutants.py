@@ -68,6 +68,13 @@ def test_a_choice_has_both_kinds_and_is_the_same_again():
     assert {bool(mutant.axis) for mutant in found} == {True, False}
 
 
+def test_a_choice_may_be_of_some_files_and_of_all_that_they_have():
+    everything = [mutant for mutant in all_mutants() if "softmax" in mutant.file]
+    found = chosen(10_000, seed=5, words=("softmax",))
+    assert {mutant.file for mutant in found} == {"kernels/cpu/softmax.py"}
+    assert len(found) == len(everything)
+
+
 def test_equivalent_mutants_are_mutants():
     """What the table names is in the sources still."""
     known = all_mutants(kernels=KERNELS)

@@ -155,7 +155,7 @@ PLANTED: dict[str, tuple[Build, str]] = {
     "getpid": (calling("getpid", I32), "calls getpid"),
     "sched_getcpu": (calling("sched_getcpu", I32), "calls sched_getcpu"),
     "malloc": (calling("malloc", BYTES, I64), "calls malloc"),
-    "Numba's memory": (calling("NRT_Allocate", BYTES, I64), "calls NRT_Allocate"),
+    "Numba's memory": (calling("NRT_Allocate", BYTES, I64), "calls NRT_Allocate, for memory"),
     "errno": (calling("__errno_location", BYTES), "calls __errno_location"),
     "Python": (calling("PyErr_Clear", VOID), "calls PyErr_Clear"),
     "Python's pickles": (calling("numba_unpickle", BYTES, BYTES, I32, BYTES), "calls numba_unpick"),

@@ -89,7 +89,8 @@ def complaint_about(module: llvm.ModuleRef) -> str:
             return complaint
     for function in module.functions:
         if function.is_declaration and not _may_call(function.name):
-            return f"calls {function.name}"
+            numba = function.name.startswith("NRT_")  # whose arrays lie in memory of their own
+            return f"calls {function.name}{', for memory, which `scratch` is' if numba else ''}"
     text = str(module)
     if "\nmodule asm" in text:
         return "runs inline assembly"
