@@ -116,6 +116,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "gptneox": Traits(activations=GELU, fused_qkv=True, two_orders=True),
     "starcoder2": Traits(activations=TANH),
     "stablelm": Traits(activations=LLAMA.activations, two_orders=True),
+    "nemotron": Traits(activations={"relu2": "squared_relu"}),
     "gpt2": Traits(activations=TANH, no_position=0, fused_qkv=True),
     "bloom": Traits(activations=TANH, fused_qkv=True, alibi=8.0),
     "mpt": Traits(activations=GELU, fused_qkv=True, alibi=8.0),

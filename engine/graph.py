@@ -81,7 +81,13 @@ class Node:
     target: str = ""
 
 
-def _axes(op: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
+def _axes(op: str, label: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
+    try:
+        wanted = [argument.name for argument in OPS[op].inputs]
+    except KeyError:
+        raise ValueError(f"{label}: there is no op {op!r}; `assay ops` lists them") from None
+    if arguments.keys() != set(wanted):
+        raise ValueError(f"{label}: {op} takes {', '.join(wanted)}; given {', '.join(arguments)}")
     found: dict[str, Dim] = {}
     for argument in OPS[op].inputs:
         value = arguments.get(argument.name)
@@ -99,10 +105,12 @@ def _axes(op: str, arguments: Mapping[str, Value | float]) -> dict[str, Dim]:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in the order in which they run; those that are appended are for `target`."""
+    """Nodes in the order in which they run; those that are appended are for `target`. A label is
+    the name of what its node makes, so that no two nodes have one."""
 
     nodes: list[Node] = field(default_factory=list)
     target: str = ""
+    _labels: set[str] = field(default_factory=set)
 
     def __call__(
         self, op: str, label: str, out: Value | None = None, **arguments: Value | float
@@ -111,10 +119,10 @@ class Graph:
 
         `out` names existing memory to write to, such as a cache.
         """
-        spec = OPS[op]
+        axes, spec = _axes(op, label, arguments), OPS[op]
         if out is None:
             (output,) = spec.outputs
-            out = _made(output, label, _axes(op, arguments))
+            out = _made(output, label, axes)
         self._append(op, label, {**arguments, spec.outputs[0].name: out})
         return out
 
@@ -127,7 +135,7 @@ class Graph:
     ) -> tuple[Value, ...]:
         """Append a node of an op with several outputs, and give them; those of `into` are existing
         memory to write to."""
-        axes, spec = _axes(op, arguments), OPS[op]
+        axes, spec = _axes(op, label, arguments), OPS[op]
         made = {
             o.name: into.get(o.name) or _made(o, f"{label}.{o.name}", axes) for o in spec.outputs
         }
@@ -151,6 +159,9 @@ class Graph:
             self.target = before
 
     def _append(self, op: str, label: str, arguments: dict[str, Value | float]) -> None:
+        if label in self._labels:
+            raise ValueError(f"{label}: an earlier node has this label, which names what it makes")
+        self._labels.add(label)
         formats = [v.format for v in arguments.values() if isinstance(v, Value) and v.format]
         chosen = formats[0] if OPS[op].formats and formats else None
         self.nodes.append(Node(op, arguments, chosen, label, self.target))

@@ -1,6 +1,6 @@
 """A whole forward pass of GPT-NeoX (Black et al., arXiv 2204.06745), Phi 1 to 2 (Li et al., arXiv
-2309.05463), StarCoder 2 (Lozhkov et al., arXiv 2402.19173) or StableLM (Bellagente et al., arXiv
-2402.17834), in reference ops alone."""
+2309.05463), StarCoder 2 (Lozhkov et al., arXiv 2402.19173), StableLM (Bellagente et al., arXiv
+2402.17834) or Nemotron (Parmar et al., arXiv 2402.16819), in reference ops alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -168,6 +168,7 @@ def test_a_base_models_names_are_known(tmp_path):
 STABLELM = {**NEOX, "architectures": ["StableLmForCausalLM"], "hidden_act": "silu"}
 STARCODER2 = {**NEOX, "architectures": ["Starcoder2ForCausalLM"], "num_key_value_heads": 2,
               "rotary_pct": 1.0}  # fmt: skip
+NEMOTRON = {**NEOX, "architectures": ["NemotronForCausalLM"]}
 BLOOM = {"architectures": ["BloomForCausalLM"], "vocab_size": 9, "n_embed": HIDDEN, "n_layer": 1,
          "n_head": HEADS}  # fmt: skip
 MPT = {"architectures": ["MPTForCausalLM"], "vocab_size": 9, "d_model": HIDDEN, "n_layers": 1,
@@ -203,6 +204,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no biases of StarCoder": (STARCODER2 | {"use_bias": False}, "use_bias is false"),
     "a part of StarCoder": (STARCODER2 | {"rotary_pct": 0.5}, "rotary_factor: this family turns"),
     "sizes of one model": (STARCODER2 | {"num_key_value_heads": None}, "heads is missing"),
+    "GELU of Nemotron": (NEMOTRON | {"hidden_act": "gelu"}, "'gelu'; this family runs relu2"),
     "scales of blocks": (
         GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is true, which"
     ),

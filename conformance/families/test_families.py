@@ -141,6 +141,7 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "GPT-NeoX": SUBJECTS["GPT-NeoX"], "Phi 2": SUBJECTS["Phi 2, fused"],
         "StarCoder 2": SUBJECTS["StarCoder 2"], "StableLM": SUBJECTS["StableLM"],
         "StableLM, norms of heads": SUBJECTS["StableLM, norms of heads"],
+        "Nemotron": SUBJECTS["Nemotron"],
         "Command R+": SUBJECTS["Command R+"],
         "GPT-2": SUBJECTS["GPT-2"], "BLOOM": SUBJECTS["BLOOM"],
         "MPT": SUBJECTS["MPT, steeper, biases"],
@@ -281,6 +282,7 @@ NEOX, PHI2 = SmallNeoX(blocks=1), SmallNeoX(blocks=1, architecture="phi2")
 GPT2, BLOOM = SmallGPT2(blocks=1, context=41), SmallGPT2(blocks=1, architecture="bloom")
 MPT = SmallGPT2(blocks=1, architecture="mpt")
 STABLELM = SmallNeoX(blocks=1, architecture="stablelm", parallel=False)
+NEMOTRON = SmallNeoX(blocks=1, architecture="nemotron", parallel=False)
 HEADS_NORMED = SmallNeoX(blocks=1, architecture="stablelm", head_norms=True)
 PLUS = SmallCommandR(blocks=1, head_norms=True)
 OLMO, GLM, PHI = SmallOLMo(blocks=1), SmallGLM(blocks=1), SmallPhi(blocks=1, long=True)
@@ -306,6 +308,8 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (PHI2, "output.bias", None, "is missing"),
     (PHI2, "blk.0.attn_k.bias", None, "is missing"),
     (STABLELM, "blk.0.ffn_norm.weight", None, "is missing"),
+    (NEMOTRON, "blk.0.attn_norm.bias", None, "is missing"),
+    (NEMOTRON, "blk.0.ffn_up.bias", np.ones(64, np.float32), "is [64], not [96]"),
     (HEADS_NORMED, "blk.0.attn_q_norm.weight", np.ones(16, np.float32), "is [16], not [4, 16]"),
     (PLUS, "blk.0.attn_k_norm.weight", np.ones((4, 16), np.float32), "is [4, 16], not [2, 16]"),
     (SmallDeepSeek(), "blk.0.attn_k_b.weight", NARROW, "is [96, 64], not [4, 32, 12]"),

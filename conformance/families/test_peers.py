@@ -157,7 +157,7 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
 
 
-ON_FOLDERS = ("gpt-oss", "OLMo 3", "OLMo 3, other windows", "Command R7B",
+ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "Qwen 3 Next",
               "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
 
@@ -183,6 +183,8 @@ AGREED = (
     SmallNeoX(architecture="starcoder2", parallel=False, kv_heads=2),
     SmallNeoX(architecture="stablelm"),
     SmallNeoX(architecture="stablelm", kv_heads=2, head_norms=True),
+    SmallNeoX(architecture="nemotron", parallel=False, kv_heads=2),
+    SmallNeoX(architecture="nemotron", parallel=False, biases=True),
     SmallDeepSeek(scale=2.5),
     SmallDeepSeek(q_rank=0, blocks=27, nope=16, turned=16, kv_rank=48),  # 27: it is the Lite
     SmallGPT2(),
@@ -219,8 +221,8 @@ def test_llama_cpp_agrees(small, tmp_path):
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
     from conformance.llama.peers import llama_cpp_python
 
-    gated = small.architecture in ("stablelm", "deepseek2")
-    tanh = {} if gated else {"hidden_activation": "gelu_pytorch_tanh"}
+    no_gelu = small.architecture in ("stablelm", "nemotron", "deepseek2")
+    tanh = {} if no_gelu else {"hidden_activation": "gelu_pytorch_tanh"}
     path = small.write(tmp_path / "small.gguf", **tanh)
     theirs = llama_cpp_python.logits(path, tokens())
-    demand_near(engine_logits(path, tokens()), theirs, EXACT if gated else TABLE)
+    demand_near(engine_logits(path, tokens()), theirs, EXACT if no_gelu else TABLE)

@@ -51,6 +51,7 @@ SUBJECTS: dict[str, Small] = {
     "phi2": SmallNeoX(blocks=1, architecture="phi2", fused=True),
     "starcoder2": SmallNeoX(blocks=1, architecture="starcoder2", parallel=False),
     "stablelm": SmallNeoX(blocks=1, architecture="stablelm"),
+    "nemotron": SmallNeoX(blocks=1, architecture="nemotron", parallel=False),
     "gpt2": SmallGPT2(blocks=1, tied=False),
     "bloom": SmallGPT2(blocks=1, architecture="bloom"),
     "mpt": SmallGPT2(blocks=1, architecture="mpt", biases=True),
@@ -149,6 +150,7 @@ def test_tensors_that_no_node_reads(small, tmp_path):
     (SUBJECTS["mpt"], "position_embd.weight"),
     (SUBJECTS["gpt2"], "token_embd_norm.weight"),
     (SUBJECTS["stablelm"], "blk.0.attn_output.bias"),
+    (SUBJECTS["nemotron"], "blk.0.ffn_gate.weight"),
     (SmallDeepSeek(blocks=1), "blk.0.attn_kv_b.weight"),
     (SmallDeepSeek(blocks=1, q_rank=0), "blk.0.attn_q_a_norm.weight"),
 ], ids=lambda it: it if isinstance(it, str) else it.architecture)  # fmt: skip

@@ -106,6 +106,21 @@ def test_sizes_that_disagree_are_refused():
         graph("add", "sum", x=x, y=y)
 
 
+def test_what_is_no_node_is_refused():
+    """An op that there is not, arguments that an op has not, and a name that is taken: whoever
+    writes a family reads which node it was."""
+    graph, x = Graph(), Value("x", "input", "f32", ("tokens", 8))
+    graph("silu", "blk.0.active", x=x)
+    for op, label, given, line in (
+        ("swish", "blk.1.active", {"x": x}, "blk.1.active: there is no op 'swish'; `assay ops`"),
+        ("silu", "blk.1.active", {"gate": x}, "blk.1.active: silu takes x; given gate"),
+        ("add", "blk.1.both", {"x": x}, "blk.1.both: add takes x, y; given x"),
+        ("silu", "blk.0.active", {"x": x}, "blk.0.active: an earlier node has this label, wh"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            graph(op, label, **given)
+
+
 def test_plan_json_is_the_plan(folder):
     """`assay plan --json` prints the very nodes, kernels and places that would run."""
     path = Small(format="Q8_0").write(folder / "printed.gguf")

@@ -19,6 +19,7 @@ PHI2 = {**NEOX, "model_type": "phi", "partial_rotary_factor": 0.6}
 STARCODER2 = {**QWEN, "model_type": "starcoder2"}
 MISTRAL = {**QWEN, "model_type": "mistral", "sliding_window": 9}
 STABLELM = {**QWEN, "model_type": "stablelm", "partial_rotary_factor": 0.4}
+NEMOTRON = {**QWEN, "model_type": "nemotron", "hidden_size": 48}
 GPT2 = {"model_type": "gpt2", "vocab_size": 67, "n_embd": 56, "n_layer": 2, "n_head": 4,
         "n_positions": 60}  # fmt: skip
 BLOOM = {"model_type": "bloom", "vocab_size": 67, "hidden_size": 60, "n_layer": 2, "n_head": 6}
@@ -104,6 +105,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "StableLM, norms of heads, in turn": {
         **STABLELM, "num_key_value_heads": 1, "qk_layernorm": True, "use_qkv_bias": True,
         "layer_norm_eps": 1e-3, "tie_word_embeddings": True,
+    },
+    "Nemotron": NEMOTRON,
+    "Nemotron, wide heads, biases, tied": {
+        **NEMOTRON, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+        "head_dim": 20, "norm_eps": 1e-3,
+        "rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.8},
     },
     "GPT-2": GPT2,
     "GPT-2, untied, GELU": {

@@ -12,7 +12,7 @@ import pytest
 
 from conformance.support.small_models import Listed, Small, Tensors, tampered
 from reference import rope_frequencies
-from reference.activations import gelu, gelu_erf
+from reference.activations import gelu, gelu_erf, squared_relu
 from reference.alibi import alibi_slopes
 from reference.command_r import command_r
 from reference.deepseek2 import Latent, deepseek2
@@ -234,9 +234,10 @@ class SmallGptOss(SmallMixture):
 
 @dataclass(frozen=True, slots=True)
 class SmallNeoX(Small):
-    """A random GPT-NeoX, Phi 2, StarCoder 2 or StableLM, as `architecture` says; `parallel` are
-    the halves of a block, which Phi's always are and StarCoder's never, and `fused` are queries,
-    keys and values, as GPT-NeoX's always are. Heads have norms if `head_norms`."""
+    """A random GPT-NeoX, Phi 2, StarCoder 2, StableLM or Nemotron, as `architecture` says;
+    `parallel` are the halves of a block, which Phi's always are and StarCoder's and Nemotron's
+    never, and `fused` are queries, keys and values, as GPT-NeoX's always are. Heads have norms if
+    `head_norms`, Nemotron's projections biases if `biases`."""
 
     kv_heads: int = 4
     architecture: str = "gptneox"
@@ -250,7 +251,9 @@ class SmallNeoX(Small):
 
     def listed(self) -> Iterator[Listed]:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        stablelm = self.architecture == "stablelm"
+        stablelm, bare = self.architecture == "stablelm", self.architecture == "nemotron"
+        inputs = 1 if bare and not self.biases else 2
+        others = 1 if stablelm else inputs
         yield "token_embd.weight", self.vocab, self.hidden
         for i in range(self.blocks):
             block = f"blk.{i}"
@@ -259,24 +262,25 @@ class SmallNeoX(Small):
                 yield from biased(f"{block}.attn_qkv", q + 2 * kv, self.hidden)
             else:
                 for name, rows in (("q", q), ("k", kv), ("v", kv)):
-                    yield from biased(f"{block}.attn_{name}", rows, self.hidden)
+                    yield from biased(f"{block}.attn_{name}", rows, self.hidden)[:inputs]
             if self.head_norms:
                 yield f"{block}.attn_q_norm.weight", self.heads, self.head_dim
                 yield f"{block}.attn_k_norm.weight", self.kv_heads, self.head_dim
-            yield from biased(f"{block}.attn_output", self.hidden, q)[: 1 if stablelm else 2]
+            yield from biased(f"{block}.attn_output", self.hidden, q)[:others]
             if self.architecture == "gptneox" or not self.parallel:
                 yield from norm(f"{block}.ffn_norm", self.hidden)
             if stablelm:
                 yield f"{block}.ffn_gate.weight", self.ffn, self.hidden
-            yield from biased(f"{block}.ffn_up", self.ffn, self.hidden)[: 1 if stablelm else 2]
-            yield from biased(f"{block}.ffn_down", self.hidden, self.ffn)[: 1 if stablelm else 2]
+            yield from biased(f"{block}.ffn_up", self.ffn, self.hidden)[:others]
+            yield from biased(f"{block}.ffn_down", self.hidden, self.ffn)[:others]
         yield from norm("output_norm", self.hidden)
         if not self.tied:
             phi = self.architecture == "phi2"
             yield from biased("output", self.vocab, self.hidden)[: 2 if phi else 1]
 
     def formula(self) -> Callable[..., Array]:
-        activation = {"stablelm": swiglu, "gptneox": gelu_erf}.get(self.architecture, gelu)
+        own = {"stablelm": swiglu, "gptneox": gelu_erf, "nemotron": squared_relu}
+        activation = own.get(self.architecture, gelu)
         return partial(neox, parallel=self.parallel, activation=activation)
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
@@ -631,6 +635,10 @@ SUBJECTS: dict[str, Subject] = {
     "StableLM, side by side": SmallNeoX(architecture="stablelm", fused=True, seed=1),
     "StableLM, norms of heads": SmallNeoX(
         architecture="stablelm", kv_heads=2, head_dim=20, head_norms=True, ffn=100, seed=2
+    ),
+    "Nemotron": SmallNeoX(architecture="nemotron", parallel=False, kv_heads=2, ffn=100),
+    "Nemotron, wide heads, biases, F16": SmallNeoX(
+        architecture="nemotron", parallel=False, head_dim=24, biases=True, format="F16", seed=1
     ),
     "GPT-2": SmallGPT2(ffn=100),
     "GPT-2, untied, F16": SmallGPT2(tied=False, format="F16", seed=1),

@@ -32,6 +32,7 @@ NAMES = {
     "deepseek_v2": "deepseek2",
     "mistral": "llama", "olmo3": "olmo2", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe", "gpt_oss": "gpt-oss",
+    "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
 }  # fmt: skip
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
 EXTRA = re.compile(r"\s*\[(default: [^\]]*|required)\]")  # columns of their own here
@@ -95,15 +96,14 @@ def _families() -> Iterator[str]:
         " that `assay convert` reads, and whose logits are held against transformers' in F32 (NMSE"
         " at most 1e-11) wherever it is installed: `make test-transformers`, which CI runs.\n"
     )
+    of = {name: NAMES.get(one["model_type"], one["model_type"]) for name, one in CONFIGS.items()}
+    if strangers := set(of.values()) - FAMILIES.keys():
+        raise ValueError(f"NAMES lacks what GGUF calls {', '.join(sorted(strangers))}")
     yield "| architecture | graph | `assay convert` | checkpoints |\n| --- | --- | --- | --- |"
     for name, family in FAMILIES.items():
         module = str(getattr(family, "__name__", "")).rpartition(".")[2]
         known = ", ".join(one.about for one in CONVERTED if one.gguf == name)
-        held = [
-            n
-            for n, one in CONFIGS.items()
-            if NAMES.get(one["model_type"], one["model_type"]) == name
-        ]
+        held = [checkpoint for checkpoint, one in of.items() if one == name]
         shown = "; ".join(held) or ("[its own page](peers.md)" if name == "llama" else "")
         yield f"| `{name}` | `engine/models/{module}.py` | {_cell(known)} | {_cell(shown)} |"
 

@@ -20,7 +20,7 @@ from engine.convert.fields import Fields
 from engine.convert.gpt2 import GPT2, MPT, Bloom
 from engine.convert.lfm2 import Lfm2
 from engine.convert.mamba import Mamba, Mamba2
-from engine.convert.neox import GPTNeoX, Phi2, StableLM, StarCoder2
+from engine.convert.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
 from engine.convert.opt import OPT
 from engine.gguf import writer as gw
 from reference.formats.format import Floats
@@ -440,7 +440,7 @@ class Gemma3(Gemma2):
 FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(), Granite(),
     Olmo2(), Olmo3(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(), Phi2(),
-    GPTNeoX(), StarCoder2(), StableLM(), GPT2(), Bloom(), MPT(), Mamba(), Mamba2(),
+    GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(), Mamba2(),
     Lfm2(),
 )  # fmt: skip
 

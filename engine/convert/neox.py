@@ -1,4 +1,4 @@
-"""The families of engine/models/neox.py: GPT-NeoX, Phi 1 to 2, StarCoder 2 and StableLM."""
+"""The families of engine/models/neox.py: GPT-NeoX, Phi 1 to 2, StarCoder 2, StableLM, Nemotron."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ HEADS = re.compile(r"(.+\.[qk]_layernorm)\.norms\.(\d+)\.(weight)")
 
 
 class Rotary(Family):
-    """What the four have in common."""
+    """What they have in common."""
 
     eps: ClassVar[str] = "layer_norm_eps"
 
@@ -167,3 +167,39 @@ class StableLM(Rotary):
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return stacked(super().named(tensors), HEADS, "head")
+
+
+class Nemotron(Rotary):
+    """Nemotron: one half after the other, ReLU squared, and norms from which the checkpoint takes
+    1."""
+
+    architectures = ("NemotronForCausalLM",)
+    about = "Nemotron 3 8B, Nemotron 4 and Minitron, dense"
+    gguf = "nemotron"
+    modules: ClassVar = {
+        **StarCoder2.modules,
+        "ffn_up": "model.layers.{}.mlp.up_proj",
+        "ffn_down": "model.layers.{}.mlp.down_proj",
+    }
+    unused = Phi2.unused
+    activation = "hidden_act"
+    eps = "norm_eps"
+    part_turned = 0.5
+
+    def shape(self, config: Fields) -> gw.Keys:
+        usual = config.count("hidden_size") // config.count("num_attention_heads")
+        head_dim = config.count("head_dim", max(usual, 1))
+        turned = int(head_dim * rope_scaling.part_turned(config, self.part_turned))
+        return {
+            **super().shape(config),
+            "context_length": gw.u32(config.count("max_position_embeddings", 4096)),
+            "attention.key_length": gw.u32(head_dim),
+            "attention.value_length": gw.u32(head_dim),
+            "rope.dimension_count": gw.u32(turned),
+        }
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        return {
+            name: replace(source, added=1.0) if name.endswith("norm.weight") else source
+            for name, source in super().sources(config, model).items()
+        }

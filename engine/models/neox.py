@@ -1,6 +1,7 @@
 """GPT-NeoX (Black et al., arXiv 2204.06745; Pythia: 2304.01373), Phi 1 to 2 (Li et al., arXiv
-2309.05463), StarCoder 2 (Lozhkov et al., arXiv 2402.19173) and StableLM (Bellagente et al., arXiv
-2402.17834), dense: layer norms with biases, and rope that turns a part of each head, by halves.
+2309.05463), StarCoder 2 (Lozhkov et al., arXiv 2402.19173), StableLM (Bellagente et al., arXiv
+2402.17834) and Nemotron (Parmar et al., arXiv 2402.16819), dense: layer norms with biases, and rope
+that turns a part of each head, by halves.
 
 gptneox      attention and the feed-forward network side by side, each after a norm of its own, or
              one after the other
@@ -10,6 +11,7 @@ stablelm     one after the other, or side by side after one norm where there is 
              whatever the file's key says; the network has a gate, projections have no biases but
              for those that queries, keys and values may have, and each head of queries and keys
              may have a norm without one
+nemotron     one after the other; projections may have biases
 
 Queries, keys and values may be rows of one tensor, in this order.
 """
@@ -40,20 +42,22 @@ from engine.models.layers import (
     with_biases,
 )
 
+PLAIN = ("stablelm", "nemotron")  # projections need no biases
+
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor the model needs, with its dimensions (rows, elements)."""
     hidden, architecture = config.hidden, config.architecture
-    stablelm = architecture == "stablelm"
+    stablelm, plain = architecture == "stablelm", architecture in PLAIN
     tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab, hidden)}
     for i in range(config.blocks):
         attention = attention_tensors(config, i)
         tensors |= with_biases({f"blk.{i}.attn_norm.weight": (hidden,)})
-        tensors |= attention if stablelm else with_biases(attention)
+        tensors |= attention if plain else with_biases(attention)
         if architecture != "phi2" and not (stablelm and config.parallel):
             tensors |= with_biases({f"blk.{i}.ffn_norm.weight": (hidden,)})
         tensors |= feed_forward.expected_tensors(config, i)
-        if not stablelm:
+        if not plain:
             tensors |= feed_forward.biases(config, i)
     tensors |= with_biases({"output_norm.weight": (hidden,)})
     if architecture == "phi2":
@@ -74,6 +78,11 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             del both[f"blk.{i}.attn_output.bias"]
             tensors |= {name: dims for name, dims in both.items() if name.endswith("bias")}
             tensors |= head_norms(config, i)
+    if config.architecture == "nemotron":
+        for i in range(config.blocks):
+            both = with_biases(attention_tensors(config, i))
+            tensors |= {name: dims for name, dims in both.items() if name.endswith("bias")}
+            tensors |= feed_forward.biases(config, i)
     return tensors
 
 

@@ -38,6 +38,7 @@ FAMILIES: Mapping[str, Family] = {
     "gptneox": neox,
     "starcoder2": neox,
     "stablelm": neox,
+    "nemotron": neox,
     "gpt2": gpt2,
     "bloom": gpt2,
     "mpt": gpt2,

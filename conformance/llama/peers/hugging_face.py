@@ -58,7 +58,7 @@ def save_random(config: Mapping[str, Any], folder: Path) -> None:
     torch.manual_seed(1)
     found = transformers.AutoConfig.for_model(**config)
     model = transformers.AutoModelForCausalLM.from_config(found)
-    more = config["model_type"].startswith(("gemma", "qwen3_next", "qwen3_5"))
+    more = config["model_type"].startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5"))
     for name, weight in model.named_parameters():
         whole = not more or name.endswith("linear_attn.norm.weight")
         around = float(weight.ndim == 1 and name.endswith("weight") and whole)
