@@ -14,6 +14,8 @@ from kernels.foreign.candidate import Candidate, CandidateError
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge
 from kernels.foreign.report import Report
+from kernels.foreign.samples import sampled
+from reference.table import OPS
 
 C = """
 #include <math.h>
@@ -107,6 +109,21 @@ def test_right_and_wrong_are_told_apart(
     assert report.verdict == "wrong"
     assert report.reason.startswith("out[")
     assert ", expected " in report.reason
+
+
+def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
+    """They are there before it begins, whoever is timed."""
+    (tmp_path / "mine.py").write_text(
+        "import numpy, resource\n"
+        "def add(x, y, out):\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    numpy.add(x, y, out=out)\n"
+        "    waits = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "    assert waits < 100, waits\n"
+    )
+    candidate, shape = Candidate.of(tmp_path / "mine.py"), {"tokens": 512, "width": 1024}
+    with sampled(candidate, OPS["add"], None, shape) as samples:
+        assert samples() > 0
 
 
 def test_a_quantised_product_is_judged(tmp_path: Path):
