@@ -13,6 +13,7 @@ from conformance.support.program import assay as program
 from kernels.foreign.candidate import Candidate, CandidateError
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge
+from kernels.foreign.manifest import ManifestError
 from kernels.foreign.report import Report
 from kernels.foreign.samples import sampled
 from reference.table import OPS
@@ -197,6 +198,7 @@ def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
         (PLAIN.replace("eps", "epsilon") + "pass", ".py", "'epsilon' is none of x, weight"),
         ("def norm(x): pass", ".py", "has no rms_norm; it has norm"),
         (PLAIN + "return 1 +", ".py", "SyntaxError"),
+        (f'# assay: takes = "{"not " * 3000}tokens"\n{PLAIN}pass', ".py", "recursion"),
     ],
 )
 def test_what_cannot_be_called_is_refused(tmp_path: Path, text: str, suffix: str, reason: str):
@@ -213,6 +215,9 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
     (tmp_path / "mine.rs").write_text("")
     with pytest.raises(CandidateError, match="want one of"):
         Candidate.of(tmp_path / "mine.rs")
+    (tmp_path / "mine.c").write_text("// assay: flags = [5]\n")
+    with pytest.raises(ManifestError, match="lists of words"):
+        Candidate.of(tmp_path / "mine.c")
 
 
 @NEEDS_TORCH
