@@ -23,8 +23,12 @@ def placed(size: int, place: int, boundary: int) -> tuple[int, int]:
     return ((inside - size) // boundary * boundary if place == AT_END else begin), inside
 
 
-def poison(array: Array, rng: np.random.Generator) -> None:
-    """Fill it with what nobody can know: any NaN, or any integers."""
+def poison(array: Array, rng: np.random.Generator, ordinary: bool = False) -> None:
+    """Fill it with what nobody can know: any NaN, or `ordinary` numbers such as earlier
+    nodes leave, or any integers."""
+    if ordinary and array.dtype.kind == "f":
+        array[...] = rng.standard_normal(array.shape, np.float32)
+        return
     flat = array.reshape(-1).view(np.uint8)
     flat[:] = np.frombuffer(rng.bytes(flat.size), np.uint8)
     if array.dtype.kind == "f":
@@ -83,12 +87,8 @@ class Guarded:
         self._protect(PAGE, self._inside, PROT_READ)
 
     def poison(self, rng: np.random.Generator, ordinary: bool = False) -> None:
-        """Fill a writable array with what nobody can know: any NaN, or any integer; or `ordinary`
-        numbers, such as earlier nodes leave."""
-        if ordinary and self.array.dtype.kind == "f":
-            self.array[...] = rng.standard_normal(self.array.shape, np.float32)
-        else:
-            poison(self.array, rng)
+        """Fill a writable array with what nobody can know, as `poison` does."""
+        poison(self.array, rng, ordinary)
 
     @property
     def intact(self) -> bool:

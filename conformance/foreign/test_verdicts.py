@@ -13,7 +13,10 @@ from conformance.support.program import assay as program
 from kernels.foreign.candidate import Candidate, CandidateError
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge
+from kernels.foreign.manifest import ManifestError
 from kernels.foreign.report import Report
+from kernels.foreign.samples import sampled
+from reference.table import OPS
 
 C = """
 #include <math.h>
@@ -109,6 +112,21 @@ def test_right_and_wrong_are_told_apart(
     assert ", expected " in report.reason
 
 
+def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
+    """They are there before it begins, whoever is timed."""
+    (tmp_path / "mine.py").write_text(
+        "import numpy, resource\n"
+        "def add(x, y, out):\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    numpy.add(x, y, out=out)\n"
+        "    waits = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "    assert waits < 100, waits\n"
+    )
+    candidate, shape = Candidate.of(tmp_path / "mine.py"), {"tokens": 512, "width": 1024}
+    with sampled(candidate, OPS["add"], None, shape) as samples:
+        assert samples() > 0
+
+
 def test_a_quantised_product_is_judged(tmp_path: Path):
     """A product of one's own on Q4_0's bytes keeps all laws; with a wrong zero it fails."""
     (tmp_path / "mine.c").write_text(Q4_0)
@@ -180,6 +198,7 @@ def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
         (PLAIN.replace("eps", "epsilon") + "pass", ".py", "'epsilon' is none of x, weight"),
         ("def norm(x): pass", ".py", "has no rms_norm; it has norm"),
         (PLAIN + "return 1 +", ".py", "SyntaxError"),
+        (f'# assay: takes = "{"not " * 3000}tokens"\n{PLAIN}pass', ".py", "recursion"),
     ],
 )
 def test_what_cannot_be_called_is_refused(tmp_path: Path, text: str, suffix: str, reason: str):
@@ -196,6 +215,9 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
     (tmp_path / "mine.rs").write_text("")
     with pytest.raises(CandidateError, match="want one of"):
         Candidate.of(tmp_path / "mine.rs")
+    (tmp_path / "mine.c").write_text("// assay: flags = [5]\n")
+    with pytest.raises(ManifestError, match="lists of words"):
+        Candidate.of(tmp_path / "mine.c")
 
 
 @NEEDS_TORCH

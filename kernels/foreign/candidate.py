@@ -1,7 +1,10 @@
 """What is judged: a file, the function in it, and which of its arguments is what."""
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +26,7 @@ FLAGS = ("-O3", "-march=native")
 ALWAYS = ("-shared", "-fPIC")
 COMPILERS = {".c": ("cc", "clang", "gcc"), "": ("c++", "clang++", "g++")}
 PATIENCE = 120.0  # seconds for a compiler
+SANDBOX = Path(__file__).with_name("sandbox.py")
 
 
 class CandidateError(ValueError):
@@ -104,17 +108,28 @@ def size_names(op: Op, axis: str) -> list[str]:
 
 @cache
 def compiled(file: Path, flags: tuple[str, ...]) -> Path:
-    """A shared library of a C or C++ file; CandidateError with the compiler's first complaint."""
+    """A shared library of a C or C++ file; CandidateError with the compiler's first complaint.
+
+    A file may bring flags, and flags may have the compiler run programs or write files: it is
+    confined, too.
+    """
     named = COMPILERS[file.suffix if file.suffix in COMPILERS else ""]
     compiler = next(filter(None, map(shutil.which, named)), None)
     if compiler is None:
         raise CandidateError(f"no compiler for {file.name}: want one of {', '.join(named)}")
     library = Path(tempfile.mkdtemp(prefix="compiled-")) / f"{file.stem}.so"
+    folder = str(library.parent)
+    confined = {
+        "readable": ["/"], "writable": [folder, "/dev/null"], "hidden": [], "memory": 2**33,
+        "files": 2**28, "seconds": int(PATIENCE), "processes": True,
+    }  # fmt: skip
+    alone = [sys.executable, "-I", "-B", str(SANDBOX), json.dumps(confined)]
     command = [compiler, *ALWAYS, "-o", str(library), str(file), *flags, "-lm"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+            [*alone, *command], capture_output=True, text=True, timeout=PATIENCE, check=False,
+            env={**os.environ, "TMPDIR": folder, "CCACHE_DISABLE": "1"},
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CandidateError(f"compiling {file.name} took more than {PATIENCE:g} s") from None
     if done.returncode:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class Limits:
 
 
 class Ended(RuntimeError):  # noqa: N818  it is what was found
-    """A candidate raised, crashed or hung; `kind` is "raised", "crashed" or "hung"."""
+    """A candidate raised, crashed, hung or left what it may not; `kind` is "raised", "crashed",
+    "hung" or "wrong"."""
 
     def __init__(self, kind: str, said: str, signal: int = 0) -> None:
         super().__init__(said)
@@ -191,10 +193,10 @@ class Child:
             self._listen()
             raise self._end(hung.is_set(), patience, doing)
         for kind, what in self._listen():
-            if kind == "sandbox":
-                self.sandbox = tuple((str(name), str(said)) for name, said in what)
-            elif kind == "failed":
-                raise Ended("raised", _clean(str(what)))
+            if kind == "sandbox":  # the first it says, before there is a candidate
+                self.sandbox = self.sandbox or tuple((name, said) for name, said in what)
+            elif kind in ("failed", "wrong"):
+                raise Ended("raised" if kind == "failed" else kind, _clean(str(what)))
         return moment
 
     def _listen(self) -> list[Any]:
@@ -207,7 +209,7 @@ class Child:
         *lines, self._unread = self._unread.split(b"\n")
         found = []
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 said = json.loads(line)
                 if isinstance(said, list) and len(said) == 2:
                     found.append(said)
@@ -260,13 +262,14 @@ def _clean(text: str) -> str:
 
 def layout_of(
     child: Child, op: Op, shape: Mapping[str, int], format: str | None, inputs: Arguments,
-    place: int, rng: np.random.Generator,
+    places: Sequence[int], rng: np.random.Generator,
 ) -> Call:  # fmt: skip
-    """Room for a call's arrays, and its scalars: those of the op, its sizes and its format."""
-    boundary = child.candidate.manifest.align
+    """Room for a call's arrays, at these places in turn, and its scalars: those of the op, its
+    sizes and its format."""
+    boundary, place = child.candidate.manifest.align, cycle(places)
 
     def slot(side: Side, dims: Sequence[int], dtype: Any) -> Slot:
-        return side.slot(dims, dtype, place, rng, boundary or np.dtype(dtype).itemsize)
+        return side.slot(dims, dtype, next(place), rng, boundary or np.dtype(dtype).itemsize)
 
     arrays = {a.name: inputs[a.name] for a in op.inputs if a.axes}
     scalars = {a.name: inputs[a.name] for a in op.inputs if not a.axes}

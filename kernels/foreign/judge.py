@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,13 +33,15 @@ from kernels.foreign.turns import Turns, Wrote
 from kernels.judge import Verdict, compare
 from kernels.provenance import machine
 from kernels.trial import SECRET_CASES, work_of
-from reference.op import Case, Op
+from reference.op import Arguments, Case, Op
 from reference.table import find_op
 
 Level = Literal["quick", "full", "deep"]
 LEVELS = get_args(Level)
 DEEP_CASES = 300
 SMALL = 2**22  # bytes and operations of a case whose call is repeated with other data
+AGAIN = 8  # small cases that come again after the large ones
+AFTER_LARGER = "right at first, wrong after calls of larger sizes"
 SHRINKING = 4.0  # seconds
 Progress = Callable[[int, int], None]
 REFUSED = (CandidateError, ManifestError, PrototypeError)
@@ -124,16 +127,20 @@ class Judge:
             cases = [case] if case else self.cases()
         except (*REFUSED, Ended) as error:
             return replace(blank, reason=f"it cannot be loaded: {error}")
-        if not cases:
+        if not case and not any(self._gives(one) for one in cases):
             return replace(blank, reason=f"no case has {self.candidate.manifest.takes}")
         worst = nmse = 0.0
-        for number, one in enumerate(cases):
+        again = [] if case else self._again(cases)
+        for number, one in enumerate([*cases, *again]):
             if progress:
-                progress(number, len(cases))
+                progress(number, len(cases) + len(again))
             kind, verdict = self.tried(one)
             worst = max(worst, verdict.worst)
             if one.values == "normal":
                 nmse = max(nmse, verdict.nmse)
+            if number >= len(cases) and not verdict.passed:
+                said = f"{AFTER_LARGER}, at {one.describe()}: {verdict.failure}"
+                return replace(blank, verdict=kind, reason=said, cases=number + 1, worst=worst)
             if not verdict.passed:
                 return self._failed(
                     replace(blank, cases=number + 1, worst=worst, nmse=nmse),
@@ -181,12 +188,36 @@ class Judge:
         found = self.op.quick_cases(self.format)
         more = DEEP_CASES if self.level == "deep" else SECRET_CASES
         found += self.op.quick_cases(self.format, more, self.secret)[:more]
+        found += self._between()
         if self.candidate.kind == "cuda":  # on an emulator
             found = [c for c in found if work_of(self.op, c) <= 2**20]
         taken = [c for c in found if self.candidate.manifest.serves(c.shape)]
         if not taken:
             taken = self._fitting()
         return sorted(taken, key=lambda c: work_of(self.op, c))
+
+    def _again(self, cases: list[Case]) -> list[Case]:
+        """Some small cases that passed, for after the large ones, which may have left something:
+        the least first, which clears the least of it away."""
+        rng = np.random.default_rng(self.secret)
+        small = [c for c in cases if self._gives(c) and work_of(self.op, c) <= SMALL]
+        return [small[i] for i in sorted(map(int, rng.permutation(len(small))[:AGAIN]))]
+
+    def _gives(self, case: Case) -> bool:
+        """Whether there is anything in its outputs."""
+        return all(prod(o.dims(case.shape, case.format)) for o in self.op.outputs)
+
+    def _between(self) -> Iterator[Case]:
+        """Of each axis sizes that no table has, up to its largest, and the second of all others."""
+        rng = np.random.default_rng([self.secret, 1])
+        few = {axis: sorted(some)[:2][-1] for axis, some in self.op.axes.items()}
+        for axis, some in self.op.axes.items():
+            most = max(*some, *(corner.get(axis, 0) for corner in self.op.corners))
+            for step in (1, 64):
+                log = np.log2(max(1, most / step))
+                size = step * round(2 ** rng.uniform(log / 2, log))
+                with suppress(ValueError):
+                    yield self.op.case({**few, axis: size}, seed=size, format=self.format)
 
     def _fitting(self) -> list[Case]:
         """Where none of the usual sizes is taken: such as are, at random."""
@@ -236,11 +267,16 @@ class Judge:
             k: v.shape for k, v in inputs.items() if isinstance(v, np.ndarray)
         }:
             changed |= scalars if rng.random() < 0.5 else {}
+            if place := self._one_place(inputs, rng):
+                name, at = place
+                one = inputs[name].copy()
+                one[at] = changed[name][at]
+                other, changed = case, {**inputs, name: one}
         again = turns.call(changed, case.shape, rng, same_place=True)
         second = self._compared(other, changed, again, turns)
         if not second.passed:
             return replace(second, case=case, failure=f"a second call: {second.failure}")
-        third = turns.call(inputs, case.shape, rng)
+        third = turns.call(inputs, case.shape, rng, ordinary=True)
         if not self.other_bits:
             for name, value in first.items():
                 if value.tobytes() != third[name].tobytes() and not np.array_equal(
@@ -255,6 +291,22 @@ class Judge:
             worst=max(verdict.worst, second.worst, verdict_again.worst),
             nmse=max(verdict.nmse, second.nmse, verdict_again.nmse),
         )
+
+    def _one_place(
+        self, inputs: Arguments, rng: np.random.Generator
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """Half of the time, an element of an input, or a weight's row, that may alone be another:
+        a call that is the same but for that is told from the one before by who reads it all."""
+        free = [
+            (a.name, len(a.axes) - (a.dtype == "format"))
+            for a in self.op.inputs
+            if a.axes and (a.dtype == "format" or (a.dtype[0] == "f" and self.op.nan != "domain"))
+            if inputs[a.name].size
+        ]
+        if not free or rng.random() < 0.5:
+            return None
+        name, axes = free[int(rng.integers(len(free)))]
+        return name, tuple(int(rng.integers(n)) for n in inputs[name].shape[:axes])
 
     def _compared(self, case: Case, inputs: Any, outputs: Any, turns: Turns) -> Verdict:
         verdict = compare(self.subject, case, inputs, outputs)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernels.foreign.judge import Judge
 
 AGAIN, THREADS = "same-bits-again", "threads-change-no-bit"
+MOST_THREADS = 16
 MOST_JUDGED = 2**24  # bytes and operations of an input of a broken law that is judged by numbers
 
 
@@ -104,18 +105,24 @@ def _beyond(judge: "Judge", seen: list[tuple[Arguments, dict[str, Array]]], case
 
 
 def _threads(judge: "Judge", cases: list[Case]) -> LawResult:
-    """One thread gives the bits of several."""
+    """One thread gives the bits of several, and any number of them what is right."""
     if judge.candidate.kind == "cuda":
         return LawResult(THREADS, NOT_ASKED, "it has blocks")
     rng = np.random.default_rng(judge.secret)
-    found = []
-    try:
-        for threads in (1, 3):
+    found: list[list[dict[str, Array]]] = []
+    for threads in (int(rng.integers(4, MOST_THREADS)), 1, 3):
+        found.append([])
+        try:
             turns = judge.turns(threads)
-            found.append([turns.call(judge.op.make(c), c.shape, rng).copy() for c in cases])
-    except (Ended, Wrote) as ending:
-        return LawResult(THREADS, BROKEN, str(ending))
-    for case, one, several in zip(cases, *found, strict=True):
+            for case in cases:
+                inputs = judge.op.make(case)
+                found[-1].append(turns.call(inputs, case.shape, rng).copy())
+                if beyond := _beyond(judge, [(inputs, found[-1][-1])], case):
+                    return LawResult(THREADS, BROKEN, f"by {threads}: {beyond}", wrong=True)
+        except (Ended, Wrote) as ending:
+            judge.close()
+            return LawResult(THREADS, BROKEN, f"by {threads}: {ending}", wrong=True)
+    for case, one, several in zip(cases, *found[1:], strict=True):
         if unlike := other_bits(several, one):
             return LawResult(THREADS, BROKEN, f"{unlike} by 3 threads, at {case.describe()}")
     return LawResult(THREADS, HELD)

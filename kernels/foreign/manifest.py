@@ -53,6 +53,8 @@ class Manifest:
         for name in ("arguments", "flags", "blocks"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
+        if not all(isinstance(word, str) for word in (*self.arguments, *self.flags)):
+            raise ManifestError("arguments and flags are lists of words")
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type in (str, int) and not isinstance(value, f.type):
@@ -129,5 +131,5 @@ def evaluated(text: str, sizes: Mapping[str, Any]) -> Any:
 
     try:
         return value(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ZeroDivisionError, KeyError) as error:
+    except (SyntaxError, ZeroDivisionError, KeyError, RecursionError) as error:
         raise ManifestError(f"{text!r}: {error}") from None

@@ -64,7 +64,8 @@ class Samples:
         seeds = [int(rng.integers(2**31)) for _ in range(self.calls)]
         given = [self._make(seed) for seed in seeds]
         calls = [
-            layout_of(child, self.op, self._shape, self._format, inputs, 0, rng) for inputs in given
+            layout_of(child, self.op, self._shape, self._format, inputs, (0,), rng)
+            for inputs in given
         ]
         child.prepare(calls)
         spoilt = []
@@ -89,10 +90,12 @@ class Samples:
         ]
         for number, (left, before) in enumerate(zip(found, spoilt, strict=True)):
             for name, value in left.items():
-                same = value.view(np.uint8) == before[name].view(np.uint8)
-                if value.dtype.kind == "f" and same.size and same.all():
+                width = f"u{value.itemsize}"
+                same = value.view(width) == before[name].view(width)
+                if value.dtype.kind == "f" and same.any():
                     raise WrongTimedError(
-                        f"while it was timed, call {number + 1} of {len(calls)} wrote no {name}"
+                        f"while it was timed, call {number + 1} of {len(calls)} did not write"
+                        f" {same.sum()} of {same.size} of {name}"
                     )
         if self.taken < JUDGED_FIRST or self._rng.integers(JUDGED_EVERY) == 0:
             one = int(self._rng.integers(len(calls)))

@@ -5,10 +5,12 @@ Each measure is tried, and what held is told by name; none is presumed.
 """
 
 import ctypes
+import json
 import os
 import platform
 import resource
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,26 +28,28 @@ ABI_1 = (1 << 13) - 1
 OF_FILES = EXECUTE | WRITE | READ | TRUNCATE | DEVICES
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 
-# System calls by machine: (AUDIT_ARCH, those refused, clone3, clone, kill, tgkill, socket).
+# System calls by machine: (AUDIT_ARCH, those refused, clone3, clone, kill, tgkill, socket,
+# sched_setaffinity, prlimit64, fcntl, ioctl).
 REFUSED = {
     "x86_64": (
         0xC000003E,
         (57, 58, 59, 322, 200, 101, 310, 311, 434, 424, 438, 425, 426, 427, 321, 298, 165, 166, 429,
          428, 430, 272, 308, 161, 155, 227, 164, 159, 305, 250, 248, 249, 175, 313, 176, 169, 246,
-         167, 323, 222),
-        435, 56, 62, 234, 41,
+         167, 323, 222, 129, 297, 141, 251, 142, 144, 314),
+        435, 56, 62, 234, 41, 203, 302, 72, 16,
     ),
     "aarch64": (
         0xC00000B7,
         (221, 281, 130, 117, 270, 271, 434, 424, 438, 425, 426, 427, 280, 241, 40, 39, 429, 428,
          430, 97, 268, 51, 41, 112, 170, 171, 266, 219, 217, 218, 105, 273, 106, 142, 104, 224,
-         282, 107),
-        435, 220, 129, 131, 198,
+         282, 107, 138, 240, 140, 30, 118, 119, 274),
+        435, 220, 129, 131, 198, 122, 261, 25, 29,
     ),
 }  # fmt: skip
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 EPERM, ENOSYS = 1, 38
+OWNERS = (8, 10, 15), (0x8901, 0x8902)  # of fcntl and ioctl: who is sent what signal by a file
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -140,9 +144,11 @@ def _landlock(readable: Sequence[str], writable: Sequence[str]) -> None:
 
 
 def _filter(processes: bool) -> None:
-    """No program but this one, no look into another, no clock set, no timer that could wake it
-    while it has to stand still, no network."""
-    arch, refused, clone3, clone, kill, tgkill, socket = REFUSED[platform.machine()]
+    """No program but this one, no look into another, nor a signal, a limit or a place for it, no
+    clock set, no timer or file that could wake it while it has to stand still, no network."""
+    (
+        arch, refused, clone3, clone, kill, tgkill, socket, affinity, limits, fcntl, ioctl,
+    ) = REFUSED[platform.machine()]  # fmt: skip
     if processes:
         refused = tuple(call for call in refused if call not in (57, 58, 59, 322, 221, 281))
     code: list[tuple[int, int, int, int]] = []
@@ -150,11 +156,14 @@ def _filter(processes: bool) -> None:
     def refuse(test: int, value: int, number: int) -> None:
         code.extend([(test, 0, 1, value), (RETURN, 0, 0, ERRNO | number)])
 
-    def argument(call: int, test: int, value: int) -> None:
-        """This call with another first argument is refused."""
+    def argument(call: int, test: int, *values: int, at: int = 0, but: bool = True) -> None:
+        """This call is refused but with these values of an argument; or else with them alone."""
+        ends = [(RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)]
+        few = len(values)
         code.extend([
-            (EQUAL, 0, 4, call), (LOAD, 0, 0, 16), (test, 1, 0, value),
-            (RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW),
+            (EQUAL, 0, few + 3, call), (LOAD, 0, 0, 16 + 8 * at),
+            *[(test, few - i, 0, value) for i, value in enumerate(values)],
+            *(ends if but else reversed(ends)),
         ])  # fmt: skip
 
     code += [(LOAD, 0, 0, 4), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL_PROCESS), (LOAD, 0, 0, 0)]
@@ -167,8 +176,18 @@ def _filter(processes: bool) -> None:
         argument(kill, EQUAL, os.getpid())
         argument(tgkill, EQUAL, os.getpid())
     argument(socket, EQUAL, UNIX)
+    argument(affinity, EQUAL, 0)  # its own
+    argument(limits, EQUAL, 0)
+    for call, values in zip((fcntl, ioctl), OWNERS, strict=True):
+        argument(call, EQUAL, *values, at=1, but=False)
     code.append((RETURN, 0, 0, ALLOW))
     text = b"".join(struct.pack("=HBBI", *line) for line in code)
     words = ctypes.create_string_buffer(text)
     program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(words))
     _checked(libc.prctl(SET_SECCOMP, FILTER, program, 0, 0), "seccomp")
+
+
+if __name__ == "__main__":  # how to confine it, and a program with its arguments
+    for _ in confine(**json.loads(sys.argv[1])):
+        pass
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -27,29 +27,33 @@ class Turns:
 
     def call(
         self, inputs: Arguments, shape: Mapping[str, int], rng: np.random.Generator,
-        same_place: bool = False,
+        same_place: bool = False, ordinary: bool = False,
     ) -> dict[str, Array]:  # fmt: skip
-        """The outputs of one call; Ended if there are none, Wrote if there is more."""
+        """The outputs of one call; Ended if there are none, Wrote if there is more. They begin as
+        NaN, or as `ordinary` numbers, so that a NaN has to be written, too."""
         if not same_place:
             self._turn += 1
-        place = PLACES[self._turn % len(PLACES)]
+        first, together = self._turn % len(PLACES), self._turn % 2
+        places = PLACES[first : first + 1] if together else PLACES[first:] + PLACES[:first]
         child = self.child
         child.inputs.clear()
         child.outputs.clear()
-        call = self._call = layout_of(child, self.op, shape, self.format, inputs, place, rng)
+        call = self._call = layout_of(child, self.op, shape, self.format, inputs, places, rng)
         child.prepare([call])
-        self._fill(call, inputs, rng)
+        self._fill(call, inputs, rng, ordinary)
         child.run()
         self._left = {name: child.outputs.array(slot).copy() for name, slot in call.outputs.items()}
         self._check()
         return self._left
 
-    def _fill(self, call: Call, inputs: Arguments, rng: np.random.Generator) -> None:
+    def _fill(
+        self, call: Call, inputs: Arguments, rng: np.random.Generator, ordinary: bool
+    ) -> None:
         self._inputs = inputs
         for name, slot in call.inputs.items():
             self.child.inputs.array(slot)[...] = inputs[name]
         for slot in call.outputs.values():
-            poison(self.child.outputs.array(slot), rng)
+            poison(self.child.outputs.array(slot), rng, ordinary)
         self._poison = {
             name: self.child.outputs.array(slot).copy() for name, slot in call.outputs.items()
         }
