@@ -34,7 +34,7 @@ LINES = {
     "reference": 12_750,
     "kernels": 20_600,
     "engine": 28_100,
-    "conformance": 37_400,
+    "conformance": 37_800,
     "bench": 22_900,
     "data": 2_300,
     "assay": 290,
