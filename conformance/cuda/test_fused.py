@@ -24,6 +24,7 @@ from kernels.cuda.device import EMULATED
 from kernels.cuda.fusions import ADD, FUSED, NORM, ROUND
 from kernels.judge import judge
 from kernels.trial import demanded
+from reference.op import same_shape
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 EACH = pytest.mark.parametrize("kernel", FUSED, ids=[kernel.name for kernel in FUSED])
@@ -57,7 +58,9 @@ def test_all_that_members_write_is_written(kernel):
 
 
 @pytest.mark.parametrize(
-    "other", [{"axes": {"tokens": (1,), "hidden": (32,)}}, {"corners": ()}, {"fit": dict}], ids=str
+    "other",
+    [{"axes": {"tokens": (1,), "hidden": (32,)}}, {"corners": ()}, {"fit": same_shape}],
+    ids=["axes", "corners", "fit"],
 )
 def test_a_certificate_binds_its_cases(other):
     kernel = BY_NAME["add_norm_round/cuda/generic"]
