@@ -238,6 +238,7 @@ def test_sizes_that_it_does_not_take_are_left_out(tmp_path: Path):
     assert judged(tmp_path, text, shrink=False).verdict == "raised"
     report = judged(tmp_path, '# assay: takes = "hidden % 64 == 0"\n' + text)
     assert report.passed, report.reason
+    assert report.notes == ("it was asked for such sizes alone: hidden % 64 == 0",)
 
 
 def test_a_failure_is_shrunk_and_replayed(tmp_path: Path):
