@@ -112,6 +112,17 @@ def test_right_and_wrong_are_told_apart(
     assert ", expected " in report.reason
 
 
+def test_whole_numbers_are_not_cut_off(tmp_path: Path):
+    """One that does not fit what it is returned for is another number."""
+    (tmp_path / "mine.py").write_text(
+        "import numpy\n"
+        "def right(logits): return numpy.array([numpy.argmax(logits)])\n"
+        "def wrong(logits): return numpy.array([numpy.argmax(logits) + 2**32])\n"
+    )
+    assert judge(Candidate.of(f"{tmp_path}/mine.py:right"), "greedy").passed
+    assert "beyond int32" in judge(Candidate.of(f"{tmp_path}/mine.py:wrong"), "greedy").reason
+
+
 def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
     """They are there before it begins, whoever is timed."""
     (tmp_path / "mine.py").write_text(
