@@ -112,6 +112,17 @@ def test_right_and_wrong_are_told_apart(
     assert ", expected " in report.reason
 
 
+def test_whole_numbers_are_not_cut_off(tmp_path: Path):
+    """One that does not fit what it is returned for is another number."""
+    (tmp_path / "mine.py").write_text(
+        "import numpy\n"
+        "def right(logits): return numpy.array([numpy.argmax(logits)])\n"
+        "def wrong(logits): return numpy.array([numpy.argmax(logits) + 2**32])\n"
+    )
+    assert judge(Candidate.of(f"{tmp_path}/mine.py:right"), "greedy").passed
+    assert "beyond int32" in judge(Candidate.of(f"{tmp_path}/mine.py:wrong"), "greedy").reason
+
+
 def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
     """They are there before it begins, whoever is timed."""
     (tmp_path / "mine.py").write_text(
@@ -238,6 +249,7 @@ def test_sizes_that_it_does_not_take_are_left_out(tmp_path: Path):
     assert judged(tmp_path, text, shrink=False).verdict == "raised"
     report = judged(tmp_path, '# assay: takes = "hidden % 64 == 0"\n' + text)
     assert report.passed, report.reason
+    assert report.notes == ("it was asked for such sizes alone: hidden % 64 == 0",)
 
 
 def test_a_failure_is_shrunk_and_replayed(tmp_path: Path):

@@ -118,9 +118,11 @@ class Judge:
         return replace(found, seconds=round(time.perf_counter() - began, 3), sandbox=self.sandbox)
 
     def _report(self, case: Case | None, shrink: bool, progress: Progress | None) -> Report:
+        takes = self.candidate.manifest.takes
         blank = Report(
             str(self.candidate), self.candidate.kind, self.op.name, self.format or "",
             self.numerics, self.level, "refused", machine=machine(), secret=self.secret,
+            notes=(f"it was asked for such sizes alone: {takes}",) if takes else (),
         )  # fmt: skip
         try:
             self.load()
@@ -128,7 +130,7 @@ class Judge:
         except (*REFUSED, Ended) as error:
             return replace(blank, reason=f"it cannot be loaded: {error}")
         if not case and not any(self._gives(one) for one in cases):
-            return replace(blank, reason=f"no case has {self.candidate.manifest.takes}")
+            return replace(blank, reason=f"no case has {takes}")
         worst = nmse = 0.0
         again = [] if case else self._again(cases)
         for number, one in enumerate([*cases, *again]):

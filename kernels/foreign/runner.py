@@ -381,6 +381,8 @@ def put(name: str, target: Any, value: Any) -> Any:
     if not np.can_cast(value.dtype, target.dtype, "same_kind"):
         raise ValueError(f"it returned {name} as {value.dtype}, not {target.dtype}")
     np.copyto(target, value, casting="same_kind")
+    if target.dtype.kind != "f" and value.dtype != target.dtype and (target != value).any():
+        raise ValueError(f"it returned {name} beyond {target.dtype}")
     return value
 
 
