@@ -7,7 +7,6 @@ bare steps. Tokens are random, and nothing ends early.
 """
 
 import json
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -19,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bench.child import ChildError, output
 from bench.contenders.contender import OURS
 from bench.experiment import Contender, Experiment, Sample
 from bench.program import Tell, parsed, report
@@ -44,6 +44,7 @@ from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 
 RULE, QUICKLY = Rule(least=5, most=40, error=0.01, cap_seconds=60), Rule(least=2, most=2)
+PATIENCE = 600.0  # seconds for a sample of a program
 TRIES = 5  # llama-batched-bench may end before its logging thread has printed the result
 UNTIMED = 3  # steps at the beginning of answers, which read their prompts
 
@@ -213,15 +214,11 @@ def batched_bench(program: str, model: Path, load: Load, threads: int, context: 
         "-npp": load.prompt, "-ntg": load.answer, "-npl": load.sequences,
         "--output-format": "jsonl",
     }  # fmt: skip
-    words = [program, *(str(word) for pair in options.items() for word in pair)]
     for _ in range(TRIES):
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if told := [line for line in done.stdout.splitlines() if line.startswith("{")]:
-            return Sample(json.loads(told[0])["t"])
-        if done.returncode:
-            break
-    last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-    raise RuntimeError(f"{program} ended with {done.returncode}: {last}")
+        told = output(program, options, PATIENCE).stdout.splitlines()
+        if found := [line for line in told if line.startswith("{")]:
+            return Sample(json.loads(found[0])["t"])
+    raise ChildError(f"{program} does not print what it found")
 
 
 def measured(asked: Namespace, tell: Tell) -> Generator[list[Measurement], None, None]:
@@ -275,7 +272,7 @@ def arriving(
             row(ARRIVING, load, tokens=load.tokens), partial(served.arriving, load)
         ),
         PEER: Contender(
-            row(ARRIVING, load, PEER, tokens=load.tokens), run, excused=(RuntimeError, OSError),
+            row(ARRIVING, load, PEER, tokens=load.tokens), run, excused=ChildError,
             absent="" if program else "llama-batched-bench is not named: --batched-bench PROGRAM",
         ),
     }  # fmt: skip
