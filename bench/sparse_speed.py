@@ -236,12 +236,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sparse_speed", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--dense", type=Path, help="what to compare with (MODEL, run dense)")
+    parser.add_argument(
+        "--share", type=float, action="append", help="of active neurons, may repeat (a curve)"
+    )
     parser.add_argument("--powerinfer", default="", metavar="PROGRAM", help="PowerInfer's main")
     options = parsed(parser, RULE, QUICK)
 
     def measured(tell: Tell) -> Generator[list[Measurement], None, None]:
-        dense, program = options.dense or options.model, options.powerinfer
-        yield from curve(options.model, dense, SHARES, options.threads, options.rule, tell, program)
+        dense, shares = options.dense or options.model, options.share or SHARES
+        yield from curve(
+            options.model, dense, shares, options.threads, options.rule, tell, options.powerinfer
+        )
 
     return report(options, section, measured)
 
