@@ -38,8 +38,8 @@ from engine.gpu.memory import LIBRARY, SPARE
 from engine.model import Model, NumericalError
 from engine.placement import gpu_index
 from engine.placement.budget import GIB, parts
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.fusions import EVERY_CUDA
+from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.current import taking_the_place
 from reference import linear
 from reference.op import Array
 from reference.transformer import Neurons, linear_of_quantised

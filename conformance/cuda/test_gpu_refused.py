@@ -21,11 +21,11 @@ from engine.options import Options
 from engine.passes.observe import observe
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, Need, UncertifiedError
-from kernels.cuda import current, gpu
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import DeviceError
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.runtime import current, gpu
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
 
 SMALL = Small(format="Q4_0", blocks=3, seed=1)

@@ -55,12 +55,12 @@ EDITS = {  # a file, and the kernels that an edit of it outdates
     "kernels/cpu/rope.py": [ROPE],
     "kernels/cpu/isa/sweep.py": [SOFTMAX, SILU, ROPE],
     "kernels/cpu/formats/packing.py": [LINEAR],
-    "kernels/cpu/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
+    "kernels/cpu/linear/linear_int8.py": [LINEAR],  # whose loops are linear_blocks.py's
     "kernels/cpu/quantise_activations.py": [LINEAR],
     "kernels/judge.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
     "kernels/certificates.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],  # which asks how it is built
     "kernels/cpu/__init__.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],  # which runs before them
-    "kernels/cuda/gpu.py": [ON_GPU],
+    "kernels/cuda/runtime/gpu.py": [ON_GPU],
     "reference/softmax.py": [SOFTMAX, ON_GPU],
     "reference/values.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],
     "reference/formats/blocks32.py": [SOFTMAX, SILU, ROPE, LINEAR, ON_GPU],

@@ -27,8 +27,8 @@ from engine.sampling.chain import over
 from kernels.choose import Chooser, Need
 from kernels.cpu.runtime.cores import physical_cores
 from kernels.cpu.runtime.team import Team
-from kernels.cuda.device import Device
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.kernel import PROMPT, Kernel
 from kernels.tuning import chosen
 from kernels.tuning import keep as keep_tuned

@@ -14,10 +14,10 @@ from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
 from engine.graph import Graph, Node, Value
 from kernels.certify import Certified
 from kernels.choose import Chooser, Need
-from kernels.cuda.device import Device
-from kernels.cuda.fused import Fused
-from kernels.cuda.fusions import FUSED
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import Fused
+from kernels.cuda.fusion.fusions import FUSED
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from engine.config import Latent, ModelConfig
 from engine.graph import Graph, Value
 from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models.family import Family, Rows
 from engine.models.layers import (
     StepInputs,
     logits_of,
@@ -194,3 +194,6 @@ def attend(
     )
     values = by_head(graph, f"{block}.attn_v_b", attended, own.kv_rank, weights, own.value)
     return project(graph, weights, f"{block}.attn_output", values.view(tokens, heads * own.value))
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

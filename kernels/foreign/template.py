@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 
-from kernels.cuda.launch import C_TYPES
+from kernels.cuda.runtime.launch import C_TYPES
 from kernels.foreign.candidate import size_names
 from reference.op import Argument, Op
 
