@@ -38,13 +38,14 @@ class ChildError(RuntimeError):
 
 def output(
     program: str,
-    options: Mapping[str, object],
+    options: Mapping[str, object | None],
     patience: float,
     env: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """What a program prints that ends by itself within `patience` seconds; ChildError where it
-    cannot be run, takes longer, or fails. `env` is added to this process's environment."""
-    words = [program, *(str(word) for pair in options.items() for word in pair)]
+    cannot be run, takes longer, or fails. Options without a value are None; `env` is added to this
+    process's environment."""
+    words = [program, *(str(w) for pair in options.items() for w in pair if w is not None)]
     try:
         done = subprocess.run(
             words,

@@ -131,7 +131,10 @@ def threshold_for(model: Model, share: float) -> tuple[float, float, float]:
 
 def powerinfer(program: str, model: Path, threads: int, threshold: float) -> Sample:
     """A step of PowerInfer's, the mean over some behind a short prompt, as it tells itself."""
-    options = {"-m": model, "-p": "a", "-n": DEPTH, "-c": 256, "-t": threads, "--temp": 0}
+    options = {
+        "-m": model, "-p": "a", "-n": DEPTH, "-c": 256, "-t": threads, "--temp": 0,
+        "--log-disable": None,
+    }  # fmt: skip
     env = {"LLAMA_SPARSE_PRED_THRESHOLD": f"{threshold:.9g}"}
     told = TOLD.search(output(program, options, PATIENCE, env).stderr)
     if not told:
