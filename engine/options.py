@@ -61,8 +61,9 @@ class Options:
       in memory for good.
     - `ram_budget`: most memory of the process, such as "600MiB", weights that do not fit being read
       from disk while the model runs; 0: no budget. `neuron_window`: most steps that a neuron of a
-      sparse block stays in memory unused, None: as long as there is room; `neuron_bundles`: its
-      rows are side by side on disk, one read, or else each with its matrix.
+      sparse block or an expert of a mixture stays in memory unused, None: as long as there is room;
+      `neuron_bundles`: a neuron's rows are side by side on disk, one read, or else each with its
+      matrix.
     - `beside_budget`: another model of this process has a `ram_budget`, which this one is part of.
     """
 
