@@ -116,7 +116,10 @@ class Compiler:
         """The plan with its last blocks on a device, as many as were asked for and can be."""
         options, memory = self._options, built.memory
         certified = options.progress.certified
-        division = divide(built, options.gpu_layers, device, self._chooser, certified, self._file)
+        division = divide(
+            built, options.gpu_layers, options.cpu_experts(built.config.blocks), device,
+            self._chooser, certified, self._file,
+        )  # fmt: skip
         self.notes += division.notes
         rest = division.on_cpu()
         chosen = self._kernels_for(node for part in rest for node in part.nodes)
