@@ -37,7 +37,6 @@ def chat(
     more; with --json it is one line of JSON.
     """
     from engine.aside import check
-    from engine.cache.session import restore, save
     from engine.shell.conversation import Conversation
     from engine.shell.prompts import prompt_text, unescaped_sampling
     from engine.shell.show import loaded, print_timings, silence
@@ -66,7 +65,7 @@ def chat(
         conversation = Conversation(engine, sampling, text, source)
         if text.session is not None and text.session.exists():
             conversation.load(_beside(text.session))
-            restore(engine, text.session)
+            engine.restore(text.session)
         if system:
             conversation.system = system
         talk = Chat(conversation, _reader(as_json), _tell(text.quiet or as_json))
@@ -77,7 +76,7 @@ def chat(
         if not (as_json or text.quiet):
             print_timings(engine)
         if text.session is not None:
-            save(engine, text.session)
+            engine.save(text.session)
             conversation.save(_beside(text.session))
 
 
