@@ -69,9 +69,12 @@ def chat(
         if system:
             conversation.system = system
         talk = Chat(conversation, _reader(as_json), _tell(text.quiet or as_json))
+        if talk.reader.edits and not text.quiet:
+            room = engine.model.cells.capacity
+            talk.tell(f"({model}, a context of {room} tokens; /help tells more, Ctrl-D leaves)")
         if first:
             _answered(talk, first, as_json)
-        while (line := talk.reader.ask()) is not None:
+        while not talk.over and (line := talk.reader.ask()) is not None:
             _line(talk, line, as_json)
         if not (as_json or text.quiet):
             print_timings(engine)
@@ -130,10 +133,6 @@ def _line(talk: "Chat", line: str, as_json: bool) -> None:
     try:
         obey(talk, line)
     except ValueError as error:
-        print(f"({error})", file=sys.stderr)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # what the command line would complain of
-            raise
         print(f"({error})", file=sys.stderr)
     if talk.wants_answer:
         talk.wants_answer = False
