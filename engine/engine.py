@@ -86,6 +86,10 @@ class Engine(Closing):
         needs are certified with the model's: others are when they are first asked for.
         """
         started = time.perf_counter()
+        if not isinstance(options, Options | None):
+            raise ModelError(f"options are {options!r:.60}: want an Options, or its fields by name")
+        if not isinstance(speculation, Settings | None):
+            raise ModelError(f"speculation is {speculation!r:.60}: want a Linear, Tree or the like")
         options = replace(options or Options(), **overrides)
         if draft is not None and speculation is None:
             speculation = Linear()
@@ -143,6 +147,8 @@ class Engine(Closing):
         """A prompt's tokens, special ones parsed, BOS as the model was trained to have it."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise PromptError(f"a prompt is a text or token ids: got {prompt!r:.60}")
         if bad := [token for token in prompt if not isinstance(token, Integral)]:
             raise PromptError(f"a prompt is a text or token ids: it has {bad[0]!r}")
         return list(map(int, prompt))
@@ -180,7 +186,7 @@ class Engine(Closing):
             return sorted(found, key=lambda result: int(result.request_id))
         asked = params or SamplingParams()
         if not isinstance(asked, SamplingParams):
-            raise PromptError("one prompt has one SamplingParams, not several")
+            raise PromptError(f"params of one prompt are {asked!r:.60}: want one SamplingParams")
         request = Request("0", prompts, asked)
         if asked.n > 1:
             (request,) = as_completed(self, iter([request]))
