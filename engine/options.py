@@ -1,6 +1,7 @@
 """How a model is loaded, and who watches."""
 
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 
 from engine.config import ModelError
@@ -105,6 +106,9 @@ class Options:
             "context": 0, "batch": 1, "sequences": 1, "outputs": 1, "states": 0, "n_cpu_moe": 0
         }  # fmt: skip
         most = {"context": 2**24, "batch": 2**16, "sequences": MOST_SEQUENCES, "states": 2**24}
+        for name in (*least, "threads", "gpu_layers"):
+            if not isinstance(value := getattr(self, name), Integral):
+                raise ModelError(f"{name} is {value!r}: want a whole number")
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ModelError(f"{name} must be at least {bound}, got {getattr(self, name)}")
