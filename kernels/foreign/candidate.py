@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ KINDS = {
     ".py": "python", ".c": "source", ".cc": "source", ".cpp": "source", ".cxx": "source",
     ".so": "library", ".dylib": "library", ".cu": "cuda",
 }  # fmt: skip
+DEFINED = re.compile(r"^(?:def|void) (\w+)\(", re.MULTILINE)
 FLAGS = ("-O3", "-march=native")
 ALWAYS = ("-shared", "-fPIC")
 COMPILERS = {".c": ("cc", "clang", "gcc"), "": ("c++", "clang++", "g++")}
@@ -76,6 +78,10 @@ class Candidate:
         where.write_bytes(cloudpickle.dumps(function))
         return cls(where, "pickled", name or "function", Manifest(**said))
 
+    def in_format(self, format: str) -> "Candidate":
+        """The same for weights in this format."""
+        return replace(self, manifest=replace(self.manifest, format=format))
+
     def __str__(self) -> str:
         shown = "" if self.kind == "pickled" else f"{self.file.name}"
         return ":".join(filter(None, (shown, self.name)))
@@ -93,6 +99,11 @@ class Layout:
 
     told: dict[str, Any]
     folders: tuple[Path, ...] = ()
+
+
+def defined(file: Path) -> list[str]:
+    """The functions that stand at the top level of a file in Python or C."""
+    return DEFINED.findall(file.read_text(errors="replace"))
 
 
 def sizes_of(op: Op) -> tuple[str, ...]:
