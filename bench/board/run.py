@@ -85,7 +85,8 @@ def solutions(folder: Path) -> Iterator[tuple[Candidate, str] | str]:
         if not named:
             yield f"{path} says of no op that it is its kernel: left out"
         for one, op in named:
-            formats = one.manifest.formats or ("",)
+            known = OPS[op].formats if op in OPS else ()
+            formats = [f for f in one.manifest.formats if f in known] or [""]
             yield from ((one.in_format(f) if f else one, op) for f in formats)
 
 
