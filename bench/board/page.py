@@ -65,6 +65,13 @@ def summary(rows: Sequence[Row]) -> Section:
     groups: dict[tuple[str, str], list[Row]] = {}
     for (op, name, _), row in once.items():
         groups.setdefault((op, name), []).append(row)
+
+    def pace(some: Sequence[Row]) -> Cell:
+        of = some[0].op, _apart(some[0].name)
+        same = (row for row in rows if (row.op, _apart(row.name)) == of and row.rank)
+        ratios = [row.ratio for row in same]
+        return Cell(f"{min(ratios):.3g} to {max(ratios):.3g}") if ratios else NONE
+
     columns: dict[str, Column] = {
         "Solution": lambda some: Cell(_apart(some[0].name)),
         "Op": lambda some: Cell(some[0].op),
@@ -75,6 +82,7 @@ def summary(rows: Sequence[Row]) -> Section:
         "Breaks, too": lambda some: text(
             ", ".join(sorted({law for row in some for law in row.broken} - {*COMPANY, THREADS}))
         ),
+        "Over the fastest": pace,
     }
     marks = [
         {"group": row.op, "name": _whose(row.name), "value": row.ordinary,
@@ -82,9 +90,9 @@ def summary(rows: Sequence[Row]) -> Section:
         for row in once.values()
     ]  # fmt: skip
     caption = "Error over bound at ordinary values, by op; a mark for each format."
-    plots = distances("plot-board", caption, marks, "error over bound")
+    plots = distances("plot-errors", caption, marks, "error over bound")
     found = table("summary", "Every solution", groups.values(), columns, top=0)
-    return Section("summary", "Who keeps what", ALL, plots, (found,))
+    return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),))
 
 
 def _apart(name: str) -> str:

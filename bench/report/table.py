@@ -115,8 +115,8 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`about` are the facts under the title; `warning` says why all of it may be doubtful; `command`
-    wrote it, of a `run` whose samples are kept."""
+    """`about` are the facts under the title; `warning` says why all of it may be doubtful;
+    `command` wrote it, of a `run` whose samples are kept."""
 
     title: str
     about: Sequence[tuple[str, str]]

@@ -1,6 +1,7 @@
 """assay board: the solutions of a folder, judged, raced and ranked."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,7 @@ def board(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="OP/FILE, or files that say op.")
     ],
-    op: Annotated[str, typer.Option(help="Solutions of this op only.")] = "",
+    op: Annotated[str, typer.Option(help="Of these ops only, e.g. linear,attention.")] = "",
     shape: Annotated[
         str, typer.Option(help="Sizes, e.g. tokens=1,hidden=2048; by default TinyLlama's.")
     ] = "",
@@ -65,7 +66,7 @@ def board(
     for one in solutions(folder):
         if isinstance(one, str):
             complaints.append(one)
-        elif op in ("", one[1]):
+        elif not op or one[1] in op.split(","):
             found.append(one)
     for complaint in complaints:
         note(complaint)
@@ -90,7 +91,8 @@ def board(
     if html:
         html.write_text(page(report(rows, complaints)), encoding="utf-8")
     if markdown:
-        write_page(summary(rows), conditions(), markdown)
+        about = conditions() if rule else replace(conditions(), load=0.0)  # which no law minds
+        write_page(summary(rows), about, markdown)
     for written in filter(None, (html, markdown)):
         if not as_json:
             stdout().print(f"wrote {written}", highlight=False, markup=False)
