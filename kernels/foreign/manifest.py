@@ -5,14 +5,17 @@ Beside `my_norm.c` they are `my_norm.toml`; in the file each begins with `// ass
 
 import ast
 import operator
+import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 MARKS = ("// assay:", "# assay:")
 TOP = 100  # lines in which comments are looked for
+VARIABLE = re.compile(r"\$\{?(\w+)")
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -29,7 +32,9 @@ class ManifestError(ValueError):
 class Manifest:
     """- `op`, `format`: what it is a kernel of, for whoever does not say so.
     - `name`: the function; `arguments`: of a library in order, e.g. ["x", "out", "hidden:i32"].
-    - `flags`: of the compiler. `arrays`: "numpy", "torch" or "jax", whose arrays it wants.
+    - `formats`: several, each of which makes a solution of a board.
+    - `flags`: of the compiler; $NAME in them is from the environment.
+    - `arrays`: "numpy", "torch" or "jax", whose arrays it wants.
     - `align`: bytes of which each array begins at a multiple; 0: of its elements' size.
     - `takes`: the sizes that it can do, e.g. "hidden % 64 == 0 and tokens <= 512".
     - `numerics`: "exact", or what its bound is, e.g. "bf16".
@@ -39,6 +44,7 @@ class Manifest:
     op: str = ""
     format: str = ""
     name: str = ""
+    formats: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     arrays: str = ""
@@ -50,11 +56,12 @@ class Manifest:
     shared: Any = 0
 
     def __post_init__(self) -> None:
-        for name in ("arguments", "flags", "blocks"):
+        for name in ("formats", "arguments", "flags", "blocks"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
-        if not all(isinstance(word, str) for word in (*self.arguments, *self.flags)):
-            raise ManifestError("arguments and flags are lists of words")
+        words = *self.formats, *self.arguments, *self.flags
+        if not all(isinstance(word, str) for word in words):
+            raise ManifestError("formats, arguments and flags are lists of words")
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type in (str, int) and not isinstance(value, f.type):
@@ -92,7 +99,16 @@ def read_manifest(file: Path, given: Mapping[str, Any]) -> Manifest:
     known = [f.name for f in fields(Manifest)]
     if unknown := sorted(set(said) - set(known)):
         raise ManifestError(f"{file.name}: {unknown[0]} is none of {', '.join(known)}")
-    return Manifest(**said)
+    found = Manifest(**said)
+    return replace(found, flags=tuple(_expanded(flag, file) for flag in found.flags))
+
+
+def _expanded(flag: str, file: Path) -> str:
+    """With what the environment has for $NAME."""
+    found = os.path.expandvars(flag)
+    if lacking := VARIABLE.search(found):
+        raise ManifestError(f"{file.name} wants {lacking[1]} in the environment: {flag}")
+    return found
 
 
 def _parsed(text: str, name: str) -> dict[str, Any]:
