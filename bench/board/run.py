@@ -133,6 +133,8 @@ def raced(
         if entry.report.passed and not entry.candidate.manifest.serves(case.shape):
             why = f"it takes {entry.candidate.manifest.takes}"
             rows[entry.name] = _not_right(rows[entry.name], "other sizes", why)
+        elif entry.report.passed and (why := entry.report.untimed):
+            rows[entry.name] = _not_right(rows[entry.name], "not timed", why)
     starts: dict[str, list[list[float]]] = {entry.name: [] for entry in entries}
     for _ in range(STARTS):
         for name, samples in _started(entries, case, rows, threads, rule).items():

@@ -22,7 +22,8 @@ TONES = {"held": "green", "broken": "red", "not asked": "dim"}
 
 def judge(
     file: Annotated[
-        str, typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA or a library.")
+        str,
+        typer.Argument(metavar="FILE[:NAME]", help="Python, C, C++, CUDA, a library or a cubin."),
     ] = "",
     op: Annotated[
         str, typer.Option(help="The op it is a kernel of, if the file does not say.")
@@ -35,6 +36,9 @@ def judge(
     flags: Annotated[
         str, typer.Option(help="Of the C compiler, in place of -O3 -march=native.")
     ] = "",
+    manifest: Annotated[
+        Path | None, typer.Option(help="What a file says of itself; by default FILE's .toml.")
+    ] = None,
     shape: Annotated[str, typer.Option(help="One case only: its sizes, e.g. tokens=1.")] = "",
     values: Annotated[str, typer.Option(help="Its kind of values.")] = "normal",
     seed: Annotated[int, typer.Option(help="Its seed.")] = 0,
@@ -46,7 +50,9 @@ def judge(
         bool, typer.Option("--processes", help="It may start programs, as torch.compile does.")
     ] = False,
     template: Annotated[str, typer.Option(metavar="OP", help="Write a file to begin with.")] = "",
-    for_: Annotated[str, typer.Option("--for", help="c, numba, triton, cuda or python.")] = "c",
+    for_: Annotated[
+        str, typer.Option("--for", help="c, python, numba, triton, cuda or cubin.")
+    ] = "c",
     as_json: o.Json = False,
 ) -> None:
     """Judge a kernel that is not ours, in a child process that may do little.
@@ -65,8 +71,8 @@ def judge(
         return
     if not file:
         raise typer.BadParameter("which file? Or --template OP --for c to begin with one")
-    said = {"flags": shlex.split(flags)} if flags else {}
-    candidate = Candidate.of(file, **said)
+    said = {"flags": tuple(shlex.split(flags))} if flags else {}
+    candidate = Candidate.of(file, manifest, **said)
     wanted = op or candidate.manifest.op
     if not wanted:
         raise typer.BadParameter(f"which op is it a kernel of? --op, one of {', '.join(OPS)}")
@@ -107,7 +113,8 @@ def _write(op: str, kind: str, format: str | None, file: str) -> None:
     path = Path(file or f"{op}{SUFFIXES[kind]}")
     with path.open("x") as target:
         target.write(text)
-    print(f"wrote {path}: fill in what it says, then assay judge {path}")
+    judged = path.with_suffix(".cubin") if kind == "cubin" else path
+    print(f"wrote {path}: fill in what it says, then assay judge {judged}")
 
 
 def show(report: "Report") -> None:

@@ -227,7 +227,7 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
     with pytest.raises(CandidateError, match="want one of"):
         Candidate.of(tmp_path / "mine.rs")
     (tmp_path / "mine.c").write_text("// assay: flags = [5]\n")
-    with pytest.raises(ManifestError, match="lists of words"):
+    with pytest.raises(ManifestError, match="flags is a list of words"):
         Candidate.of(tmp_path / "mine.c")
 
 
