@@ -13,7 +13,7 @@ from kernels.foreign.candidate import (
 )
 from kernels.foreign.cubin import CubinError, read_kernel
 from kernels.foreign.cuda import emulated
-from kernels.foreign.prototype import Parameter, default, prototype
+from kernels.foreign.prototype import OURS, Parameter, default, prototype
 from kernels.foreign.report import COPIED
 from reference.op import Op
 
@@ -48,11 +48,22 @@ def laid_out(candidate: Candidate, op: Op) -> Layout:
     parameters, status = (said, False) if said else found or (default(op), False)
     arguments = [[p.name, p.checked(op, sizes)] for p in parameters]
     _demand_outputs(name, op, arguments)
+    guessed = () if said or found else (_assumed(name, parameters, arguments),)
     told |= {"library": str(library), "arguments": arguments, "status": status}
     linked = (Path(f[2:]) for f in candidate.manifest.flags if f.startswith("-L"))
-    return Layout(told, (library.parent, *linked))
+    return Layout(told, (library.parent, *linked), guessed)
 
 
+def _assumed(name: str, parameters: list[Parameter], arguments: list[list[str]]) -> str:
+    """As what a function of a library is called that nobody has described."""
+    named = (
+        f"{p.name}*" if p.pointer else f"{p.name}:{OF_C[kind]}"
+        for p, (_, kind) in zip(parameters, arguments, strict=True)
+    )
+    return f"a library says no types: called as {name}({', '.join(named)}); else say `arguments`"
+
+
+OF_C = {kind: word for word, kind in OURS.items()}  # a manifest's words for the types of ctypes
 BYTES = {"float": 4, "double": 8, "void_p": 8, "long": 8, "ulong": 8, "size_t": 8, "ssize_t": 8}
 OF_BYTES = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # sizes by those of their parameters
 

@@ -69,7 +69,8 @@ class Manifest:
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type in (str, int) and not isinstance(value, f.type):
-                raise ManifestError(f"{f.name} is not {value!r}")
+                wanted = "a text" if f.type is str else "a whole number"
+                raise ManifestError(f"`{f.name}` is {wanted}, not {value!r}")
         if self.arrays not in ("", *ARRAYS):
             raise ManifestError(f"arrays are one of {', '.join(ARRAYS)}, not {self.arrays!r}")
         if self.align < 0 or self.align & (self.align - 1) or self.align > 4096:

@@ -349,7 +349,8 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
         for part in what["name"].split("."):
             if not hasattr(function, part):
                 there = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
-                raise Unfit(f"the file has no {what['name']}; it has {', '.join(there)}")
+                known = ", ".join(there) or "no function"
+                raise Unfit(f"the file has no {what['name']}; it has {known}")
             function = getattr(function, part)
     if not callable(function):
         raise Unfit(f"{what['name']} is no function")
