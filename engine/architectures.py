@@ -15,7 +15,8 @@ class Routing:
     normed    whether weights are divided by their sum
     part      an expert's width is that of the network by how many are used, not its own
     gated     whether a gate weighs a shared network
-    counted   whether a shared network is as wide as so many experts, which the file counts
+    counted   whether the file counts how many experts a shared network is as wide as, and how many
+              of the first blocks are dense
     """
 
     scores: str = "softmax"
@@ -55,6 +56,7 @@ class Traits:
                   where the file does not say; None: none are
     experts       how its feed-forward networks are mixtures, where the file has an expert_count
     latent        whether keys and values come out of a latent vector, which the cache holds
+    further       whether blocks that foretell further tokens may stand behind the others
     """
 
     activations: Mapping[str, str]
@@ -79,6 +81,7 @@ class Traits:
     shortconv: bool = False
     delta: bool = False
     latent: bool = False
+    further: bool = False
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
@@ -92,6 +95,7 @@ GRANITE = replace(
 )
 GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
 GEMMA2 = replace(GEMMA, scales=("attention.scale",))
+DELTA = replace(LLAMA, delta=True, further=True)
 ARCHITECTURES: Mapping[str, Traits] = {
     "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
     "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
@@ -141,8 +145,13 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "mamba": replace(LLAMA, ssm=True),
     "mamba2": replace(LLAMA, ssm=True),
     "lfm2": replace(LLAMA, shortconv=True),
-    "qwen3next": replace(LLAMA, delta=True, experts=Routing(part=True, gated=True)),
-    "qwen35": replace(LLAMA, delta=True),
-    "qwen35moe": replace(LLAMA, delta=True, experts=Routing(part=True, gated=True)),
-    "deepseek2": replace(LLAMA, latent=True, experts=Routing(normed=False, counted=True)),
+    "qwen3next": replace(DELTA, experts=Routing(part=True, gated=True)),
+    "qwen35": DELTA,
+    "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),
+    "deepseek2": replace(
+        LLAMA, latent=True, further=True, experts=Routing(normed=False, counted=True)
+    ),
+    "glm4moe": replace(
+        LLAMA, further=True, experts=Routing(scores="sigmoid", normed=False, counted=True)
+    ),
 }  # fmt: skip

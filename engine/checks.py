@@ -39,7 +39,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     if missing := [name for name in wanted if name not in tensors]:
         raise ModelError(f"{file.path}: tensor {missing[0]} is missing")
     known = wanted | family.optional_tensors(config)
-    left = known.keys() | _further(tensors, config)
+    left = known.keys() | further_tensors(tensors, config)
     unused = [name for name in tensors if name not in left and not HARMLESS.fullmatch(name)]
     unused += [
         name
@@ -67,7 +67,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
                 )
 
 
-def _further(tensors: Iterable[str], config: ModelConfig) -> set[str]:
+def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:
     """Those of blocks that foretell further tokens."""
     blocks = range(config.blocks, config.blocks + config.further)
     found = ((name, re.match(r"blk\.(\d+)\.", name)) for name in tensors)

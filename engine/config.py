@@ -160,7 +160,7 @@ class ModelConfig:
         context = keys.count("context_length", least=unused + 1) - unused
         least = 0 if traits.ssm else 1
         heads = keys.count("attention.head_count", least=least)
-        further = keys.count("nextn_predict_layers", 0, least=0) if traits.delta else 0
+        further = keys.count("nextn_predict_layers", 0, least=0) if traits.further else 0
         blocks = keys.count("block_count", least=further + 1) - further
         hidden = keys.count("embedding_length")
         if not traits.ssm and hidden % heads and keys.full("attention.key_length") not in metadata:
@@ -225,7 +225,7 @@ class ModelConfig:
             ssm=_ssm(keys, traits, hidden) if of_states else None,
             recurrent=recurrent,
             experts=_experts(keys, traits.experts, ffn),
-            leading=keys.count("leading_dense_block_count", 0, least=0) if latent else 0,
+            leading=_leading(keys, traits.experts),
             latent=latent,
             further=further,
         )
@@ -442,6 +442,12 @@ def _scales(keys: Keys, traits: Traits) -> Scales:
     )
 
 
+def _leading(keys: Keys, routing: Routing | None) -> int:
+    """How many of the first blocks have no experts."""
+    counted = routing and routing.counted
+    return keys.count("leading_dense_block_count", 0, least=0) if counted else 0
+
+
 GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.scores
 
 
@@ -480,6 +486,11 @@ def _experts(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
     )
     if used > count:
         raise ModelError(f"{keys.full('expert_used_count')} is {used}, of {count} experts")
+    if keys.prefix == "deepseek2" and found.scores == "softmax" and found.kept < found.groups:
+        raise ModelError(
+            f"{keys.full('expert_group_count')} is {found.groups}: groups of DeepSeek-V2, each of"
+            " which goes by its best expert, are not supported"
+        )
     if count % found.groups or found.kept > found.groups:
         raise ModelError(
             f"{keys.full('expert_group_count')} {found.groups}, of which {found.kept} are used,"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from engine.checks import check_tensors
+from engine.checks import check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
 from engine.models.family import Family
@@ -15,7 +15,7 @@ from engine.sparsity import with_sparsity
 @dataclass(frozen=True, slots=True)
 class Described:
     """A model's config as the options ask for it, its family, tensors that hold the neurons of a
-    block (by block), and notes: why a block skips no neurons."""
+    block (by block), and notes: why a block skips no neurons, what is left out."""
 
     config: ModelConfig
     family: Family
@@ -44,6 +44,8 @@ def described(file: GGUFFile, options: Options) -> Described:
     if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
     check_tensors(file, family, config)
+    if left := further_tensors(tensors, config):
+        notes = [*notes, f"{len(left)} tensors of blocks that foretell further tokens are unused"]
     for name, dims in family.expected_tensors(config).items():
         tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
     for name, rows in family.parts(config).items():

@@ -1,5 +1,5 @@
-"""A whole DeepSeek-V2 forward pass (arXiv 2405.04434), in reference ops alone: latent attention as
-the paper has it first, every head with keys and values of its own."""
+"""A whole DeepSeek-V2 (arXiv 2405.04434) or V3 (arXiv 2412.19437) forward pass, in reference ops
+alone: latent attention as the paper has it first, every head with keys and values of its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

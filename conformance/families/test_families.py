@@ -23,6 +23,7 @@ from conformance.support.small_families import (
     SmallFalcon,
     SmallGemma,
     SmallGLM,
+    SmallGlmMoe,
     SmallGPT2,
     SmallGptOss,
     SmallNeoX,
@@ -157,7 +158,9 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "Qwen 2, experts": SUBJECTS["Qwen 2, experts"],
         "Qwen 3, experts": SUBJECTS["Qwen 3, experts"],
         "Qwen 3, experts, Q4_0": QUANTISED["Q4_0"][6], "DeepSeek-V2": SUBJECTS["DeepSeek-V2"],
-        "DeepSeek-V2, Q4_0": DEEPSEEK, "gpt-oss": SUBJECTS["gpt-oss"]}  # fmt: skip
+        "DeepSeek-V2, Q4_0": DEEPSEEK, "DeepSeek V3": SUBJECTS["DeepSeek V3"],
+        "GLM 4.5, experts": SUBJECTS["GLM 4.5, experts"],
+        "gpt-oss": SUBJECTS["gpt-oss"]}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=BITS)
@@ -314,6 +317,9 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (PLUS, "blk.0.attn_k_norm.weight", np.ones((4, 16), np.float32), "is [4, 16], not [2, 16]"),
     (SmallDeepSeek(), "blk.0.attn_k_b.weight", NARROW, "is [96, 64], not [4, 32, 12]"),
     (SmallDeepSeek(), "blk.1.ffn_gate_exps.weight", None, "is missing"),
+    (SmallGlmMoe(), "blk.0.ffn_gate.weight", None, "is missing"),
+    (SmallGlmMoe(), "blk.1.post_attention_norm.weight", None, "is missing"),
+    (SmallGlmMoe(), "blk.1.exp_probs_b.bias", np.ones(5, np.float32), "is [5], not [6]"),
     (GPT2, "position_embd.weight", SHORT, "is [40, 64], not [41, 64]"),
     (GPT2, "blk.0.attn_norm.bias", None, "is missing"),
     (BLOOM, "token_embd_norm.weight", None, "is missing"),
@@ -369,6 +375,17 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
             {"attention__value_length": 40},
             "deepseek2.attention.value_length differs from kv_lora_rank",
         ),
+        (
+            SmallDeepSeek(),
+            {"expert_group_count": 3},
+            "deepseek2.expert_group_count is 3: groups of DeepSeek-V2, each of which goes by",
+        ),
+        (
+            SmallGlmMoe(),
+            {"expert_group_count": 4},
+            "glm4moe.expert_group_count 4, of which 1 are used, does not divide 6 experts",
+        ),
+        (SmallGlmMoe(), {"expert_gating_func": 4}, "glm4moe.expert_gating_func is 4: want 1"),
         (BLOOM, {"attention__max_alibi_bias": -8.0}, "attention.max_alibi_bias must be at least"),
     ],
 )

@@ -28,6 +28,7 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "tanh": "its activation is gelu_pytorch_tanh",
            "weights of sum 1": "its norm_topk_prob is true",
            "weights as they are": "its norm_topk_prob is false",
+           "foretells": "what foretells further tokens is left out",
            "between pairs": "its YaRN is not truncated",
            "R+, norms of heads": "its queries and keys have norms",
            "a short window": "attention reaches 9 tokens back",
@@ -158,7 +159,8 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
 
 
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
-              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "Qwen 3 Next",
+              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
+              "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups", "Qwen 3 Next",
               "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
 
 
@@ -202,6 +204,7 @@ MIXTURES = (
     SmallGptOss(width=28),
     SmallGptOss(window=64, blocks=2, experts=8, used=4, seed=1),
     SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
+    *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts")),
 )
 
 

@@ -64,6 +64,11 @@ DEEPSEEK2 = {**QWEN, "model_type": "deepseek_v2", "num_key_value_heads": 4, "num
              "v_head_dim": 11, "n_routed_experts": 7, "num_experts_per_tok": 3,
              "moe_intermediate_size": 29, "n_shared_experts": 2, "first_k_dense_replace": 1,
              "rms_norm_eps": 1e-6}  # fmt: skip
+DEEPSEEK3 = {**DEEPSEEK2, "model_type": "deepseek_v3", "n_routed_experts": 12, "n_group": 4,
+             "topk_group": 2, "n_shared_experts": 1, "num_mtp_layers": 0}  # fmt: skip
+GLM4MOE = {**QWEN, "model_type": "glm4_moe", "head_dim": 20, "num_hidden_layers": 3,
+           "n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 29,
+           "use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0}  # fmt: skip
 DELTA = {**QWEN, "num_hidden_layers": 3, "head_dim": 24, "linear_num_key_heads": 2,
          "linear_num_value_heads": 6, "linear_key_head_dim": 14, "linear_value_head_dim": 14,
          "layer_types": ["linear_attention", "full_attention", "linear_attention"]}  # fmt: skip
@@ -217,6 +222,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 0.707,
             "mscale_all_dim": 0.707, "original_max_position_embeddings": 16,
         },
+    },
+    "DeepSeek V3": DEEPSEEK3,
+    "DeepSeek V3, no groups, YaRN, any sum of weights": {
+        **DEEPSEEK3, "qk_rope_head_dim": 16, "n_group": 1, "topk_group": 1, "q_lora_rank": None,
+        "norm_topk_prob": False, "first_k_dense_replace": 2, "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 16,
+        },
+    },
+    "DeepSeek V3, a layer that foretells": {**DEEPSEEK3, "num_mtp_layers": 1},
+    "GLM 4.5, experts": GLM4MOE,
+    "GLM 4.5, experts, no biases and norms, groups": {
+        **GLM4MOE, "use_qk_norm": False, "attention_bias": False, "n_routed_experts": 9,
+        "n_group": 3, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 0,
+        "routed_scaling_factor": 2.5, "tie_word_embeddings": True, "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
     },
     "Gemma": GEMMA,
     "Gemma, untied": {**GEMMA, "tie_word_embeddings": False},

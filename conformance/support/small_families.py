@@ -149,14 +149,16 @@ class SmallMixture(Small):
     groups: int = 1
     kept: int = 1
     sigmoid: bool = False  # whose choice has a bias
+    leading: int = 0  # blocks that are dense
 
     def listed(self) -> Iterator[Listed]:
         plain = self.architecture in ("llama", "granitemoe", "gpt-oss")
         of_attention = Small if plain else SmallQwen
+        dense = tuple(f"blk.{i}." for i in range(self.leading))
         for name, *dims in of_attention.listed(self):  # type: ignore[arg-type]
-            if ".ffn_norm" in name or ".ffn_" not in name:
+            if ".ffn_norm" in name or ".ffn_" not in name or name.startswith(dense):
                 yield name, *dims
-        for i in range(self.blocks):
+        for i in range(self.leading, self.blocks):
             block = f"blk.{i}"
             yield f"{block}.ffn_gate_inp.weight", self.experts, self.hidden
             for kind, width in (("exps", self.width), ("shexp", self.shared)):
@@ -197,6 +199,36 @@ class SmallMixture(Small):
 
     def formula(self) -> Callable[..., Array]:
         return transformer if self.architecture in ("llama", "granitemoe") else qwen
+
+
+@dataclass(frozen=True, slots=True)
+class SmallGlmMoe(SmallMixture):
+    """A random GLM 4.5, which turns half of a head; heads have norms if `head_norms`."""
+
+    architecture: str = "glm4moe"
+    blocks: int = 3
+    shared: int = 64
+    scale: float = 2.5
+    sigmoid: bool = True
+    leading: int = 1
+    head_norms: bool = True
+
+    @property
+    def rope_dims(self) -> int:
+        return self.head_dim // 2
+
+    def listed(self) -> Iterator[Listed]:
+        for name, *dims in SmallMixture.listed(self):
+            yield name.replace("ffn_norm", "post_attention_norm"), *dims
+        for i in range(self.blocks if self.head_norms else 0):
+            yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        """As llama.cpp's converter writes them."""
+        SmallMixture._sizes(replace(self, shared=0), writer)
+        writer.add_expert_shared_count(self.shared // self.width)
+        writer.add_expert_weights_norm(True)
+        writer.add_leading_dense_block_count(self.leading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +505,8 @@ class SmallCommandR(Small):
 @dataclass(frozen=True, slots=True)
 class SmallDeepSeek(Small):
     """A random DeepSeek-V2, whose first `leading` blocks are dense; queries come out of a vector of
-    `q_rank`, if that is not 0. A head's key has `nope` elements before the `turned` ones."""
+    `q_rank`, if that is not 0. A head's key has `nope` elements before the `turned` ones. With
+    `groups` its router is V3's."""
 
     architecture: str = "deepseek2"
     blocks: int = 3
@@ -488,6 +521,8 @@ class SmallDeepSeek(Small):
     width: int = 32
     shared: int = 2
     scale: float = 1.0
+    groups: int = 0
+    kept: int = 1
 
     @property
     def rope_dims(self) -> int:
@@ -514,6 +549,8 @@ class SmallDeepSeek(Small):
             yield f"{block}.ffn_norm.weight", hidden
             if i >= self.leading:
                 yield f"{block}.ffn_gate_inp.weight", self.experts, hidden
+                if self.groups:
+                    yield f"{block}.exp_probs_b.bias", self.experts
             kinds = (("_exps", self.width), ("_shexp", self.shared * self.width))
             for kind, width in kinds if i >= self.leading else (("", self.ffn),):
                 own = (self.experts,) if kind == "_exps" else ()
@@ -525,6 +562,8 @@ class SmallDeepSeek(Small):
 
     def shape(self) -> Shape:
         own = Mixture(self.experts, self.used, False, False, self.scale)
+        if self.groups:
+            own = replace(own, normed=True, groups=self.groups, kept=self.kept, sigmoid=True)
         return replace(Small.shape(self), mixture=own)
 
     def formula(self) -> Callable[..., Array]:
@@ -546,6 +585,11 @@ class SmallDeepSeek(Small):
         writer.add_expert_feed_forward_length(self.width)
         writer.add_expert_shared_count(self.shared)
         writer.add_expert_weights_scale(self.scale)
+        if self.groups:
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+            writer.add_expert_weights_norm(True)
+            writer.add_expert_group_count(self.groups)
+            writer.add_expert_group_used_count(self.kept)
 
 
 def joined(small: Small, listed: Iterator[Listed]) -> Iterator[Listed]:
@@ -666,8 +710,12 @@ SUBJECTS: dict[str, Subject] = {
     "DeepSeek-V2 Lite, F16": SmallDeepSeek(
         q_rank=0, nope=16, turned=16, kv_rank=48, used=3, scale=2.5, tied=True, format="F16", seed=1
     ),
-    "Experts by sigmoid, as DeepSeek V3's": SmallMixture(
-        experts=12, used=3, groups=3, kept=2, scale=2.5, sigmoid=True, seed=6
+    "DeepSeek V3": SmallDeepSeek(
+        experts=12, used=3, groups=3, kept=2, scale=2.5, shared=1, ffn=100, seed=2
+    ),
+    "GLM 4.5, experts": SmallGlmMoe(ffn=100),
+    "GLM 4.5, no norms of heads, groups, F16": SmallGlmMoe(
+        head_norms=False, experts=12, groups=4, kept=2, leading=2, format="F16", seed=1
     ),
     "OLMoE": SmallMixture(architecture="olmoe", experts=9, used=2, seed=4),
     "Granite, experts": SmallMixture(architecture="granitemoe", shared=40, seed=5),

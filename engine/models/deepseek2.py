@@ -1,4 +1,5 @@
-"""DeepSeek-V2 (arXiv 2405.04434): latent attention, and mixtures of experts with a shared network.
+"""DeepSeek-V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437): latent attention, and mixtures of
+experts with a shared network.
 
 Keys and values come out of a latent vector of each token, and the cache holds that: the vector,
 normalised, and a key that is turned by its position and that all heads have in common. What makes a
@@ -14,7 +15,7 @@ import numpy as np
 
 from engine.config import Latent, ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
+from engine.models import experts, feed_forward
 from engine.models.family import Rows
 from engine.models.layers import (
     StepInputs,
@@ -61,7 +62,10 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    return {"output.weight": (config.vocab, config.hidden)}
+    return {
+        "output.weight": (config.vocab, config.hidden),
+        **experts.optional_tensors(config),
+    }
 
 
 def parts(config: ModelConfig) -> dict[str, Rows]:

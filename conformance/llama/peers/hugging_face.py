@@ -64,6 +64,9 @@ def save_random(config: Mapping[str, Any], folder: Path) -> None:
         around = float(weight.ndim == 1 and name.endswith("weight") and whole)
         deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
         weight.data = around + deviation * torch.randn_like(weight)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # DeepSeek V3's, of the choice of experts
+            buffer.copy_(0.1 * torch.randn_like(buffer))
     model.save_pretrained(folder)
 
 
