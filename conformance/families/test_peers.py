@@ -28,7 +28,6 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "tanh": "its activation is gelu_pytorch_tanh",
            "weights of sum 1": "its norm_topk_prob is true",
            "weights as they are": "its norm_topk_prob is false",
-           "foretells": "what foretells further tokens is left out",
            "between pairs": "its YaRN is not truncated",
            "R+, norms of heads": "its queries and keys have norms",
            "a short window": "attention reaches 9 tokens back",
@@ -156,6 +155,25 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         for name in ours.tensors:
             assert np.array_equal(ours.tensor(name), theirs.tensor(name)), name
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["DeepSeek V3", "GLM 4.5, experts"])
+def test_layers_that_foretell_tokens_are_left_out(saved, name, tmp_path):
+    """They stand behind the others, as many as config.json says, and transformers leaves them out,
+    too; the file is that of the others, and a note says so."""
+    from safetensors.torch import load_file, save_file
+
+    folder = saved(name, tmp_path / "model")
+    assert not convert(folder, tmp_path / "without.gguf", "F32", name="one").notes
+    tensors, last = load_file(folder / "model.safetensors"), "model.layers.2."
+    more = {n.replace(last, "model.layers.3."): t for n, t in tensors.items() if last in n}
+    more["model.layers.3.eh_proj.weight"] = tensors["lm_head.weight"]
+    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"num_nextn_predict_layers": 1})
+    [note] = convert(folder, tmp_path / "with.gguf", "F32", name="one").notes
+    assert note.startswith("what foretells further tokens is left out")
+    assert (tmp_path / "with.gguf").read_bytes() == (tmp_path / "without.gguf").read_bytes()
 
 
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",

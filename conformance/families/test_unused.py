@@ -61,7 +61,6 @@ SUBJECTS: dict[str, Small] = {
     "olmo2": SmallOLMo(blocks=1),
     "ernie4_5": SmallKin(blocks=1, architecture="ernie4_5"),
     "glm4": SmallGLM(blocks=1),
-    "glm4moe": SmallGlmMoe(blocks=1, head_norms=False),
     "phi3": SmallPhi(blocks=1),
     "command-r": SmallCommandR(blocks=1),
     "cohere2": SmallCommandR(blocks=1, architecture="cohere2"),
@@ -85,7 +84,6 @@ RUN = {
     "mpt": ("attention.max_alibi_bias",),
     "gemma2": ("attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
     "gemma3": ("attention.scale", "final_logit_softcapping"),
-    "glm4moe": ("leading_dense_block_count", "nextn_predict_layers"),
     "qwen35": ("full_attention_interval", "nextn_predict_layers", "rope.dimension_sections"),
 }
 VECTOR = np.ones(16, np.float32)
@@ -155,7 +153,8 @@ def test_tensors_that_no_node_reads(small, tmp_path):
     (SUBJECTS["stablelm"], "blk.0.attn_output.bias"),
     (SUBJECTS["nemotron"], "blk.0.ffn_gate.weight"),
     (SmallDeepSeek(blocks=1), "blk.0.attn_kv_b.weight"),
-    (SUBJECTS["glm4moe"], "blk.0.attn_output.bias"),
+    (SmallGlmMoe(blocks=1), "blk.0.exp_probs_b.bias"),
+    (SmallGlmMoe(blocks=1), "blk.0.attn_output.bias"),
     (SmallDeepSeek(blocks=1, q_rank=0), "blk.0.attn_q_a_norm.weight"),
 ], ids=lambda it: it if isinstance(it, str) else it.architecture)  # fmt: skip
 def test_tensors_of_another_family(small, name, tmp_path):

@@ -232,7 +232,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "mscale_all_dim": 1.0, "original_max_position_embeddings": 16,
         },
     },
-    "DeepSeek V3, a layer that foretells": {**DEEPSEEK3, "num_mtp_layers": 1},
     "GLM 4.5, experts": GLM4MOE,
     "GLM 4.5, experts, no biases and norms, groups": {
         **GLM4MOE, "use_qk_norm": False, "attention_bias": False, "n_routed_experts": 9,
