@@ -56,6 +56,9 @@ class Traits:
                   where the file does not say; None: none are
     experts       how its feed-forward networks are mixtures, where the file has an expert_count
     latent        whether keys and values come out of a latent vector, which the cache holds
+    halves        whether rope turns halves of a head's latent attention, not neighbours
+    latent_eps    of the norms of latent vectors, where it is not that of the others
+    mup           whether the scales are those of MiniCPM 3 (4B) where the file does not say
     further       whether blocks that foretell further tokens may stand behind the others
     """
 
@@ -81,6 +84,9 @@ class Traits:
     shortconv: bool = False
     delta: bool = False
     latent: bool = False
+    halves: bool = False
+    latent_eps: float | None = None
+    mup: bool = False
     further: bool = False
 
 
@@ -150,6 +156,10 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),
     "deepseek2": replace(
         LLAMA, latent=True, further=True, experts=Routing(normed=False, counted=True)
+    ),
+    "minicpm3": replace(
+        LLAMA, latent=True, halves=True, latent_eps=1e-6, mup=True, divides=True,
+        scales=("embedding_scale", "residual_scale", "logit_scale"),
     ),
     "glm4moe": replace(
         LLAMA, further=True, experts=Routing(scores="sigmoid", normed=False, counted=True)

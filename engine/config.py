@@ -59,12 +59,17 @@ class Experts:
 class Latent:
     """Sizes of latent attention: of the vector that queries come out of, 0 where there is none, of
     the one that keys and values come out of, and of each head's keys and values. The last elements
-    of a key are turned, and all heads have them in common."""
+    of a key are turned, by `halves` or else neighbours, and all heads have them in common. What
+    makes keys and values is one tensor where it is `joined`. `eps` is that of the vectors' norms.
+    """
 
     q_rank: int
     kv_rank: int
     key: int
     value: int
+    joined: bool
+    halves: bool
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +174,22 @@ class ModelConfig:
                 f" attention.head_count {heads}, and attention.key_length is missing"
             )
         head_dim = 0 if traits.ssm else keys.count("attention.key_length", hidden // heads)
-        latent = _latent(keys, head_dim) if traits.latent else None
-        value = latent.kv_rank if latent else head_dim
+        recurrent = _recurrent(keys, traits, blocks, further)
+        kv_heads = keys.agreed("attention.head_count_kv", heads, least, without=recurrent)
+        latent, value = None, head_dim
+        if traits.latent:
+            latent = _latent(keys, traits, head_dim, hidden // heads)
+            value = latent.value if latent.joined else latent.kv_rank
+            if latent.joined:
+                if kv_heads != heads:
+                    name = keys.full("attention.head_count_kv")
+                    raise ModelError(f"{name} is {kv_heads}: all {heads} heads have keys here")
+                kv_heads, head_dim = 1, latent.kv_rank + keys.count("rope.dimension_count")
         if head_dim and keys.count("attention.value_length", value) != value:
             other = "kv_lora_rank" if latent else "key_length"
             raise ModelError(f"{architecture}.attention.value_length differs from {other}")
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
-        recurrent = _recurrent(keys, traits, blocks, further)
         no_rope = traits.no_rope
         if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
             no_rope = 1  # its word for no rope at all
@@ -189,7 +202,8 @@ class ModelConfig:
         rope_base = keys.real("rope.freq_base", 10000.0)
         window_base = rope_base if traits.unscaled else traits.window_base
         of_states = traits.ssm or traits.shortconv or traits.delta
-        scales, width = _scales(keys, traits), (latent.key if latent else head_dim) or 1
+        scales = _scales(keys, traits, hidden, blocks)
+        width = (latent.key if latent else head_dim) or 1
         scaling = _rope_scaling(keys)
         if blocks == traits.by_width:
             width = max(1, hidden // heads)
@@ -200,7 +214,7 @@ class ModelConfig:
             hidden=hidden,
             blocks=blocks,
             heads=heads,
-            kv_heads=keys.agreed("attention.head_count_kv", heads, least, without=recurrent),
+            kv_heads=kv_heads,
             head_dim=head_dim,
             ffn=ffn,
             vocab=vocab,
@@ -209,7 +223,7 @@ class ModelConfig:
             positions=0 if traits.no_position is None else context,
             rope_dims=keys.count("rope.dimension_count", head_dim, least),
             rope_base=rope_base,
-            rope_scaling=replace(scaling, magnitude=1.0) if latent else scaling,
+            rope_scaling=_without_magnitude(keys, scaling) if latent else scaling,
             fused_qkv=traits.fused_qkv,
             alibi=traits.alibi and keys.real("attention.max_alibi_bias", traits.alibi),
             parallel=traits.two_orders and keys.flag("use_parallel_residual", True),
@@ -327,21 +341,38 @@ class ModelConfig:
         return frequencies, scaling.magnitude
 
 
-def _latent(keys: Keys, head_dim: int) -> Latent:
-    """Sizes as files have them whose kv_b is split in k_b and v_b."""
+def _latent(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
+    """Sizes as files have them whose kv_b is split in k_b and v_b, or is one tensor, as llama.cpp
+    writes MiniCPM 3 and wrote DeepSeek until April 2025: then keys of so many elements are heads'.
+    Values of a `part` of the hidden size are meant where there is no word of them."""
+    joined = keys.full("attention.key_length_mla") not in keys.metadata
+    apart = "" if joined else "_mla"
     found = Latent(
         q_rank=keys.count("attention.q_lora_rank", 0, least=0),
         kv_rank=keys.count("attention.kv_lora_rank"),
-        key=keys.count("attention.key_length_mla"),
-        value=keys.count("attention.value_length_mla"),
+        key=head_dim if joined else keys.count("attention.key_length_mla"),
+        value=keys.count(f"attention.value_length{apart}", part if joined else None),
+        joined=joined,
+        halves=traits.halves,
+        eps=traits.latent_eps or keys.real(*traits.norm_eps),
     )
-    turned = head_dim - found.kv_rank
+    turned = keys.count("rope.dimension_count") if joined else head_dim - found.kv_rank
+    other = f"dimension_count of {turned}" if joined else f"key_length_mla of {found.key}"
     if found.kv_rank % 2 or not 0 < turned < found.key:
         raise ModelError(
             f"{keys.prefix}.attention: a kv_lora_rank of {found.kv_rank}, a key_length of"
-            f" {head_dim} and a key_length_mla of {found.key} do not fit one another"
+            f" {head_dim} and a {other} do not fit one another"
         )
     return found
+
+
+def _without_magnitude(keys: Keys, scaling: RopeScaling) -> RopeScaling:
+    """Of latent attention, whose vectors cosines and sines leave as they are; YaRN's is that of
+    scores."""
+    if scaling.kind != "yarn" and scaling.magnitude != 1:
+        name = keys.full("rope.scaling.attn_factor")
+        raise ModelError(f"{name} is {scaling.magnitude}: latent attention here has none but 1")
+    return replace(scaling, magnitude=1.0)
 
 
 def _steepness(keys: Keys, latent: Latent | None, scaling: RopeScaling) -> float:
@@ -430,9 +461,14 @@ def _every(keys: Keys, blocks: int) -> frozenset[int]:
     return frozenset(range(blocks))
 
 
-def _scales(keys: Keys, traits: Traits) -> Scales:
-    """Those that the family has and the file tells; 0 is none."""
-    found = {key: keys.least(key, 0.0) for key in traits.scales}
+def _scales(keys: Keys, traits: Traits, hidden: int, blocks: int) -> Scales:
+    """Those that the family has and the file tells, or MiniCPM 3's; 0 is none."""
+    usual = {
+        "embedding_scale": 12.0,
+        "residual_scale": 1.4 / blocks**0.5,
+        "logit_scale": hidden / 256,
+    }
+    found = {key: keys.least(key, traits.mup * usual.get(key, 0.0)) for key in traits.scales}
     logits = found.get("logit_scale") or 1.0
     return Scales(
         embedding=found.get("embedding_scale") or 1.0,

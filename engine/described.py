@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from engine.checks import check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
-from engine.models.family import Family
+from engine.models.family import Family, Picked
 from engine.models.table import FAMILIES
 from engine.offload.bundle import Bundle, bundles, unbundled
 from engine.options import Options
@@ -50,8 +50,13 @@ def described(file: GGUFFile, options: Options) -> Described:
         tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
     for name, rows in family.parts(config).items():
         whole = tensors.get(rows.tensor)
-        if whole and rows.each:
+        if whole is None:
+            continue
+        if isinstance(rows, Picked):
+            picked = whole.only(name, rows.numbers, rows.matrices)
+            tensors[name] = picked.turned_round() if rows.turned else picked
+        elif rows.each:
             tensors[name] = whole.only(name, rows.numbers)
-        elif whole:
+        else:
             tensors[name] = whole.rows(name, rows.first, rows.count)
     return Described(config, family, found, notes)

@@ -183,6 +183,8 @@ DEEPSEEK3 = {
 }  # fmt: skip
 GLM4MOE = {**DEEPSEEK3, "architectures": ["Glm4MoeForCausalLM"], "num_key_value_heads": 2,
            "rms_norm_eps": 1e-5}  # fmt: skip
+LONGER = {"type": "longrope", "factor": 4.0, "original_max_position_embeddings": 8}
+MINICPM3 = {**DEEPSEEK3, "architectures": ["MiniCPM3ForCausalLM"]}
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "ALiBi": (FALCON | {"alibi": True}, "alibi is true; this family runs rotary positions"),
     "biases": (FALCON | {"bias": True}, "bias is true; this family's projections have none"),
@@ -238,6 +240,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         GLM4MOE | {"first_k_dense_replace": -1}, "first_k_dense_replace must be at least 0, got -1"
     ),
     "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
+    "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),
+    "biases of MiniCPM": (MINICPM3 | {"attention_bias": True}, "attention_bias is true; this"),
+    "longer rope of MiniCPM": (
+        MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
+    ),
     "logits' scale": (MPT | {"logit_scale": "inv_sqrt_d_model"}, "logit_scale is 'inv_sqrt_d_"),
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ from conformance.support.small_families import (
     SmallGlmMoe,
     SmallGPT2,
     SmallGptOss,
+    SmallMiniCPM,
     SmallNeoX,
     SmallOLMo,
     SmallOPT,
@@ -137,6 +138,7 @@ def test_sessions_keep_to_their_long_rope(tmp_path):
 
 
 DEEPSEEK = SmallDeepSeek(q_rank=64, nope=32, turned=32, value=32, format="Q4_0", finer="Q8_0")
+MINICPM = SmallMiniCPM(q_rank=64, kv_rank=64, format="Q4_0", finer="Q8_0")
 BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT"],
         "Qwen 2": SUBJECTS["Qwen 2"], "Qwen 3": SUBJECTS["Qwen 3, wide heads"],
         "GPT-NeoX": SUBJECTS["GPT-NeoX"], "Phi 2": SUBJECTS["Phi 2, fused"],
@@ -159,6 +161,7 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "Qwen 3, experts": SUBJECTS["Qwen 3, experts"],
         "Qwen 3, experts, Q4_0": QUANTISED["Q4_0"][6], "DeepSeek-V2": SUBJECTS["DeepSeek-V2"],
         "DeepSeek-V2, Q4_0": DEEPSEEK, "DeepSeek V3": SUBJECTS["DeepSeek V3"],
+        "MiniCPM 3": SUBJECTS["MiniCPM 3"], "MiniCPM 3, Q4_0": MINICPM,
         "GLM 4.5, experts": SUBJECTS["GLM 4.5, experts"],
         "gpt-oss": SUBJECTS["gpt-oss"]}  # fmt: skip
 
@@ -212,6 +215,7 @@ def test_squares_are_of_the_files_tensors(tmp_path):
         SmallGPT2(),
         SmallGLM(),
         SmallPhi(),
+        SmallMiniCPM(q_rank=64),
     ],
     ids=lambda small: small.architecture,
 )
@@ -317,6 +321,9 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (PLUS, "blk.0.attn_k_norm.weight", np.ones((4, 16), np.float32), "is [4, 16], not [2, 16]"),
     (SmallDeepSeek(), "blk.0.attn_k_b.weight", NARROW, "is [96, 64], not [4, 32, 12]"),
     (SmallDeepSeek(), "blk.1.ffn_gate_exps.weight", None, "is missing"),
+    (SmallMiniCPM(), "blk.0.attn_kv_b.weight", NARROW, "is [96, 64], not [112, 32]"),
+    (SmallMiniCPM(), "blk.0.attn_q_a_norm.weight", None, "is missing"),
+    (SmallMiniCPM(long=True), "rope_factors_long.weight", None, "is missing"),
     (SmallGlmMoe(), "blk.0.ffn_gate.weight", None, "is missing"),
     (SmallGlmMoe(), "blk.1.post_attention_norm.weight", None, "is missing"),
     (SmallGlmMoe(), "blk.1.exp_probs_b.bias", np.ones(5, np.float32), "is [5], not [6]"),
@@ -374,6 +381,21 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
             SmallDeepSeek(),
             {"attention__value_length": 40},
             "deepseek2.attention.value_length differs from kv_lora_rank",
+        ),
+        (
+            SmallMiniCPM(),
+            {"attention__head_count_kv": 2},
+            "minicpm3.attention.head_count_kv is 2: all 4 heads have keys here",
+        ),
+        (
+            SmallMiniCPM(),
+            {"rope__scaling__attn_factor": 1.5},
+            "minicpm3.rope.scaling.attn_factor is 1.5: latent attention here has none but 1",
+        ),
+        (
+            SmallMiniCPM(),
+            {"rope__dimension_count": 20},
+            "minicpm3.attention: a kv_lora_rank of 32, a key_length of 20 and a dimension_count of",
         ),
         (
             SmallDeepSeek(),

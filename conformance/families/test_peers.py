@@ -31,6 +31,8 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "between pairs": "its YaRN is not truncated",
            "R+, norms of heads": "its queries and keys have norms",
            "a short window": "attention reaches 9 tokens back",
+          "scales and": "its scales are its own",
+          "an eps of its own": "norms of its latent vectors have an eps of 1e-06",
           "a query scale": "its query_pre_attn_scalar is its own"}  # fmt: skip
 # llama.cpp takes GELU's tanh form from a table in F16: the table's step is 2^-11 of a value.
 TABLE = 2.0**-22
@@ -178,8 +180,8 @@ def test_layers_that_foretell_tokens_are_left_out(saved, name, tmp_path):
 
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
-              "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups", "Qwen 3 Next",
-              "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
+              "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
+              "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ON_FOLDERS)
@@ -206,6 +208,7 @@ AGREED = (
     SmallNeoX(architecture="nemotron", parallel=False, kv_heads=2),
     SmallNeoX(architecture="nemotron", parallel=False, biases=True),
     SmallDeepSeek(scale=2.5),
+    SmallDeepSeek(joined=True, scale=2.5),
     SmallDeepSeek(q_rank=0, blocks=27, nope=16, turned=16, kv_rank=48),  # 27: it is the Lite
     SmallGPT2(),
     SmallGPT2(architecture="bloom"),

@@ -19,6 +19,7 @@ from conformance.support.small_families import (
     SmallGlmMoe,
     SmallGPT2,
     SmallKin,
+    SmallMiniCPM,
     SmallNeoX,
     SmallOLMo,
     SmallOPT,
@@ -61,6 +62,7 @@ SUBJECTS: dict[str, Small] = {
     "olmo2": SmallOLMo(blocks=1),
     "ernie4_5": SmallKin(blocks=1, architecture="ernie4_5"),
     "glm4": SmallGLM(blocks=1),
+    "minicpm3": SmallMiniCPM(blocks=1, leading=1),
     "phi3": SmallPhi(blocks=1),
     "command-r": SmallCommandR(blocks=1),
     "cohere2": SmallCommandR(blocks=1, architecture="cohere2"),
@@ -84,6 +86,13 @@ RUN = {
     "mpt": ("attention.max_alibi_bias",),
     "gemma2": ("attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
     "gemma3": ("attention.scale", "final_logit_softcapping"),
+    "minicpm3": (
+        "attention.kv_lora_rank",
+        "attention.q_lora_rank",
+        "embedding_scale",
+        "logit_scale",
+        "residual_scale",
+    ),
     "qwen35": ("full_attention_interval", "nextn_predict_layers", "rope.dimension_sections"),
 }
 VECTOR = np.ones(16, np.float32)
@@ -153,6 +162,7 @@ def test_tensors_that_no_node_reads(small, tmp_path):
     (SUBJECTS["stablelm"], "blk.0.attn_output.bias"),
     (SUBJECTS["nemotron"], "blk.0.ffn_gate.weight"),
     (SmallDeepSeek(blocks=1), "blk.0.attn_kv_b.weight"),
+    (SUBJECTS["minicpm3"], "blk.0.attn_k_b.weight"),
     (SmallGlmMoe(blocks=1), "blk.0.exp_probs_b.bias"),
     (SmallGlmMoe(blocks=1), "blk.0.attn_output.bias"),
     (SmallDeepSeek(blocks=1, q_rank=0), "blk.0.attn_q_a_norm.weight"),

@@ -69,6 +69,9 @@ DEEPSEEK3 = {**DEEPSEEK2, "model_type": "deepseek_v3", "n_routed_experts": 12, "
 GLM4MOE = {**QWEN, "model_type": "glm4_moe", "head_dim": 20, "num_hidden_layers": 3,
            "n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 29,
            "use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0}  # fmt: skip
+MINICPM3 = {**QWEN, "model_type": "minicpm3", "num_key_value_heads": 4, "q_lora_rank": 34,
+            "kv_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 8,
+            "rms_norm_eps": 1e-6}  # fmt: skip
 DELTA = {**QWEN, "num_hidden_layers": 3, "head_dim": 24, "linear_num_key_heads": 2,
          "linear_num_value_heads": 6, "linear_key_head_dim": 14, "linear_value_head_dim": 14,
          "layer_types": ["linear_attention", "full_attention", "linear_attention"]}  # fmt: skip
@@ -231,6 +234,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
             "mscale_all_dim": 1.0, "original_max_position_embeddings": 16,
         },
+    },
+    "MiniCPM 3": MINICPM3,
+    "MiniCPM 3, untied, long rope, scales and an eps of its own": {
+        **MINICPM3, "tie_word_embeddings": False, "v_head_dim": 11, "rms_norm_eps": 1e-3,
+        "scale_emb": 3, "scale_depth": 0.8, "dim_model_base": 24, "num_hidden_layers": 3,
+        "rope_parameters": {**LONG, "partial_rotary_factor": 1.0, "factor": 1.0,
+                            "original_max_position_embeddings": 256},
     },
     "GLM 4.5, experts": GLM4MOE,
     "GLM 4.5, experts, no biases and norms, groups": {

@@ -28,7 +28,7 @@ from reference.op import Array
 from reference.opt import UNUSED, opt
 from reference.post_norm import post_norm
 from reference.qwen import qwen
-from reference.rope import rope_norm
+from reference.rope import rope_neox, rope_norm
 from reference.transformer import Scales, Shape, Weight, linear_of_quantised, transformer
 
 
@@ -506,7 +506,7 @@ class SmallCommandR(Small):
 class SmallDeepSeek(Small):
     """A random DeepSeek-V2, whose first `leading` blocks are dense; queries come out of a vector of
     `q_rank`, if that is not 0. A head's key has `nope` elements before the `turned` ones. With
-    `groups` its router is V3's."""
+    `groups` its router is V3's; what makes keys and values is one tensor if `joined`."""
 
     architecture: str = "deepseek2"
     blocks: int = 3
@@ -523,6 +523,7 @@ class SmallDeepSeek(Small):
     scale: float = 1.0
     groups: int = 0
     kept: int = 1
+    joined: bool = False
 
     @property
     def rope_dims(self) -> int:
@@ -543,8 +544,11 @@ class SmallDeepSeek(Small):
                 yield f"{block}.attn_q.weight", heads * key, hidden
             yield f"{block}.attn_kv_a_mqa.weight", self.kv_rank + self.turned, hidden
             yield f"{block}.attn_kv_a_norm.weight", self.kv_rank
-            yield f"{block}.attn_k_b.weight", heads, self.kv_rank, self.nope
-            yield f"{block}.attn_v_b.weight", heads, self.value, self.kv_rank
+            if self.joined:
+                yield f"{block}.attn_kv_b.weight", heads * (self.nope + self.value), self.kv_rank
+            else:
+                yield f"{block}.attn_k_b.weight", heads, self.kv_rank, self.nope
+                yield f"{block}.attn_v_b.weight", heads, self.value, self.kv_rank
             yield f"{block}.attn_output.weight", hidden, heads * self.value
             yield f"{block}.ffn_norm.weight", hidden
             if i >= self.leading:
@@ -568,14 +572,20 @@ class SmallDeepSeek(Small):
 
     def formula(self) -> Callable[..., Array]:
         scale = (self.nope + self.turned) ** -0.5
-        return partial(deepseek2, own=Latent(self.kv_rank, self.nope, scale, self.leading))
+        own = Latent(self.kv_rank, self.nope, scale, self.leading, eps=1e-5)
+        return partial(deepseek2, own=own)
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
-        one = replace(self, kv_heads=1, head_dim=self.kv_rank + self.turned)
-        Small._sizes(one, writer)
-        writer.add_value_length(self.kv_rank)
-        writer.add_key_length_mla(self.nope + self.turned)
-        writer.add_value_length_mla(self.value)
+        if self.joined:  # as llama.cpp wrote it until April 2025
+            of_heads = replace(self, kv_heads=self.heads, head_dim=self.nope + self.turned)
+            Small._sizes(of_heads, writer)
+            writer.add_value_length(self.value)
+        else:
+            one = replace(self, kv_heads=1, head_dim=self.kv_rank + self.turned)
+            Small._sizes(one, writer)
+            writer.add_value_length(self.kv_rank)
+            writer.add_key_length_mla(self.nope + self.turned)
+            writer.add_value_length_mla(self.value)
         writer.add_kv_lora_rank(self.kv_rank)
         if self.q_rank:
             writer.add_q_lora_rank(self.q_rank)
@@ -590,6 +600,59 @@ class SmallDeepSeek(Small):
             writer.add_expert_weights_norm(True)
             writer.add_expert_group_count(self.groups)
             writer.add_expert_group_used_count(self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallMiniCPM(SmallDeepSeek):
+    """A random MiniCPM 3; with `long` it has divisors for contexts up to 64 and for longer ones."""
+
+    architecture: str = "minicpm3"
+    blocks: int = 2
+    leading: int = 2
+    value: int = 16  # a head's part of the hidden size, which no key tells
+    joined: bool = True
+    long: bool = False
+
+    def listed(self) -> Iterator[Listed]:
+        yield from SmallDeepSeek.listed(self)
+        if self.long:
+            yield "rope_factors_short.weight", self.turned // 2
+            yield "rope_factors_long.weight", self.turned // 2
+
+    def tensors(self) -> Tensors:
+        """Divisors are above 1."""
+        weights, norms = Small.tensors(self)
+        for kind, base in (("short", 1), ("long", 8)) if self.long else ():
+            norms[f"rope_factors_{kind}.weight"] = base + abs(norms[f"rope_factors_{kind}.weight"])
+        return weights, norms
+
+    def shape(self) -> Shape:
+        """Of short contexts."""
+        plain = Small.shape(self)
+        divisors = self.tensors()[1].get("rope_factors_short.weight", 1.0)
+        scales = Scales(12.0, 1.4 / self.blocks**0.5, logits=256 / self.hidden)
+        return replace(plain, frequencies=plain.frequencies / divisors, scales=scales)
+
+    def formula(self) -> Callable[..., Array]:
+        scale = (self.nope + self.turned) ** -0.5
+        own = Latent(self.kv_rank, self.nope, scale, self.leading, eps=1e-6, rope=rope_neox)
+        return partial(deepseek2, own=own)
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        """As llama.cpp's converter writes them."""
+        writer.add_context_length(self.context)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.blocks)
+        writer.add_feed_forward_length(self.ffn)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.heads)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_q_lora_rank(self.q_rank)
+        writer.add_kv_lora_rank(self.kv_rank)
+        writer.add_key_length(self.nope + self.turned)
+        writer.add_rope_dimension_count(self.turned)
+        if self.long:
+            writer.add_rope_scaling_orig_ctx_len(64)
 
 
 def joined(small: Small, listed: Iterator[Listed]) -> Iterator[Listed]:
@@ -712,6 +775,11 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "DeepSeek V3": SmallDeepSeek(
         experts=12, used=3, groups=3, kept=2, scale=2.5, shared=1, ffn=100, seed=2
+    ),
+    "DeepSeek-V2, keys and values of one tensor": SmallDeepSeek(joined=True, seed=3),
+    "MiniCPM 3": SmallMiniCPM(ffn=100),
+    "MiniCPM 3, long rope, tied, F16": SmallMiniCPM(
+        long=True, nope=20, turned=12, context=64, tied=True, format="F16", seed=1
     ),
     "GLM 4.5, experts": SmallGlmMoe(ffn=100),
     "GLM 4.5, no norms of heads, groups, F16": SmallGlmMoe(

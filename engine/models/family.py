@@ -30,6 +30,17 @@ class Rows:
         return [self.first + i + i // step * step for i in range(self.count)]
 
 
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Rows of a tensor of the file by their `numbers`: a matrix, or so many `matrices`, which are
+    in F32 and have rows for columns where they are `turned`."""
+
+    tensor: str
+    numbers: tuple[int, ...]
+    matrices: int = 0
+    turned: bool = False
+
+
 def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values, and their biases, out of one tensor of each block."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -50,7 +61,7 @@ class Family(Protocol):
     def optional_tensors(self, config: ModelConfig, /) -> dict[str, tuple[int, ...]]:
         """Tensors a file may have."""
 
-    def parts(self, config: ModelConfig, /) -> dict[str, Rows]:
+    def parts(self, config: ModelConfig, /) -> Mapping[str, Rows | Picked]:
         """Weights of the graph that are rows of a larger tensor, of those that the file has."""
 
     def constants(

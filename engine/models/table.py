@@ -59,5 +59,6 @@ FAMILIES: Mapping[str, Family] = {
     "qwen35": qwen3next,
     "qwen35moe": qwen3next,
     "deepseek2": deepseek2,
+    "minicpm3": deepseek2,
     "glm4moe": qwen,
 }
