@@ -183,8 +183,14 @@ DEEPSEEK3 = {
 }  # fmt: skip
 GLM4MOE = {**DEEPSEEK3, "architectures": ["Glm4MoeForCausalLM"], "num_key_value_heads": 2,
            "rms_norm_eps": 1e-5}  # fmt: skip
-LONGER = {"type": "longrope", "factor": 4.0, "original_max_position_embeddings": 8}
-MINICPM3 = {**DEEPSEEK3, "architectures": ["MiniCPM3ForCausalLM"]}
+LONGER = {
+    "type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "short_factor": [1.0],
+    "long_factor": [1.0],
+}
+MINICPM3 = {**DEEPSEEK3, "architectures": ["MiniCPM3ForCausalLM"], "max_position_embeddings": 32}
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "ALiBi": (FALCON | {"alibi": True}, "alibi is true; this family runs rotary positions"),
     "biases": (FALCON | {"bias": True}, "bias is true; this family's projections have none"),
