@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near, engine_logits
+from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near, engine_logits, nmse
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     subject_of,
@@ -27,6 +27,7 @@ from conformance.support.small_families import (
     SmallGPT2,
     SmallGptOss,
     SmallMiniCPM,
+    SmallMixture,
     SmallNeoX,
     SmallOLMo,
     SmallOPT,
@@ -50,7 +51,9 @@ from engine.quantise import Recipe, quantise
 from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
 from reference.gated_activations import reglu
+from reference.linear import linear
 from reference.op import Array
+from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.transformer import Weight
 
 
@@ -74,6 +77,27 @@ def test_quantised_weights(small, tmp_path):
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)
     demand_near(ours, theirs, PROMISE * small.blocks)
+
+
+def test_what_quantised_mixtures_differ_by(tmp_path):
+    """Where logits of a mixture are not the formula's to the last digits, no token has another
+    expert: an activation lies so near to the half between two codes of int8 that a rounding of
+    float32 decides. With the other code the formula has the engine's logits."""
+    small = SmallMixture(architecture="qwen2moe", width=64, shared=64, format="Q8_0", seed=7)
+    tokens = prompt(small)
+    ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
+
+    def otherwise(x, weight, format):
+        if format == "F32":
+            return linear(x, weight, format)
+        q, scale, _ = quantise_activations(x)
+        codes = x / np.repeat(scale, 32, axis=-1)
+        near = np.abs(np.abs(codes) % 1 - 0.5) < 127 * 2.0**-24  # what float32 leaves of codes
+        other = np.floor(codes) + np.ceil(codes) - q
+        return linear(dequantise_activations(np.where(near, other, q), scale), weight, format)
+
+    assert nmse(ours, exact(small, tokens, linear=linear_of_either)) > 1e-9
+    assert nmse(ours, exact(small, tokens, linear=otherwise)) < 1e-12
 
 
 @pytest.mark.parametrize(

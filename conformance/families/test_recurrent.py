@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, PROMISE, demand_near, engine_logits
+from conformance.llama.peers.compare import EXACT, PROMISE, demand_near, engine_logits, nmse
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     subject_of,
@@ -51,6 +51,7 @@ from engine.gguf.file import GGUFFile
 from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
+from reference.linear import linear
 from reference.transformer import Weight
 
 each = pytest.mark.parametrize("small", RECURRENT.values(), ids=RECURRENT)
@@ -74,6 +75,22 @@ def test_quantised_weights(small, tmp_path):
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)
     demand_near(ours, theirs, PROMISE * small.blocks)
+
+
+@pytest.mark.parametrize("name", ["Mamba, untied, F16", "Mamba 2, one group, F16"])
+def test_llama_cpp_rounds_what_f16_meets(name, tmp_path):
+    """Activations to F16, and nothing else: with these in the formula its logits are llama.cpp's,
+    but where the two round otherwise what float32 has computed otherwise."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    def rounded(x, weight, format):
+        return linear(x.astype(np.float16) if format == "F16" else x, weight, format)
+
+    path, tokens = RECURRENT[name].write(tmp_path / "small.gguf"), prompt(RECURRENT[name])
+    theirs, plain = llama_cpp_python.logits(path, tokens), exact(RECURRENT[name], tokens)
+    assert nmse(theirs, plain) > 10 * nmse(theirs, exact(RECURRENT[name], tokens, linear=rounded))
+    demand_near(engine_logits(path, tokens), plain, EXACT / 10)
 
 
 @each
