@@ -59,6 +59,7 @@ class Traits:
     halves        whether rope turns halves of a head's latent attention, not neighbours
     latent_eps    of the norms of latent vectors, where it is not that of the others
     mup           whether the scales are those of MiniCPM 3 (4B) where the file does not say
+    by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
     further       whether blocks that foretell further tokens may stand behind the others
     """
 
@@ -87,6 +88,7 @@ class Traits:
     halves: bool = False
     latent_eps: float | None = None
     mup: bool = False
+    by_block: bool = False
     further: bool = False
 
 
@@ -117,6 +119,9 @@ ARCHITECTURES: Mapping[str, Traits] = {
         GEMMA2, windows=2, window=4096, window_base=0.0, score_cap=50.0, logit_cap=30.0, by_width=46
     ),
     "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
+    "gemma4": replace(
+        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=0.0, by_block=True
+    ),
     "qwen2": LLAMA,
     "qwen3": LLAMA,
     "qwen2moe": replace(LLAMA, experts=Routing(normed=False, part=True, gated=True)),

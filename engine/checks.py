@@ -77,17 +77,17 @@ def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:
 def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     """A cache of `context` cells is whole blocks of its format, and fits what is free."""
     layout = FORMATS[options.kv_format]
-    width = config.kv_heads * config.head_dim
-    if width % layout.block:
-        raise ModelError(
-            f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
-            " a cell holds of this model are no whole number of them"
-        )
-    row = layout.row_bytes(width)
     blocks = range(options.cpu_blocks(config.blocks))
-    attending = sum(map(config.attends, blocks))
+    widths = [config.cell(i) for i in range(config.blocks)]
+    for width in widths:
+        if width % layout.block:
+            raise ModelError(
+                f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
+                " a cell holds of this model are no whole number of them"
+            )
+    rows = sum(layout.row_bytes(widths[i]) for i in blocks)
     each = 1 if config.latent else 2
-    wanted = each * attending * context * row + 4 * options.sequences * context
+    wanted = each * context * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
     kept = (dims for i in blocks for dims in config.states_of(i).values())
     wanted += 4 * slots * sum(map(math.prod, kept))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.architectures import ARCHITECTURES, Routing, Traits
+from engine.blocks import OfBlock, sizes_of
 from engine.errors import ModelError as ModelError
 from engine.keys import Keys
 from engine.recurrent import Ssm
@@ -111,7 +112,8 @@ class ModelConfig:
     window, 0 where it is that of the others. Blocks that are `recurrent` do not attend, and have
     states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
     and what is turned are a cell's one key, of `head_dim`. The first `leading` blocks have no
-    experts. Scores are multiplied by
+    experts. Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
+    for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
     that foretell more tokens, which nothing here computes.
     """
@@ -152,6 +154,8 @@ class ModelConfig:
     leading: int = 0
     latent: Latent | None = None
     further: int = 0
+    sizes: tuple[OfBlock, ...] = ()
+    per_layer: int = 0
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
@@ -175,7 +179,14 @@ class ModelConfig:
             )
         head_dim = 0 if traits.ssm else keys.count("attention.key_length", hidden // heads)
         recurrent = _recurrent(keys, traits, blocks, further)
-        kv_heads = keys.agreed("attention.head_count_kv", heads, least, without=recurrent)
+        some = int(traits.window is None)
+        window = keys.count("attention.sliding_window", traits.window, least=some)
+        windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
+        sizes = sizes_of(keys, blocks, heads, head_dim, windowed) if traits.by_block else ()
+        if sizes:
+            kv_heads = sizes[0].kv_heads
+        else:
+            kv_heads = keys.agreed("attention.head_count_kv", heads, least, without=recurrent)
         latent, value = None, head_dim
         if traits.latent:
             latent = _latent(keys, traits, head_dim, hidden // heads)
@@ -195,15 +206,16 @@ class ModelConfig:
             no_rope = 1  # its word for no rope at all
         # in mixtures of these nothing has that width
         none = 0 if traits.delta and traits.experts else None
-        ffn = keys.count("feed_forward_length", none, least if none is None else 0)
-        some = int(traits.window is None)
-        window = keys.count("attention.sliding_window", traits.window, least=some)
-        windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
+        if sizes:
+            ffn = sizes[0].ffn
+        else:
+            ffn = keys.count("feed_forward_length", none, least if none is None else 0)
         rope_base = keys.real("rope.freq_base", 10000.0)
         window_base = rope_base if traits.unscaled else traits.window_base
         of_states = traits.ssm or traits.shortconv or traits.delta
         scales = _scales(keys, traits, hidden, blocks)
         width = (latent.key if latent else head_dim) or 1
+        width = 1 if sizes else width
         scaling = _rope_scaling(keys)
         if blocks == traits.by_width:
             width = max(1, hidden // heads)
@@ -242,6 +254,8 @@ class ModelConfig:
             leading=_leading(keys, traits.experts),
             latent=latent,
             further=further,
+            sizes=sizes,
+            per_layer=_per_layer(keys) if sizes else 0,
         )
         config._check()
         if traits.delta:
@@ -289,6 +303,22 @@ class ModelConfig:
                 f"rope.scaling: with yarn_beta_fast {fast:g}, yarn_beta_slow {slow:g} and an"
                 f" original context of {context} YaRN's ramp ends before it begins"
             )
+
+    def of_block(self, i: int) -> "ModelConfig":
+        """The same with block i's sizes, where blocks have their own."""
+        if not self.sizes:
+            return self
+        own = self.sizes[i]
+        return replace(self, kv_heads=own.kv_heads, head_dim=own.head_dim, ffn=own.ffn)
+
+    def kept(self, i: int) -> int:
+        """The block whose keys and values block i reads."""
+        return self.sizes[i].kept if self.sizes else i
+
+    def cell(self, i: int) -> int:
+        """Elements of block i's keys in a cell; 0 where it has none of its own."""
+        own = self.of_block(i)
+        return own.kv_heads * own.head_dim if self.attends(i) and self.kept(i) == i else 0
 
     def attends(self, i: int) -> bool:
         """Whether block i has keys and values, not states."""
@@ -476,6 +506,11 @@ def _scales(keys: Keys, traits: Traits, hidden: int, blocks: int) -> Scales:
         attention=found.get("attention.scale") or None,
         logits=1 / logits if traits.divides else logits,
     )
+
+
+def _per_layer(keys: Keys) -> int:
+    """Elements of a token's embedding for each block, 0 where there is none."""
+    return keys.count("embedding_length_per_layer_input", 0, least=0)
 
 
 def _leading(keys: Keys, routing: Routing | None) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from engine.checks import check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
-from engine.models.family import Family, Picked
+from engine.models.family import Family, Picked, Shaped
 from engine.models.table import FAMILIES
 from engine.offload.bundle import Bundle, bundles, unbundled
 from engine.options import Options
@@ -52,7 +52,14 @@ def described(file: GGUFFile, options: Options) -> Described:
         whole = tensors.get(rows.tensor)
         if whole is None:
             continue
-        if isinstance(rows, Picked):
+        if isinstance(rows, Shaped):
+            tensors[name] = replace(whole, name=name, dims=rows.dims)
+            if tensors[name].row_bytes * rows.dims[0] != whole.n_bytes:
+                raise ModelError(
+                    f"{file.path}: tensor {rows.tensor} is in {whole.type_name}, of which rows of"
+                    f" {rows.dims[-1]} elements are no whole blocks"
+                )
+        elif isinstance(rows, Picked):
             picked = whole.only(name, rows.numbers, rows.matrices)
             tensors[name] = picked.turned_round() if rows.turned else picked
         elif rows.each:

@@ -14,6 +14,7 @@ from conformance.support.small_families import (
     SUBJECTS,
     SmallDeepSeek,
     SmallFalcon,
+    SmallGemma4,
     SmallGPT2,
     SmallGptOss,
     SmallMixture,
@@ -214,6 +215,8 @@ AGREED = (
     SmallGPT2(architecture="bloom"),
     SmallGPT2(architecture="mpt", steep=3.0, biases=True),
     *(SUBJECTS[name] for name in ("Gemma, wide heads", "Gemma 2", "Gemma 3")),
+    SmallGemma4(blocks=3, shared=0, keys_alone=True),
+    SmallGemma4(blocks=3, shared=0, per_layer=0),
 )
 MIXTURES = (
     SmallMixture(architecture="llama", width=96),

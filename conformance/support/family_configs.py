@@ -41,6 +41,11 @@ GEMMA = {**QWEN, "model_type": "gemma", "head_dim": 18}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "sliding_window": 9,
           "query_pre_attn_scalar": 18}  # fmt: skip
 GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "num_hidden_layers": 7}
+KINDS = {"w": "sliding_attention", "f": "full_attention"}
+GEMMA4 = {**QWEN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 18,
+          "global_head_dim": 24, "sliding_window": 9, "hidden_size_per_layer_input": 12,
+          "vocab_size_per_layer_input": 67, "num_kv_shared_layers": 3,
+          "layer_types": [KINDS[kind] for kind in "wwfwwf"]}  # fmt: skip
 MAMBA = {"model_type": "mamba", "vocab_size": 67, "hidden_size": 40, "num_hidden_layers": 3,
          "state_size": 7}  # fmt: skip
 MAMBA2 = {"model_type": "mamba2", "vocab_size": 67, "hidden_size": 42, "num_hidden_layers": 3,
@@ -270,6 +275,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Gemma 3, a window in every other layer": {
         **GEMMA3, "num_hidden_layers": 4, "sliding_window_pattern": 2, "sliding_window": 3
+    },
+    "Gemma 4": {**GEMMA4, "final_logit_softcapping": 3.0},
+    "Gemma 4, wide networks, other layers": {
+        **GEMMA4, "use_double_wide_mlp": True, "num_kv_shared_layers": 2, "num_hidden_layers": 5,
+        "layer_types": [KINDS[kind] for kind in "fwwwf"], "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-3,
+    },
+    "Gemma 4, keys alone, no embeddings of layers, untied": {
+        **GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "tie_word_embeddings": False,
+        "num_hidden_layers": 3, "layer_types": [KINDS[kind] for kind in "wwf"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 5e5,
+                               "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
     },
     "Mamba": MAMBA,
     "Mamba, untied, other sizes": {

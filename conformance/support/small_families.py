@@ -19,6 +19,7 @@ from reference.deepseek2 import Latent, deepseek2
 from reference.falcon import falcon
 from reference.gated_activations import swiglu
 from reference.gemma import GemmaShape, gemma
+from reference.gemma4 import Gemma4Shape, gemma4
 from reference.gpt2 import gpt2
 from reference.gpt_oss import GptOssShape, gpt_oss
 from reference.linear import linear
@@ -722,6 +723,122 @@ class SmallGemma(Small):
         return gemma
 
 
+@dataclass(frozen=True, slots=True)
+class SmallGemma4(Small):
+    """A random Gemma 4, tied, whose logits are capped. Every third block sees all, has heads of
+    `head_dim`, of which rope turns a half, and `full_kv_heads`, with values of their own unless
+    `keys_alone`; the others have a window and `window_dim`. The last `shared` blocks have no keys.
+    """
+
+    tied: bool = True
+    architecture: str = "gemma4"
+    blocks: int = 6
+    head_dim: int = 24
+    window_dim: int = 16
+    full_kv_heads: int = 1
+    window: int = 5
+    shared: int = 3
+    per_layer: int = 32
+    keys_alone: bool = False
+
+    @property
+    def windowed(self) -> list[bool]:
+        return [i % 3 != 2 for i in range(self.blocks)]
+
+    @property
+    def widths(self) -> list[int]:
+        """Of networks, twice as wide in blocks without keys."""
+        first = self.blocks - self.shared
+        return [self.ffn * (1 + (i >= first)) for i in range(self.blocks)]
+
+    def listed(self) -> Iterator[Listed]:
+        hidden, each = self.hidden, self.per_layer
+        yield "token_embd.weight", self.vocab, hidden
+        yield "output_norm.weight", hidden
+        if each:
+            yield "per_layer_token_embd.weight", self.vocab, self.blocks * each
+            yield "per_layer_model_proj.weight", self.blocks * each, hidden
+            yield "per_layer_proj_norm.weight", each
+        for i, (windowed, ffn) in enumerate(zip(self.windowed, self.widths, strict=True)):
+            block, size = f"blk.{i}", self.window_dim if windowed else self.head_dim
+            kv = (self.kv_heads if windowed else self.full_kv_heads) * size
+            yield f"{block}.attn_q.weight", self.heads * size, hidden
+            yield f"{block}.attn_q_norm.weight", size
+            if i < self.blocks - self.shared:
+                yield f"{block}.attn_k.weight", kv, hidden
+                yield f"{block}.attn_k_norm.weight", size
+                if windowed or not self.keys_alone:
+                    yield f"{block}.attn_v.weight", kv, hidden
+            yield f"{block}.attn_output.weight", hidden, self.heads * size
+            yield f"{block}.ffn_gate.weight", ffn, hidden
+            yield f"{block}.ffn_up.weight", ffn, hidden
+            yield f"{block}.ffn_down.weight", hidden, ffn
+            for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+                yield f"{block}.{name}.weight", hidden
+            if each:
+                yield f"{block}.inp_gate.weight", each, hidden
+                yield f"{block}.proj.weight", hidden, each
+                yield f"{block}.post_norm.weight", hidden
+            yield f"{block}.layer_output_scale.weight", 1
+        yield "rope_freqs.weight", self.head_dim // 2
+        if not self.tied:
+            yield "output.weight", self.vocab, hidden
+
+    def tensors(self) -> Tensors:
+        """Blocks' factors are around a half, half of a head turns next to nothing, and scores, which
+        nothing scales, are of the size of 1."""
+        weights, norms = Small.tensors(self)
+        turned = np.arange(self.head_dim // 2) < self.head_dim // 4
+        norms["rope_freqs.weight"] = np.where(turned, 1, 1e30).astype(np.float32)
+        for name in [name for name in norms if name.endswith("layer_output_scale.weight")]:
+            norms[name] = norms[name] + np.float32(0.5)
+        for name in [name for name in norms if name.endswith("attn_q_norm.weight")]:
+            norms[name] = norms[name] * np.float32(self.head_dim**-0.5)
+        return weights, norms
+
+    def shape(self) -> Gemma4Shape:
+        plain = asdict(Small.shape(self))
+        divisors = self.tensors()[1]["rope_freqs.weight"].astype(np.float64)
+        plain["frequencies"] = rope_frequencies.plain(self.head_dim, 1e6) / divisors
+        return Gemma4Shape(
+            **plain,
+            window=self.window,
+            windowed=frozenset(i for i, has in enumerate(self.windowed) if has),
+            window_dim=self.window_dim,
+            window_frequencies=rope_frequencies.plain(self.window_dim, 10000.0),
+            shared=self.shared,
+            per_layer=self.per_layer,
+            logit_cap=3.0,
+        )
+
+    def formula(self) -> Callable[..., Array]:
+        return gemma4
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        """As llama.cpp's converter writes them."""
+        writer.add_context_length(self.context)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.blocks)
+        writer.add_feed_forward_length(self.widths)
+        writer.add_head_count(self.heads)
+        kinds = (self.full_kv_heads, self.kv_heads)
+        writer.add_head_count_kv([kinds[windowed] for windowed in self.windowed])
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_key_length(self.head_dim)
+        writer.add_value_length(self.head_dim)
+        writer.add_key_length_swa(self.window_dim)
+        writer.add_value_length_swa(self.window_dim)
+        writer.add_rope_dimension_count(self.head_dim)
+        writer.add_rope_dimension_count_swa(self.window_dim)
+        writer.add_rope_freq_base(1e6)
+        writer.add_rope_freq_base_swa(10000.0)
+        writer.add_sliding_window(self.window)
+        writer.add_sliding_window_pattern(self.windowed)
+        writer.add_shared_kv_layers(self.shared)
+        writer.add_embedding_length_per_layer_input(self.per_layer)
+        writer.add_final_logit_softcapping(3.0)
+
+
 Subject = Small
 SUBJECTS: dict[str, Subject] = {
     "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),
@@ -798,6 +915,17 @@ SUBJECTS: dict[str, Subject] = {
         architecture="gemma2", caps=(0.0, 0.0), score_scale=0.5, kv_heads=1, seed=3
     ),
     "Gemma 3": SmallGemma(architecture="gemma3", blocks=7, head_dim=24, seed=4),
+    "Gemma 4": SmallGemma4(ffn=100),
+    "Gemma 4, no embeddings of blocks, keys alone, untied, F16": SmallGemma4(
+        per_layer=0,
+        shared=0,
+        keys_alone=True,
+        full_kv_heads=2,
+        blocks=3,
+        tied=False,
+        format="F16",
+        seed=1,
+    ),
     "Gemma 3, no cap, untied, F16": SmallGemma(
         architecture="gemma3", blocks=6, caps=(0.0, 0.0), tied=False, format="F16", seed=5
     ),

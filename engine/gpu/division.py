@@ -63,6 +63,7 @@ def divide(
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
         there, notes = placed(nodes, blocks, layers, lambda node: need(node) in chosen)
+        _check_caches(nodes, there)
         return divided(nodes, there, built.logits), notes
 
     whole, _ = parts_of(layers)
@@ -89,6 +90,19 @@ def divide(
             f" {'a smaller vram_budget is wanted' if built.apart else advice}"
         )
     return found
+
+
+def _check_caches(nodes: Sequence[Node], there: Sequence[bool]) -> None:
+    """Keys and values are where every block is that reads them."""
+    sides: dict[str, bool] = {}
+    for node, on_gpu in zip(nodes, there, strict=True):
+        values = (v for v in node.arguments.values() if isinstance(v, Value))
+        for cache in (value.name for value in values if value.kind == "cache"):
+            if sides.setdefault(cache, on_gpu) != on_gpu:
+                raise ModelError(
+                    f"{cache} is read by blocks of the GPU and of the CPU: all blocks, or fewer,"
+                    " have to be the GPU's"
+                )
 
 
 def _fusions(

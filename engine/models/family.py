@@ -41,6 +41,14 @@ class Picked:
     turned: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A tensor of the file whose elements, in their order, have other dimensions in the graph."""
+
+    tensor: str
+    dims: tuple[int, ...]
+
+
 def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values, and their biases, out of one tensor of each block."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -61,7 +69,7 @@ class Family(Protocol):
     def optional_tensors(self, config: ModelConfig, /) -> dict[str, tuple[int, ...]]:
         """Tensors a file may have."""
 
-    def parts(self, config: ModelConfig, /) -> Mapping[str, Rows | Picked]:
+    def parts(self, config: ModelConfig, /) -> Mapping[str, Rows | Picked | Shaped]:
         """Weights of the graph that are rows of a larger tensor, of those that the file has."""
 
     def constants(
