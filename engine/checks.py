@@ -39,7 +39,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     if missing := [name for name in wanted if name not in tensors]:
         raise ModelError(f"{file.path}: tensor {missing[0]} is missing")
     known = wanted | family.optional_tensors(config)
-    left = known.keys() | further_tensors(tensors, config)
+    left = known.keys() | further_tensors(tensors, config) | _unread(config)
     unused = [name for name in tensors if name not in left and not HARMLESS.fullmatch(name)]
     unused += [
         name
@@ -65,6 +65,13 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
                     f"{file.path}: tensor {name} is in {info.type_name}; formats that run:"
                     f" {', '.join(FORMATS)}"
                 )
+
+
+def _unread(config: ModelConfig) -> set[str]:
+    """Keys and values of blocks that read those of another, which files may have all the same."""
+    roles = ("attn_k", "attn_v", "attn_k_norm")
+    blocks = (i for i in range(config.blocks) if config.kept(i) != i)
+    return {f"blk.{i}.{role}.weight" for i in blocks for role in roles}
 
 
 def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:

@@ -191,6 +191,12 @@ LONGER = {
     "long_factor": [1.0],
 }
 MINICPM3 = {**DEEPSEEK3, "architectures": ["MiniCPM3ForCausalLM"], "max_position_embeddings": 32}
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"], "vocab_size": 9, "hidden_size": HIDDEN,
+    "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": FFN,
+    "num_key_value_heads": 2, "head_dim": 4, "global_head_dim": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "ALiBi": (FALCON | {"alibi": True}, "alibi is true; this family runs rotary positions"),
     "biases": (FALCON | {"bias": True}, "bias is true; this family's projections have none"),
@@ -251,6 +257,20 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "longer rope of MiniCPM": (
         MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
     ),
+    "experts of Gemma": (GEMMA4 | {"enable_moe_block": True}, "enable_moe_block is true; this"),
+    "no order of Gemma": (GEMMA4 | {"use_bidirectional_attention": "all"}, "only causal models"),
+    "rope of Gemma": (
+        GEMMA4 | {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+        "is 'yarn': want proportional",
+    ),
+    "layers of Gemma": (
+        GEMMA4 | {"per_layer_config": {"1": {"intermediate_size": 9}}},
+        "intermediate_size differs between layers",
+    ),
+    "heads of Gemma": (
+        GEMMA4 | {"per_layer_config": {"0": {"head_dim": 8}}}, "heads of one size here"
+    ),
+    "no keys to read": (GEMMA4 | {"num_kv_shared_layers": 2}, "is 2: block 0 has no keys"),
     "logits' scale": (MPT | {"logit_scale": "inv_sqrt_d_model"}, "logit_scale is 'inv_sqrt_d_"),
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from conformance.support.small_families import (
     SmallDeepSeek,
     SmallFalcon,
     SmallGemma,
+    SmallGemma4,
     SmallGLM,
     SmallGlmMoe,
     SmallGPT2,
@@ -180,7 +181,8 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "Falcon, Q4_0": QUANTISED["Q4_0"][0], "OPT, Q8_0": QUANTISED["Q8_0"][1],
         "Qwen 3, Q4_0": QUANTISED["Q4_0"][2], "Gemma": SUBJECTS["Gemma, wide heads"],
         "Gemma, Q4_0": QUANTISED["Q4_0"][3], "Gemma 2": SUBJECTS["Gemma 2"],
-        "Gemma 3": SUBJECTS["Gemma 3"], "Mixtral": SUBJECTS["Mixtral"],
+        "Gemma 3": SUBJECTS["Gemma 3"], "Gemma 4": SUBJECTS["Gemma 4"],
+        "Gemma 4, Q4_0": SmallGemma4(format="Q4_0", window_dim=24), "Mixtral": SUBJECTS["Mixtral"],
         "Qwen 2, experts": SUBJECTS["Qwen 2, experts"],
         "Qwen 3, experts": SUBJECTS["Qwen 3, experts"],
         "Qwen 3, experts, Q4_0": QUANTISED["Q4_0"][6], "DeepSeek-V2": SUBJECTS["DeepSeek-V2"],
@@ -319,6 +321,7 @@ PLUS = SmallCommandR(blocks=1, head_norms=True)
 OLMO, GLM, PHI = SmallOLMo(blocks=1), SmallGLM(blocks=1), SmallPhi(blocks=1, long=True)
 GEMMA, GEMMA2 = SmallGemma(blocks=1), SmallGemma(blocks=3, architecture="gemma2")
 COHERE2 = SmallCommandR(blocks=1, architecture="cohere2")
+GEMMA4 = SmallGemma4()
 GEMMA3 = SmallGemma(blocks=1, architecture="gemma3")
 NARROW = Weight(np.zeros((96, 256), np.uint8), "F32")  # [96, 64]: keys and values forgotten
 SHORT = Weight(np.zeros((40, 256), np.uint8), "F32")
@@ -366,6 +369,16 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (GEMMA, "blk.0.ffn_gate.weight", None, "is missing"),
     (GEMMA2, "blk.0.post_ffw_norm.weight", None, "is missing"),
     (GEMMA3, "blk.0.attn_q_norm.weight", None, "is missing"),
+    (GEMMA4, "blk.2.attn_k.weight", NARROW, "is [96, 64], not [24, 64]"),
+    (GEMMA4, "blk.5.post_norm.weight", None, "is missing"),
+    (GEMMA4, "blk.5.ffn_up.weight", NARROW, "is [96, 64], not [192, 64]"),
+    (GEMMA4, "per_layer_token_embd.weight", NARROW, "is [96, 64], not [70, 192]"),
+    (
+        SmallGemma4(per_layer=16),
+        "per_layer_token_embd.weight",
+        Weight(np.zeros((70, 102), np.uint8), "Q8_0"),
+        "is in Q8_0, of which rows of 16 elements are no whole blocks",
+    ),
 ]
 
 
@@ -432,6 +445,10 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
             "glm4moe.expert_group_count 4, of which 1 are used, does not divide 6 experts",
         ),
         (SmallGlmMoe(), {"expert_gating_func": 4}, "glm4moe.expert_gating_func is 4: want 1"),
+        (GEMMA4, {"attention__shared_kv_layers": 4}, "gemma4.attention.shared_kv_layers is 4: bl"),
+        (GEMMA4, {"attention__key_length_swa": 20}, "gemma4.attention.value_length_swa differs "),
+        (GEMMA4, {"attention__head_count_kv": 3}, "attention.head_count 4 is no multiple of head"),
+        (GEMMA4, {"expert_count": 4}, "gemma4.expert_count: mixtures of experts are not support"),
         (BLOOM, {"attention__max_alibi_bias": -8.0}, "attention.max_alibi_bias must be at least"),
     ],
 )

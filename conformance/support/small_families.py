@@ -785,8 +785,8 @@ class SmallGemma4(Small):
             yield "output.weight", self.vocab, hidden
 
     def tensors(self) -> Tensors:
-        """Blocks' factors are around a half, half of a head turns next to nothing, and scores, which
-        nothing scales, are of the size of 1."""
+        """Blocks' factors are around a half, half of a head turns next to nothing, and queries are
+        small, since nothing scales scores."""
         weights, norms = Small.tensors(self)
         turned = np.arange(self.head_dim // 2) < self.head_dim // 4
         norms["rope_freqs.weight"] = np.where(turned, 1, 1e30).astype(np.float32)
