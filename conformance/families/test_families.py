@@ -14,6 +14,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_threads,
     test_tree_of_tokens,
 )
+from conformance.support.budgets import bits, budgeted, wanted
 from conformance.support.refusals import refusal
 from conformance.support.small_families import (
     QUANTISED,
@@ -201,6 +202,16 @@ def subject(request, tmp_path_factory):
 
 
 # Use
+
+
+def test_every_budget_gives_the_bits_of_no_budget(tmp_path):
+    """Rows of embeddings that every block has of its own stay on disk; bits are the same."""
+    path = SmallGemma4(format="Q4_0", window_dim=24).write(tmp_path / "small.gguf")
+    with budgeted(path, 0) as model:
+        plain = bits(model)
+    for budget in wanted(path).budgets(2):
+        with budgeted(path, budget) as model:
+            assert bits(model) == plain
 
 
 def test_positions_end_where_their_table_does(tmp_path):

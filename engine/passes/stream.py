@@ -26,7 +26,8 @@ def gather(rows: Rows) -> StepPass:
             weight, chosen = step.arrays.get("weight"), step.arrays.get("tokens")
             if step.node.op == "embedding" and weight and weight.kind == "weight":
                 assert chosen
-                own = f"{weight.name}.gathered", f"{weight.name}.order"
+                name = f"{weight.name} by {chosen.name}"
+                own = f"{name}.gathered", f"{name}.order"
                 given = rows.of(weight.name, chosen.name)
                 memory |= dict(zip(own, given, strict=True))
                 gathered = replace(weight, name=own[0], dims=(len(given[0]), *weight.dims[1:]))
