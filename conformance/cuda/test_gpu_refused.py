@@ -11,6 +11,7 @@ import pytest
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.support.on_gpu import Watched
 from conformance.support.program import fault
+from conformance.support.small_families import SmallGemma4
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
@@ -63,6 +64,17 @@ def test_memory_is_as_it_was_counted(layers, path):
         del model
         gc.collect()
         assert device.memory() == (device.total, device.total)
+
+
+@needs_compiler
+def test_blocks_with_keys_in_common_stay_together(tmp_path):
+    """Gemma 4's last blocks read the keys of an earlier one: no cut goes between them."""
+    path = SmallGemma4().write(tmp_path / "small.gguf")
+    with taking_the_place(Emulator()):
+        for layers in (5, 7):
+            loaded(path, gpu_layers=layers).close()
+        with pytest.raises(ModelError, match="_cache is read by blocks of the GPU and of the CPU"):
+            loaded(path, gpu_layers=2)
 
 
 @needs_compiler

@@ -40,6 +40,10 @@ class Division:
         return [Graph([_crossed(node, crossing) for node in part.nodes]) for part in own]
 
 
+class _SplitError(ModelError):
+    """A cut between blocks that have keys and values in common."""
+
+
 def divide(
     built: Built,
     gpu_layers: int,
@@ -66,6 +70,11 @@ def divide(
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
         there, notes = placed(nodes, blocks, layers, lambda node: need(node) in chosen)
+        if cache := _split_cache(nodes, there):
+            raise _SplitError(
+                f"{cache} is read by blocks of the GPU and of the CPU: more blocks, or none, have"
+                " to be the GPU's"
+            )
         return divided(nodes, there, built.logits), notes
 
     whole, _ = parts_of(layers)
@@ -83,7 +92,10 @@ def divide(
     if found.layout.parts and found.needed.total > free:
 
         def fits(fewer: int) -> bool:
-            return of(fewer).needed.total <= free
+            try:
+                return of(fewer).needed.total <= free
+            except _SplitError:
+                return False
 
         fitting = 0 if built.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
@@ -92,6 +104,17 @@ def divide(
             f" {'a smaller vram_budget is wanted' if built.apart else advice}"
         )
     return found
+
+
+def _split_cache(nodes: Sequence[Node], there: Sequence[bool]) -> str:
+    """A cache that blocks on both sides read, if there is one."""
+    sides: dict[str, bool] = {}
+    for node, on_gpu in zip(nodes, there, strict=True):
+        values = (v for v in node.arguments.values() if isinstance(v, Value))
+        for cache in (value.name for value in values if value.kind == "cache"):
+            if sides.setdefault(cache, on_gpu) != on_gpu:
+                return cache
+    return ""
 
 
 def _fusions(

@@ -39,7 +39,8 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """What scores may have added where experts are chosen, and there alone (DeepSeek V3)."""
     if not (own := config.experts):
         return {}
-    return {f"blk.{i}.exp_probs_b.bias": (own.count,) for i in range(config.blocks)}
+    blocks = range(config.leading, config.blocks)
+    return {f"blk.{i}.exp_probs_b.bias": (own.count,) for i in blocks}
 
 
 def constants(own: Experts) -> dict[str, np.ndarray[Any, Any]]:

@@ -33,6 +33,25 @@ class Rows:
         return [self.first + i + i // step * step for i in range(self.count)]
 
 
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Rows of a tensor of the file by their `numbers`: a matrix, or so many `matrices`, which are
+    in F32 and have rows for columns where they are `turned`."""
+
+    tensor: str
+    numbers: tuple[int, ...]
+    matrices: int = 0
+    turned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A tensor of the file whose elements, in their order, have other dimensions in the graph."""
+
+    tensor: str
+    dims: tuple[int, ...]
+
+
 def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values, and their biases, out of one tensor of each block."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -44,7 +63,7 @@ def fused_qkv(config: ModelConfig) -> dict[str, Rows]:
     }
 
 
-def no_parts(config: ModelConfig) -> dict[str, Rows]:
+def no_parts(config: ModelConfig) -> dict[str, Rows | Picked | Shaped]:
     """Every weight is a tensor."""
     return {}
 
@@ -65,7 +84,7 @@ class Family:
     # tensors a file may have
     optional_tensors: Callable[[ModelConfig], Tensors] = optional_tensors
     # weights of the graph that are rows of a larger tensor, of those that the file has
-    parts: Callable[[ModelConfig], dict[str, Rows]] = no_parts
+    parts: Callable[[ModelConfig], Mapping[str, Rows | Picked | Shaped]] = no_parts
     # arrays that are neither in the file nor computed by a node; the second argument is what
     # divides the rotary frequencies, if the file has a tensor of that
     constants: Callable[[ModelConfig, Array | None], dict[str, Array]] = rope_constants

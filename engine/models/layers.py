@@ -15,7 +15,7 @@ from reference import rope_frequencies
 class StepInputs:
     """What the engine writes before each step (see reference/attention.py for lists and spans);
     `window_spans` where blocks have a window, `sources` and `targets` where they are recurrent (see
-    reference/state.py)."""
+    reference/state.py), `of_blocks` the rows of tokens' embeddings where each block has its own."""
 
     tokens: Value
     positions: Value
@@ -27,6 +27,7 @@ class StepInputs:
     window_spans: Value | None = None
     sources: Value | None = None
     targets: Value | None = None
+    of_blocks: tuple[Value, ...] = ()
 
 
 def with_biases(weights: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -238,8 +239,8 @@ def attend(
     graph: Graph,
     block: str,
     q: Value,
-    k: Value,
-    v: Value,
+    k: Value | None,
+    v: Value | None,
     weights: Mapping[str, Value],
     inputs: StepInputs,
     caches: Mapping[str, Value],
@@ -247,7 +248,8 @@ def attend(
     gate: Value | None = None,
 ) -> Value:
     """Keys and values into the block's cache, attention over it or the block's window of it, and
-    its output projected, times a gate [tokens heads*head_dim] where there is one.
+    its output projected, times a gate [tokens heads*head_dim] where there is one. Without keys and
+    values the cache, another block's, is read as it is.
 
     q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens hidden].
     """
@@ -255,6 +257,8 @@ def attend(
     tokens = inputs.tokens.dims[0]
     k_cache, v_cache = caches[f"{block}.k_cache"], caches[f"{block}.v_cache"]
     for cache, new in ((k_cache, k), (v_cache, v)):
+        if new is None:
+            continue
         graph(
             "kv_write",
             f"{cache.name}_write",

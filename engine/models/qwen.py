@@ -1,8 +1,9 @@
-"""Qwen 2 (Yang et al., arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388), dense or of experts, and
-OLMoE (Muennighoff et al., arXiv 2409.02060).
+"""Qwen 2 (Yang et al., arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388), dense or of experts, OLMoE
+(Muennighoff et al., arXiv 2409.02060), and GLM 4.5 to 4.7 of experts (arXiv 2508.06471).
 
 LLaMA, but for rope, which turns halves of a head, and for what queries and keys have before it: a
-bias, which values have, too (`qwen2`), a norm of each head (`qwen3`) or of all together (`olmoe`).
+bias, which values have, too (`qwen2`), a norm of each head (`qwen3`), either or both (`glm4moe`),
+or a norm of all together (`olmoe`).
 """
 
 from collections.abc import Mapping
@@ -30,9 +31,11 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         tensors |= {
             f"{block}.attn_norm.weight": (hidden,),
             **attention_tensors(config, i),
-            f"{block}.ffn_norm.weight": (hidden,),
+            f"{block}.{before_network(config)}.weight": (hidden,),
         } | feed_forward.expected_tensors(config, i)
         sizes = {"q": q, "k": kv, "v": kv}
+        if config.architecture == "glm4moe":
+            continue
         if config.architecture in ("qwen3", "qwen3moe"):
             tensors |= {f"{block}.attn_{n}_norm.weight": (head_dim,) for n in "qk"}
         elif config.architecture == "olmoe":
@@ -42,9 +45,19 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return tensors | {"output_norm.weight": (hidden,)}
 
 
+def before_network(config: ModelConfig) -> str:
+    """What a file calls the norm before the feed-forward network."""
+    return "post_attention_norm" if config.architecture == "glm4moe" else "ffn_norm"
+
+
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    return layers.optional_tensors(config) | experts.optional_tensors(config)
+    tensors = layers.optional_tensors(config) | experts.optional_tensors(config)
+    heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+    for i in range(config.blocks) if config.architecture == "glm4moe" else ():
+        tensors |= {f"blk.{i}.attn_{n}.bias": (heads[n] * config.head_dim,) for n in heads}
+        tensors |= {f"blk.{i}.attn_{n}_norm.weight": (config.head_dim,) for n in "qk"}
+    return tensors
 
 
 def build(

@@ -7,6 +7,7 @@ from engine.models import (
     deepseek2,
     falcon,
     gemma,
+    gemma4,
     gpt2,
     gpt_oss,
     lfm2,
@@ -29,6 +30,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": gemma.FAMILY,
     "gemma2": gemma.FAMILY,
     "gemma3": gemma.FAMILY,
+    "gemma4": gemma4.FAMILY,
     "qwen2": qwen.FAMILY,
     "qwen3": qwen.FAMILY,
     "qwen2moe": qwen.FAMILY,
@@ -59,4 +61,6 @@ FAMILIES: Mapping[str, Family] = {
     "qwen35": qwen3next.FAMILY,
     "qwen35moe": qwen3next.FAMILY,
     "deepseek2": deepseek2.FAMILY,
+    "minicpm3": deepseek2.FAMILY,
+    "glm4moe": qwen.FAMILY,
 }

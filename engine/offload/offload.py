@@ -141,15 +141,15 @@ class Offload:
                 text += f", of which the {pinned:,} most active are pinned"
         return text
 
-    def begin(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
-        """Before a step of these tokens: read the rows of embeddings that it needs.
+    def begin(self, inputs: Mapping[str, Array], tokens: int) -> None:
+        """Before a step of so many tokens: read the rows of embeddings that its inputs choose.
 
         If the step before did not come to a good end, nothing that was being read is trusted.
         """
         if self._void:
             self._restart()
         self.readers.patient = False
-        self.rows.gather({"tokens": tokens, "positions": positions})
+        self.rows.gather({name: inputs[name][:tokens].tolist() for name in self.rows.choosing})
         self._void = True
 
     def came(self) -> bool:
@@ -213,10 +213,7 @@ class StreamedPlan(Plan):
         self._tokens = sizes["tokens"]
 
     def run(self, part: int | None = None) -> None:
-        tokens, positions = (
-            self.inputs[name][: self._tokens].tolist() for name in ("tokens", "positions")
-        )
-        self.offload.begin(tokens, positions)
+        self.offload.begin(self.inputs, self._tokens)
         super().run(part)
         while not self.offload.came():
             super().run(part)

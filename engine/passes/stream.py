@@ -30,7 +30,8 @@ def gather(rows: Rows) -> StepPass:
                 and (weight and weight.kind == "weight")
                 and (chosen and chosen.kind == "input")
             ):
-                own = f"{weight.name}.gathered", f"{weight.name}.order"
+                name = f"{weight.name} by {chosen.name}"
+                own = f"{name}.gathered", f"{name}.order"
                 given = rows.of(weight.name, chosen.name)
                 memory |= dict(zip(own, given, strict=True))
                 gathered = replace(weight, name=own[0], dims=(len(given[0]), *weight.dims[1:]))
