@@ -120,6 +120,7 @@ BY_NAME: Mapping[str, Asked] = {
     "embedding": lambda m, _: [{"vocab": m.vocab, "hidden": m.hidden}],
     "quantise_activations": _both_inputs,
     "add_squares": _both_inputs,
+    "add_squares_by_expert": lambda m, _: [{"experts": EXPERTS, "hidden": m.hidden}],
     "rotation": lambda m, _: [{"pairs": m.head_dim // 2}],
     "rope_norm": _rope("rope_norm"),
     "rope_neox": _rope("rope_neox"),

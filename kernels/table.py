@@ -242,6 +242,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("scale", "generic", arithmetic.scale, splits="tokens"),
     Kernel("softcap", "generic", arithmetic.softcap, splits="tokens"),
     Kernel("add_squares", "generic", add_squares.add_squares),
+    Kernel("add_squares_by_expert", "generic", add_squares.add_squares_by_expert),
     *of_formats("quantise", "generic", weight_formats.QUANTISE_SHARES),
     *of_formats("quantise_weighted", "generic", weight_formats.WEIGHTED_SHARES),
     *of_formats("dequantise", "generic", weight_formats.DEQUANTISE_SHARES),

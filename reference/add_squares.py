@@ -1,10 +1,12 @@
-"""Squares added up by column over all tokens: what an importance matrix is made of."""
+"""Squares added up by column over all tokens, or each expert's: what an importance matrix is made
+of."""
 
 import numpy as np
 
 from reference.bounds import U64, gamma
-from reference.laws.add_squares import signs_do_not_count
+from reference.laws.add_squares import experts_in_turns, others_do_not_count, signs_do_not_count
 from reference.laws.common import contained, in_turns
+from reference.linear_experts import runs, some_counts, unfit_ends
 from reference.op import Arguments, Array, Case, Cost, Op, Shape
 
 
@@ -16,10 +18,37 @@ def add_squares(x: Array, before: Array) -> Array:
     return np.asarray(before + (x.astype(np.float64) ** 2).sum(axis=0))
 
 
+def add_squares_by_expert(x: Array, ends: Array, before: Array, met: Array) -> tuple[Array, Array]:
+    """out[e, j] = before[e, j] + sum of x[t, j]^2 over tokens t of expert e, and counts[e] = met[e]
+    + how many these are. Tokens ends[e - 1] to ends[e] are e's, as in linear_experts.
+
+    x float32 [tokens, hidden], ends int32 [experts], before float64 [experts, hidden], met int64
+    [experts] -> float64 [experts, hidden], int64 [experts].
+    """
+    out, counts = before.copy(), met.copy()
+    for expert, begin, end in runs(ends):
+        out[expert] = add_squares(x[begin:end], before[expert])
+        counts[expert] += end - begin
+    return out, counts
+
+
 def make(case: Case) -> Arguments:
     rng, shape = case.rng(), case.shape
     before = case.array(rng, shape["hidden"]).astype(np.float64) ** 2
     return {"x": case.array(rng, shape["tokens"], shape["hidden"]), "before": before}
+
+
+def make_by_expert(case: Case) -> Arguments:
+    """Some experts have no token."""
+    rng, shape = case.rng(), case.shape
+    experts, hidden = shape["experts"], shape["hidden"]
+    counts = some_counts(case, rng, shape["tokens"], experts)
+    return {
+        "x": case.array(rng, shape["tokens"], hidden),
+        "ends": np.cumsum(counts).astype(np.int32),
+        "before": case.array(rng, experts, hidden).astype(np.float64) ** 2,
+        "met": rng.integers(0, 2**40, experts),
+    }
 
 
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
@@ -28,12 +57,26 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     return {"out": gamma(terms, U64) * expected["out"]}
 
 
+def bound_by_expert(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
+    """Sums are as above, counts are exact."""
+    return bound(inputs, expected) | {"counts": np.zeros(inputs["met"].shape)}
+
+
 def cost(shape: Shape, format: str | None) -> Cost:
     elements = shape["tokens"] * shape["hidden"]
     return Cost(4 * elements + 16 * shape["hidden"], 2 * elements)
 
 
+def cost_by_expert(shape: Shape, format: str | None) -> Cost:
+    elements = shape["tokens"] * shape["hidden"]
+    return Cost(4 * elements + 16 * shape["experts"] * (shape["hidden"] + 1), 2 * elements)
+
+
 SIGNATURE = "x: f32[tokens hidden], before: f64[hidden] -> out: f64[hidden]"
+BY_EXPERT = (
+    "x: f32[tokens hidden], ends: i32[experts], before: f64[experts hidden], met: i64[experts]"
+    " -> out: f64[experts hidden], counts: i64[experts]"
+)
 
 
 OP = Op(
@@ -57,5 +100,36 @@ OP = Op(
         in_turns(SIGNATURE, make),
         contained(SIGNATURE, make, "hidden"),
         signs_do_not_count(make),
+    ),
+)
+
+
+OP_BY_EXPERT = Op(
+    name="add_squares_by_expert",
+    reference=add_squares_by_expert,
+    signature=BY_EXPERT,
+    axes={
+        "tokens": (1, 2, 7, 9, 33),
+        "experts": (1, 2, 3, 8, 17),
+        "hidden": (1, 2, 31, 33, 127, 256),
+    },
+    make=make_by_expert,
+    bound=bound_by_expert,
+    cost=cost_by_expert,
+    fit=lambda shape, format: {**shape, "experts": max(1, shape["experts"])},
+    corners=(
+        {"tokens": 0, "experts": 3, "hidden": 33},
+        {"tokens": 9, "experts": 4, "hidden": 14_336},
+        {"tokens": 513, "experts": 64, "hidden": 257},
+        {"tokens": 7, "experts": 520, "hidden": 129},
+        {"tokens": 2, "experts": 2, "hidden": 65_600},
+    ),
+    complaint=unfit_ends,
+    nan="element",
+    largest=2.0**127,
+    laws=(
+        experts_in_turns(make_by_expert),
+        others_do_not_count(make_by_expert),
+        signs_do_not_count(make_by_expert),
     ),
 )

@@ -110,11 +110,17 @@ def rounded_as(of_linear: Rounded) -> Rounded:
     return rounded
 
 
-def complaint(inputs: Arguments) -> str:
+def unfit_ends(inputs: Arguments) -> str:
     ends, tokens = inputs["ends"], len(inputs["x"])
     if (np.diff(ends, prepend=0) < 0).any() or ends[-1] != tokens:
         return f"ends do not ascend to the {tokens} tokens"
-    used = [expert for expert, *_ in runs(ends)]
+    return ""
+
+
+def complaint(inputs: Arguments) -> str:
+    if found := unfit_ends(inputs):
+        return found
+    used = [expert for expert, *_ in runs(inputs["ends"])]
     return out_of_range("slots", inputs["slots"][used], len(inputs["weight"]))
 
 

@@ -77,6 +77,7 @@ OPS = Ops(
         sparse_linear.OP,
         sparse_axpy.OP,
         add_squares.OP,
+        add_squares.OP_BY_EXPERT,
         causal_conv1d.OP,
         *ssm_scan.OPS,
         gated_delta_net.OP,

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,6 +151,14 @@ def test_the_table(shell):
     assert len(rows["all"]) == 4
     assert "the disk gave" in out
     assert "sparse=on,blocks=2/2" in " ".join(out.split())
+
+
+def test_experts_are_called_so(found):
+    """In the table, and for programs."""
+    mixture = replace(found, reading=replace(found.reading, named="experts"))
+    heads = [str(column.header) for column in table(mixture).columns]
+    assert ("% experts found" in heads) == (not math.isnan(found.reading.whole.hit_rate))
+    assert all("experts_found" in block for block in as_dict(mixture)["blocks"])
 
 
 def test_json(shell):

@@ -173,7 +173,7 @@ def test_any_number_of_blocks(layers, path):
 def test_experts_on_the_cpu(options, tmp_path):
     """What is made of the choice of experts is the CPU's in the first blocks, up to their sum, and
     all else, networks of every token among it, the GPU's; the logits are the formula's."""
-    small = SUBJECTS["Granite, experts"]
+    small = SUBJECTS["Qwen 2, experts"]
     text = prompt(small)
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32", **options) as model:
         got, where = rows(model, text, [11]), targets(model)

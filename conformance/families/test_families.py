@@ -48,7 +48,7 @@ from engine.cache.session import SessionError, restore, save
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
 from engine.model import Model
-from engine.passes.observe import observe, sums_by_weight
+from engine.passes.observe import observe, observed
 from engine.quantise import Recipe, quantise
 from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
@@ -231,7 +231,7 @@ def test_squares_are_of_the_files_tensors(tmp_path):
     path = SmallFalcon(two_norms=True).write(tmp_path / "small.gguf")
     with loaded(path, passes=(observe,)) as model:
         rows(model, [3, 4, 5])
-        found = sums_by_weight(model)
+        found = {name: met.sums for name, met in observed(model).items()}
     assert set(found) == {
         f"blk.{i}.{name}.weight"
         for i in range(2)

@@ -45,7 +45,7 @@ class Subject:
 @pytest.fixture(params=KINDS, scope="module")
 def shared(request, tmp_path_factory):
     path = write(request.param, tmp_path_factory.mktemp("faults") / "small.gguf")
-    truth = truth_of(path, sparse="auto" if request.param == "dense" else "on")
+    truth = truth_of(path, sparse="on" if request.param in ("sparse", "bundled") else "auto")
     disk = Disk(healthy)
     with on(disk, path, threads=2) as model:
         yield Subject(path, disk, model, truth)

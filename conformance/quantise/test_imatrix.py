@@ -13,75 +13,96 @@ import pytest
 from conformance.llama.peers.compare import EXACT
 from conformance.support.program import fault, printed
 from conformance.support.refusals import refusal
+from conformance.support.small_families import SmallDeepSeek, SmallMixture
 from conformance.support.small_models import Small
 from data.golden import FOLDER
 from engine import Engine
 from engine.embedded import resolve
 from engine.gguf.file import GGUFError
 from engine.gguf.writer import NewTensor, text, write_gguf
-from engine.passes.observe import observe, sums_by_weight
-from engine.quantise.importance import LEAST, Importance, ImportanceError, read, write
+from engine.passes.observe import Observed, observe, observed
+from engine.quantise.importance import LEAST, Importance, ImportanceError, read, unmet, write
 from reference.linear import linear
 from reference.op import Array
-from reference.transformer import transformer
 
 HELD_OUT = FOLDER.parent / "story" / "held_out.txt"
 TIED = Small(blocks=2, tied=True, biases=True)
 CHUNKS = [[1, *range(5 + i, 45 + i)] for i in range(3)]
 
 
-def observed(path: Path, **options: Any) -> dict[str, Array]:
+def met_by(path: Path, **options: Any) -> dict[str, Observed]:
     """Sums of squares over all chunks."""
     with Engine.load(path, context=64, passes=(observe,), kv_format="F32", **options) as engine:
         for chunk in CHUNKS:
             engine.reset()
             engine.model.evaluate(chunk, 0)
-        return {name: sums.copy() for name, sums in sums_by_weight(engine.model).items()}
+        return observed(engine.model)
 
 
-def by_reference(model: Small) -> dict[str, Array]:
-    """The same in float64, from the reference's activations."""
+def by_reference(model: Small) -> dict[str, tuple[Array, Array]]:
+    """The same in float64, from the reference's activations, of each expert and head, with the
+    tokens that each has met."""
     weights, norms = model.tensors()
-    names = {id(weight.data): name for name, weight in weights.items()}
-    found: dict[str, Array] = {}
+    found, places = dict[str, tuple[Array, Array]](), dict[int, tuple[str, int]]()
+    for name, weight in weights.items():
+        matrices = weight.data if weight.data.ndim == 3 else weight.data[None]
+        places |= {matrix.ctypes.data: (name, i) for i, matrix in enumerate(matrices)}
 
     def seen(x: Array, weight: Array, format: str) -> Array:
-        name = names[id(weight)]
-        squares = (x.astype(np.float64) ** 2).sum(axis=0)
-        found[name] = found.get(name, np.zeros_like(squares)) + squares
+        name, i = places[weight.ctypes.data]
+        count = max(1, weights[name].data.ndim == 3 and len(weights[name].data))
+        sums, met = found.setdefault(name, (np.zeros((count, x.shape[1])), np.zeros(count)))
+        sums[i] += (x.astype(np.float64) ** 2).sum(axis=0)
+        met[i] += len(x)
         return linear(x, weight, format)
 
     for chunk in CHUNKS:
-        transformer(np.array(chunk, np.int32), weights, norms, model.shape(), seen)
+        model.formula()(np.array(chunk, np.int32), weights, norms, model.shape(), linear=seen)
     return {name: sums for name, sums in found.items() if name.startswith("blk.")}
 
 
-@pytest.mark.parametrize("model", [Small(format="F16"), TIED], ids=["f16", "tied"])
+OBSERVED = {
+    "f16": Small(format="F16"),
+    "tied": TIED,
+    "experts": SmallMixture(experts=12, used=2, format="F16"),
+    "heads, and some experts": SmallDeepSeek(),
+}
+
+
+@pytest.mark.parametrize("model", OBSERVED.values(), ids=OBSERVED)
 def test_sums_are_those_of_the_reference(tmp_path, model):
-    """Of every matrix but the output's, over all tokens of all chunks: activations are as near as
-    float32 ones are, of which a norm's relative error is the root of EXACT."""
-    ours, theirs = observed(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
-    assert set(ours) == set(theirs)
-    for name, sums in theirs.items():
-        assert np.abs(ours[name] - sums).max() <= 2 * EXACT**0.5 * sums.max(), name
+    """Of every matrix but the output's, over all tokens of all chunks, those of an expert by
+    itself: activations are as near as float32 ones are, of which a norm's relative error is the
+    root of EXACT."""
+    ours, theirs = met_by(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
+    absorbed = {n for n in ours if n.endswith(("attn_k_b.weight", "attn_v_b.weight"))}
+    assert set(ours) == set(theirs) | absorbed  # which the formula multiplies into others
+    assert all((ours[name].sums > 0).all() for name in absorbed)
+    for name, (sums, met) in theirs.items():
+        got = ours[name].sums.reshape(sums.shape)
+        assert np.abs(got - sums).max() <= 2 * EXACT**0.5 * sums.max(), name
+        assert (ours[name].counts is not None) == name.endswith("_exps.weight")
+        assert ours[name].counts is None or np.array_equal(ours[name].counts, met), name
 
 
 def test_batches_and_threads_do_not_matter(tmp_path):
     """Tokens are added in their order however they come: the same bits."""
-    path = Small(format="Q4_0").write(tmp_path / "m.gguf")
-    want = observed(path, threads=1)
+    path = SmallMixture(format="Q4_0").write(tmp_path / "m.gguf")
+    want = met_by(path, threads=1)
     for options in ({"threads": 2}, {"threads": 2, "batch": 7}, {"threads": 1, "batch": 1}):
-        found = observed(path, **options)
+        found = met_by(path, **options)
         assert found.keys() == want.keys()
-        assert all(np.array_equal(found[name], want[name]) for name in want), options
+        for name in want:
+            assert np.array_equal(found[name].sums, want[name].sums), options
+            assert np.array_equal(found[name].counts, want[name].counts), options
 
 
 # Files
 
 
-def sums_of(*names: str) -> dict[str, Array]:
+def sums_of(*names: str) -> dict[str, Observed]:
     rng = np.random.default_rng(4)
-    return {name: rng.random(5 + i) ** 4 * 100 for i, name in enumerate(names)}
+    return {name: Observed(rng.random(5 + i) ** 4 * 100) for i, name in enumerate(names)}
 
 
 def test_read_back(tmp_path):
@@ -90,8 +111,8 @@ def test_read_back(tmp_path):
     write(out, sums, 30, ("a.txt",), 3, 10)
     found = read(out)
     assert (found.source, found.texts, found.chunks) == ("i.gguf", ("a.txt",), 3)
-    for name, columns in sums.items():
-        means = columns.astype(np.float32) / np.float32(30)
+    for name, met in sums.items():
+        means = met.sums.astype(np.float32) / np.float32(30)
         assert np.array_equal(found.columns[name], means)
     peer = gguf.GGUFReader(out)
     assert peer.fields["general.type"].contents() == "imatrix"
@@ -149,8 +170,17 @@ def test_how_much_columns_matter():
 def test_weights_that_met_no_token(tmp_path):
     """A count of 0, as of an expert that no token chose, is no division by it."""
     path = tmp_path / "i.gguf"
-    write(path, {"a": np.zeros(4)}, 0, (), 0, 0)
-    assert np.array_equal(read(path).of("a", 4), np.ones((1, 4)))
+    some = Observed(np.array([[4.0, 8], [0, 0], [3, 3]]), np.array([4, 0, 1]))
+    write(path, {"none": Observed(np.zeros(4)), "some": some}, 0, (), 0, 0)
+    assert np.array_equal(read(path).of("none", 4), np.ones((1, 4)))
+    assert np.array_equal(read(path).of("some", 2, experts=3), [[0.25, 0.5], [1, 1], [0.75, 0.75]])
+    shapes = {t.name: tuple(map(int, t.shape)) for t in gguf.GGUFReader(path).tensors}
+    assert shapes["some.in_sum2"] == (2, 3)
+    assert shapes["some.counts"] == (1, 3)
+    assert unmet({"all": Observed(np.zeros((2, 1)), np.ones(2))}) == ""
+    assert unmet({"some": some, "a": some}).startswith(
+        "no token came to some experts, 1 of 3 in a and in 1 other tensor:"
+    )
 
 
 def test_cut_short(tmp_path):

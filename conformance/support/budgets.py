@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.support.bit_laws import ROOM, Subject, subject_of
 from conformance.support.disks import Disk
+from conformance.support.small_families import SmallMixture
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SmallSparse
 from conformance.support.steps import loaded
@@ -161,12 +162,14 @@ def packed_of(path: Path, cache: Path | None = None) -> Path:
 
 DENSE = Small(format="F16", hidden=128, heads=8, ffn=384)
 SPARSE = SmallSparse(format="F16", seed=2, ffn=256)
-KINDS = ("dense", "sparse", "bundled")
+MIXTURE = SmallMixture(format="F16", hidden=128, heads=8, width=128, experts=8, used=2)
+WRITTEN: Mapping[str, Small] = {"dense": DENSE, "sparse": SPARSE, "experts": MIXTURE}
+KINDS = (*WRITTEN, "bundled")
 
 
 def write(kind: str, path: Path) -> Path:
-    if kind != "bundled":
-        return (DENSE if kind == "dense" else SPARSE).write(path)
+    if kind in WRITTEN:
+        return WRITTEN[kind].write(path)
     return bundled_of(SPARSE.write(path.with_name("plain.gguf")), path)
 
 

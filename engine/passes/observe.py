@@ -1,5 +1,6 @@
 """Nodes that add up the squares of what matrices meet, for importance matrices."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,23 @@ if TYPE_CHECKING:
     from engine.model import Model
 
 Sums = np.ndarray[Any, np.dtype[np.float64]]
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a matrix has met so far: sums of squares, float64 [hidden]; or of experts [experts,
+    hidden], with `counts`, int64 [experts], of the tokens that each has met. Heads, all of which
+    meet every token, have [heads * hidden]."""
+
+    sums: Sums
+    counts: Counts | None = None
 
 
 def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
-    """The graph with a node before each linear layer, or the first of those that read the same; its
-    sums of squares, float64 [hidden] over all tokens so far, are memory.
+    """The graph with a node before each linear layer, also of experts, or the first of those that
+    read the same; its sums of squares over all tokens so far, float64, and the tokens that experts
+    have met are memory.
 
     Layers that only some tokens reach, the output's, are left out.
     """
@@ -24,35 +37,50 @@ def observe(graph: Graph, memory: Memory) -> tuple[Graph, Memory]:
     sums: Memory = {}
     for node in graph.nodes:
         if (x := _observed(node)) and (name := _sum_of(x)) not in sums:
-            (_, hidden) = x.dims
+            hidden, ends = x.dims[1], node.arguments.get("ends")
             assert isinstance(hidden, int)
-            sums[name] = np.zeros(hidden)
-            total = Value(name, "cache", "f64", (hidden,))
-            arguments = {"x": x, "before": total, "out": total}
-            nodes.append(Node("add_squares", arguments, label=name))
+            dims = (*ends.dims, hidden) if isinstance(ends, Value) else (hidden,)
+            sums[name] = np.zeros(tuple(map(int, dims)))
+            total = Value(name, "cache", "f64", dims)
+            arguments: dict[str, Value | float] = {"x": x, "before": total, "out": total}
+            if isinstance(ends, Value):
+                count = Value(_count_of(x), "cache", "i64", ends.dims)
+                sums[count.name] = np.zeros(sums[name].shape[0], np.int64)
+                arguments |= {"ends": ends, "met": count, "counts": count}
+            op = "add_squares_by_expert" if isinstance(ends, Value) else "add_squares"
+            nodes.append(Node(op, arguments, label=name))
         nodes.append(node)
     return Graph(nodes), memory | sums
 
 
-def sums_by_weight(model: "Model") -> dict[str, Sums]:
+def observed(model: "Model") -> dict[str, Observed]:
     """Of a model that was loaded with `observe`, what each matrix of its file has met."""
-    rows = FAMILIES[model.config.architecture].parts(model.config)
-    found: dict[str, Sums] = {}
-    for node in model.graph.nodes:
+    rows, nodes = FAMILIES[model.config.architecture].parts(model.config), model.graph.nodes
+    routed = [node.arguments["ends"] for node in nodes if node.op == "sort_by_expert"]
+    found: dict[str, Observed] = {}
+    for node in nodes:
         weight = node.arguments.get("weight")
         if (x := _observed(node)) and isinstance(weight, Value):
-            part = rows.get(weight.name)
-            found[part.tensor if part else weight.name] = model.memory[_sum_of(x)]
+            part, sums = rows.get(weight.name), model.memory[_sum_of(x)]
+            chosen = node.arguments.get("ends") in routed
+            counts = model.memory[_count_of(x)] if chosen else None
+            met = Observed(sums if chosen else sums.reshape(-1), counts)
+            found[part.tensor if part else weight.name] = met
     return found
 
 
 def _observed(node: Node) -> Value | None:
-    """What a linear layer reads of every token."""
+    """What a linear layer reads of every token, or of every token for each of its experts."""
     x = node.arguments.get("x")
-    if node.op == "linear" and isinstance(x, Value) and x.dims[0] == "tokens":
-        return x
-    return None
+    if not isinstance(x, Value):
+        return None
+    every = node.op == "linear" and x.dims[0] == "tokens"
+    return x if every or node.op == "linear_experts" else None
 
 
 def _sum_of(x: Value) -> str:
     return f"{x.name}.squares"
+
+
+def _count_of(x: Value) -> str:
+    return f"{x.name}.met"

@@ -5,7 +5,8 @@ mean of that element's square. Two file formats:
 
     GGUF      general.type "imatrix"; for each weight NAME tensors NAME.in_sum2 F32 [1, hidden], of
               sums of squares, and NAME.counts F32 [1, 1], of how many tokens; of
-              experts [experts, hidden] and [experts, 1]
+              experts [experts, hidden] and [experts, 1], whose sums and count are 0 where no
+              token was
     legacy    i32 entries; each i32 length, name, i32 calls, i32 hidden, f32 x hidden (mean times
               calls); then perhaps i32 chunks, i32 length, the text's name
 """
@@ -23,6 +24,7 @@ from engine.faults import shown_path, unreadable
 from engine.gguf.cursor import ValueType
 from engine.gguf.file import GGUFFile
 from engine.gguf.writer import NewTensor, i32, text, texts, u32, write_gguf
+from engine.passes.observe import Observed
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 LEAST = np.float32(2**-30)
@@ -77,13 +79,13 @@ class Importance:
 
 def write(
     out: Path,
-    sums: Mapping[str, np.ndarray[Any, Any]],
+    found: Mapping[str, Observed],
     tokens: int,
     texts_read: tuple[str, ...],
     chunks: int,
     chunk_tokens: int,
 ) -> None:
-    """Sums of squares [hidden] by weight, over so many tokens, as a GGUF file."""
+    """What weights have met, by name, of so many tokens but for experts, as a GGUF file."""
     keys = {
         "general.type": text("imatrix"),
         "imatrix.datasets": texts(texts_read),
@@ -91,11 +93,31 @@ def write(
         "imatrix.chunk_size": u32(chunk_tokens),
     }
     tensors, data = [], []
-    for name in sorted(sums):
-        tensors.append(NewTensor(name + SUMS, "F32", (1, len(sums[name]))))
-        tensors.append(NewTensor(name + COUNTS, "F32", (1, 1)))
-        data += [sums[name].astype(np.float32), np.array([tokens], np.float32)]
-    write_gguf(out, keys, tensors, (array.view(np.uint8) for array in data))
+    for name in sorted(found):
+        counts = found[name].counts
+        counts = np.array([tokens]) if counts is None else counts
+        sums = found[name].sums.reshape(len(counts), -1)
+        tensors.append(NewTensor(name + SUMS, "F32", sums.shape))
+        tensors.append(NewTensor(name + COUNTS, "F32", (len(counts), 1)))
+        data += [sums.astype(np.float32), counts.astype(np.float32)]
+    write_gguf(out, keys, tensors, (array.reshape(-1).view(np.uint8) for array in data))
+
+
+def unmet(found: Mapping[str, Observed]) -> str:
+    """Of which weights some experts met no token, in words; "" if there are none."""
+    lacking = [
+        f"{int((met.counts == 0).sum())} of {len(met.counts)} in {name}"
+        for name, met in sorted(found.items())
+        if met.counts is not None and not met.counts.all()
+    ]
+    others = len(lacking) - 1
+    more = f" and in {others} other tensor{'s' * (others > 1)}" if others > 0 else ""
+    if not lacking:
+        return ""
+    return (
+        f"no token came to some experts, {lacking[0]}{more}: all their columns will count alike;"
+        " a longer text may reach them"
+    )
 
 
 def read(path: Path) -> Importance:

@@ -22,14 +22,15 @@ def imatrix(
     """Make an importance matrix for `assay quantize --imatrix`, in llama.cpp's file format.
 
     The model reads the text in chunks, and what each matrix meets is squared and added up by
-    column. The output's matrix is left out, as llama.cpp does.
+    column, of a mixture for each expert by itself. The output's matrix is left out, as llama.cpp
+    does.
     """
     from engine.aside import check
     from engine.embedded import resolve
-    from engine.passes.observe import observe, sums_by_weight
-    from engine.quantise.importance import write
+    from engine.passes.observe import observe, observed
+    from engine.quantise.importance import unmet, write
     from engine.shell.perplexity import read_text
-    from engine.shell.show import loaded, progress_bar
+    from engine.shell.show import loaded, note, progress_bar
 
     text, _ = read_text(model, file, context, chunks, None)
     check(out, None if str(file) == "-" else file)
@@ -44,9 +45,11 @@ def imatrix(
             engine.reset()
             engine.model.evaluate(passage.tokens, 0)
             bar.update(task, advance=1)
-        sums = sums_by_weight(engine.model)
-    tokens = text.chunks.size
-    write(out, sums, tokens, (file.name,), len(text.chunks), text.context)
+        sums = observed(engine.model)
+        tokens = text.chunks.size
+        write(out, sums, tokens, (file.name,), len(text.chunks), text.context)
+    if lacking := unmet(sums):
+        note(lacking)
     if as_json:
         found = {"file": str(out), "matrices": len(sums), "tokens": int(tokens)}
         print(json.dumps(found | {"chunks": len(text.chunks), "context": text.context}))

@@ -1,9 +1,10 @@
-"""add_squares on the CPU: columns are shared among threads. `out` may be the memory of `before`."""
+"""add_squares on the CPU, of all tokens or of each expert's: columns are shared among threads.
+`out` may be the memory of `before`, and `counts` that of `met`."""
 
 import numpy as np
 
 from kernels.cpu.runtime.share import arguments, part, share
-from reference.add_squares import OP
+from reference.add_squares import BY_EXPERT, OP
 
 SIGNATURE = OP.signature
 
@@ -18,3 +19,20 @@ def add_squares(block, thread, n_threads):
         for j in range(first, last):
             value = np.float64(x[t, j])
             out[j] += value * value
+
+
+@share(BY_EXPERT)
+def add_squares_by_expert(block, thread, n_threads):
+    x, ends, before, met, out, counts = arguments(block, BY_EXPERT)
+    first, last = part(x.shape[1], thread, n_threads)
+    begin = 0
+    for e in range(len(ends)):
+        if thread == 0:
+            counts[e] = met[e] + (ends[e] - begin)
+        for j in range(first, last):
+            out[e, j] = before[e, j]
+        for t in range(begin, ends[e]):
+            for j in range(first, last):
+                value = np.float64(x[t, j])
+                out[e, j] += value * value
+        begin = ends[e]

@@ -48,6 +48,7 @@ GRIDS: Mapping[str, Mapping[str, Callable[[Shape], Grid]]] = {
         "scale": FLAT,
         "softcap": FLAT,
     },
+    "experts.cu": {"open_gate": COLUMNS},
     "neuron_masks.cu": {
         "threshold_mask": ELEMENTS,
         "union_mask": NEURONS,

@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.bugs.bug import changed, in_python
 from reference.activations import sigmoid
+from reference.add_squares import add_squares_by_expert
 from reference.experts import (
     choose_experts,
     open_gate,
@@ -104,6 +105,21 @@ BUGS = (
         without_the_last=lambda y, places, weights: sum_experts(y, places[:, :-1], weights[:, :-1]),
         the_mean=lambda y, places, weights: (
             sum_experts(y, places, weights) / max(1, places.shape[1])
+        ),
+    ),
+    *in_python(
+        "add_squares_by_expert",
+        ends_are_begins=changed(
+            add_squares_by_expert, ends=lambda ends: np.append(ends[1:], ends[-1:])
+        ),
+        what_is_below_zero_left_out=changed(
+            add_squares_by_expert, x=lambda x: np.maximum(x, np.float32(0))
+        ),
+        nothing_was_met=changed(add_squares_by_expert, met=np.zeros_like),
+        nothing_was_there=changed(add_squares_by_expert, before=np.zeros_like),
+        in_float=lambda x, ends, before, met: (
+            add_squares_by_expert(x, ends, before, met)[0].astype(np.float32),
+            add_squares_by_expert(x, ends, before, met)[1],
         ),
     ),
     *in_python(
