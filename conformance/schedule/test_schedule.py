@@ -273,7 +273,7 @@ def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> No
 
 def test_schedule():
     """And all that is rare has happened."""
-    more = settings(max_examples=6 * settings.default.max_examples, stateful_step_count=50)
+    more = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
     run_state_machine_as_test(Machine, settings=more)
     least = min(Watched.seen.values())
     assert len(Watched.seen) == 9, Watched.seen
