@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, Unpack, cast, overload
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from engine.generation.scoring import Score, pairs_of, scores
 from engine.generation.timings import Timings
 from engine.gguf.file import GGUFFile
 from engine.model import Model
-from engine.options import Options
+from engine.options import Fields, Options
 from engine.sampling.chain import needed_ops
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Row, Sampler
@@ -75,7 +75,7 @@ class Engine(Closing):
         draft: str | Path | None = None,
         speculation: Settings | None = None,
         sampling: SamplingParams | None = None,
-        **overrides: Any,
+        **overrides: Unpack[Fields],
     ) -> "Engine":
         """Open a GGUF file (or an embedded model by name, or `hf:OWNER/REPO:FILE`), certify what
         its nodes need, pack its weights.

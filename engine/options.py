@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
+from typing import TypedDict
 
 from engine.config import ModelError
 from engine.gpu.parts import ALL
@@ -174,3 +175,37 @@ class Options:
             cpu_moe=False, sparse="auto", background=False, threshold=None, vram_budget=0,
             activation=None, passes=(),
         )  # fmt: skip
+
+
+class Fields(TypedDict, total=False):
+    """The fields of Options by name, as `Engine.load` takes them."""
+
+    context: int
+    batch: int
+    sequences: int
+    outputs: int
+    states: int
+    threads: int
+    pinned: bool
+    device: str
+    gpu_layers: int
+    kv_format: str
+    numerics: str
+    strict: bool
+    variant: str | None
+    tune: bool
+    background: bool
+    keep_packed: bool
+    passes: tuple[Pass, ...]
+    sparse: str
+    threshold: float | None
+    union: bool
+    vram_budget: float
+    activation: Path | None
+    reset_gpu_index: bool
+    disable_gpu_index: bool
+    ram_budget: str | int
+    neuron_window: int | None
+    neuron_bundles: bool
+    beside_budget: bool
+    progress: Progress

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from engine.compile.packed_weights import Kept, Packed, Places, pack
 from engine.compile.plan import packed_name
 from engine.gguf.file import GGUFFile
 from engine.model import Model
-from engine.options import Options, Progress
+from engine.options import Fields, Options, Progress
 from kernels.cache import cache_folder
 from kernels.cpu.formats.packing import LUT_AVX2_PACKINGS, PACKINGS
 from kernels.cpu.runtime.closures import identity
@@ -322,3 +322,8 @@ def test_program_keeps_them_too(inside, spelling, path, folder):
     path.write_bytes(spelling.read_bytes())
     printed(inside("run", path, "-p", "a", "-n", 1, "-t", 1, "--keep-packed"))
     assert len(list(folder.iterdir())) == 1
+
+
+def test_keywords_are_the_fields_of_options():
+    """What `Engine.load` takes by name has their types."""
+    assert get_type_hints(Fields) == get_type_hints(Options)

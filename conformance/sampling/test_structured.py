@@ -184,6 +184,10 @@ def test_a_real_vocabulary():
         found = [one.text for one in engine.generate(["The little cat"] * 12, asked)]
         assert all(re.fullmatch(pattern, text) for text in found), found
         assert len(set(found)) > 3
+        many = [f"{7 * i} of them" for i in range(20_000)]
+        form = StructuredOutputsParams(choice=many)
+        asked = [SamplingParams(max_tokens=60, seed=i, structured_outputs=form) for i in range(12)]
+        assert all(one.text in many for one in engine.generate(["The little cat"] * 12, asked))
         schema = StructuredOutputsParams(json=PERSON)
         asked = [SamplingParams(max_tokens=99, seed=i, structured_outputs=schema) for i in range(6)]
         results = engine.generate(["The little cat"] * 6, asked)

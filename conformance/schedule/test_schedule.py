@@ -3,6 +3,7 @@ so are a score and hidden states."""
 
 import gc
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -272,7 +273,7 @@ def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> No
 
 def test_schedule():
     """And all that is rare has happened."""
-    more = settings(max_examples=6 * settings.default.max_examples, stateful_step_count=50)
+    more = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
     run_state_machine_as_test(Machine, settings=more)
     least = min(Watched.seen.values())
     assert len(Watched.seen) == 9, Watched.seen
@@ -334,6 +335,24 @@ def test_priorities(scheduler):
     while scheduler.work:
         ended += [int(request.id) for request, _ in scheduler.step()]
     assert ended == sorted(range(12), key=lambda i: (-(i % 3), i))
+
+
+def test_very_many_are_cancelled(scheduler):
+    """In no more time than they took to come: each is found without a look at the others."""
+    requests = [Request("", letters("cat"), SamplingParams(), -(i % 3)) for i in range(20_000)]
+    seconds = []
+    for do in (scheduler.add, scheduler.cancel):
+        begun = time.perf_counter()
+        for request in requests:
+            do(request)
+        seconds.append(time.perf_counter() - begun)
+    assert not scheduler.work
+    assert all(request.finished for request in requests)
+    assert seconds[1] < 1 + 50 * seconds[0]
+    scheduler.add(last := Request("", letters("cat"), SamplingParams(max_tokens=1)))
+    while scheduler.work:
+        scheduler.step()
+    assert last.pieces[-1].finish_reason == "length"
 
 
 # Through the engine

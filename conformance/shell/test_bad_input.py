@@ -21,7 +21,7 @@ MISUSES = [  # words, of a model that is not there, and what the line says
     ("run none.gguf -p 5 --temp -1", "--temp is -1.0: want a number from 0 to 1e+06"),
     ("run none.gguf -p 5 --temperature -1", "--temperature is -1.0: want a number"),
     ("run none.gguf -p 5 --top-p 1.5", "--top-p is 1.5: want a number from 0 to 1, but not 0"),
-    ("run none.gguf -p 5 --seed -3", "--seed is -3"),
+    ("run none.gguf -p 5 --seed -3", "--seed is -3: want a whole number from 0 up, or -1"),
     ("run none.gguf -p 5 -n -3", "-n is -3: want a number from 0 up, -1 or -2"),
     ("run none.gguf -p 5 --n-predict -5", "--n-predict is -5: want a number from 0 up, -1 or -2"),
     ("run none.gguf -p 5 -t 300", "-t must be 0 to 256, got 300"),

@@ -126,7 +126,7 @@ def _converted(matcher: Any, asked: StructuredOutputsParams) -> str:
         return str(matcher.grammar_from_regex(asked.regex))
     if asked.choice is not None:
         texts = (json.dumps(text, ensure_ascii=False) for text in asked.choice)
-        return str(matcher.grammar_from_lark(f"start: {' | '.join(texts)}"))
+        return str(matcher.grammar_from_lark(f"start: TEXT\nTEXT: {' | '.join(texts)}"))
     from llguidance.gbnf_to_lark import any_to_lark
 
     return str(matcher.grammar_from_lark(any_to_lark(asked.grammar)))

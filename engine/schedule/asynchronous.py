@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, cast, overload
+from pathlib import Path
+from typing import Any, Unpack, cast, overload
 
 from engine.engine import Engine
 from engine.errors import BusyError, ClosedError
@@ -14,10 +15,12 @@ from engine.generation.embedding import Vectors, check_pooling, texts_of, togeth
 from engine.generation.reading import Reading
 from engine.generation.results import RequestOutput
 from engine.generation.scoring import Score
+from engine.options import Fields, Options
 from engine.sampling.params import SamplingParams
 from engine.schedule.many import Prompt, is_one, requests_of
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Said, Scheduler
+from engine.speculation.settings import Settings
 
 
 class Answer:
@@ -91,9 +94,20 @@ class AsyncEngine:
         self._thread.start()
 
     @classmethod
-    def load(cls, *arguments: Any, **options: Any) -> "AsyncEngine":
+    def load(
+        cls,
+        path: str | Path,
+        options: Options | None = None,
+        *,
+        draft: str | Path | None = None,
+        speculation: Settings | None = None,
+        sampling: SamplingParams | None = None,
+        **overrides: Unpack[Fields],
+    ) -> "AsyncEngine":
         """As Engine.load."""
-        engine = Engine.load(*arguments, **options)
+        engine = Engine.load(
+            path, options, draft=draft, speculation=speculation, sampling=sampling, **overrides
+        )
         try:
             return cls(engine)
         except BaseException:

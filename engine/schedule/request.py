@@ -11,6 +11,8 @@ from engine.generation.results import RequestOutput, RequestTimings, completions
 from engine.sampling.params import SamplingParams
 from engine.tokenizer import Tokenizer
 
+Order = tuple[int, int, int]  # priority, arrival, index of a request
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -26,6 +28,7 @@ class Request:
     params: SamplingParams
     priority: int = 0
     arrived: float = field(default_factory=time.perf_counter)
+    arrival: int = 0  # among the scheduler's
     tokens: list[int] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     ended: int = 0
@@ -97,7 +100,7 @@ class Run:
 
     request: Request
     completion: Completion | None
-    order: tuple[int, int, int]  # priority, arrival, index: who is put back last
+    order: Order  # who is put back last
     reading: Reading | None = None
     slot: int = -1
     held: int = 0

@@ -22,7 +22,7 @@ from engine.model import Model
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Row
 from engine.schedule.pace import Pace
-from engine.schedule.request import Request, Run
+from engine.schedule.request import Order, Request, Run
 from engine.schedule.slots import Slots, common
 from kernels.kernel import Kernel
 
@@ -67,7 +67,8 @@ class Scheduler:
         self._cells = serving.model.cells
         self._slots, self._pace = Slots(self._cells, held), Pace()
         self._most = min(self._cells.n_sequences, self._model.limits["outputs"])
-        self._waiting: list[tuple[tuple[int, int, int], Request, Run | None]] = []
+        self._waiting: dict[Order, tuple[Request, Run | None]] = {}
+        self._queue: list[Order] = []  # a heap, in which those who have left may still be
         self._running: list[Run] = []
         self._arrivals = 0
         self._blocked = False  # until somebody leaves, or comes
@@ -76,11 +77,21 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """It waits; nothing of it is looked at before its turn."""
         self._arrivals += 1
+        request.arrival = self._arrivals
         self._push((request.priority, self._arrivals, 0), request, None)
         self._blocked = False
 
-    def _push(self, order: tuple[int, int, int], request: Request, run: Run | None) -> None:
-        heapq.heappush(self._waiting, (order, request, run))
+    def _push(self, order: Order, request: Request, run: Run | None) -> None:
+        if not self._waiting:
+            self._queue.clear()
+        self._waiting[order] = request, run
+        heapq.heappush(self._queue, order)
+
+    def _forget(self, request: Request) -> list[Run]:
+        """It waits no longer: its runs that were put back."""
+        orders = ((request.priority, request.arrival, i) for i in range(request.params.n))
+        left = [self._waiting.pop(order, (request, None)) for order in orders]
+        return [run for _, run in left if run]
 
     @property
     def waiting(self) -> int:
@@ -98,9 +109,7 @@ class Scheduler:
         own = [run for run in self._running if run.request is request]
         for run in own:
             self._leave(run)
-        put_back = [run for _, of, run in self._waiting if of is request and run]
-        self._waiting = [entry for entry in self._waiting if entry[1] is not request]
-        heapq.heapify(self._waiting)
+        put_back = self._forget(request)
         said: list[Said] = []
         if request.finished:
             return said
@@ -127,7 +136,7 @@ class Scheduler:
 
     def close(self) -> list[int]:
         """Nobody goes on; the text that sequence 0 holds."""
-        self._waiting, self._running = [], []
+        self._waiting, self._queue, self._running = {}, [], []
         return self._slots.close()
 
     # Who is admitted, and who leaves
@@ -136,7 +145,10 @@ class Scheduler:
         """Let those in whose turn it is, as long as there are sequences and cells."""
         said: list[Said] = []
         while self._waiting and len(self._running) < self._most and not self._blocked:
-            order, request, run = self._waiting[0]
+            if (order := self._queue[0]) not in self._waiting:
+                heapq.heappop(self._queue)
+                continue
+            request, run = self._waiting[order]
             try:
                 if run is None and not request.tokens:
                     request.tokens = self._serving.encode(request.prompt, request.params)
@@ -147,7 +159,7 @@ class Scheduler:
                 said.append(self._fail(request, error))
         return said
 
-    def _enter(self, order: tuple[int, int, int], request: Request, run: Run | None) -> bool:
+    def _enter(self, order: Order, request: Request, run: Run | None) -> bool:
         """Whether the first that waits can run; then it does."""
         text = request.tokens + (run.drawn if run else [])
         index, fresh = order[2], run is None
@@ -173,7 +185,8 @@ class Scheduler:
             self._slots.leave(slot)
             self._blocked = True
             return False
-        heapq.heappop(self._waiting)
+        heapq.heappop(self._queue)
+        del self._waiting[order]
         if fresh and index + 1 < request.params.n:
             self._push((order[0], order[1], index + 1), request, None)
         if not request.begun:
@@ -221,8 +234,7 @@ class Scheduler:
         """It leaves without a word."""
         for run in [run for run in self._running if run.request is request]:
             self._leave(run)
-        self._waiting = [entry for entry in self._waiting if entry[1] is not request]
-        heapq.heapify(self._waiting)
+        self._forget(request)
 
     # What a step evaluates
 

@@ -219,6 +219,9 @@ class Sampling:
                     f"max_tokens is {self.max_tokens}: want a number from 0 up, -1 or {UNTIL_FULL}"
                 )
             )
+        if self.seed is not None and self.seed < -1:
+            message = f"seed is {self.seed}: want a whole number from 0 up, or -1"
+            raise typer.BadParameter(spelt(message))
         breakers = given.pop("dry_sequence_breakers")
         if breakers:
             given["dry_sequence_breakers"] = [b for b in breakers if b != "none"]
