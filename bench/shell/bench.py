@@ -1,6 +1,7 @@
 """assay bench: prompt and generation speed of a model, as the field's tables have them."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ import typer
 
 from bench.shell.lists import names, numbers
 from engine.shell import options as o
+from engine.shell.groups import Only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from bench.results import Measurement
 
 
+OF_A_RACE = Only("batch", "kv_format", "sparse", "threshold", "union", "ram_budget")
+
+
 def bench(
     model: o.ModelName,
+    *,
     prompt: Annotated[
         str, typer.Option("-p", "--prompt", help="Prompt tokens, with commas; 0: none.")
     ] = "512",
@@ -40,12 +46,7 @@ def bench(
     seconds: Annotated[
         float, typer.Option(help="Go on so long while the median is not within 1%.")
     ] = 10.0,
-    batch: o.Batch = 512,
-    kv: o.KvFormat = "F16",
-    sparse: o.Sparse = "auto",
-    sparse_threshold: o.SparseThreshold = None,
-    union: o.Union = False,
-    ram_budget: o.RamBudget = "",
+    loading: Annotated[o.Loading, OF_A_RACE],
     peers: Annotated[
         str,
         typer.Option(
@@ -99,18 +100,17 @@ def bench(
         counts = [count or physical_cores() for count in numbers(threads, "-t")]
         task = bar.add_task("opening the model", total=len(tests) * len(counts))
         for count in counts:
-            asked = o.Loading(count, batch=batch, kv_format=kv, sparse=sparse, union=union)
-            asked.options(threshold=sparse_threshold)  # wrong usage is said here
+            replace(loading, threads=count).options()  # wrong usage is said here
             setup = Setup(
                 count,
                 context=max(test.context for test in tests),
-                batch=batch,
-                kv_format=kv,
                 sequences=max(test.parallel for test in tests),
-                sparse=sparse,
-                threshold=sparse_threshold,
-                union=union,
-                ram_budget=ram_budget or 0,
+                batch=loading.batch,
+                kv_format=loading.kv_format,
+                sparse=loading.sparse,
+                threshold=loading.threshold,
+                union=loading.union,
+                ram_budget=loading.ram_budget or 0,
             )
             with field_of(path, setup, ("assay", *others)) as field:
                 kept = kept or Results(results or results_folder(), before)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from bench.shell.profile_streamed import profile_streamed
 from bench.shell.telling import about, grid, rate, share, still_bar, teller, title
 from engine.shell import options as o
+from engine.shell.groups import Only
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,12 +21,17 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.passes.count import Counted
 
+OF_A_STEP = Only(
+    "threads", "context", "kv_format", "numerics", "variant", "strict", "sparse", "threshold",
+    "union", "ram_budget", "activation",
+)  # fmt: skip
 SLOW_BARRIER = 1e-6  # seconds: ten times one between two cores
 MILLISECONDS_FROM = 0.1  # a step of so many seconds is told in ms, a shorter one in us
 
 
 def profile(
     model: o.ModelName,
+    *,
     prompt: Annotated[
         int, typer.Option("-p", "--prompt", help="Tokens of a prompt step; 0: decode one.")
     ] = 0,
@@ -33,17 +40,7 @@ def profile(
         typer.Option("-d", "--depth", help="Tokens in the cache before; 128, or 0 with -p."),
     ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="A row for every node, too.")] = False,
-    threads: o.Threads = 0,
-    context: o.Context = 0,
-    kv: o.KvFormat = "F16",
-    numerics: o.Numerics = "exact",
-    variant: o.Variant = None,
-    strict: o.Strict = False,
-    sparse: o.Sparse = "auto",
-    sparse_threshold: o.SparseThreshold = None,
-    union: o.Union = False,
-    ram_budget: o.RamBudget = "",
-    activation: o.Activation = None,
+    loading: Annotated[o.Loading, OF_A_STEP],
     as_json: o.Json = False,
 ) -> None:
     """Print where the time of a step goes.
@@ -65,25 +62,20 @@ def profile(
         raise typer.BadParameter(f"--prompt must not be negative, got {prompt}")
     before = depth if depth is not None else 0 if prompt else 128
     busy = conditions().busy
-    options: dict[str, Any] = {
-        "threads": threads, "context": context, "batch": max(512, prompt), "kv_format": kv,
-        "numerics": numerics, "variant": variant, "strict": strict,
-        "sparse": sparse, "threshold": sparse_threshold, "union": union,
-    }  # fmt: skip
-    if activation and not ram_budget:
+    loading = replace(loading, batch=max(loading.batch, prompt))
+    if loading.activation and not loading.ram_budget:
         raise typer.BadParameter("--activation says which neurons stay within a --ram-budget")
-    if ram_budget:
+    if loading.ram_budget:
         if nodes:
             raise typer.BadParameter("--nodes and --ram-budget exclude each other")
-        budgeted = options | {"ram_budget": ram_budget, "activation": activation}
-        profile_streamed(model, prompt or 1, before, budgeted, as_json)
+        profile_streamed(model, prompt or 1, before, loading, as_json)
         return
-    with loaded(model, passes=(count_neurons,), **options) as engine:
+    with loaded(model, loading, passes=(count_neurons,)) as engine:
         blocks = neurons(engine, prompt or 1, before)
         if not blocks:  # then nothing in it counts
             found, empty = timed(engine, prompt or 1, before)
     if blocks:
-        with loaded(model, quiet=True, **options) as engine:
+        with loaded(model, loading, quiet=True) as engine:
             found, empty = timed(engine, prompt or 1, before)
     if as_json:
         nothing = {"empty_step_seconds": {row.threads: row.median for row in empty}}

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from bench.offload.meter import Block
     from bench.offload.step import StreamedStep
+    from engine.shell.options import Loading
 
 
 def profile_streamed(
-    model: str, tokens: int, depth: int, options: dict[str, Any], as_json: bool
+    model: str, tokens: int, depth: int, loading: "Loading", as_json: bool
 ) -> None:
     """The command, once it is known that there is a budget."""
     from bench.conditions import conditions
@@ -22,10 +23,10 @@ def profile_streamed(
     from engine.shell.show import loaded, stdout
 
     busy = conditions().busy
-    with loaded(model, **options) as engine, still_bar() as bar:
+    with loaded(model, loading) as engine, still_bar() as bar:
         found = streamed_step(engine, tokens, depth, watch=teller(bar, "profiling: repeats"))
     if as_json:
-        print(json.dumps(as_dict(found) | {"ram_budget": options["ram_budget"], "busy": busy}))
+        print(json.dumps(as_dict(found) | {"ram_budget": loading.ram_budget, "busy": busy}))
         return
     console = stdout()
     console.print(title(found.step, found.context), highlight=False)

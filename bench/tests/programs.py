@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
+from engine.shell.groups import spread
+
 ROOT = Path(__file__).parents[2]
 ASSAY = ("-c", "from engine.shell import main; main()")
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
@@ -72,5 +74,5 @@ def what_all_say(
 def shell(command: Callable[..., None], *words: str) -> Any:
     """What comes of a command of `assay`, run here."""
     app = typer.Typer()
-    app.command()(command)
+    app.command()(spread(command))
     return CliRunner().invoke(app, list(words))

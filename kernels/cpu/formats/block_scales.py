@@ -2,37 +2,53 @@
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from kernels.cpu.formats.layouts import Layout
-from kernels.cpu.isa.simd import Vector, convert, high_nibbles, load, low_nibbles, sub, zero
+from kernels.cpu.isa.simd import (
+    Vector,
+    convert,
+    high_nibbles,
+    load,
+    low_nibbles,
+    mul,
+    splat,
+    sub,
+    zero,
+)
 from kernels.cpu.isa.tiles import splats, zeros
 from kernels.cpu.linear.linear import LANES
 
 
-def integers_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
-    """Two functions of (weight, at): the integers that multiply d, and those that multiply m, as
-    floats."""
+def scales_of(layout: Layout, lanes: int) -> tuple[Any, Any]:
+    """Two functions of (unit, weight, at): what multiplies the dots of a part whose integers lie at
+    byte `at`, out of its unit's d, and what multiplies its activations' total, out of the m."""
     bytes_, floats = Vector("i8", lanes), Vector("f32", lanes)
     beyond = 0 if layout.halves else LANES * layout.parts
 
     @njit(inline="always")
-    def whole(weight, at):
-        return convert(floats, load(bytes_, weight, at))
+    def alone(unit, weight, at):
+        return unit
 
     @njit(inline="always")
-    def low(weight, at):
-        return convert(floats, low_nibbles(load(bytes_, weight, at)))
+    def whole(unit, weight, at):
+        return mul(unit, convert(floats, load(bytes_, weight, at)))
 
     @njit(inline="always")
-    def high(weight, at):
-        return convert(floats, high_nibbles(load(bytes_, weight, at)))
+    def low(unit, weight, at):
+        return mul(unit, convert(floats, low_nibbles(load(bytes_, weight, at))))
 
     @njit(inline="always")
-    def after(weight, at):
-        return convert(floats, load(bytes_, weight, at + beyond))
+    def high(unit, weight, at):
+        return mul(unit, convert(floats, high_nibbles(load(bytes_, weight, at))))
 
-    return (low, high) if layout.halves else (whole, after)
+    @njit(inline="always")
+    def after(unit, weight, at):
+        return mul(unit, convert(floats, load(bytes_, weight, at + beyond)))
+
+    scale, floor = (low, high) if layout.halves else (whole, after)
+    return scale if layout.integers else alone, floor if layout.floors else alone
 
 
 def beginning(layout: Layout, lanes: int) -> Any:
@@ -50,7 +66,19 @@ def beginning(layout: Layout, lanes: int) -> Any:
     return from_zero if layout.m else from_totals
 
 
-def offset_scale(layout: Layout, lanes: int) -> Any:
+def unit_scale(layout: Layout, lanes: int, factor: float = 1) -> Any:
+    """(weight, at) -> a unit's d, times the factor."""
+    floats, halves = Vector("f32", lanes), Vector("bf16" if layout.bfloat16 else "f16", lanes)
+    times = np.float32(factor)
+
+    @njit(inline="always")
+    def scale(weight, at):
+        return mul(convert(floats, load(halves, weight, at)), splat(floats, times))
+
+    return scale
+
+
+def unit_offset(layout: Layout, lanes: int) -> Any:
     """(weight, at) -> a unit's m, or minus it where floors multiply it."""
     floats, halves, minus = Vector("f32", lanes), Vector("f16", lanes), layout.floors
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import integers_of, offset_scale
+from kernels.cpu.formats.block_scales import scales_of, unit_offset, unit_scale
 from kernels.cpu.formats.layouts import BLOCK, LATTICES, LAYOUTS, Layout
 from kernels.cpu.isa.amx import (
     AMX,
@@ -35,8 +35,6 @@ from kernels.cpu.isa.amx import (
     tile_zero,
 )
 from kernels.cpu.isa.simd import (
-    convert,
-    f16x16,
     f32x16,
     i8x32,
     i8x64,
@@ -44,7 +42,6 @@ from kernels.cpu.isa.simd import (
     less,
     load,
     load_first,
-    mul,
     prefetch_to_write,
     store,
     store_first,
@@ -163,11 +160,10 @@ def lower(layout: Layout) -> Any:
     """(weight, at, depth, lowered, scales, offsets): a group's blocks as tiles of signed bytes,
     and for each part what multiplies its dots, and what multiplies its activations' total."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
-    parts, payload, integers = layout.parts, layout.payload, layout.integers
-    has_m, floors = layout.m, layout.floors
+    parts, payload, has_m = layout.parts, layout.payload, layout.m
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
-    part_of, floor_of = integers_of(layout, LANES)
-    offset = offset_scale(layout, LANES)
+    scale, offset = unit_scale(layout, LANES), unit_offset(layout, LANES)
+    scale_of, floor_of = scales_of(layout, LANES)
     raised = np.full(ROW, layout.raised, np.uint8)
 
     @njit(inline="always")
@@ -182,12 +178,12 @@ def lower(layout: Layout) -> Any:
             block, ends = base + b % blocks * block_step, base + blocks * block_step
             four(lowered, 8 * b * ROW, first(weight, block))
             four(lowered, (8 * b + 4) * ROW, second(weight, block))
-            d, m = convert(f32x16, load(f16x16, weight, ends)), offset(weight, ends + 2 * LANES)
+            d, m = scale(weight, ends), offset(weight, ends + 2 * LANES)
             for p in range(parts):
                 own, place = block + payload + p * LANES, (b * parts + p) * LANES
-                store(scales, place, mul(d, part_of(weight, own)) if integers else d)
+                store(scales, place, scale_of(d, weight, own))
                 if has_m:
-                    store(offsets, place, mul(m, floor_of(weight, own)) if floors else m)
+                    store(offsets, place, floor_of(m, weight, own))
 
     return lower_all
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import integers_of, offset_scale
+from kernels.cpu.formats.block_scales import scales_of, unit_offset, unit_scale
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import LAYOUTS, Layout
 from kernels.cpu.isa.amx import (
@@ -34,10 +34,7 @@ from kernels.cpu.isa.amx import (
 )
 from kernels.cpu.isa.simd import (
     CACHE_LINE,
-    Vector,
-    convert,
     f32x16,
-    load,
     load_first,
     mul,
     prefetch,
@@ -89,23 +86,20 @@ def lower(tag: Any, layout: Layout, factor: float) -> Any:
     times its scale is exact but for the last rounding, so this is what the reference decodes, to
     the nearest bfloat16."""
     blocks, step, block_step = layout.blocks, layout.step, layout.block
-    parts, payload, integers = layout.parts, layout.payload, layout.integers
-    has_m, floors = layout.m, layout.floors
-    halves = Vector("bf16" if layout.bfloat16 else "f16", LANES)
+    parts, payload, has_m = layout.parts, layout.payload, layout.m
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
-    part_of, floor_of = integers_of(layout, LANES)
-    offset = offset_scale(layout, LANES)
+    unit_d, unit_m = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
+    scale_of, floor_of = scales_of(layout, LANES)
     pairs_of = scaled_pairs(tag == AMX, shifts=layout.bfloat16)
     byte = np.float32(1 if layout.bfloat16 else 2**-8)
-    times, lowered_by = np.float32(factor), np.float32(-layout.raised)
+    lowered_by = np.float32(-layout.raised)
 
     @njit(inline="always")
-    def scales_of(weight, own, d, m):
+    def powers(weight, own, d, m):
         """What multiplies the codes of a part, whose integers are at byte `own`, and what is added
         to that."""
-        scale = mul(d, part_of(weight, own)) if integers else d
-        floor = mul(m, floor_of(weight, own)) if floors else m
-        lift = floor if has_m else mul(scale, splat(f32x16, lowered_by))
+        scale = scale_of(d, weight, own)
+        lift = floor_of(m, weight, own) if has_m else mul(scale, splat(f32x16, lowered_by))
         second = mul(scale, splat(f32x16, byte))
         third = mul(second, splat(f32x16, byte))
         return (scale, second, third, mul(third, splat(f32x16, byte))), lift
@@ -123,12 +117,11 @@ def lower(tag: Any, layout: Layout, factor: float) -> Any:
         base, ends = unit + block % blocks * block_step, unit + blocks * block_step
         for line in range(base + following, base + following + block_step, CACHE_LINE):
             prefetch(weight, line, 2)
-        d = mul(convert(f32x16, load(halves, weight, ends)), splat(f32x16, times))
-        m, own = offset(weight, ends + 2 * LANES), base + payload
-        scale, lift = scales_of(weight, own, d, m)
+        d, m, own = unit_d(weight, ends), unit_m(weight, ends + 2 * LANES), base + payload
+        scale, lift = powers(weight, own, d, m)
         four(lowered, where, first(weight, base), scale, lift)
         if parts == 2:
-            scale, lift = scales_of(weight, own + LANES, d, m)
+            scale, lift = powers(weight, own + LANES, d, m)
         four(lowered, where + TILE // 2, second(weight, base), scale, lift)
 
     return lower_one

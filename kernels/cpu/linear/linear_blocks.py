@@ -18,16 +18,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import beginning, integers_of, offset_scale
+from kernels.cpu.formats.block_scales import beginning, scales_of, unit_offset, unit_scale
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
-from kernels.cpu.isa.simd import (
-    Vector,
-    convert,
-    load,
-    mul,
-    splat,
-)
+from kernels.cpu.isa.simd import Vector
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.tiles import add_scaled, fma_outer, load_tile, store_tile, zeros
 from kernels.cpu.linear import linear_pairs
@@ -71,8 +65,7 @@ class Meeting:
 def offsets_of(layout: Layout, lanes: int) -> Any:
     """(sums, m, weight, at, met, where, size) -> sums with a block's offsets added, each part's
     times what it meets."""
-    has_floors, two_parts = layout.floors, layout.parts == 2
-    _, floor_of = integers_of(layout, lanes)
+    two_parts, (_, floor_of) = layout.parts == 2, scales_of(layout, lanes)
 
     @njit(inline="always")
     def nothing(sums, m, weight, at, met, where, size):
@@ -80,10 +73,9 @@ def offsets_of(layout: Layout, lanes: int) -> Any:
 
     @njit(inline="always")
     def lift(sums, m, weight, at, met, where, size):
-        low = mul(m, floor_of(weight, at)) if has_floors else m
-        sums = fma_outer(sums, low, met, where)
+        sums = fma_outer(sums, floor_of(m, weight, at), met, where)
         if two_parts:
-            sums = fma_outer(sums, mul(m, floor_of(weight, at + LANES)), met, where + size)
+            sums = fma_outer(sums, floor_of(m, weight, at + LANES), met, where + size)
         return sums
 
     return lift if layout.m else nothing
@@ -92,9 +84,9 @@ def offsets_of(layout: Layout, lanes: int) -> Any:
 def add_block(meeting: Meeting, layout: Layout) -> Any:
     """(sums, d, m, weight, at, lane, (q, scale, extra), where, size) -> sums with a block added."""
     lanes, words, parts = meeting.lanes, 8 * meeting.words, layout.parts
-    payload, integers, two_parts = layout.payload, layout.integers, layout.parts == 2
+    payload, two_parts = layout.payload, layout.parts == 2
     begin, lift = beginning(layout, lanes), offsets_of(layout, lanes)
-    part_of, _ = integers_of(layout, lanes)
+    scale_of, _ = scales_of(layout, lanes)
     dots_of = meeting.dots(layout)
     first, last = dots_of[0], dots_of[-1]
 
@@ -106,11 +98,10 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
         if two_parts:
             dots = begin(extra, total, size)
             dots = first(dots, weight, codes, q, where * words, size)
-            sums = add_scaled(sums, dots, mul(d, part_of(weight, own)), scale, where)
+            sums = add_scaled(sums, dots, scale_of(d, weight, own), scale, where)
             own_last, total = own + LANES, total + size
         dots = last(begin(extra, total, size), weight, codes, q, where * words, size)
-        w = mul(d, part_of(weight, own_last)) if integers else d
-        sums = add_scaled(sums, dots, w, scale, where)
+        sums = add_scaled(sums, dots, scale_of(d, weight, own_last), scale, where)
         return lift(sums, m, weight, own, extra, where * parts, size)
 
     return add
@@ -119,11 +110,9 @@ def add_block(meeting: Meeting, layout: Layout) -> Any:
 def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int], Any]:
     """Of linear.product, a tile of each size made once; `factor` multiplies the weight's d."""
     lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
-    floats = Vector("f32", lanes)
-    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
-    scales = blocks * block_step
-    add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
-    times = np.float32(factor)
+    floats, scales = Vector("f32", lanes), blocks * block_step
+    add, offset = add_block(meeting, layout), unit_offset(layout, lanes)
+    scale = unit_scale(layout, lanes, factor)
 
     @cache
     def of_size(size: int) -> Any:
@@ -139,8 +128,7 @@ def multiply(meeting: Meeting, layout: Layout, factor: float) -> Callable[[int],
                     sums = load_tile(sums, out, first + token, row + lane, valid)
                 for u in range(depth):
                     base = at + u * step
-                    d = convert(floats, load(halves, weight, base + scales + 2 * lane))
-                    d = mul(d, splat(floats, times))
+                    d = scale(weight, base + scales + 2 * lane)
                     m = offset(weight, base + scales + 2 * (LANES + lane))
                     for b in range(blocks):
                         ask(weight, base + b * block_step, tuning)
@@ -160,15 +148,10 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
     hidden. As linear_float.single, two groups of rows at once, of the two halves of a thread's:
     two long streams of weights come faster from memory than one."""
     lanes, blocks, step, block_step = meeting.lanes, layout.blocks, layout.step, layout.block
-    floats = Vector("f32", lanes)
-    halves = Vector("bf16" if layout.bfloat16 else "f16", lanes)
-    scales, times = blocks * block_step, np.float32(factor)
-    add, offset = add_block(meeting, layout), offset_scale(layout, lanes)
+    floats, scales = Vector("f32", lanes), blocks * block_step
+    add, offset = add_block(meeting, layout), unit_offset(layout, lanes)
+    scale = unit_scale(layout, lanes, factor)
     ask = asking(1, block_step if blocks > 1 else step)
-
-    @njit(inline="always")
-    def scale(weight, base, lane):
-        return mul(convert(floats, load(halves, weight, base + 2 * lane)), splat(floats, times))
 
     @inner
     def run(panel, weight, units, out, tuning, thread, n_threads):
@@ -181,7 +164,8 @@ def single(meeting: Meeting, layout: Layout, factor: float) -> Any:
                 a, b = zeros(floats, 1), zeros(floats, 1)
                 for u in range(units):
                     at, beside = (group * units + u) * step, (other * units + u) * step
-                    d, e = scale(weight, at + scales, lane), scale(weight, beside + scales, lane)
+                    d = scale(weight, at + scales + 2 * lane)
+                    e = scale(weight, beside + scales + 2 * lane)
                     m = offset(weight, at + scales + 2 * (LANES + lane))
                     n = offset(weight, beside + scales + 2 * (LANES + lane))
                     for k in range(blocks):

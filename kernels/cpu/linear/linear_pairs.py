@@ -15,17 +15,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import beginning, integers_of, offset_scale
+from kernels.cpu.formats.block_scales import beginning, scales_of, unit_offset, unit_scale
 from kernels.cpu.formats.layouts import BLOCK, WORD_ROWS, Layout
 from kernels.cpu.isa.simd import (
-    Vector,
-    convert,
     f32x16,
     i8x64,
     load,
-    mul,
     prefetch_to_write,
-    splat,
     store,
 )
 from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
@@ -50,23 +46,17 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
     `lowered` is (codes [blocks][2][CODES], scales f32 [blocks][parts][2][16], offsets like them).
     """
     blocks, step, block_step, parts = layout.blocks, layout.step, layout.block, layout.parts
-    payload, has_integers, has_m, has_floors = (
-        layout.payload, layout.integers, layout.m, layout.floors,
-    )  # fmt: skip
-    halves = Vector("bf16" if layout.bfloat16 else "f16", LANES)
-    part_of, floor_of = integers_of(layout, LANES)
-    offset = offset_scale(layout, LANES)
+    payload, has_m, ends = layout.payload, layout.m, blocks * block_step
+    scale, offset = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
+    scale_of, floor_of = scales_of(layout, LANES)
     first, second = codes_of
-    ends, times = blocks * block_step, np.float32(factor)
 
     @inner
     def lower(weight, at, depth, which, lowered):
         codes, scales, offsets = lowered
         for u in range(depth):
             base = at + u * step
-            d = convert(f32x16, load(halves, weight, base + ends))
-            d = mul(d, splat(f32x16, times))
-            m = offset(weight, base + ends + 2 * LANES)
+            d, m = scale(weight, base + ends), offset(weight, base + ends + 2 * LANES)
             for b in range(blocks):
                 block = base + b * block_step
                 to = (2 * (u * blocks + b) + which) * CODES
@@ -75,9 +65,9 @@ def lowering(layout: Layout, factor: float, codes_of: tuple[Any, Any]) -> Any:
                 for p in range(parts):
                     own = block + payload + p * LANES
                     place = ((u * blocks + b) * parts + p) * 2 * LANES + which * LANES
-                    store(scales, place, mul(d, part_of(weight, own)) if has_integers else d)
+                    store(scales, place, scale_of(d, weight, own))
                     if has_m:
-                        store(offsets, place, mul(m, floor_of(weight, own)) if has_floors else m)
+                        store(offsets, place, floor_of(m, weight, own))
 
     return lower
 
