@@ -35,7 +35,7 @@ LEAD = (
 )
 
 
-BATCH = "Batch invariant"
+BATCH, FEW = "Batch invariant", 3
 ALL = (
     "Whether each gives a token the bits that it has alone, whoever stands beside it in a batch,"
     " the same bits by any number of threads, and what else of its op's laws it breaks; and how far"
@@ -91,8 +91,13 @@ def summary(rows: Sequence[Row]) -> Section:
     ]  # fmt: skip
     caption = "Error over bound at ordinary values, by op; a mark for each format."
     plots = distances("plot-errors", caption, marks, "error over bound")
-    found = table("summary", "Every solution", groups.values(), columns, top=0)
-    return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),))
+    faulty = {row.op for row in rows if row.broken or row.verdict not in ("passed", "other sizes")}
+    whole = [op for op in dict.fromkeys(row.op for row in rows) if op not in faulty]
+    notes = [f"All are right and keep all laws of {', '.join(whole)}."] if whole and faulty else []
+    shown = [some for some in groups.values() if some[0].op in faulty or not faulty]
+    caption = "Every solution" + (" of ops where somebody breaks something" if notes else "")
+    found = table("summary", caption, shown, columns, top=0)
+    return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),), notes)
 
 
 def _apart(name: str) -> str:
@@ -123,7 +128,8 @@ def _keeps(some: Sequence[Row], laws: Sequence[str]) -> Cell:
         return text("yes", "good")
     if len(broken) == len(asked):
         return text("no", "bad")
-    return text(f"not {listed(broken)}", "bad")
+    few = f"not {listed(broken)}" if len(broken) <= FEW else ""
+    return text(few or f"not in {len(broken)} of {len(asked)} formats", "bad", listed(broken, 99))
 
 
 def _anchor(title: str) -> str:
