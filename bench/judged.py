@@ -49,6 +49,8 @@ def timed(
 ) -> Report:  # fmt: skip
     """The report of a candidate that has passed, with times; refused if it is not right where it is
     timed, or faster than this machine can be."""
+    if report.untimed:
+        return replace(report, notes=(*report.notes, report.untimed))
     weights = report.format or None
     case = op.case(dict(sizes), op.values[0], 0, weights)
     ours = serving([k for k in variants(op.name, weights) if not k.missing()])

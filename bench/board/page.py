@@ -1,5 +1,6 @@
 """The board as a report: a section for each op, a table for each shape and machine."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def summary(rows: Sequence[Row]) -> Section:
         "Solution": lambda some: Cell(_apart(some[0].name)),
         "Op": lambda some: Cell(some[0].op),
         "Right": _rightness,
-        "Error over bound": lambda some: number(max(row.ordinary for row in some), "at most"),
+        "Error over bound": lambda some: _far(max(row.ordinary for row in some)),
         BATCH: lambda some: _keeps(some, COMPANY),
         "Any threads": lambda some: _keeps(some, (THREADS,)),
         "Breaks, too": lambda some: text(
@@ -108,6 +109,10 @@ def _apart(name: str) -> str:
 def _whose(name: str) -> str:
     """ggml of ggml_ops.c:relu, assay of assay generic."""
     return re.split(r"[_ ]", Path(name.partition(":")[0]).stem)[0]
+
+
+def _far(most: float) -> Cell:
+    return number(most, "at most") if math.isfinite(most) else Cell("not finite", tone="bad")
 
 
 def _rightness(some: Sequence[Row]) -> Cell:

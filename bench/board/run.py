@@ -163,6 +163,8 @@ def raced(
         if entry.report.passed and not entry.candidate.manifest.serves(case.shape):
             why = f"it takes {entry.candidate.manifest.takes}"
             rows[entry.name] = _not_right(rows[entry.name], "other sizes", why)
+        elif entry.report.passed and (why := entry.report.untimed):
+            rows[entry.name] = _not_right(rows[entry.name], "not timed", why)
     rows |= {row.name: row for row in (mine.rows(shape) if mine else ())}
     starts: dict[str, list[list[float]]] = {name: [] for name in rows}
     with ExitStack() as stack:

@@ -15,16 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from kernels.foreign.manifest import Manifest, read_manifest
+from kernels.foreign.cubin import CubinError, read_kernel
+from kernels.foreign.manifest import (
+    LaunchError,
+    Manifest,
+    ManifestError,
+    evaluated,
+    read_manifest,
+)
 from reference import ggml
 from reference.formats import FORMATS
 from reference.op import Arguments, Case, Op
 
 KINDS = {
     ".py": "python", ".c": "source", ".cc": "source", ".cpp": "source", ".cxx": "source",
-    ".so": "library", ".dylib": "library", ".cu": "cuda",
+    ".so": "library", ".dylib": "library", ".cu": "cuda", ".cubin": "cubin",
 }  # fmt: skip
 DEFINED = re.compile(r"^(?:def|void) (\w+)\(", re.MULTILINE)
+ON_GPU = ("cuda", "cubin")  # kinds that are launched
 FLAGS = ("-O3", "-march=native")
 ALWAYS = ("-shared", "-fPIC")
 COMPILERS = {".c": ("cc", "clang", "gcc"), "": ("c++", "clang++", "g++")}
@@ -39,18 +47,19 @@ class CandidateError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A function in a `file`: `kind` "python", "pickled" (a callable), "source" (C or C++),
-    "library" or "cuda"; `name` is the function's, by default the op's; the `manifest` has all else.
-    """
+    "library", "cuda" or "cubin"; `name` is the function's, by default the op's; the `manifest`,
+    which may be a file that was `given`, has all else."""
 
     file: Path
     kind: str
     name: str = ""
     manifest: Manifest = field(default_factory=Manifest)
+    given: Path | None = None
 
     @classmethod
-    def of(cls, where: str | Path, **said: Any) -> "Candidate":
-        """What FILE or FILE:NAME says, with the manifest beside the file and at its top; what is
-        `said` of these goes before both."""
+    def of(cls, where: str | Path, manifest: Path | None = None, **said: Any) -> "Candidate":
+        """What FILE or FILE:NAME says, with the `manifest`, by default that beside the file, and
+        what stands at its top; what is `said` of these goes before both."""
         path, name = str(where), ""
         if not Path(path).exists():
             path, _, name = path.rpartition(":") if ":" in path else (path, "", "")
@@ -59,8 +68,9 @@ class Candidate:
             raise CandidateError(f"there is no file {path}")
         if file.suffix not in KINDS:
             raise CandidateError(f"{file.name}: want one of {', '.join(KINDS)}")
-        manifest = read_manifest(file, said)
-        return cls(file, KINDS[file.suffix], name or manifest.name, manifest)
+        found = read_manifest(file, said, manifest)
+        given = manifest.absolute() if manifest else None
+        return cls(file, KINDS[file.suffix], name or found.name, found, given)
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any], **said: Any) -> "Candidate":
@@ -86,19 +96,36 @@ class Candidate:
         shown = "" if self.kind == "pickled" else f"{self.file.name}"
         return ":".join(filter(None, (shown, self.name)))
 
-    def launch(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a CUDA kernel: blocks in x, y and z, threads and bytes of shared memory."""
-        if self.kind != "cuda":
-            return {}
-        return {"launch": self.manifest.launch(sizes)}
+    def told(self, op: Op, shape: Mapping[str, int]) -> dict[str, Any]:
+        """What a call has beside the op's arguments and sizes: the values of expressions among its
+        arguments, and how a CUDA kernel is launched; ManifestError if it cannot be."""
+        sizes = {**shape, **{name: shape[a] for a in shape for name in size_names(op, a)}}
+        words = (word.partition(":")[0].strip() for word in self.manifest.arguments)
+        found: dict[str, Any] = {
+            word: int(evaluated(word, sizes)) for word in words if not word.isidentifier()
+        }
+        if self.kind not in ON_GPU:
+            return found
+        try:
+            found["launch"] = launch = self.manifest.launch(sizes)
+            if self.kind == "cubin":
+                read_kernel(self.file, self.name or op.name).demand(launch)
+        except (LaunchError, CubinError) as error:
+            at = ", ".join(f"{axis}={size}" for axis, size in shape.items())
+            raise LaunchError(f"{error}, at {at}; `takes` says which sizes it does") from None
+        if self.kind == "cuda" and launch[4:6] != [1, 1]:
+            raise ManifestError("the emulator has threads in x alone: one number")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a child loads a candidate: what it is told, and folders that it has to read."""
+    """How a child loads a candidate: what it is told, folders that it has to read, and `notes` of
+    what was found out already."""
 
     told: dict[str, Any]
     folders: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def defined(file: Path) -> list[str]:

@@ -24,11 +24,12 @@ from kernels.foreign.candidate import (
     with_numerics,
 )
 from kernels.foreign.child import Child, Ended, Limits
+from kernels.foreign.cubin import CubinError
 from kernels.foreign.laws import laws_told
 from kernels.foreign.layout import laid_out
 from kernels.foreign.manifest import ManifestError
 from kernels.foreign.prototype import PrototypeError
-from kernels.foreign.report import Failed, Report
+from kernels.foreign.report import INTERPRETED, Failed, Report
 from kernels.foreign.turns import Turns, Wrote
 from kernels.judge import Verdict, compare
 from kernels.provenance import machine
@@ -40,11 +41,12 @@ Level = Literal["quick", "full", "deep"]
 LEVELS = get_args(Level)
 DEEP_CASES = 300
 SMALL = 2**22  # bytes and operations of a case whose call is repeated with other data
+SMALL_INTERPRETED = 2**12  # the same where each block of a kernel takes milliseconds
 AGAIN = 8  # small cases that come again after the large ones
 AFTER_LARGER = "right at first, wrong after calls of larger sizes"
 SHRINKING = 4.0  # seconds
 Progress = Callable[[int, int], None]
-REFUSED = (CandidateError, ManifestError, PrototypeError)
+REFUSED = (CandidateError, ManifestError, PrototypeError, CubinError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Judge:
         self.subject = Subject(self.op, activations)
         self.sandbox: tuple[tuple[str, str], ...] = ()
         self.other_bits = ""  # of a call done again
+        self.slow = candidate.kind == "cuda"  # emulated or interpreted: small cases are enough
+        self.repeated = SMALL
         self._turns: Turns | None = None
         self._layout: Layout | None = None
 
@@ -125,10 +129,18 @@ class Judge:
             notes=(f"it was asked for such sizes alone: {takes}",) if takes else (),
         )  # fmt: skip
         try:
-            self.load()
+            self._layout = laid_out(self.candidate, self.op)
+            cases = [case] if case else self.cases()
+            for one in cases:
+                self.candidate.told(self.op, one.shape)
+            blank = replace(blank, notes=(*blank.notes, *self._layout.notes))
+            notes = self.turns().child.notes
+            if INTERPRETED in notes:
+                self.slow, self.repeated = True, SMALL_INTERPRETED
             cases = [case] if case else self.cases()
         except (*REFUSED, Ended) as error:
             return replace(blank, reason=f"it cannot be loaded: {error}")
+        blank = replace(blank, notes=(*blank.notes, *notes))
         if not case and not any(self._gives(one) for one in cases):
             return replace(blank, reason=f"no case has {takes}")
         worst = nmse = ordinary = 0.0
@@ -195,7 +207,7 @@ class Judge:
         more = DEEP_CASES if self.level == "deep" else SECRET_CASES
         found += self.op.quick_cases(self.format, more, self.secret)[:more]
         found += self._between()
-        if self.candidate.kind == "cuda":  # on an emulator
+        if self.slow:
             found = [c for c in found if work_of(self.op, c) <= 2**20]
         taken = [c for c in found if self.candidate.manifest.serves(c.shape)]
         if not taken:
@@ -264,7 +276,7 @@ class Judge:
         turns, inputs = self.turns(), self.op.make(case)
         first = turns.call(inputs, case.shape, rng)
         verdict = self._compared(case, inputs, first, turns)
-        if not verdict.passed or work_of(self.op, case) > SMALL:
+        if not verdict.passed or work_of(self.op, case) > self.repeated:
             return verdict
         other = replace(case, seed=case.seed + int(rng.integers(1, 2**31)))
         changed = self.op.make(other)
@@ -384,6 +396,8 @@ class Judge:
             f":{self.candidate.name}" if self.candidate.name else ""
         )
         words = ["assay", "judge", shlex.quote(where), "--op", self.op.name]
+        if self.candidate.given:
+            words += ["--manifest", shlex.quote(str(self.candidate.given))]
         if self.numerics != "exact":
             words += ["--numerics", self.numerics]
         if self.candidate.kind == "source" and self.candidate.manifest.flags:

@@ -5,6 +5,9 @@ from typing import Any
 
 from reference.op import Case
 
+EMULATED = "an emulator of a GPU ran it, on this CPU"
+INTERPRETED = "Triton's interpreter ran it, on this CPU"
+COPIED = "its arrays are copied to a GPU and back in each call"
 HELD, BROKEN, NOT_ASKED = "held", "broken", "not asked"
 
 
@@ -91,6 +94,12 @@ class Report:
     @property
     def passed(self) -> bool:
         return self.verdict == "passed"
+
+    @property
+    def untimed(self) -> str:
+        """Why nobody is told its time; "" if it has one."""
+        found = [note for note in (EMULATED, INTERPRETED, COPIED) if note in self.notes]
+        return f"it is not timed: {found[0]}" if found else ""
 
     @property
     def replay(self) -> str:
