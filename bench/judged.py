@@ -77,8 +77,10 @@ class Peer:
     wants: str
     ops: tuple[str, ...] = ()
 
-    def serves(self, op: str) -> bool:
-        """Whether it has the op, in any format."""
+    def serves(self, op: str, format: str | None) -> bool:
+        """Whether it has the op; functions in Python have floats alone."""
+        if self.file.suffix == ".py" and format not in (None, "F32"):
+            return False
         return (op in self.ops or not self.ops) and op in defined(self.file)
 
     @property
@@ -107,13 +109,13 @@ def _rivals(
     rivals: dict[str, Samples] = {}
     absent: dict[str, str] = {}
     for peer in PEERS:
-        if not peer.serves(op.name):
+        if not peer.serves(op.name, case.format):
             continue
         if said := peer.lacks:
             absent[peer.name] = said
             continue
         candidate = Candidate.of(f"{peer.file}:{op.name}")
-        if case.format not in (None, *(candidate.manifest.formats or ("F32",))):
+        if case.format not in (None, *candidate.manifest.formats, "F32"):
             continue
         try:
             rivals[peer.name] = stack.enter_context(begin(candidate))

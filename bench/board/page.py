@@ -1,5 +1,6 @@
 """The board as a report: a section for each op, a table for each shape and machine."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ LEAD = (
 )
 
 
-BATCH = "Batch invariant"
+BATCH, FEW = "Batch invariant", 3
 ALL = (
     "Whether each gives a token the bits that it has alone, whoever stands beside it in a batch,"
     " the same bits by any number of threads, and what else of its op's laws it breaks; and how far"
@@ -76,7 +77,7 @@ def summary(rows: Sequence[Row]) -> Section:
         "Solution": lambda some: Cell(_apart(some[0].name)),
         "Op": lambda some: Cell(some[0].op),
         "Right": _rightness,
-        "Error over bound": lambda some: number(max(row.ordinary for row in some), "at most"),
+        "Error over bound": lambda some: _far(max(row.ordinary for row in some)),
         BATCH: lambda some: _keeps(some, COMPANY),
         "Any threads": lambda some: _keeps(some, (THREADS,)),
         "Breaks, too": lambda some: text(
@@ -91,8 +92,13 @@ def summary(rows: Sequence[Row]) -> Section:
     ]  # fmt: skip
     caption = "Error over bound at ordinary values, by op; a mark for each format."
     plots = distances("plot-errors", caption, marks, "error over bound")
-    found = table("summary", "Every solution", groups.values(), columns, top=0)
-    return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),))
+    faulty = {row.op for row in rows if row.broken or row.verdict not in ("passed", "other sizes")}
+    whole = [op for op in dict.fromkeys(row.op for row in rows) if op not in faulty]
+    notes = [f"All are right and keep all laws of {', '.join(whole)}."] if whole and faulty else []
+    shown = [some for some in groups.values() if some[0].op in faulty or not faulty]
+    caption = "Every solution" + (" of ops where somebody breaks something" if notes else "")
+    found = table("summary", caption, shown, columns, top=0)
+    return Section("summary", "Who keeps what", ALL, plots, (found.with_what_there_is(),), notes)
 
 
 def _apart(name: str) -> str:
@@ -103,6 +109,10 @@ def _apart(name: str) -> str:
 def _whose(name: str) -> str:
     """ggml of ggml_ops.c:relu, assay of assay generic."""
     return re.split(r"[_ ]", Path(name.partition(":")[0]).stem)[0]
+
+
+def _far(most: float) -> Cell:
+    return number(most, "at most") if math.isfinite(most) else Cell("not finite", tone="bad")
 
 
 def _rightness(some: Sequence[Row]) -> Cell:
@@ -123,7 +133,8 @@ def _keeps(some: Sequence[Row], laws: Sequence[str]) -> Cell:
         return text("yes", "good")
     if len(broken) == len(asked):
         return text("no", "bad")
-    return text(f"not {listed(broken)}", "bad")
+    few = f"not {listed(broken)}" if len(broken) <= FEW else ""
+    return text(few or f"not in {len(broken)} of {len(asked)} formats", "bad", listed(broken, 99))
 
 
 def _anchor(title: str) -> str:

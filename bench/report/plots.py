@@ -244,7 +244,7 @@ def distances(anchor: str, caption: str, marks: Marks, axis: str) -> list[Plot]:
 
     def draw(sheet: Sheet) -> float:
         signs = [_sign(label(name), *look(name, i)) for i, name in enumerate(names)]
-        top, left = sheet.legend(signs, 7 if sheet.wide else 3) + 8, 130
+        top, left = sheet.legend(signs, 7 if sheet.wide else 3) + 8, 122
         height = ROW * len(groups)
         axes = sheet.axes(left, top, sheet.width - left - 14, height)
         for (group, name, full), some in marks.groupby(["group", "name", "full"], sort=False):
@@ -257,14 +257,19 @@ def distances(anchor: str, caption: str, marks: Marks, axis: str) -> list[Plot]:
         axes.axvline(1, color=INK, lw=1)
         axes.set(xscale="log", xlim=(low, high), ylim=(len(groups) - 0.5, -0.5), xlabel=axis)
         axes.set_yticks(range(len(groups)), groups)
-        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="y", length=0, pad=10)
         axes.minorticks_off()
         axes.locator_params(axis="x", numticks=9 if sheet.wide else 5)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.grid(axis="both")
+        axes.xaxis.set_major_formatter(_power)
+        axes.grid()
         return top + height + 48
 
     return drawn(anchor, caption, draw)
+
+
+def _power(value: float, _: int) -> str:
+    """A power of ten, of which a page would cut small ones off."""
+    return _plain(value, 0) if value >= 0.01 else f"1e{math.log10(value):.0f}"
 
 
 def _name_ticks(axes: Any, ticks: Mapping[float, str], most: int = 5) -> None:

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from bench import judged
+from bench.board.page import report as board_report
+from bench.board.rows import Row
 from bench.report.page import judged_page as page
+from bench.report.page import page as board_page
+from bench.tests.browser import chromium, complaints, show
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.child import Limits
 from kernels.foreign.judge import judge
-from kernels.foreign.report import Report
+from kernels.foreign.report import LawResult, Report, Timed
 from reference.table import OPS
 
 NORM = """
@@ -76,6 +80,32 @@ def test_wrong_where_it_is_timed_is_refused(right, tmp_path: Path):
     found = judged.timed(report, candidate, OPS["rms_norm"], Limits(), SHAPE, quiet)
     assert found.verdict == "refused"
     assert "while it was timed" in found.reason
+
+
+def test_pages_fit_a_phone_and_a_desk(tmp_path: Path):
+    """The judge's and the board's do not scroll sideways, whatever names and reasons are long; the
+    board's solutions stay in view beside what is told of them."""
+    long = "a_name_that_never_ends_" * 5
+    law = LawResult("tokens-alone", "broken", "out[0, 0] is 1, " * 20)
+    quick = LawResult("cuts-change-no-bit", "not asked", "at level quick")
+    times = Timed(long, "tokens=1,hidden=2048", 1e-3, 9), Timed("ggml", "", 0.0, 0, note="absent")
+    judged_report = Report(long, "source", "linear", "Q4_0", "ggml", "full", "wrong", reason=long,
+                           laws=(law, quick), times=times)  # fmt: skip
+    rows = [Row("cpu", "linear", "Q4_0", "tokens=1", 1, long, "passed", rank=1, seconds=1e-3,
+                ratio=1.0, low=1.0, high=1.0, ordinary=e, broken=("tokens-alone",))
+            for e in (1e-5, 3.0)]  # fmt: skip
+    pages = {"judge": page(judged_report), "board": board_page(board_report(rows))}
+    with chromium(tmp_path / "profile") as driver:
+        for name, text in pages.items():
+            (tmp_path / f"{name}.html").write_text(text)
+            for width in (390, 1280):
+                show(driver, tmp_path / f"{name}.html", width)
+                whole = driver.execute_script("return document.documentElement.scrollWidth")
+                assert whole <= width, name
+                assert complaints(driver) == []
+                if name == "board" and width < 600:
+                    first = "getComputedStyle(document.querySelector('tbody th')).position"
+                    assert driver.execute_script(f"return {first}") == "sticky"
 
 
 def test_the_page_escapes_what_a_candidate_says():

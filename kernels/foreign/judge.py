@@ -171,7 +171,7 @@ class Judge:
             found = replace(found, verdict="passed", cases=len(cases))
         if case:
             return found
-        laws = tuple(laws_told(self, self.level != "quick"))
+        laws = tuple(laws_told(self, self.level != "quick", found.passed))
         wrong = next((law for law in laws if law.wrong), None)
         if wrong and found.passed:
             found = replace(

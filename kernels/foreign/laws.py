@@ -23,8 +23,8 @@ MOST_THREADS = 16
 MOST_JUDGED = 2**24  # bytes and operations of an input of a broken law that is judged by numbers
 
 
-def laws_told(judge: "Judge", asked: bool) -> Iterator[LawResult]:
-    """Each law, in turn."""
+def laws_told(judge: "Judge", asked: bool, right: bool) -> Iterator[LawResult]:
+    """Each law, in turn; of who is not `right` on cases, by bits alone."""
     outcome = BROKEN if judge.other_bits else HELD
     yield LawResult(AGAIN, outcome, judge.other_bits)
     names = [law for law in judge.op.laws if judge.format in (law.formats or (judge.format,))]
@@ -40,7 +40,7 @@ def laws_told(judge: "Judge", asked: bool) -> Iterator[LawResult]:
             yield LawResult(law.name, NOT_ASKED, "it is of kernels that round no input")
         else:
             yield _told(judge, law, cases)
-    yield _threads(judge, cases)
+    yield _threads(judge, cases, right)
 
 
 def _cases(judge: "Judge") -> list[Case]:
@@ -105,7 +105,7 @@ def _beyond(judge: "Judge", seen: list[tuple[Arguments, dict[str, Array]]], case
     return ""
 
 
-def _threads(judge: "Judge", cases: list[Case]) -> LawResult:
+def _threads(judge: "Judge", cases: list[Case], right: bool) -> LawResult:
     """One thread gives the bits of several, and any number of them what is right."""
     if judge.candidate.kind in ON_GPU:
         return LawResult(THREADS, NOT_ASKED, "it has blocks")
@@ -118,7 +118,7 @@ def _threads(judge: "Judge", cases: list[Case]) -> LawResult:
             for case in cases:
                 inputs = judge.op.make(case)
                 found[-1].append(turns.call(inputs, case.shape, rng).copy())
-                if beyond := _beyond(judge, [(inputs, found[-1][-1])], case):
+                if right and (beyond := _beyond(judge, [(inputs, found[-1][-1])], case)):
                     return LawResult(THREADS, BROKEN, f"by {threads}: {beyond}", wrong=True)
         except (Ended, Wrote) as ending:
             judge.close()

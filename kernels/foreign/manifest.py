@@ -19,7 +19,7 @@ ARRAYS = ("numpy", "torch", "jax", "triton")
 BINARY = (".so", ".dylib", ".cubin")  # nothing can be said at their tops
 MOST_THREADS = 1024  # of a block, on every GPU
 TOP = 100  # lines in which comments are looked for
-VARIABLE = re.compile(r"\$\{?(\w+)")
+VARIABLE = re.compile(r"\$\{?(?!ORIGIN|LIB\b|PLATFORM)([A-Za-z_]\w*)")  # those are the linker's
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
