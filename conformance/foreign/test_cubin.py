@@ -47,7 +47,13 @@ SOURCE = "".join(
     f'extern "C" __global__ void __launch_bounds__(256) {name}({PARAMETERS}) {{{body}}}\n'
     for name, body in KERNELS.items()
 )
-MANIFEST = {"blocks": ("tokens",), "threads": 32, "takes": "tokens * hidden <= 2000"}
+ARGUMENTS = ("x", "weight", "eps:f32", "out", "tokens", "2 * hidden - hidden:i32")
+MANIFEST = {
+    "arguments": ARGUMENTS,
+    "blocks": ("tokens",),
+    "threads": 32,
+    "takes": "tokens * hidden <= 2000",
+}
 
 
 @pytest.fixture(scope="module")

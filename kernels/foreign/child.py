@@ -108,7 +108,7 @@ class Child:
         )
         theirs.close()
         self.sandbox: tuple[tuple[str, str], ...] = ()
-        self.notes: tuple[str, ...] = ()  # of how it runs
+        self.notes = (COPIED,) if candidate.kind == "cubin" else ()  # of how it runs
         try:
             self._tell(self._start())
             self._until_still(limits.load, "loading it")
