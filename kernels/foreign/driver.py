@@ -30,7 +30,10 @@ class Driver:
         try:
             self._cuda = ctypes.CDLL("libcuda.so.1")
         except OSError:
-            raise DriverError(f"{wanted}, and there is none here (no libcuda.so.1)") from None
+            raise DriverError(
+                f"{wanted}, and there is none here (no libcuda.so.1); its .cu source would run on"
+                " the emulator"
+            ) from None
         try:
             self("Init", 0)
             device, context = ctypes.c_int(), ctypes.c_void_p()
