@@ -134,18 +134,14 @@ class Child:
         ]
         readable = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, *path, around]
         readable += [str(folder) for folder in self._layout.folders]
+        gpus = [*GPUS, *map(str, Path("/dev").glob("nvidia*"))]
         return {
             "path": [str(self._folder), *path, around],
             "rooms": ROOMS,
             "load": self._layout.told,
             "confine": {
                 "readable": sorted({str(Path(p).resolve()) for p in readable}),
-                "writable": [
-                    str(self._folder),
-                    "/dev/null",
-                    *map(str, Path("/dev").glob("nvidia*")),
-                    "/dev/kfd",
-                ],
+                "writable": [str(self._folder), "/dev/null", *gpus],
                 "hidden": hidden,
                 "memory": self.limits.memory,
                 "files": self.limits.files,

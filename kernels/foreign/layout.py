@@ -72,6 +72,11 @@ def _launched(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
     """Of a cubin: each parameter of the kernel by what it holds, all of which have the bytes that
     the machine code says."""
     kernel = read_kernel(candidate.file, told["name"])
+    if not candidate.manifest.blocks:
+        raise CandidateError(
+            f"no manifest says how {kernel.name} is launched: `assay judge --template {op.name}"
+            f" --for cubin {candidate.file.with_suffix('.toml').name}` begins one"
+        )
     parameters = [Parameter.parse(word) for word in candidate.manifest.arguments] or default(op)
     if len(parameters) != len(kernel.parameters):
         named = ", ".join(p.name for p in parameters)
