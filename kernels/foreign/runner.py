@@ -297,10 +297,12 @@ def plain(what: Any) -> Callable[..., Callable[[], None]]:
             given = ready or [into(kept[n]) if n in kept else scalars[n] for n in wanted]
             by_name = zip(wanted, given, strict=True)
             result = function(*given) if positional else function(**dict(by_name))
-            if not views:
-                for name, value in zip(wanted, given, strict=True):
-                    if name in outputs:
-                        put(name, outputs[name], value)
+            back = zip(wanted, given, strict=True) if style == "triton" and not views else ()
+            for name, value in back:
+                if name in outputs:
+                    put(name, outputs[name], value)
+                elif name in inputs and value.cpu().numpy().tobytes() != inputs[name].tobytes():
+                    raise Unfit(f"it wrote to its input {name}")
             if not returned:
                 return
             results = result if isinstance(result, tuple | list) else (result,)
