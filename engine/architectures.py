@@ -15,7 +15,8 @@ class Routing:
     normed    whether weights are divided by their sum
     part      an expert's width is that of the network by how many are used, not its own
     gated     whether a gate weighs a shared network
-    counted   whether a shared network is as wide as so many experts, which the file counts
+    counted   whether the file counts how many experts a shared network is as wide as, and how many
+              of the first blocks are dense
     """
 
     scores: str = "softmax"
@@ -55,6 +56,11 @@ class Traits:
                   where the file does not say; None: none are
     experts       how its feed-forward networks are mixtures, where the file has an expert_count
     latent        whether keys and values come out of a latent vector, which the cache holds
+    halves        whether rope turns halves of a head's latent attention, not neighbours
+    latent_eps    of the norms of latent vectors, where it is not that of the others
+    mup           whether the scales are those of MiniCPM 3 (4B) where the file does not say
+    by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
+    further       whether blocks that foretell further tokens may stand behind the others
     """
 
     activations: Mapping[str, str]
@@ -79,6 +85,11 @@ class Traits:
     shortconv: bool = False
     delta: bool = False
     latent: bool = False
+    halves: bool = False
+    latent_eps: float | None = None
+    mup: bool = False
+    by_block: bool = False
+    further: bool = False
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
@@ -92,6 +103,7 @@ GRANITE = replace(
 )
 GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
 GEMMA2 = replace(GEMMA, scales=("attention.scale",))
+DELTA = replace(LLAMA, delta=True, further=True)
 ARCHITECTURES: Mapping[str, Traits] = {
     "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
     "bamboo": Traits(activations={"relu": "drelu"}, norm_eps=RMS_EPS),  # arXiv 2406.05955
@@ -107,6 +119,9 @@ ARCHITECTURES: Mapping[str, Traits] = {
         GEMMA2, windows=2, window=4096, window_base=0.0, score_cap=50.0, logit_cap=30.0, by_width=46
     ),
     "gemma3": replace(GEMMA2, windows=6, window_base=10000.0, logit_cap=0.0, by_width=62),
+    "gemma4": replace(
+        GEMMA, windows=6, window=None, window_base=10000.0, logit_cap=0.0, by_block=True
+    ),
     "qwen2": LLAMA,
     "qwen3": LLAMA,
     "qwen2moe": replace(LLAMA, experts=Routing(normed=False, part=True, gated=True)),
@@ -141,8 +156,17 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "mamba": replace(LLAMA, ssm=True),
     "mamba2": replace(LLAMA, ssm=True),
     "lfm2": replace(LLAMA, shortconv=True),
-    "qwen3next": replace(LLAMA, delta=True, experts=Routing(part=True, gated=True)),
-    "qwen35": replace(LLAMA, delta=True),
-    "qwen35moe": replace(LLAMA, delta=True, experts=Routing(part=True, gated=True)),
-    "deepseek2": replace(LLAMA, latent=True, experts=Routing(normed=False, counted=True)),
+    "qwen3next": replace(DELTA, experts=Routing(part=True, gated=True)),
+    "qwen35": DELTA,
+    "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),
+    "deepseek2": replace(
+        LLAMA, latent=True, further=True, experts=Routing(normed=False, counted=True)
+    ),
+    "minicpm3": replace(
+        LLAMA, latent=True, halves=True, latent_eps=1e-6, mup=True, divides=True,
+        scales=("embedding_scale", "residual_scale", "logit_scale"),
+    ),
+    "glm4moe": replace(
+        LLAMA, further=True, experts=Routing(scores="sigmoid", normed=False, counted=True)
+    ),
 }  # fmt: skip

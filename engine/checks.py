@@ -39,7 +39,7 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
     if missing := [name for name in wanted if name not in tensors]:
         raise ModelError(f"{file.path}: tensor {missing[0]} is missing")
     known = wanted | family.optional_tensors(config)
-    left = known.keys() | _further(tensors, config)
+    left = known.keys() | further_tensors(tensors, config) | _unread(config)
     unused = [name for name in tensors if name not in left and not HARMLESS.fullmatch(name)]
     unused += [
         name
@@ -67,7 +67,14 @@ def check_tensors(file: GGUFFile, family: Family, config: ModelConfig) -> None:
                 )
 
 
-def _further(tensors: Iterable[str], config: ModelConfig) -> set[str]:
+def _unread(config: ModelConfig) -> set[str]:
+    """Keys and values of blocks that read those of another, which files may have all the same."""
+    roles = ("attn_k", "attn_v", "attn_k_norm")
+    blocks = (i for i in range(config.blocks) if config.kept(i) != i)
+    return {f"blk.{i}.{role}.weight" for i in blocks for role in roles}
+
+
+def further_tensors(tensors: Iterable[str], config: ModelConfig) -> set[str]:
     """Those of blocks that foretell further tokens."""
     blocks = range(config.blocks, config.blocks + config.further)
     found = ((name, re.match(r"blk\.(\d+)\.", name)) for name in tensors)
@@ -77,17 +84,17 @@ def _further(tensors: Iterable[str], config: ModelConfig) -> set[str]:
 def check_memory(config: ModelConfig, options: Options, context: int) -> None:
     """A cache of `context` cells is whole blocks of its format, and fits what is free."""
     layout = FORMATS[options.kv_format]
-    width = config.kv_heads * config.head_dim
-    if width % layout.block:
-        raise ModelError(
-            f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
-            " a cell holds of this model are no whole number of them"
-        )
-    row = layout.row_bytes(width)
     blocks = range(options.cpu_blocks(config.blocks))
-    attending = sum(map(config.attends, blocks))
+    widths = [config.cell(i) for i in range(config.blocks)]
+    for width in widths:
+        if width % layout.block:
+            raise ModelError(
+                f"kv_format {layout.name} has blocks of {layout.block}: the {width} elements that"
+                " a cell holds of this model are no whole number of them"
+            )
+    rows = sum(layout.row_bytes(widths[i]) for i in blocks)
     each = 1 if config.latent else 2
-    wanted = each * attending * context * row + 4 * options.sequences * context
+    wanted = each * context * rows + 4 * options.sequences * context
     slots = slots_for(options.sequences, options.states)
     kept = (dims for i in blocks for dims in config.states_of(i).values())
     wanted += 4 * slots * sum(map(math.prod, kept))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.architectures import ARCHITECTURES, Routing, Traits
+from engine.blocks import OfBlock, sizes_of
 from engine.errors import ModelError as ModelError
 from engine.keys import Keys
 from engine.recurrent import Ssm
@@ -59,12 +60,17 @@ class Experts:
 class Latent:
     """Sizes of latent attention: of the vector that queries come out of, 0 where there is none, of
     the one that keys and values come out of, and of each head's keys and values. The last elements
-    of a key are turned, and all heads have them in common."""
+    of a key are turned, by `halves` or else neighbours, and all heads have them in common. What
+    makes keys and values is one tensor where it is `joined`. `eps` is that of the vectors' norms.
+    """
 
     q_rank: int
     kv_rank: int
     key: int
     value: int
+    joined: bool
+    halves: bool
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,8 @@ class ModelConfig:
     window, 0 where it is that of the others. Blocks that are `recurrent` do not attend, and have
     states of `ssm`'s sizes; where all are, there are no heads. Where there is a `latent` its vector
     and what is turned are a cell's one key, of `head_dim`. The first `leading` blocks have no
-    experts. Scores are multiplied by
+    experts. Blocks may have `sizes` of their own, and tokens an embedding of `per_layer` elements
+    for every block. Scores are multiplied by
     `score_scale`; caps are 0 where there are none. Behind its blocks a file may have `further` ones
     that foretell more tokens, which nothing here computes.
     """
@@ -147,6 +154,8 @@ class ModelConfig:
     leading: int = 0
     latent: Latent | None = None
     further: int = 0
+    sizes: tuple[OfBlock, ...] = ()
+    per_layer: int = 0
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], vocab: int) -> "ModelConfig":
@@ -160,7 +169,7 @@ class ModelConfig:
         context = keys.count("context_length", least=unused + 1) - unused
         least = 0 if traits.ssm else 1
         heads = keys.count("attention.head_count", least=least)
-        further = keys.count("nextn_predict_layers", 0, least=0) if traits.delta else 0
+        further = keys.count("nextn_predict_layers", 0, least=0) if traits.further else 0
         blocks = keys.count("block_count", least=further + 1) - further
         hidden = keys.count("embedding_length")
         if not traits.ssm and hidden % heads and keys.full("attention.key_length") not in metadata:
@@ -169,27 +178,44 @@ class ModelConfig:
                 f" attention.head_count {heads}, and attention.key_length is missing"
             )
         head_dim = 0 if traits.ssm else keys.count("attention.key_length", hidden // heads)
-        latent = _latent(keys, head_dim) if traits.latent else None
-        value = latent.kv_rank if latent else head_dim
+        recurrent = _recurrent(keys, traits, blocks, further)
+        some = int(traits.window is None)
+        window = keys.count("attention.sliding_window", traits.window, least=some)
+        windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
+        sizes = sizes_of(keys, blocks, heads, head_dim, windowed) if traits.by_block else ()
+        if sizes:
+            kv_heads = sizes[0].kv_heads
+        else:
+            kv_heads = keys.agreed("attention.head_count_kv", heads, least, without=recurrent)
+        latent, value = None, head_dim
+        if traits.latent:
+            latent = _latent(keys, traits, head_dim, hidden // heads)
+            value = latent.value if latent.joined else latent.kv_rank
+            if latent.joined:
+                if kv_heads != heads:
+                    name = keys.full("attention.head_count_kv")
+                    raise ModelError(f"{name} is {kv_heads}: all {heads} heads have keys here")
+                kv_heads, head_dim = 1, latent.kv_rank + keys.count("rope.dimension_count")
         if head_dim and keys.count("attention.value_length", value) != value:
             other = "kv_lora_rank" if latent else "key_length"
             raise ModelError(f"{architecture}.attention.value_length differs from {other}")
         if not keys.flag("attention.causal", True):
             raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
-        recurrent = _recurrent(keys, traits, blocks, further)
         no_rope = traits.no_rope
         if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
             no_rope = 1  # its word for no rope at all
         # in mixtures of these nothing has that width
         none = 0 if traits.delta and traits.experts else None
-        ffn = keys.count("feed_forward_length", none, least if none is None else 0)
-        some = int(traits.window is None)
-        window = keys.count("attention.sliding_window", traits.window, least=some)
-        windowed = _windowed(keys, traits.windows, blocks) if window else frozenset()
+        if sizes:
+            ffn = sizes[0].ffn
+        else:
+            ffn = keys.count("feed_forward_length", none, least if none is None else 0)
         rope_base = keys.real("rope.freq_base", 10000.0)
         window_base = rope_base if traits.unscaled else traits.window_base
         of_states = traits.ssm or traits.shortconv or traits.delta
-        scales, width = _scales(keys, traits), (latent.key if latent else head_dim) or 1
+        scales = _scales(keys, traits, hidden, blocks)
+        width = (latent.key if latent else head_dim) or 1
+        width = 1 if sizes else width
         scaling = _rope_scaling(keys)
         if blocks == traits.by_width:
             width = max(1, hidden // heads)
@@ -200,7 +226,7 @@ class ModelConfig:
             hidden=hidden,
             blocks=blocks,
             heads=heads,
-            kv_heads=keys.agreed("attention.head_count_kv", heads, least, without=recurrent),
+            kv_heads=kv_heads,
             head_dim=head_dim,
             ffn=ffn,
             vocab=vocab,
@@ -209,7 +235,7 @@ class ModelConfig:
             positions=0 if traits.no_position is None else context,
             rope_dims=keys.count("rope.dimension_count", head_dim, least),
             rope_base=rope_base,
-            rope_scaling=replace(scaling, magnitude=1.0) if latent else scaling,
+            rope_scaling=_without_magnitude(keys, scaling) if latent else scaling,
             fused_qkv=traits.fused_qkv,
             alibi=traits.alibi and keys.real("attention.max_alibi_bias", traits.alibi),
             parallel=traits.two_orders and keys.flag("use_parallel_residual", True),
@@ -225,9 +251,11 @@ class ModelConfig:
             ssm=_ssm(keys, traits, hidden) if of_states else None,
             recurrent=recurrent,
             experts=_experts(keys, traits.experts, ffn),
-            leading=keys.count("leading_dense_block_count", 0, least=0) if latent else 0,
+            leading=_leading(keys, traits.experts),
             latent=latent,
             further=further,
+            sizes=sizes,
+            per_layer=_per_layer(keys) if sizes else 0,
         )
         config._check()
         if traits.delta:
@@ -275,6 +303,22 @@ class ModelConfig:
                 f"rope.scaling: with yarn_beta_fast {fast:g}, yarn_beta_slow {slow:g} and an"
                 f" original context of {context} YaRN's ramp ends before it begins"
             )
+
+    def of_block(self, i: int) -> "ModelConfig":
+        """The same with block i's sizes, where blocks have their own."""
+        if not self.sizes:
+            return self
+        own = self.sizes[i]
+        return replace(self, kv_heads=own.kv_heads, head_dim=own.head_dim, ffn=own.ffn)
+
+    def kept(self, i: int) -> int:
+        """The block whose keys and values block i reads."""
+        return self.sizes[i].kept if self.sizes else i
+
+    def cell(self, i: int) -> int:
+        """Elements of block i's keys in a cell; 0 where it has none of its own."""
+        own = self.of_block(i)
+        return own.kv_heads * own.head_dim if self.attends(i) and self.kept(i) == i else 0
 
     def attends(self, i: int) -> bool:
         """Whether block i has keys and values, not states."""
@@ -327,21 +371,38 @@ class ModelConfig:
         return frequencies, scaling.magnitude
 
 
-def _latent(keys: Keys, head_dim: int) -> Latent:
-    """Sizes as files have them whose kv_b is split in k_b and v_b."""
+def _latent(keys: Keys, traits: Traits, head_dim: int, part: int) -> Latent:
+    """Sizes as files have them whose kv_b is split in k_b and v_b, or is one tensor, as llama.cpp
+    writes MiniCPM 3 and wrote DeepSeek until April 2025: then keys of so many elements are heads'.
+    Values of a `part` of the hidden size are meant where there is no word of them."""
+    joined = keys.full("attention.key_length_mla") not in keys.metadata
+    apart = "" if joined else "_mla"
     found = Latent(
         q_rank=keys.count("attention.q_lora_rank", 0, least=0),
         kv_rank=keys.count("attention.kv_lora_rank"),
-        key=keys.count("attention.key_length_mla"),
-        value=keys.count("attention.value_length_mla"),
+        key=head_dim if joined else keys.count("attention.key_length_mla"),
+        value=keys.count(f"attention.value_length{apart}", part if joined else None),
+        joined=joined,
+        halves=traits.halves,
+        eps=traits.latent_eps or keys.real(*traits.norm_eps),
     )
-    turned = head_dim - found.kv_rank
+    turned = keys.count("rope.dimension_count") if joined else head_dim - found.kv_rank
+    other = f"dimension_count of {turned}" if joined else f"key_length_mla of {found.key}"
     if found.kv_rank % 2 or not 0 < turned < found.key:
         raise ModelError(
             f"{keys.prefix}.attention: a kv_lora_rank of {found.kv_rank}, a key_length of"
-            f" {head_dim} and a key_length_mla of {found.key} do not fit one another"
+            f" {head_dim} and a {other} do not fit one another"
         )
     return found
+
+
+def _without_magnitude(keys: Keys, scaling: RopeScaling) -> RopeScaling:
+    """Of latent attention, whose vectors cosines and sines leave as they are; YaRN's is that of
+    scores."""
+    if scaling.kind != "yarn" and scaling.magnitude != 1:
+        name = keys.full("rope.scaling.attn_factor")
+        raise ModelError(f"{name} is {scaling.magnitude}: latent attention here has none but 1")
+    return replace(scaling, magnitude=1.0)
 
 
 def _steepness(keys: Keys, latent: Latent | None, scaling: RopeScaling) -> float:
@@ -430,9 +491,14 @@ def _every(keys: Keys, blocks: int) -> frozenset[int]:
     return frozenset(range(blocks))
 
 
-def _scales(keys: Keys, traits: Traits) -> Scales:
-    """Those that the family has and the file tells; 0 is none."""
-    found = {key: keys.least(key, 0.0) for key in traits.scales}
+def _scales(keys: Keys, traits: Traits, hidden: int, blocks: int) -> Scales:
+    """Those that the family has and the file tells, or MiniCPM 3's; 0 is none."""
+    usual = {
+        "embedding_scale": 12.0,
+        "residual_scale": 1.4 / blocks**0.5,
+        "logit_scale": hidden / 256,
+    }
+    found = {key: keys.least(key, traits.mup * usual.get(key, 0.0)) for key in traits.scales}
     logits = found.get("logit_scale") or 1.0
     return Scales(
         embedding=found.get("embedding_scale") or 1.0,
@@ -440,6 +506,17 @@ def _scales(keys: Keys, traits: Traits) -> Scales:
         attention=found.get("attention.scale") or None,
         logits=1 / logits if traits.divides else logits,
     )
+
+
+def _per_layer(keys: Keys) -> int:
+    """Elements of a token's embedding for each block, 0 where there is none."""
+    return keys.count("embedding_length_per_layer_input", 0, least=0)
+
+
+def _leading(keys: Keys, routing: Routing | None) -> int:
+    """How many of the first blocks have no experts."""
+    counted = routing and routing.counted
+    return keys.count("leading_dense_block_count", 0, least=0) if counted else 0
 
 
 GATING = {1: "softmax", 2: "sigmoid", 3: ""}  # llama.cpp's numbers, by Routing.scores
@@ -480,6 +557,11 @@ def _experts(keys: Keys, routing: Routing | None, ffn: int) -> Experts | None:
     )
     if used > count:
         raise ModelError(f"{keys.full('expert_used_count')} is {used}, of {count} experts")
+    if keys.prefix == "deepseek2" and found.scores == "softmax" and found.kept < found.groups:
+        raise ModelError(
+            f"{keys.full('expert_group_count')} is {found.groups}: groups of DeepSeek-V2, each of"
+            " which goes by its best expert, are not supported"
+        )
     if count % found.groups or found.kept > found.groups:
         raise ModelError(
             f"{keys.full('expert_group_count')} {found.groups}, of which {found.kept} are used,"

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from engine.checks import check_tensors
+from engine.checks import check_tensors, further_tensors
 from engine.config import ModelConfig, ModelError
 from engine.gguf.file import GGUFFile
-from engine.models.family import Family
+from engine.models.family import Family, Picked, Shaped
 from engine.models.table import FAMILIES
 from engine.offload.bundle import Bundle, bundles, unbundled
 from engine.options import Options
@@ -15,7 +15,7 @@ from engine.sparsity import with_sparsity
 @dataclass(frozen=True, slots=True)
 class Described:
     """A model's config as the options ask for it, its family, tensors that hold the neurons of a
-    block (by block), and notes: why a block skips no neurons."""
+    block (by block), and notes: why a block skips no neurons, what is left out."""
 
     config: ModelConfig
     family: Family
@@ -44,12 +44,26 @@ def described(file: GGUFFile, options: Options) -> Described:
     if config.attends(0) and "blk.0.attn_qkv.weight" in tensors:
         config = replace(config, fused_qkv=True)
     check_tensors(file, family, config)
+    if left := further_tensors(tensors, config):
+        notes = [*notes, f"{len(left)} tensors of blocks that foretell further tokens are unused"]
     for name, dims in family.expected_tensors(config).items():
         tensors[name] = replace(tensors[name], dims=dims)  # of a matrix of one row both
     for name, rows in family.parts(config).items():
         whole = tensors.get(rows.tensor)
-        if whole and rows.each:
+        if whole is None:
+            continue
+        if isinstance(rows, Shaped):
+            tensors[name] = replace(whole, name=name, dims=rows.dims)
+            if tensors[name].row_bytes * rows.dims[0] != whole.n_bytes:
+                raise ModelError(
+                    f"{file.path}: tensor {rows.tensor} is in {whole.type_name}, of which rows of"
+                    f" {rows.dims[-1]} elements are no whole blocks"
+                )
+        elif isinstance(rows, Picked):
+            picked = whole.only(name, rows.numbers, rows.matrices)
+            tensors[name] = picked.turned_round() if rows.turned else picked
+        elif rows.each:
             tensors[name] = whole.only(name, rows.numbers)
-        elif whole:
+        else:
             tensors[name] = whole.rows(name, rows.first, rows.count)
     return Described(config, family, found, notes)

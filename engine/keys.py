@@ -46,6 +46,15 @@ class Keys:
             raise ModelError(f"{self.full(key)} must be a count of at least {least}, got {value!r}")
         return value
 
+    def counts(self, key: str, blocks: int) -> list[int]:
+        """A count of each block: a list of them, or one that all have."""
+        value = self._get(key, None)
+        if not isinstance(value, list):
+            return [self.count(key)] * blocks
+        if len(value) != blocks:
+            raise ModelError(f"{self.full(key)} has {len(value)} values for {blocks} blocks")
+        return [replace(self, metadata={self.full(key): one}).count(key) for one in value]
+
     def real(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):

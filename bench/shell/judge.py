@@ -150,6 +150,8 @@ def show(report: "Report") -> None:
     say(report.verdict.upper(), style="bold green" if report.passed else "bold red", end="")
     counted = f"{report.cases} {'case' if report.cases == 1 else 'cases'}"
     figures = f"worst error/bound {report.worst:.3g}"
+    if report.reason and report.ordinary != report.worst:
+        figures += f", {report.ordinary:.3g} at ordinary values"
     if report.nmse < float("inf"):
         figures += f", NMSE {report.nmse:.1e}"
     say(f"  {counted}, {figures}, {report.seconds:.1f} s" if report.cases else "")

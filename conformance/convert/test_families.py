@@ -12,6 +12,7 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.folder import write_folder, write_weights
 from conformance.support.family_checkpoints import (
     FALCON,
+    FFN,
     GPT2,
     GROUPS,
     HEADS,
@@ -173,6 +174,29 @@ BLOOM = {"architectures": ["BloomForCausalLM"], "vocab_size": 9, "n_embed": HIDD
          "n_head": HEADS}  # fmt: skip
 MPT = {"architectures": ["MPTForCausalLM"], "vocab_size": 9, "d_model": HIDDEN, "n_layers": 1,
        "n_heads": HEADS}  # fmt: skip
+DEEPSEEK3 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 9, "hidden_size": HIDDEN,
+    "num_hidden_layers": 1, "num_attention_heads": HEADS, "intermediate_size": FFN,
+    "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 4, "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+GLM4MOE = {**DEEPSEEK3, "architectures": ["Glm4MoeForCausalLM"], "num_key_value_heads": 2,
+           "rms_norm_eps": 1e-5}  # fmt: skip
+LONGER = {
+    "type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "short_factor": [1.0],
+    "long_factor": [1.0],
+}
+MINICPM3 = {**DEEPSEEK3, "architectures": ["MiniCPM3ForCausalLM"], "max_position_embeddings": 32}
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"], "vocab_size": 9, "hidden_size": HIDDEN,
+    "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": FFN,
+    "num_key_value_heads": 2, "head_dim": 4, "global_head_dim": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "ALiBi": (FALCON | {"alibi": True}, "alibi is true; this family runs rotary positions"),
     "biases": (FALCON | {"bias": True}, "bias is true; this family's projections have none"),
@@ -218,6 +242,35 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "one head of keys": (
         MPT | {"attn_config": {"attn_type": "multiquery_attention"}}, "'multiquery_attention'; this"
     ),
+    "halves of DeepSeek": (DEEPSEEK3 | {"rope_interleave": False}, "rope_interleave is false"),
+    "V2's groups": (
+        DEEPSEEK3 | {"topk_method": "group_limited_greedy"}, "'; this family has noaux_tc"
+    ),
+    "softmax of DeepSeek": (DEEPSEEK3 | {"scoring_func": "softmax"}, "'softmax'; this family's"),
+    "groups of experts": (DEEPSEEK3 | {"n_group": 3}, "expert_group_count 3, of which 2 are used"),
+    "fewer than no dense layers": (
+        GLM4MOE | {"first_k_dense_replace": -1}, "first_k_dense_replace must be at least 0, got -1"
+    ),
+    "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
+    "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),
+    "biases of MiniCPM": (MINICPM3 | {"attention_bias": True}, "attention_bias is true; this"),
+    "longer rope of MiniCPM": (
+        MINICPM3 | {"rope_scaling": LONGER}, "no attention_factor"
+    ),
+    "experts of Gemma": (GEMMA4 | {"enable_moe_block": True}, "enable_moe_block is true; this"),
+    "no order of Gemma": (GEMMA4 | {"use_bidirectional_attention": "all"}, "only causal models"),
+    "rope of Gemma": (
+        GEMMA4 | {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+        "is 'yarn': want proportional",
+    ),
+    "layers of Gemma": (
+        GEMMA4 | {"per_layer_config": {"1": {"intermediate_size": 9}}},
+        "intermediate_size differs between layers",
+    ),
+    "heads of Gemma": (
+        GEMMA4 | {"per_layer_config": {"0": {"head_dim": 8}}}, "heads of one size here"
+    ),
+    "no keys to read": (GEMMA4 | {"num_kv_shared_layers": 2}, "is 2: block 0 has no keys"),
     "logits' scale": (MPT | {"logit_scale": "inv_sqrt_d_model"}, "logit_scale is 'inv_sqrt_d_"),
 }  # fmt: skip
 

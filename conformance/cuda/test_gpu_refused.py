@@ -11,6 +11,7 @@ import pytest
 from conformance.cuda.emulator import Emulator, compiler
 from conformance.support.on_gpu import Watched
 from conformance.support.program import fault
+from conformance.support.small_families import SmallGemma4
 from conformance.support.small_models import Small
 from conformance.support.sparse_files import SMALL_MODELS
 from engine.config import ModelError
@@ -21,11 +22,11 @@ from engine.options import Options
 from engine.passes.observe import observe
 from kernels.certificates import Certificate, Key, Store
 from kernels.choose import Chooser, Need, UncertifiedError
-from kernels.cuda import current, gpu
-from kernels.cuda.current import taking_the_place
-from kernels.cuda.device import DeviceError
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.launch import Grid, Launch
+from kernels.cuda.runtime import current, gpu
+from kernels.cuda.runtime.current import taking_the_place
+from kernels.cuda.runtime.device import DeviceError
+from kernels.cuda.runtime.kernel import CudaKernel
+from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
 
 SMALL = Small(format="Q4_0", blocks=3, seed=1)
@@ -63,6 +64,17 @@ def test_memory_is_as_it_was_counted(layers, path):
         del model
         gc.collect()
         assert device.memory() == (device.total, device.total)
+
+
+@needs_compiler
+def test_blocks_with_keys_in_common_stay_together(tmp_path):
+    """Gemma 4's last blocks read the keys of an earlier one: no cut goes between them."""
+    path = SmallGemma4().write(tmp_path / "small.gguf")
+    with taking_the_place(Emulator()):
+        for layers in (5, 7):
+            loaded(path, gpu_layers=layers).close()
+        with pytest.raises(ModelError, match="_cache is read by blocks of the GPU and of the CPU"):
+            loaded(path, gpu_layers=2)
 
 
 @needs_compiler
@@ -180,6 +192,9 @@ def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
         ({"device": "tpu"}, "device is 'tpu': want cpu or cuda"),
         ({"gpu_layers": -2}, "gpu_layers must be at least -1, got -2"),
         ({"device": "cpu", "gpu_layers": 3}, "gpu_layers is 3, but the device is the CPU"),
+        ({"device": "cpu", "n_cpu_moe": 2}, "n_cpu_moe is 2, but the device is the CPU"),
+        ({"device": "cpu", "cpu_moe": True}, "cpu_moe is given, but the device is the CPU"),
+        ({"n_cpu_moe": -1}, "n_cpu_moe must be at least 0, got -1"),
         ({"ram_budget": "1GiB"}, "device cuda and ram_budget exclude each other"),
         ({"passes": (observe,)}, "device cuda and passes exclude each other"),
         ({"vram_budget": 1, "gpu_layers": 2}, "vram_budget and gpu_layers exclude each other"),

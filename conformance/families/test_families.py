@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near, engine_logits
+from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near, engine_logits, nmse
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     subject_of,
@@ -14,6 +14,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_threads,
     test_tree_of_tokens,
 )
+from conformance.support.budgets import bits, budgeted, wanted
 from conformance.support.refusals import refusal
 from conformance.support.small_families import (
     QUANTISED,
@@ -22,9 +23,13 @@ from conformance.support.small_families import (
     SmallDeepSeek,
     SmallFalcon,
     SmallGemma,
+    SmallGemma4,
     SmallGLM,
+    SmallGlmMoe,
     SmallGPT2,
     SmallGptOss,
+    SmallMiniCPM,
+    SmallMixture,
     SmallNeoX,
     SmallOLMo,
     SmallOPT,
@@ -48,7 +53,9 @@ from engine.quantise import Recipe, quantise
 from engine.sampling.params import SamplingParams
 from reference.activations import gelu, gelu_erf, relu
 from reference.gated_activations import reglu
+from reference.linear import linear
 from reference.op import Array
+from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.transformer import Weight
 
 
@@ -72,6 +79,27 @@ def test_quantised_weights(small, tmp_path):
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)
     demand_near(ours, theirs, PROMISE * small.blocks)
+
+
+def test_what_quantised_mixtures_differ_by(tmp_path):
+    """Where logits of a mixture are not the formula's to the last digits, no token has another
+    expert: an activation lies so near to the half between two codes of int8 that a rounding of
+    float32 decides. With the other code the formula has the engine's logits."""
+    small = SmallMixture(architecture="qwen2moe", width=64, shared=64, format="Q8_0", seed=7)
+    tokens = prompt(small)
+    ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
+
+    def otherwise(x, weight, format):
+        if format == "F32":
+            return linear(x, weight, format)
+        q, scale, _ = quantise_activations(x)
+        codes = x / np.repeat(scale, 32, axis=-1)
+        near = np.abs(np.abs(codes) % 1 - 0.5) < 127 * 2.0**-24  # what float32 leaves of codes
+        other = np.floor(codes) + np.ceil(codes) - q
+        return linear(dequantise_activations(np.where(near, other, q), scale), weight, format)
+
+    assert nmse(ours, exact(small, tokens, linear=linear_of_either)) > 1e-9
+    assert nmse(ours, exact(small, tokens, linear=otherwise)) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -136,6 +164,7 @@ def test_sessions_keep_to_their_long_rope(tmp_path):
 
 
 DEEPSEEK = SmallDeepSeek(q_rank=64, nope=32, turned=32, value=32, format="Q4_0", finer="Q8_0")
+MINICPM = SmallMiniCPM(q_rank=64, kv_rank=64, format="Q4_0", finer="Q8_0")
 BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT"],
         "Qwen 2": SUBJECTS["Qwen 2"], "Qwen 3": SUBJECTS["Qwen 3, wide heads"],
         "GPT-NeoX": SUBJECTS["GPT-NeoX"], "Phi 2": SUBJECTS["Phi 2, fused"],
@@ -153,11 +182,15 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "Falcon, Q4_0": QUANTISED["Q4_0"][0], "OPT, Q8_0": QUANTISED["Q8_0"][1],
         "Qwen 3, Q4_0": QUANTISED["Q4_0"][2], "Gemma": SUBJECTS["Gemma, wide heads"],
         "Gemma, Q4_0": QUANTISED["Q4_0"][3], "Gemma 2": SUBJECTS["Gemma 2"],
-        "Gemma 3": SUBJECTS["Gemma 3"], "Mixtral": SUBJECTS["Mixtral"],
+        "Gemma 3": SUBJECTS["Gemma 3"], "Gemma 4": SUBJECTS["Gemma 4"],
+        "Gemma 4, Q4_0": SmallGemma4(format="Q4_0", window_dim=24), "Mixtral": SUBJECTS["Mixtral"],
         "Qwen 2, experts": SUBJECTS["Qwen 2, experts"],
         "Qwen 3, experts": SUBJECTS["Qwen 3, experts"],
         "Qwen 3, experts, Q4_0": QUANTISED["Q4_0"][6], "DeepSeek-V2": SUBJECTS["DeepSeek-V2"],
-        "DeepSeek-V2, Q4_0": DEEPSEEK, "gpt-oss": SUBJECTS["gpt-oss"]}  # fmt: skip
+        "DeepSeek-V2, Q4_0": DEEPSEEK, "DeepSeek V3": SUBJECTS["DeepSeek V3"],
+        "MiniCPM 3": SUBJECTS["MiniCPM 3"], "MiniCPM 3, Q4_0": MINICPM,
+        "GLM 4.5, experts": SUBJECTS["GLM 4.5, experts"],
+        "gpt-oss": SUBJECTS["gpt-oss"]}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=BITS)
@@ -169,6 +202,16 @@ def subject(request, tmp_path_factory):
 
 
 # Use
+
+
+def test_every_budget_gives_the_bits_of_no_budget(tmp_path):
+    """Rows of embeddings that every block has of its own stay on disk; bits are the same."""
+    path = SmallGemma4(format="Q4_0", window_dim=24).write(tmp_path / "small.gguf")
+    with budgeted(path, 0) as model:
+        plain = bits(model)
+    for budget in wanted(path).budgets(2):
+        with budgeted(path, budget) as model:
+            assert bits(model) == plain
 
 
 def test_positions_end_where_their_table_does(tmp_path):
@@ -209,6 +252,7 @@ def test_squares_are_of_the_files_tensors(tmp_path):
         SmallGPT2(),
         SmallGLM(),
         SmallPhi(),
+        SmallMiniCPM(q_rank=64),
     ],
     ids=lambda small: small.architecture,
 )
@@ -288,6 +332,7 @@ PLUS = SmallCommandR(blocks=1, head_norms=True)
 OLMO, GLM, PHI = SmallOLMo(blocks=1), SmallGLM(blocks=1), SmallPhi(blocks=1, long=True)
 GEMMA, GEMMA2 = SmallGemma(blocks=1), SmallGemma(blocks=3, architecture="gemma2")
 COHERE2 = SmallCommandR(blocks=1, architecture="cohere2")
+GEMMA4 = SmallGemma4()
 GEMMA3 = SmallGemma(blocks=1, architecture="gemma3")
 NARROW = Weight(np.zeros((96, 256), np.uint8), "F32")  # [96, 64]: keys and values forgotten
 SHORT = Weight(np.zeros((40, 256), np.uint8), "F32")
@@ -314,6 +359,12 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (PLUS, "blk.0.attn_k_norm.weight", np.ones((4, 16), np.float32), "is [4, 16], not [2, 16]"),
     (SmallDeepSeek(), "blk.0.attn_k_b.weight", NARROW, "is [96, 64], not [4, 32, 12]"),
     (SmallDeepSeek(), "blk.1.ffn_gate_exps.weight", None, "is missing"),
+    (SmallMiniCPM(), "blk.0.attn_kv_b.weight", NARROW, "is [96, 64], not [112, 32]"),
+    (SmallMiniCPM(), "blk.0.attn_q_a_norm.weight", None, "is missing"),
+    (SmallMiniCPM(long=True), "rope_factors_long.weight", None, "is missing"),
+    (SmallGlmMoe(), "blk.0.ffn_gate.weight", None, "is missing"),
+    (SmallGlmMoe(), "blk.1.post_attention_norm.weight", None, "is missing"),
+    (SmallGlmMoe(), "blk.1.exp_probs_b.bias", np.ones(5, np.float32), "is [5], not [6]"),
     (GPT2, "position_embd.weight", SHORT, "is [40, 64], not [41, 64]"),
     (GPT2, "blk.0.attn_norm.bias", None, "is missing"),
     (BLOOM, "token_embd_norm.weight", None, "is missing"),
@@ -329,6 +380,16 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (GEMMA, "blk.0.ffn_gate.weight", None, "is missing"),
     (GEMMA2, "blk.0.post_ffw_norm.weight", None, "is missing"),
     (GEMMA3, "blk.0.attn_q_norm.weight", None, "is missing"),
+    (GEMMA4, "blk.2.attn_k.weight", NARROW, "is [96, 64], not [24, 64]"),
+    (GEMMA4, "blk.5.post_norm.weight", None, "is missing"),
+    (GEMMA4, "blk.5.ffn_up.weight", NARROW, "is [96, 64], not [192, 64]"),
+    (GEMMA4, "per_layer_token_embd.weight", NARROW, "is [96, 64], not [70, 192]"),
+    (
+        SmallGemma4(per_layer=16),
+        "per_layer_token_embd.weight",
+        Weight(np.zeros((70, 102), np.uint8), "Q8_0"),
+        "is in Q8_0, of which rows of 16 elements are no whole blocks",
+    ),
 ]
 
 
@@ -369,6 +430,36 @@ def test_tensors_that_are_refused(small, name, other, words, tmp_path):
             {"attention__value_length": 40},
             "deepseek2.attention.value_length differs from kv_lora_rank",
         ),
+        (
+            SmallMiniCPM(),
+            {"attention__head_count_kv": 2},
+            "minicpm3.attention.head_count_kv is 2: all 4 heads have keys here",
+        ),
+        (
+            SmallMiniCPM(),
+            {"rope__scaling__attn_factor": 1.5},
+            "minicpm3.rope.scaling.attn_factor is 1.5: latent attention here has none but 1",
+        ),
+        (
+            SmallMiniCPM(),
+            {"rope__dimension_count": 20},
+            "minicpm3.attention: a kv_lora_rank of 32, a key_length of 20 and a dimension_count of",
+        ),
+        (
+            SmallDeepSeek(),
+            {"expert_group_count": 3},
+            "deepseek2.expert_group_count is 3: groups of DeepSeek-V2, each of which goes by",
+        ),
+        (
+            SmallGlmMoe(),
+            {"expert_group_count": 4},
+            "glm4moe.expert_group_count 4, of which 1 are used, does not divide 6 experts",
+        ),
+        (SmallGlmMoe(), {"expert_gating_func": 4}, "glm4moe.expert_gating_func is 4: want 1"),
+        (GEMMA4, {"attention__shared_kv_layers": 4}, "gemma4.attention.shared_kv_layers is 4: bl"),
+        (GEMMA4, {"attention__key_length_swa": 20}, "gemma4.attention.value_length_swa differs "),
+        (GEMMA4, {"attention__head_count_kv": 3}, "attention.head_count 4 is no multiple of head"),
+        (GEMMA4, {"expert_count": 4}, "gemma4.expert_count: mixtures of experts are not support"),
         (BLOOM, {"attention__max_alibi_bias": -8.0}, "attention.max_alibi_bias must be at least"),
     ],
 )

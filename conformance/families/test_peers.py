@@ -14,6 +14,7 @@ from conformance.support.small_families import (
     SUBJECTS,
     SmallDeepSeek,
     SmallFalcon,
+    SmallGemma4,
     SmallGPT2,
     SmallGptOss,
     SmallMixture,
@@ -31,6 +32,8 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "between pairs": "its YaRN is not truncated",
            "R+, norms of heads": "its queries and keys have norms",
            "a short window": "attention reaches 9 tokens back",
+          "scales and": "its scales are its own",
+          "an eps of its own": "norms of its latent vectors have an eps of 1e-06",
           "a query scale": "its query_pre_attn_scalar is its own"}  # fmt: skip
 # llama.cpp takes GELU's tanh form from a table in F16: the table's step is 2^-11 of a value.
 TABLE = 2.0**-22
@@ -157,9 +160,29 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
 
 
+@pytest.mark.parametrize("name", ["DeepSeek V3", "GLM 4.5, experts"])
+def test_layers_that_foretell_tokens_are_left_out(saved, name, tmp_path):
+    """They stand behind the others, as many as config.json says, and transformers leaves them out,
+    too; the file is that of the others, and a note says so."""
+    from safetensors.torch import load_file, save_file
+
+    folder = saved(name, tmp_path / "model")
+    assert not convert(folder, tmp_path / "without.gguf", "F32", name="one").notes
+    tensors, last = load_file(folder / "model.safetensors"), "model.layers.2."
+    more = {n.replace(last, "model.layers.3."): t for n, t in tensors.items() if last in n}
+    more["model.layers.3.eh_proj.weight"] = tensors["lm_head.weight"]
+    save_file(tensors | {n: t.clone() for n, t in more.items()}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"num_nextn_predict_layers": 1})
+    [note] = convert(folder, tmp_path / "with.gguf", "F32", name="one").notes
+    assert note.startswith("what foretells further tokens is left out")
+    assert (tmp_path / "with.gguf").read_bytes() == (tmp_path / "without.gguf").read_bytes()
+
+
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, other windows", "Command R7B",
-              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "Qwen 3 Next",
-              "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
+              "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
+              "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
+              "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ON_FOLDERS)
@@ -186,11 +209,14 @@ AGREED = (
     SmallNeoX(architecture="nemotron", parallel=False, kv_heads=2),
     SmallNeoX(architecture="nemotron", parallel=False, biases=True),
     SmallDeepSeek(scale=2.5),
+    SmallDeepSeek(joined=True, scale=2.5),
     SmallDeepSeek(q_rank=0, blocks=27, nope=16, turned=16, kv_rank=48),  # 27: it is the Lite
     SmallGPT2(),
     SmallGPT2(architecture="bloom"),
     SmallGPT2(architecture="mpt", steep=3.0, biases=True),
     *(SUBJECTS[name] for name in ("Gemma, wide heads", "Gemma 2", "Gemma 3")),
+    SmallGemma4(blocks=3, shared=0, keys_alone=True),
+    SmallGemma4(blocks=3, shared=0, per_layer=0),
 )
 MIXTURES = (
     SmallMixture(architecture="llama", width=96),
@@ -202,6 +228,7 @@ MIXTURES = (
     SmallGptOss(width=28),
     SmallGptOss(window=64, blocks=2, experts=8, used=4, seed=1),
     SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
+    *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts")),
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.llama.peers.compare import EXACT, PROMISE, demand_near, engine_logits
+from conformance.llama.peers.compare import EXACT, PROMISE, demand_near, engine_logits, nmse
 from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's subject
     ROOM,
     subject_of,
@@ -21,7 +21,13 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
     test_wanted_rows,
 )
 from conformance.support.budgets import bits, budgeted, wanted
-from conformance.support.small_families import exact, linear_of_either, prompt
+from conformance.support.small_families import (
+    SmallDeepSeek,
+    SmallGlmMoe,
+    exact,
+    linear_of_either,
+    prompt,
+)
 from conformance.support.small_models import tampered
 from conformance.support.small_recurrent import RECURRENT, SmallLfm2, SmallQwen3Next
 from conformance.support.speculation.oracle import Oracle
@@ -40,9 +46,12 @@ from engine import Engine, SamplingParams
 from engine.cache.session import SessionError, restore, save
 from engine.cache.states import StateError, slots_for
 from engine.config import ModelConfig, ModelError
+from engine.described import described
 from engine.gguf.file import GGUFFile
+from engine.options import Options
 from engine.quantise import Recipe, quantise
 from engine.quantise.quantise import choices
+from reference.linear import linear
 from reference.transformer import Weight
 
 each = pytest.mark.parametrize("small", RECURRENT.values(), ids=RECURRENT)
@@ -66,6 +75,22 @@ def test_quantised_weights(small, tmp_path):
     ours = engine_logits(small.write(tmp_path / "small.gguf"), tokens)
     theirs = exact(small, tokens, linear=linear_of_either).astype(np.float32)
     demand_near(ours, theirs, PROMISE * small.blocks)
+
+
+@pytest.mark.parametrize("name", ["Mamba, untied, F16", "Mamba 2, one group, F16"])
+def test_llama_cpp_rounds_what_f16_meets(name, tmp_path):
+    """Activations to F16, and nothing else: with these in the formula its logits are llama.cpp's,
+    but where the two round otherwise what float32 has computed otherwise."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is missing: make test-peers")
+    from conformance.llama.peers import llama_cpp_python
+
+    def rounded(x, weight, format):
+        return linear(x.astype(np.float16) if format == "F16" else x, weight, format)
+
+    path, tokens = RECURRENT[name].write(tmp_path / "small.gguf"), prompt(RECURRENT[name])
+    theirs, plain = llama_cpp_python.logits(path, tokens), exact(RECURRENT[name], tokens)
+    assert nmse(theirs, plain) > 10 * nmse(theirs, exact(RECURRENT[name], tokens, linear=rounded))
+    demand_near(engine_logits(path, tokens), plain, EXACT / 10)
 
 
 @each
@@ -136,10 +161,18 @@ def test_mixes_count_delta_nets_among_blocks_that_attend(tmp_path):
     assert {plan[f"blk.0.{n}.weight"] for n in ("attn_gate", "ssm_beta", "ssm_alpha")} == {"Q4_K"}
 
 
-def test_blocks_that_foretell_tokens_are_left_out(tmp_path):
+@pytest.mark.parametrize(
+    "small",
+    [
+        SmallQwen3Next(architecture="qwen35", experts=0, blocks=4),
+        SmallGlmMoe(blocks=4),
+        SmallDeepSeek(blocks=4),
+    ],
+    ids=lambda small: small.architecture,
+)
+def test_blocks_that_foretell_tokens_are_left_out(small, tmp_path):
     """A file may have a block behind the others, with a head of its own, from which llama.cpp
-    drafts: logits are those of the others."""
-    small = SmallQwen3Next(architecture="qwen35", experts=0, blocks=4)
+    drafts: logits are those of the others, and a note says so."""
     head = {f"blk.3.nextn.{name}.weight": np.ones(64, np.float32) for name in ("enorm", "hnorm")}
     path, tokens = tmp_path / "small.gguf", prompt(small)
     tampered(small, head).write(path, nextn_predict_layers=1)
@@ -147,6 +180,9 @@ def test_blocks_that_foretell_tokens_are_left_out(tmp_path):
     shape = replace(small.shape(), blocks=3)
     theirs = small.formula()(np.array(tokens, np.int32), weights, norms, shape)
     demand_near(engine_logits(path, tokens), theirs, EXACT / 10)
+    with GGUFFile(path) as file:
+        [note] = described(file, Options()).notes
+    assert note.endswith("tensors of blocks that foretell further tokens are unused")
     tampered(small, head).write(path)
     with pytest.raises(ModelError, match=r"tensor 'blk\.3\.nextn\.enorm\.weight'"):
         engine_logits(path, tokens)

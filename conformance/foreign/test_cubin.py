@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels.cuda import nvrtc
-from kernels.cuda.launch import Launch, items
+from kernels.cuda.runtime import nvrtc
+from kernels.cuda.runtime.launch import Launch, items
 from kernels.foreign.candidate import Candidate
 from kernels.foreign.cubin import CubinError, read_kernel
 from kernels.foreign.judge import judge

@@ -41,6 +41,11 @@ GEMMA = {**QWEN, "model_type": "gemma", "head_dim": 18}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "sliding_window": 9,
           "query_pre_attn_scalar": 18}  # fmt: skip
 GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "num_hidden_layers": 7}
+KINDS = {"w": "sliding_attention", "f": "full_attention"}
+GEMMA4 = {**QWEN, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 18,
+          "global_head_dim": 24, "sliding_window": 9, "hidden_size_per_layer_input": 12,
+          "vocab_size_per_layer_input": 67, "num_kv_shared_layers": 3,
+          "layer_types": [KINDS[kind] for kind in "wwfwwf"]}  # fmt: skip
 MAMBA = {"model_type": "mamba", "vocab_size": 67, "hidden_size": 40, "num_hidden_layers": 3,
          "state_size": 7}  # fmt: skip
 MAMBA2 = {"model_type": "mamba2", "vocab_size": 67, "hidden_size": 42, "num_hidden_layers": 3,
@@ -64,6 +69,14 @@ DEEPSEEK2 = {**QWEN, "model_type": "deepseek_v2", "num_key_value_heads": 4, "num
              "v_head_dim": 11, "n_routed_experts": 7, "num_experts_per_tok": 3,
              "moe_intermediate_size": 29, "n_shared_experts": 2, "first_k_dense_replace": 1,
              "rms_norm_eps": 1e-6}  # fmt: skip
+DEEPSEEK3 = {**DEEPSEEK2, "model_type": "deepseek_v3", "n_routed_experts": 12, "n_group": 4,
+             "topk_group": 2, "n_shared_experts": 1, "num_mtp_layers": 0}  # fmt: skip
+GLM4MOE = {**QWEN, "model_type": "glm4_moe", "head_dim": 20, "num_hidden_layers": 3,
+           "n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 29,
+           "use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0}  # fmt: skip
+MINICPM3 = {**QWEN, "model_type": "minicpm3", "num_key_value_heads": 4, "q_lora_rank": 34,
+            "kv_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 8,
+            "rms_norm_eps": 1e-6}  # fmt: skip
 DELTA = {**QWEN, "num_hidden_layers": 3, "head_dim": 24, "linear_num_key_heads": 2,
          "linear_num_value_heads": 6, "linear_key_head_dim": 14, "linear_value_head_dim": 14,
          "layer_types": ["linear_attention", "full_attention", "linear_attention"]}  # fmt: skip
@@ -218,6 +231,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "mscale_all_dim": 0.707, "original_max_position_embeddings": 16,
         },
     },
+    "DeepSeek V3": DEEPSEEK3,
+    "DeepSeek V3, no groups, YaRN, any sum of weights": {
+        **DEEPSEEK3, "qk_rope_head_dim": 16, "n_group": 1, "topk_group": 1, "q_lora_rank": None,
+        "norm_topk_prob": False, "first_k_dense_replace": 2, "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 16,
+        },
+    },
+    "MiniCPM 3": MINICPM3,
+    "MiniCPM 3, untied, long rope, scales and an eps of its own": {
+        **MINICPM3, "tie_word_embeddings": False, "v_head_dim": 11, "rms_norm_eps": 1e-3,
+        "scale_emb": 3, "scale_depth": 0.8, "dim_model_base": 24, "num_hidden_layers": 3,
+        "rope_parameters": {**LONG, "partial_rotary_factor": 1.0, "factor": 1.0,
+                            "original_max_position_embeddings": 256},
+    },
+    "GLM 4.5, experts": GLM4MOE,
+    "GLM 4.5, experts, no biases and norms, groups": {
+        **GLM4MOE, "use_qk_norm": False, "attention_bias": False, "n_routed_experts": 9,
+        "n_group": 3, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 0,
+        "routed_scaling_factor": 2.5, "tie_word_embeddings": True, "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
+    },
     "Gemma": GEMMA,
     "Gemma, untied": {**GEMMA, "tie_word_embeddings": False},
     "Gemma 2": {**GEMMA2, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
@@ -239,6 +275,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Gemma 3, a window in every other layer": {
         **GEMMA3, "num_hidden_layers": 4, "sliding_window_pattern": 2, "sliding_window": 3
+    },
+    "Gemma 4": {**GEMMA4, "final_logit_softcapping": 3.0},
+    "Gemma 4, wide networks, other layers": {
+        **GEMMA4, "use_double_wide_mlp": True, "num_kv_shared_layers": 2, "num_hidden_layers": 5,
+        "layer_types": [KINDS[kind] for kind in "fwwwf"], "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-3,
+    },
+    "Gemma 4, keys alone, no embeddings of layers, untied": {
+        **GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "tie_word_embeddings": False,
+        "num_hidden_layers": 3, "layer_types": [KINDS[kind] for kind in "wwf"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 5e5,
+                               "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
     },
     "Mamba": MAMBA,
     "Mamba, untied, other sizes": {

@@ -19,6 +19,7 @@ from reference.deepseek2 import Latent, deepseek2
 from reference.falcon import falcon
 from reference.gated_activations import swiglu
 from reference.gemma import GemmaShape, gemma
+from reference.gemma4 import Gemma4Shape, gemma4
 from reference.gpt2 import gpt2
 from reference.gpt_oss import GptOssShape, gpt_oss
 from reference.linear import linear
@@ -28,7 +29,7 @@ from reference.op import Array
 from reference.opt import UNUSED, opt
 from reference.post_norm import post_norm
 from reference.qwen import qwen
-from reference.rope import rope_norm
+from reference.rope import rope_neox, rope_norm
 from reference.transformer import Scales, Shape, Weight, linear_of_quantised, transformer
 
 
@@ -149,14 +150,16 @@ class SmallMixture(Small):
     groups: int = 1
     kept: int = 1
     sigmoid: bool = False  # whose choice has a bias
+    leading: int = 0  # blocks that are dense
 
     def listed(self) -> Iterator[Listed]:
         plain = self.architecture in ("llama", "granitemoe", "gpt-oss")
         of_attention = Small if plain else SmallQwen
+        dense = tuple(f"blk.{i}." for i in range(self.leading))
         for name, *dims in of_attention.listed(self):  # type: ignore[arg-type]
-            if ".ffn_norm" in name or ".ffn_" not in name:
+            if ".ffn_norm" in name or ".ffn_" not in name or name.startswith(dense):
                 yield name, *dims
-        for i in range(self.blocks):
+        for i in range(self.leading, self.blocks):
             block = f"blk.{i}"
             yield f"{block}.ffn_gate_inp.weight", self.experts, self.hidden
             for kind, width in (("exps", self.width), ("shexp", self.shared)):
@@ -197,6 +200,36 @@ class SmallMixture(Small):
 
     def formula(self) -> Callable[..., Array]:
         return transformer if self.architecture in ("llama", "granitemoe") else qwen
+
+
+@dataclass(frozen=True, slots=True)
+class SmallGlmMoe(SmallMixture):
+    """A random GLM 4.5, which turns half of a head; heads have norms if `head_norms`."""
+
+    architecture: str = "glm4moe"
+    blocks: int = 3
+    shared: int = 64
+    scale: float = 2.5
+    sigmoid: bool = True
+    leading: int = 1
+    head_norms: bool = True
+
+    @property
+    def rope_dims(self) -> int:
+        return self.head_dim // 2
+
+    def listed(self) -> Iterator[Listed]:
+        for name, *dims in SmallMixture.listed(self):
+            yield name.replace("ffn_norm", "post_attention_norm"), *dims
+        for i in range(self.blocks if self.head_norms else 0):
+            yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        """As llama.cpp's converter writes them."""
+        SmallMixture._sizes(replace(self, shared=0), writer)
+        writer.add_expert_shared_count(self.shared // self.width)
+        writer.add_expert_weights_norm(True)
+        writer.add_leading_dense_block_count(self.leading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +506,8 @@ class SmallCommandR(Small):
 @dataclass(frozen=True, slots=True)
 class SmallDeepSeek(Small):
     """A random DeepSeek-V2, whose first `leading` blocks are dense; queries come out of a vector of
-    `q_rank`, if that is not 0. A head's key has `nope` elements before the `turned` ones."""
+    `q_rank`, if that is not 0. A head's key has `nope` elements before the `turned` ones. With
+    `groups` its router is V3's; what makes keys and values is one tensor if `joined`."""
 
     architecture: str = "deepseek2"
     blocks: int = 3
@@ -488,6 +522,9 @@ class SmallDeepSeek(Small):
     width: int = 32
     shared: int = 2
     scale: float = 1.0
+    groups: int = 0
+    kept: int = 1
+    joined: bool = False
 
     @property
     def rope_dims(self) -> int:
@@ -508,12 +545,17 @@ class SmallDeepSeek(Small):
                 yield f"{block}.attn_q.weight", heads * key, hidden
             yield f"{block}.attn_kv_a_mqa.weight", self.kv_rank + self.turned, hidden
             yield f"{block}.attn_kv_a_norm.weight", self.kv_rank
-            yield f"{block}.attn_k_b.weight", heads, self.kv_rank, self.nope
-            yield f"{block}.attn_v_b.weight", heads, self.value, self.kv_rank
+            if self.joined:
+                yield f"{block}.attn_kv_b.weight", heads * (self.nope + self.value), self.kv_rank
+            else:
+                yield f"{block}.attn_k_b.weight", heads, self.kv_rank, self.nope
+                yield f"{block}.attn_v_b.weight", heads, self.value, self.kv_rank
             yield f"{block}.attn_output.weight", hidden, heads * self.value
             yield f"{block}.ffn_norm.weight", hidden
             if i >= self.leading:
                 yield f"{block}.ffn_gate_inp.weight", self.experts, hidden
+                if self.groups:
+                    yield f"{block}.exp_probs_b.bias", self.experts
             kinds = (("_exps", self.width), ("_shexp", self.shared * self.width))
             for kind, width in kinds if i >= self.leading else (("", self.ffn),):
                 own = (self.experts,) if kind == "_exps" else ()
@@ -525,18 +567,26 @@ class SmallDeepSeek(Small):
 
     def shape(self) -> Shape:
         own = Mixture(self.experts, self.used, False, False, self.scale)
+        if self.groups:
+            own = replace(own, normed=True, groups=self.groups, kept=self.kept, sigmoid=True)
         return replace(Small.shape(self), mixture=own)
 
     def formula(self) -> Callable[..., Array]:
         scale = (self.nope + self.turned) ** -0.5
-        return partial(deepseek2, own=Latent(self.kv_rank, self.nope, scale, self.leading))
+        own = Latent(self.kv_rank, self.nope, scale, self.leading, eps=1e-5)
+        return partial(deepseek2, own=own)
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
-        one = replace(self, kv_heads=1, head_dim=self.kv_rank + self.turned)
-        Small._sizes(one, writer)
-        writer.add_value_length(self.kv_rank)
-        writer.add_key_length_mla(self.nope + self.turned)
-        writer.add_value_length_mla(self.value)
+        if self.joined:  # as llama.cpp wrote it until April 2025
+            of_heads = replace(self, kv_heads=self.heads, head_dim=self.nope + self.turned)
+            Small._sizes(of_heads, writer)
+            writer.add_value_length(self.value)
+        else:
+            one = replace(self, kv_heads=1, head_dim=self.kv_rank + self.turned)
+            Small._sizes(one, writer)
+            writer.add_value_length(self.kv_rank)
+            writer.add_key_length_mla(self.nope + self.turned)
+            writer.add_value_length_mla(self.value)
         writer.add_kv_lora_rank(self.kv_rank)
         if self.q_rank:
             writer.add_q_lora_rank(self.q_rank)
@@ -546,6 +596,64 @@ class SmallDeepSeek(Small):
         writer.add_expert_feed_forward_length(self.width)
         writer.add_expert_shared_count(self.shared)
         writer.add_expert_weights_scale(self.scale)
+        if self.groups:
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+            writer.add_expert_weights_norm(True)
+            writer.add_expert_group_count(self.groups)
+            writer.add_expert_group_used_count(self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallMiniCPM(SmallDeepSeek):
+    """A random MiniCPM 3; with `long` it has divisors for contexts up to 64 and for longer ones."""
+
+    architecture: str = "minicpm3"
+    blocks: int = 2
+    leading: int = 2
+    value: int = 16  # a head's part of the hidden size, which no key tells
+    joined: bool = True
+    long: bool = False
+
+    def listed(self) -> Iterator[Listed]:
+        yield from SmallDeepSeek.listed(self)
+        if self.long:
+            yield "rope_factors_short.weight", self.turned // 2
+            yield "rope_factors_long.weight", self.turned // 2
+
+    def tensors(self) -> Tensors:
+        """Divisors are above 1."""
+        weights, norms = Small.tensors(self)
+        for kind, base in (("short", 1), ("long", 8)) if self.long else ():
+            norms[f"rope_factors_{kind}.weight"] = base + abs(norms[f"rope_factors_{kind}.weight"])
+        return weights, norms
+
+    def shape(self) -> Shape:
+        """Of short contexts."""
+        plain = Small.shape(self)
+        divisors = self.tensors()[1].get("rope_factors_short.weight", 1.0)
+        scales = Scales(12.0, 1.4 / self.blocks**0.5, logits=256 / self.hidden)
+        return replace(plain, frequencies=plain.frequencies / divisors, scales=scales)
+
+    def formula(self) -> Callable[..., Array]:
+        scale = (self.nope + self.turned) ** -0.5
+        own = Latent(self.kv_rank, self.nope, scale, self.leading, eps=1e-6, rope=rope_neox)
+        return partial(deepseek2, own=own)
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        """As llama.cpp's converter writes them."""
+        writer.add_context_length(self.context)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.blocks)
+        writer.add_feed_forward_length(self.ffn)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.heads)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_q_lora_rank(self.q_rank)
+        writer.add_kv_lora_rank(self.kv_rank)
+        writer.add_key_length(self.nope + self.turned)
+        writer.add_rope_dimension_count(self.turned)
+        if self.long:
+            writer.add_rope_scaling_orig_ctx_len(64)
 
 
 def joined(small: Small, listed: Iterator[Listed]) -> Iterator[Listed]:
@@ -615,6 +723,122 @@ class SmallGemma(Small):
         return gemma
 
 
+@dataclass(frozen=True, slots=True)
+class SmallGemma4(Small):
+    """A random Gemma 4, tied, whose logits are capped. Every third block sees all, has heads of
+    `head_dim`, of which rope turns a half, and `full_kv_heads`, with values of their own unless
+    `keys_alone`; the others have a window and `window_dim`. The last `shared` blocks have no keys.
+    """
+
+    tied: bool = True
+    architecture: str = "gemma4"
+    blocks: int = 6
+    head_dim: int = 24
+    window_dim: int = 16
+    full_kv_heads: int = 1
+    window: int = 5
+    shared: int = 3
+    per_layer: int = 32
+    keys_alone: bool = False
+
+    @property
+    def windowed(self) -> list[bool]:
+        return [i % 3 != 2 for i in range(self.blocks)]
+
+    @property
+    def widths(self) -> list[int]:
+        """Of networks, twice as wide in blocks without keys."""
+        first = self.blocks - self.shared
+        return [self.ffn * (1 + (i >= first)) for i in range(self.blocks)]
+
+    def listed(self) -> Iterator[Listed]:
+        hidden, each = self.hidden, self.per_layer
+        yield "token_embd.weight", self.vocab, hidden
+        yield "output_norm.weight", hidden
+        if each:
+            yield "per_layer_token_embd.weight", self.vocab, self.blocks * each
+            yield "per_layer_model_proj.weight", self.blocks * each, hidden
+            yield "per_layer_proj_norm.weight", each
+        for i, (windowed, ffn) in enumerate(zip(self.windowed, self.widths, strict=True)):
+            block, size = f"blk.{i}", self.window_dim if windowed else self.head_dim
+            kv = (self.kv_heads if windowed else self.full_kv_heads) * size
+            yield f"{block}.attn_q.weight", self.heads * size, hidden
+            yield f"{block}.attn_q_norm.weight", size
+            if i < self.blocks - self.shared:
+                yield f"{block}.attn_k.weight", kv, hidden
+                yield f"{block}.attn_k_norm.weight", size
+                if windowed or not self.keys_alone:
+                    yield f"{block}.attn_v.weight", kv, hidden
+            yield f"{block}.attn_output.weight", hidden, self.heads * size
+            yield f"{block}.ffn_gate.weight", ffn, hidden
+            yield f"{block}.ffn_up.weight", ffn, hidden
+            yield f"{block}.ffn_down.weight", hidden, ffn
+            for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+                yield f"{block}.{name}.weight", hidden
+            if each:
+                yield f"{block}.inp_gate.weight", each, hidden
+                yield f"{block}.proj.weight", hidden, each
+                yield f"{block}.post_norm.weight", hidden
+            yield f"{block}.layer_output_scale.weight", 1
+        yield "rope_freqs.weight", self.head_dim // 2
+        if not self.tied:
+            yield "output.weight", self.vocab, hidden
+
+    def tensors(self) -> Tensors:
+        """Blocks' factors are around a half, half of a head turns next to nothing, and queries are
+        small, since nothing scales scores."""
+        weights, norms = Small.tensors(self)
+        turned = np.arange(self.head_dim // 2) < self.head_dim // 4
+        norms["rope_freqs.weight"] = np.where(turned, 1, 1e30).astype(np.float32)
+        for name in [name for name in norms if name.endswith("layer_output_scale.weight")]:
+            norms[name] = norms[name] + np.float32(0.5)
+        for name in [name for name in norms if name.endswith("attn_q_norm.weight")]:
+            norms[name] = norms[name] * np.float32(self.head_dim**-0.5)
+        return weights, norms
+
+    def shape(self) -> Gemma4Shape:
+        plain = asdict(Small.shape(self))
+        divisors = self.tensors()[1]["rope_freqs.weight"].astype(np.float64)
+        plain["frequencies"] = rope_frequencies.plain(self.head_dim, 1e6) / divisors
+        return Gemma4Shape(
+            **plain,
+            window=self.window,
+            windowed=frozenset(i for i, has in enumerate(self.windowed) if has),
+            window_dim=self.window_dim,
+            window_frequencies=rope_frequencies.plain(self.window_dim, 10000.0),
+            shared=self.shared,
+            per_layer=self.per_layer,
+            logit_cap=3.0,
+        )
+
+    def formula(self) -> Callable[..., Array]:
+        return gemma4
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        """As llama.cpp's converter writes them."""
+        writer.add_context_length(self.context)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.blocks)
+        writer.add_feed_forward_length(self.widths)
+        writer.add_head_count(self.heads)
+        kinds = (self.full_kv_heads, self.kv_heads)
+        writer.add_head_count_kv([kinds[windowed] for windowed in self.windowed])
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_key_length(self.head_dim)
+        writer.add_value_length(self.head_dim)
+        writer.add_key_length_swa(self.window_dim)
+        writer.add_value_length_swa(self.window_dim)
+        writer.add_rope_dimension_count(self.head_dim)
+        writer.add_rope_dimension_count_swa(self.window_dim)
+        writer.add_rope_freq_base(1e6)
+        writer.add_rope_freq_base_swa(10000.0)
+        writer.add_sliding_window(self.window)
+        writer.add_sliding_window_pattern(self.windowed)
+        writer.add_shared_kv_layers(self.shared)
+        writer.add_embedding_length_per_layer_input(self.per_layer)
+        writer.add_final_logit_softcapping(3.0)
+
+
 Subject = Small
 SUBJECTS: dict[str, Subject] = {
     "Falcon, one head of keys": SmallFalcon(kv_heads=1, ffn=100),
@@ -666,8 +890,17 @@ SUBJECTS: dict[str, Subject] = {
     "DeepSeek-V2 Lite, F16": SmallDeepSeek(
         q_rank=0, nope=16, turned=16, kv_rank=48, used=3, scale=2.5, tied=True, format="F16", seed=1
     ),
-    "Experts by sigmoid, as DeepSeek V3's": SmallMixture(
-        experts=12, used=3, groups=3, kept=2, scale=2.5, sigmoid=True, seed=6
+    "DeepSeek V3": SmallDeepSeek(
+        experts=12, used=3, groups=3, kept=2, scale=2.5, shared=1, ffn=100, seed=2
+    ),
+    "DeepSeek-V2, keys and values of one tensor": SmallDeepSeek(joined=True, seed=3),
+    "MiniCPM 3": SmallMiniCPM(ffn=100),
+    "MiniCPM 3, long rope, tied, F16": SmallMiniCPM(
+        long=True, nope=20, turned=12, context=64, tied=True, format="F16", seed=1
+    ),
+    "GLM 4.5, experts": SmallGlmMoe(ffn=100),
+    "GLM 4.5, no norms of heads, groups, F16": SmallGlmMoe(
+        head_norms=False, experts=12, groups=4, kept=2, leading=2, format="F16", seed=1
     ),
     "OLMoE": SmallMixture(architecture="olmoe", experts=9, used=2, seed=4),
     "Granite, experts": SmallMixture(architecture="granitemoe", shared=40, seed=5),
@@ -682,6 +915,17 @@ SUBJECTS: dict[str, Subject] = {
         architecture="gemma2", caps=(0.0, 0.0), score_scale=0.5, kv_heads=1, seed=3
     ),
     "Gemma 3": SmallGemma(architecture="gemma3", blocks=7, head_dim=24, seed=4),
+    "Gemma 4": SmallGemma4(ffn=100),
+    "Gemma 4, no embeddings of blocks, keys alone, untied, F16": SmallGemma4(
+        per_layer=0,
+        shared=0,
+        keys_alone=True,
+        full_kv_heads=2,
+        blocks=3,
+        tied=False,
+        format="F16",
+        seed=1,
+    ),
     "Gemma 3, no cap, untied, F16": SmallGemma(
         architecture="gemma3", blocks=6, caps=(0.0, 0.0), tied=False, format="F16", seed=5
     ),

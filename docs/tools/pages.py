@@ -29,7 +29,8 @@ ELSEWHERE = {  # files outside docs/ that are pages
 # What GGUF calls an architecture that transformers calls otherwise.
 NAMES = {
     "gpt_neox": "gptneox", "phi": "phi2", "cohere": "command-r", "gemma3_text": "gemma3",
-    "deepseek_v2": "deepseek2",
+    "gemma4_text": "gemma4",
+    "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe": "glm4moe",
     "mistral": "llama", "olmo3": "olmo2", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe", "gpt_oss": "gpt-oss",
     "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
@@ -101,7 +102,7 @@ def _families() -> Iterator[str]:
         raise ValueError(f"NAMES lacks what GGUF calls {', '.join(sorted(strangers))}")
     yield "| architecture | graph | `assay convert` | checkpoints |\n| --- | --- | --- | --- |"
     for name, family in FAMILIES.items():
-        module = str(getattr(family, "__name__", "")).rpartition(".")[2]
+        module = family.expected_tensors.__module__.rpartition(".")[2]
         known = ", ".join(one.about for one in CONVERTED if one.gguf == name)
         held = [checkpoint for checkpoint, one in of.items() if one == name]
         shown = "; ".join(held) or ("[its own page](peers.md)" if name == "llama" else "")

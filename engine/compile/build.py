@@ -1,7 +1,7 @@
 """From a file to the graph of a step: what a family builds, as the passes leave it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -62,10 +62,12 @@ def build(
     """The graph that the model's family builds, made sparse where the config says so, as the passes
     leave it."""
     family, given = described.family, _inputs_of(cells)
+    own = {f"tokens.{i}": given["tokens"] for i in range(config.blocks) if config.per_layer}
+    own = {name: replace(value, name=name) for name, value in own.items()}
     lasting = {"lists": cells.lists, "cell_positions": cells.positions}
     inputs = {
         name: lasting[name] if name in lasting else np.zeros(value.sizes(limits), np.int32)
-        for name, value in given.items()
+        for name, value in (given | own).items()
     }
     memory = dict(inputs)
     weights = _weights_of(file, family, config, memory, cells.capacity)
@@ -75,13 +77,14 @@ def build(
         # zeroed, so that untouched cells cost no memory until they are used
         memory[name] = np.zeros(cache.sizes({}), DTYPES[cache.dtype])
     try:
-        graph, logits = family.build(config, weights, StepInputs(**given), caches | states)
+        said = StepInputs(**given, of_blocks=tuple(own.values()))
+        graph, logits = family.build(config, weights, said, caches | states)
     except ModelError as error:
         raise ModelError(f"{file.path}: {error}") from None
     for apply in (sparse(config, weights), *passes):
         graph, memory = apply(graph, memory)
-    own, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
-    return Built(config, graph, memory, inputs, own, kept, logits)
+    cells_of, kept = (Kept((n, memory[n]) for n in names) for names in (caches, states))
+    return Built(config, graph, memory, inputs, cells_of, kept, logits)
 
 
 def _inputs_of(cells: Cells) -> dict[str, Value]:
@@ -115,6 +118,8 @@ def _weights_of(
         info = file.tensors[name]
         if len(info.dims) == 1 or name.endswith("_norm.weight") or is_small(name):
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
+            if name.endswith("layer_output_scale.weight"):  # one number, by which all is multiplied
+                values = np.repeat(values, config.hidden)
             arrays[name] = as_ops_take_it(name, values)
             weights[name] = Value(name, "weight", "f32", arrays[name].shape)
         else:
@@ -148,12 +153,14 @@ def _states_of(config: ModelConfig, cells: Cells) -> dict[str, Value]:
 
 def _caches_of(config: ModelConfig, kv_format: str, context: int) -> dict[str, Value]:
     """Keys and values of each block that attends, by name; of latent attention they are one."""
-    dims = context, config.kv_heads * config.head_dim
-    attending = filter(config.attends, range(config.blocks))
-    names = [
-        f"blk.{i}.{part}_cache" for i in attending for part in ("k" if config.latent else "kv")
-    ]
-    return {name: Value(name, "cache", "u8", dims, kv_format) for name in names}
+    widths = {i: config.cell(i) for i in range(config.blocks)}
+    names = {
+        f"blk.{i}.{part}_cache": width
+        for i, width in widths.items()
+        if width
+        for part in ("k" if config.latent else "kv")
+    }
+    return {n: Value(n, "cache", "u8", (context, w), kv_format) for n, w in names.items()}
 
 
 def _word(array: Array) -> str:

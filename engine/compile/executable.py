@@ -103,6 +103,9 @@ def stepped(
             given = {name: np.asarray(values)[order] for name, values in given.items()}
             given |= {"sources": sources, "targets": targets}
             wanted = np.argsort(order)[list(wanted)].tolist()
+        of_blocks = [name for name in ready.inputs if name.startswith("tokens.")]
+        for i, name in enumerate(of_blocks):  # rows of embeddings that blocks have of their own
+            given[name] = np.asarray(given["tokens"]) * len(of_blocks) + i
         for name, values in given.items():
             ready.inputs[name][:count] = values
         ready.inputs["rows"][:outputs] = wanted

@@ -1,14 +1,16 @@
 """Hugging Face's mixtures of experts. GGUF has the matrices of all experts of a block as one
 tensor, checkpoints have each alone, or gate and up as one."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 from engine.architectures import ARCHITECTURES
+from engine.config import ModelConfig
 from engine.convert.checkpoint import Tensor
 from engine.convert.families import Granite, Mistral, Qwen2, Qwen3
-from engine.convert.family import Family
+from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
@@ -56,6 +58,75 @@ class Mixture:
         routing = ARCHITECTURES[self.gguf].experts
         assert routing
         return routing.normed
+
+
+class Routed(Mixture):
+    """DeepSeek V3's router: sigmoids, groups of experts, and a bias of the choice. The first layers
+    are dense, and what foretells further tokens stands behind the last.
+
+    `dense`, `groups` and `times` are what transformers takes where config.json does not say.
+    """
+
+    dense: ClassVar[int] = 0
+    groups: ClassVar[tuple[int, int]] = (1, 1)
+    times: ClassVar[float] = 1.0
+    counts: ClassVar = {
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_count": "n_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    }
+    words: ClassVar[Mapping[str, str]] = {}
+    alone: ClassVar[Mapping[str, str]] = {
+        "exp_probs_b.bias": "model.layers.{}.mlp.gate.e_score_correction_bias"
+    }
+    normed = "norm_topk_prob"
+
+    def check(self, config: Fields) -> None:
+        super().check(config)  # type: ignore[misc]
+        if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
+            raise config.error(f"scoring_func is {scores!r}; this family's router has sigmoid")
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        groups, kept = self.groups
+        return {
+            **super().expert_keys(Fields({self.normed: True, **config.values}, config.place)),
+            "leading_dense_block_count": gw.u32(leading(config, self.dense)),
+            "expert_gating_func": gw.u32(2),
+            "expert_group_count": gw.u32(config.count("n_group", groups)),
+            "expert_group_used_count": gw.u32(config.count("topk_group", kept)),
+            "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", self.times)),
+        }
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        found: dict[str, Source] = super().sources(config, model)  # type: ignore[misc]
+        assert model.experts
+        for name, module in self.alone.items():
+            for i in range(model.leading, model.blocks):
+                found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
+        return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))  # type: ignore[misc]
+
+    def is_unused(self, name: str, config: Fields) -> bool:
+        layer, layers = re.match(r"model\.layers\.(\d+)\.", name), config.count("num_hidden_layers")
+        further = layer is not None and int(layer[1]) >= layers
+        return further or super().is_unused(name, config)  # type: ignore[misc]
+
+    def notes(self, config: Fields) -> list[str]:
+        found: list[str] = super().notes(config)  # type: ignore[misc]
+        if config.get("num_nextn_predict_layers"):
+            found.append("what foretells further tokens is left out: nothing computes it yet")
+        return found
+
+
+def leading(config: Fields, usual: int) -> int:
+    """How many layers are dense."""
+    found = config.get("first_k_dense_replace", usual)
+    if not isinstance(found, int) or found < 0:
+        raise config.error(f"first_k_dense_replace must be at least 0, got {found!r}")
+    return found
 
 
 class Mixtral(Mixture, Mistral):
@@ -137,6 +208,32 @@ class Qwen2Moe(Qwen3Moe):
             raise config.error("qkv_bias is false; this family has biases of queries and keys")
 
 
+class Glm4Moe(Routed, Qwen3):
+    """Qwen 3 of experts with DeepSeek V3's router, rope of a part of each head, and perhaps biases
+    of queries, keys and values."""
+
+    architectures = ("Glm4MoeForCausalLM",)
+    about = "GLM 4.5 to 4.7, of experts"
+    gguf = "glm4moe"
+    modules: ClassVar = {
+        **{name: module for name, module in Qwen3.modules.items() if name != "ffn_norm"},
+        "post_attention_norm": "model.layers.{}.post_attention_layernorm",
+        "ffn_gate_inp": "model.layers.{}.mlp.gate",
+        **{
+            f"ffn_{name}_{kind}": f"model.layers.{{}}.mlp.{module}.{name}_proj"
+            for kind, module in (("exps", "experts"), ("shexp", "shared_experts"))
+            for name in ("gate", "up", "down")
+        },
+    }
+    told = ("num_key_value_heads", "rms_norm_eps")
+    dense = 1
+    part_turned = 0.5
+    head_norms = "use_qk_norm"
+
+    def shape(self, config: Fields) -> gw.Keys:
+        return {**super().shape(config), **self.expert_keys(config)}
+
+
 class Olmoe(Qwen3Moe):
     """Qwen 3 of experts with one norm for all heads."""
 
@@ -185,4 +282,6 @@ class GraniteMoe(Mixture, Granite):
         return found
 
 
-FAMILIES: tuple[Family, ...] = (Mixtral(), Qwen2Moe(), Qwen3Moe(), Olmoe(), GraniteMoe())
+FAMILIES: tuple[Family, ...] = (
+    Mixtral(), Qwen2Moe(), Qwen3Moe(), Glm4Moe(), Olmoe(), GraniteMoe(),
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """Every architecture of Hugging Face's that the converter knows."""
 
-from engine.convert import deepseek, experts, families, gpt_oss, qwen3next
+from engine.convert import deepseek, experts, families, gemma4, gpt_oss, qwen3next
 from engine.convert.family import Family
 from engine.convert.fields import Fields
 
@@ -8,6 +8,7 @@ FAMILIES: tuple[Family, ...] = (
     *families.FAMILIES,
     *experts.FAMILIES,
     *deepseek.FAMILIES,
+    *gemma4.FAMILIES,
     *gpt_oss.FAMILIES,
     *qwen3next.FAMILIES,
 )

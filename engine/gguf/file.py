@@ -36,6 +36,7 @@ from gguf.constants import (
 from engine.closing import Closing
 from engine.faults import shown_path, unreadable
 from engine.gguf.cursor import STRING_BYTES, Cursor, GGUFError, ValueType, shown
+from reference.formats import FORMATS
 
 __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "ValueType"]
 
@@ -77,7 +78,8 @@ class TensorInfo:
     `type_name` is the `gguf` package's, such as "Q4_0". `dims` counts elements in NumPy's order,
     (rows, elements), the reverse of ggml's `ne`. `offset` is in bytes from the file's beginning.
     Rows are `stride` bytes apart, or follow one another where it is 0. Where rows are `picked`, it
-    is of these alone, counted from the offset on.
+    is of these alone, counted from the offset on. One whose matrices are those of another, `turned`
+    round, is made of that one's bytes, in F32.
     """
 
     name: str
@@ -87,6 +89,7 @@ class TensorInfo:
     n_bytes: int
     stride: int = 0
     picked: tuple[int, ...] = ()
+    turned: "TensorInfo | None" = None
 
     @property
     def row_bytes(self) -> int:
@@ -105,19 +108,45 @@ class TensorInfo:
             self.stride,
         )
 
-    def only(self, name: str, numbers: Iterable[int]) -> "TensorInfo":
-        """Some rows of a matrix, at least one, wherever they are, as a tensor of its own."""
+    def only(self, name: str, numbers: Iterable[int], matrices: int = 0) -> "TensorInfo":
+        """Some rows of a matrix, at least one, wherever they are, as a tensor of its own: a matrix,
+        or so many `matrices`."""
         picked = tuple(map(int, numbers))
-        dims, size = (len(picked), *self.dims[1:]), len(picked) * self.row_bytes
+        count = (matrices, len(picked) // matrices) if matrices else (len(picked),)
+        dims, size = (*count, *self.dims[1:]), len(picked) * self.row_bytes
         return replace(self, name=name, dims=dims, n_bytes=size, picked=picked)
+
+    def turned_round(self) -> "TensorInfo":
+        """The same matrices, whose rows are columns."""
+        *matrices, rows, elements = self.dims
+        return replace(
+            self,
+            type_name="F32",
+            dims=(*matrices, elements, rows),
+            n_bytes=4 * math.prod(self.dims),
+            turned=self,
+        )
 
     @property
     def span(self) -> int:
         """Bytes from its begin to its end, in the file."""
+        if self.turned:
+            return self.turned.span
         if not (self.picked or self.stride):
             return self.n_bytes
         rows = max(self.picked) + 1 if self.picked else self.dims[0]
         return rows * (self.stride or self.row_bytes)
+
+
+def _stored(mapping: mmap.mmap, info: TensorInfo) -> Bytes:
+    """A tensor's bytes, uint8 [..., row_bytes]."""
+    if not (info.picked or info.stride):
+        stored = np.frombuffer(mapping, np.uint8, info.n_bytes, info.offset)
+        return stored.reshape(*info.dims[:-1], info.row_bytes)
+    stride = info.stride or info.row_bytes
+    shape, strides = (info.span // stride, info.row_bytes), (stride, 1)
+    rows = np.ndarray(shape, np.uint8, mapping, info.offset, strides)
+    return rows[list(info.picked)].reshape(*info.dims[:-1], -1) if info.picked else rows
 
 
 class GGUFFile(Closing):
@@ -161,20 +190,17 @@ class GGUFFile(Closing):
 
     def tensor(self, name: str) -> Bytes:
         """The stored bytes, uint8 [..., row_bytes], as a read-only view of the file; where rows are
-        picked, a copy.
+        picked, or matrices turned, a copy.
 
         Raises `GGUFError` if the file has no such tensor or was closed.
         """
         mapping, info = self._open(), self.tensors.get(name)
         if info is None:
             raise GGUFError(f"{shown_path(self.path)}: there is no tensor {shown(name)}")
-        if info.picked or info.stride:
-            stride = info.stride or info.row_bytes
-            shape, strides = (info.span // stride, info.row_bytes), (stride, 1)
-            rows = np.ndarray(shape, np.uint8, mapping, info.offset, strides)
-            return rows[list(info.picked)] if info.picked else rows
-        stored = np.frombuffer(mapping, np.uint8, info.n_bytes, info.offset)
-        return stored.reshape(*info.dims[:-1], info.row_bytes)
+        if info.turned:
+            values = FORMATS[info.turned.type_name].dequantise(_stored(mapping, info.turned))
+            return np.ascontiguousarray(values.swapaxes(-1, -2), np.float32).view(np.uint8)
+        return _stored(mapping, info)
 
     def release(self, name: str) -> None:
         """Let the tensor's pages go, where the system can: until it is read again, and then from

@@ -10,14 +10,14 @@ from engine.config import ModelError
 from engine.gguf.file import GGUFFile
 from engine.gpu.layout import Layout, laid_out
 from engine.gpu.memory import Footprint, Weight, footprint, gb, weights_of
-from engine.gpu.parts import ALL, Part, divided, input_on_cpu, meant, placed
+from engine.gpu.parts import ALL, Part, divided, experts_on_cpu, input_on_cpu, meant, placed
 from engine.graph import Graph, Node, Value
 from kernels.certify import Certified
 from kernels.choose import Chooser, Need
-from kernels.cuda.device import Device
-from kernels.cuda.fused import Fused
-from kernels.cuda.fusions import FUSED
-from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.fusion.fused import Fused
+from kernels.cuda.fusion.fusions import FUSED
+from kernels.cuda.runtime.device import Device
+from kernels.cuda.runtime.kernel import CudaKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,29 @@ class Division:
         return [Graph([_crossed(node, crossing) for node in part.nodes]) for part in own]
 
 
+class _SplitError(ModelError):
+    """A cut between blocks that have keys and values in common."""
+
+
 def divide(
     built: Built,
     gpu_layers: int,
+    cpu_experts: int,
     device: Device,
     chooser: Chooser,
     certified: Certified | None,
     file: GGUFFile,
 ) -> Division:
-    """The last `gpu_layers` blocks, as parts.py counts them, for the device; what comes before all
-    blocks stays on the CPU if neurons are apart.
+    """The last `gpu_layers` blocks, as parts.py counts them, for the device, without the experts of
+    the first `cpu_experts` blocks; what comes before all blocks stays on the CPU if neurons are
+    apart.
 
     Raises `ModelError` where the device has not enough memory, before anything is put there.
     """
     blocks, nodes = built.config.blocks, built.graph.nodes
     if built.apart:
         nodes = input_on_cpu(nodes, blocks)
+    nodes = experts_on_cpu(nodes, blocks, cpu_experts)
     layers = blocks + 1 if gpu_layers == ALL else min(gpu_layers, blocks + 1)
     wanted = zip(nodes, meant(nodes, blocks, layers), strict=True)
     needs = dict.fromkeys(need(node) for node, on_gpu in wanted if on_gpu)
@@ -63,6 +70,11 @@ def divide(
 
     def parts_of(layers: int) -> tuple[list[Part], list[str]]:
         there, notes = placed(nodes, blocks, layers, lambda node: need(node) in chosen)
+        if cache := _split_cache(nodes, there):
+            raise _SplitError(
+                f"{cache} is read by blocks of the GPU and of the CPU: more blocks, or none, have"
+                " to be the GPU's"
+            )
         return divided(nodes, there, built.logits), notes
 
     whole, _ = parts_of(layers)
@@ -80,7 +92,10 @@ def divide(
     if found.layout.parts and found.needed.total > free:
 
         def fits(fewer: int) -> bool:
-            return of(fewer).needed.total <= free
+            try:
+                return of(fewer).needed.total <= free
+            except _SplitError:
+                return False
 
         fitting = 0 if built.apart else next(filter(fits, range(layers - 1, 0, -1)), 0)
         advice = f"gpu_layers={fitting} would fit" if fitting else "not even one block would fit"
@@ -89,6 +104,17 @@ def divide(
             f" {'a smaller vram_budget is wanted' if built.apart else advice}"
         )
     return found
+
+
+def _split_cache(nodes: Sequence[Node], there: Sequence[bool]) -> str:
+    """A cache that blocks on both sides read, if there is one."""
+    sides: dict[str, bool] = {}
+    for node, on_gpu in zip(nodes, there, strict=True):
+        values = (v for v in node.arguments.values() if isinstance(v, Value))
+        for cache in (value.name for value in values if value.kind == "cache"):
+            if sides.setdefault(cache, on_gpu) != on_gpu:
+                return cache
+    return ""
 
 
 def _fusions(

@@ -1,10 +1,15 @@
-"""DeepSeek-V2 (arXiv 2405.04434): latent attention, and mixtures of experts with a shared network.
+"""DeepSeek-V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437): latent attention, and mixtures of
+experts with a shared network.
 
 Keys and values come out of a latent vector of each token, and the cache holds that: the vector,
 normalised, and a key that is turned by its position and that all heads have in common. What makes a
 head's keys of the vector is absorbed by its query, k_b q, and what makes its values, v_b, by the
 output; so all heads attend to one key, whose first elements are the value. Prompts are read so,
 too, and no bit depends on how they are cut.
+
+MiniCPM 3 (Hu et al., 2024) has such attention and networks without experts, and scales. Its file,
+as old ones of DeepSeek, has k_b and v_b as one tensor, k_b turned, and rope turns halves: rows of
+queries and of the key of all are taken in the order in which these are neighbours.
 """
 
 from collections.abc import Mapping
@@ -14,14 +19,15 @@ import numpy as np
 
 from engine.config import Latent, ModelConfig
 from engine.graph import Graph, Value
-from engine.models import feed_forward
-from engine.models.family import Rows
+from engine.models import experts, feed_forward
+from engine.models.family import Family, Picked, Rows
 from engine.models.layers import (
     StepInputs,
     logits_of,
     no_slopes,
     project,
     rotation_of,
+    scaled,
     turned,
 )
 
@@ -51,27 +57,56 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         tensors |= {
             f"{block}.attn_kv_a_mqa.weight": (config.head_dim, hidden),
             f"{block}.attn_kv_a_norm.weight": (own.kv_rank,),
-            f"{block}.attn_k_b.weight": (heads, own.kv_rank, own.key - config.rope_dims),
-            f"{block}.attn_v_b.weight": (heads, own.value, own.kv_rank),
+            **makers(config, block),
             f"{block}.attn_output.weight": (hidden, heads * own.value),
             f"{block}.ffn_norm.weight": (hidden,),
         } | feed_forward.expected_tensors(config, i)
     return tensors | {"output_norm.weight": (hidden,)}
 
 
+def makers(config: ModelConfig, block: str) -> dict[str, tuple[int, ...]]:
+    """Of a block what makes heads' keys and values, with dimensions."""
+    own, nope = latent_of(config), latent_of(config).key - config.rope_dims
+    if own.joined:
+        return {f"{block}.attn_kv_b.weight": (config.heads * (nope + own.value), own.kv_rank)}
+    return {
+        f"{block}.attn_k_b.weight": (config.heads, own.kv_rank, nope),
+        f"{block}.attn_v_b.weight": (config.heads, own.value, own.kv_rank),
+    }
+
+
 def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Tensors a file may have."""
-    return {"output.weight": (config.vocab, config.hidden)}
-
-
-def parts(config: ModelConfig) -> dict[str, Rows]:
-    """Of attn_kv_a_mqa what makes the latent vector, and what makes the key that is turned."""
-    rank = latent_of(config).kv_rank
+    sets = ("long", "short") if latent_of(config).halves else ()
     return {
-        f"blk.{i}.{name}.weight": Rows(f"blk.{i}.attn_kv_a_mqa.weight", first, count)
-        for i in range(config.blocks)
-        for name, first, count in (("attn_kv_a", 0, rank), ("attn_k_a", rank, config.rope_dims))
+        "output.weight": (config.vocab, config.hidden),
+        **{f"rope_factors_{kind}.weight": (config.rope_dims // 2,) for kind in sets},
+        **experts.optional_tensors(config),
     }
+
+
+def parts(config: ModelConfig) -> dict[str, Rows | Picked]:
+    """Of attn_kv_a_mqa what makes the latent vector, and what makes the key that is turned; of
+    attn_kv_b, where a file has it, what makes keys, and what makes values."""
+    own, turning, heads = latent_of(config), config.rope_dims, range(config.heads)
+    nope, found = own.key - turning, dict[str, Rows | Picked]()
+    step, order = nope + own.value, np.arange(turning).reshape(2, -1).T.ravel()
+    heads_keys = [np.r_[:nope, nope + order] + h * own.key for h in heads]
+    for block in (f"blk.{i}" for i in range(config.blocks)):
+        both = f"{block}.attn_kv_a_mqa.weight"
+        found[f"{block}.attn_kv_a.weight"] = Rows(both, 0, own.kv_rank)
+        found[f"{block}.attn_k_a.weight"] = Rows(both, own.kv_rank, turning)
+        if own.halves:
+            found[f"{block}.attn_k_a.weight"] = Picked(both, tuple(own.kv_rank + order))
+            q = f"{block}.attn_q_b.weight" if own.q_rank else f"{block}.attn_q.weight"
+            found[q] = Picked(q, tuple(np.concatenate(heads_keys)))
+        if own.joined:
+            both = f"{block}.attn_kv_b.weight"
+            keys = tuple(h * step + i for h in heads for i in range(nope))
+            values = tuple(h * step + i for h in heads for i in range(nope, step))
+            found[f"{block}.attn_k_b.weight"] = Picked(both, keys, config.heads, turned=True)
+            found[f"{block}.attn_v_b.weight"] = Picked(both, values, config.heads)
+    return found
 
 
 def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> dict[str, Any]:
@@ -91,31 +126,37 @@ def build(
     caches: Mapping[str, Value],
 ) -> tuple[Graph, Value]:
     """The nodes of one step and its logits [outputs, vocab]."""
-    graph = Graph()
+    graph, own, scales = Graph(), latent_of(config), config.scales
 
-    def norm(x: Value, name: str) -> Value:
-        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=config.norm_eps)
+    def norm(x: Value, name: str, eps: float = config.norm_eps) -> Value:
+        return graph("rms_norm", name, x=x, weight=weights[f"{name}.weight"], eps=eps)
 
     x = graph("embedding", "token_embd", tokens=inputs.tokens, weight=weights["token_embd.weight"])
+    x = scaled(graph, "embd", x, scales.embedding)
     rotation = rotation_of(graph, weights, inputs, config)
     for i in range(config.blocks):
         block = f"blk.{i}"
         h = norm(x, f"{block}.attn_norm")
-        if latent_of(config).q_rank:
-            latent = norm(project(graph, weights, f"{block}.attn_q_a", h), f"{block}.attn_q_a_norm")
+        if own.q_rank:
+            latent = project(graph, weights, f"{block}.attn_q_a", h)
+            latent = norm(latent, f"{block}.attn_q_a_norm", own.eps)
             q = project(graph, weights, f"{block}.attn_q_b", latent)
         else:
             q = project(graph, weights, f"{block}.attn_q", h)
-        latent = norm(project(graph, weights, f"{block}.attn_kv_a", h), f"{block}.attn_kv_a_norm")
+        latent = project(graph, weights, f"{block}.attn_kv_a", h)
+        latent = norm(latent, f"{block}.attn_kv_a_norm", own.eps)
         shared = project(graph, weights, f"{block}.attn_k_a", h)
         q, k = queries_and_keys(graph, block, q, latent, shared, rotation, weights, config)
         attended = attend(graph, block, q, k, weights, inputs, caches, config)
+        attended = scaled(graph, f"{block}.attn_scaled", attended, scales.residual)
         x = graph("add", f"{block}.attn_residual", x=x, y=attended)
         h = norm(x, f"{block}.ffn_norm")
         fed = feed_forward.feed_forward(graph, i, h, weights, config)
+        fed = scaled(graph, f"{block}.ffn_scaled", fed, scales.residual)
         x = graph("add", f"{block}.ffn_residual", x=x, y=fed)
     x = graph("embedding", "rows", tokens=inputs.rows, weight=x.as_weight())
-    return graph, logits_of(graph, weights, norm(x, "output_norm"))
+    logits = logits_of(graph, weights, norm(x, "output_norm"))
+    return graph, scaled(graph, "logits_scaled", logits, scales.logits)
 
 
 def by_head(
@@ -194,3 +235,6 @@ def attend(
     )
     values = by_head(graph, f"{block}.attn_v_b", attended, own.kv_rank, weights, own.value)
     return project(graph, weights, f"{block}.attn_output", values.view(tokens, heads * own.value))
+
+
+FAMILY = Family(expected_tensors, build, optional_tensors, parts, constants)

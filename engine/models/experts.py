@@ -39,7 +39,8 @@ def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """What scores may have added where experts are chosen, and there alone (DeepSeek V3)."""
     if not (own := config.experts):
         return {}
-    return {f"blk.{i}.exp_probs_b.bias": (own.count,) for i in range(config.blocks)}
+    blocks = range(config.leading, config.blocks)
+    return {f"blk.{i}.exp_probs_b.bias": (own.count,) for i in blocks}
 
 
 def constants(own: Experts) -> dict[str, np.ndarray[Any, Any]]:
@@ -74,7 +75,7 @@ def mixture(
         weight, slots = weights[f"{label}.weight"], weights[SLOTS]
         out = graph("linear_experts", label, x=x, ends=ends, weight=weight, slots=slots)
         if bias := weights.get(f"{label}.bias"):
-            picked = graph("embedding", f"{label}.bias", tokens=expert, weight=bias)
+            picked = graph("embedding", f"{label}.biases", tokens=expert, weight=bias)
             out = graph("add", f"{label}.biased", x=out, y=picked)
         return out
 

@@ -15,7 +15,7 @@ from reference import rope_frequencies
 class StepInputs:
     """What the engine writes before each step (see reference/attention.py for lists and spans);
     `window_spans` where blocks have a window, `sources` and `targets` where they are recurrent (see
-    reference/state.py)."""
+    reference/state.py), `of_blocks` the rows of tokens' embeddings where each block has its own."""
 
     tokens: Value
     positions: Value
@@ -27,6 +27,7 @@ class StepInputs:
     window_spans: Value | None = None
     sources: Value | None = None
     targets: Value | None = None
+    of_blocks: tuple[Value, ...] = ()
 
 
 def with_biases(weights: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -35,6 +36,15 @@ def with_biases(weights: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
         f"{name.removesuffix('weight')}{kind}": dims[:1] if kind == "bias" else dims
         for name, dims in weights.items()
         for kind in ("weight", "bias")
+    }
+
+
+def optional_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """What a file of most families may have: an output of its own, and divisors of rope's
+    frequencies."""
+    return {
+        "output.weight": (config.vocab, config.hidden),
+        "rope_freqs.weight": (config.rope_dims // 2,),
     }
 
 
@@ -62,6 +72,14 @@ def biased(
     return graph("add_bias", f"{name}.bias{part}", x=x, bias=bias) if bias else x
 
 
+def rms_norm(
+    graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
+) -> Value:
+    """rms_norm with the tensor NAME.weight, or x where there is none."""
+    weight = weights.get(f"{name}.weight")
+    return graph("rms_norm", name, x=x, weight=weight, eps=config.norm_eps) if weight else x
+
+
 def layer_norm(
     graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
 ) -> Value:
@@ -76,27 +94,34 @@ def layer_norm(
 def heads_normed(
     graph: Graph, weights: Mapping[str, Value], name: str, x: Value, config: ModelConfig
 ) -> Value:
-    """x [tokens heads*head_dim], every head a row of its own for layer_norm, times that head's row
-    of the tensor NAME.weight [heads head_dim]; or x, where there is none."""
+    """x [tokens heads*head_dim] by the tensor NAME.weight, or x where there is none.
+
+    In families with `plain_norm` every head is a row of its own for layer_norm, times that head's
+    row of the tensor [heads head_dim]. In others it is for rms_norm where the tensor is [head_dim],
+    and all heads are one row where it has them all.
+    """
     factors = weights.get(f"{name}.weight")
     if factors is None:
         return x
     (tokens, width), head_dim = x.dims, config.head_dim
     assert isinstance(width, int)
     rows = x.view(f"{tokens}*{width // head_dim}", head_dim)
+    if "heads_norm.weight" not in weights:
+        alone = factors.dims == (head_dim,)
+        return rms_norm(graph, weights, name, rows if alone else x, config)
     plain = {part: weights[f"heads_norm.{part}"] for part in ("weight", "bias")}
     rows = graph("layer_norm", f"{name}.rows", x=rows, **plain, eps=config.norm_eps)
     return graph("mul_columns", name, x=rows.view(tokens, width), factors=factors)
 
 
 def head_norms(config: ModelConfig, i: int) -> dict[str, tuple[int, ...]]:
-    """The norms of block i's queries and keys that `heads_normed` takes, with dimensions."""
+    """The layer norms of block i's queries and keys, a row for each head, with dimensions."""
     heads = {"q": config.heads, "k": config.kv_heads}
     return {f"blk.{i}.attn_{n}_norm.weight": (heads[n], config.head_dim) for n in heads}
 
 
 def plain_norm(config: ModelConfig) -> dict[str, np.ndarray[Any, Any]]:
-    """The constants of `heads_normed`."""
+    """The constants of layer norms of heads."""
     size = config.head_dim
     return {
         "heads_norm.weight": np.ones(size, np.float32),
@@ -182,12 +207,40 @@ def logits_of(graph: Graph, weights: Mapping[str, Value], x: Value) -> Value:
     return graph("linear", LOGITS, x=x, weight=weights[f"{output}.weight"])
 
 
+def attention(
+    graph: Graph,
+    block: str,
+    h: Value,
+    weights: Mapping[str, Value],
+    inputs: StepInputs,
+    caches: Mapping[str, Value],
+    config: ModelConfig,
+    rotation: Value | None = None,
+    rope: str = "rope_neox",
+) -> Value:
+    """A block's attention of h [tokens hidden]: queries and keys are normalised where the file has
+    norms of them, and turned by the op `rope` where there is a rotation; what each head has read is
+    times a gate where the file has one. -> [tokens hidden].
+    """
+    name, gate = f"{block}.attn", None
+    q, k, v = (project(graph, weights, f"{name}_{part}", h) for part in "qkv")
+    if f"{name}_gate.weight" in weights:
+        gate = project(graph, weights, f"{name}_gate", h)
+    q = heads_normed(graph, weights, f"{name}_q_norm", q, config)
+    k = heads_normed(graph, weights, f"{name}_k_norm", k, config)
+    if rotation:
+        q, k = turned(graph, rope, block, q, k, rotation, config)
+    if gate:
+        gate = graph("sigmoid", f"{name}_open", x=gate)
+    return attend(graph, block, q, k, v, weights, inputs, caches, config, gate)
+
+
 def attend(
     graph: Graph,
     block: str,
     q: Value,
-    k: Value,
-    v: Value,
+    k: Value | None,
+    v: Value | None,
     weights: Mapping[str, Value],
     inputs: StepInputs,
     caches: Mapping[str, Value],
@@ -195,7 +248,8 @@ def attend(
     gate: Value | None = None,
 ) -> Value:
     """Keys and values into the block's cache, attention over it or the block's window of it, and
-    its output projected, times a gate [tokens heads*head_dim] where there is one.
+    its output projected, times a gate [tokens heads*head_dim] where there is one. Without keys and
+    values the cache, another block's, is read as it is.
 
     q [tokens heads*head_dim], k and v [tokens kv_heads*head_dim] in any view -> [tokens hidden].
     """
@@ -203,6 +257,8 @@ def attend(
     tokens = inputs.tokens.dims[0]
     k_cache, v_cache = caches[f"{block}.k_cache"], caches[f"{block}.v_cache"]
     for cache, new in ((k_cache, k), (v_cache, v)):
+        if new is None:
+            continue
         graph(
             "kv_write",
             f"{cache.name}_write",

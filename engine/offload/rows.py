@@ -35,6 +35,11 @@ class Rows:
         self.tables.append(Table(info, chooses, memory))
         return memory, np.arange(self._most, dtype=np.int32)
 
+    @property
+    def choosing(self) -> set[str]:
+        """The names of inputs that choose rows."""
+        return {table.chooses for table in self.tables}
+
     def gather(self, inputs: Mapping[str, Sequence[int]]) -> None:
         """Read what the tokens of a step need, given the step's inputs by name.
 

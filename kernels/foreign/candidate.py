@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,13 +23,15 @@ from kernels.foreign.manifest import (
     evaluated,
     read_manifest,
 )
+from reference import ggml
 from reference.formats import FORMATS
-from reference.op import Op
+from reference.op import Arguments, Case, Op
 
 KINDS = {
     ".py": "python", ".c": "source", ".cc": "source", ".cpp": "source", ".cxx": "source",
     ".so": "library", ".dylib": "library", ".cu": "cuda", ".cubin": "cubin",
 }  # fmt: skip
+DEFINED = re.compile(r"^(?:def|void) (\w+)\(", re.MULTILINE)
 ON_GPU = ("cuda", "cubin")  # kinds that are launched
 FLAGS = ("-O3", "-march=native")
 ALWAYS = ("-shared", "-fPIC")
@@ -85,6 +88,10 @@ class Candidate:
         where.write_bytes(cloudpickle.dumps(function))
         return cls(where, "pickled", name or "function", Manifest(**said))
 
+    def in_format(self, format: str) -> "Candidate":
+        """The same for weights in this format."""
+        return replace(self, manifest=replace(self.manifest, format=format))
+
     def __str__(self) -> str:
         shown = "" if self.kind == "pickled" else f"{self.file.name}"
         return ":".join(filter(None, (shown, self.name)))
@@ -119,6 +126,11 @@ class Layout:
     told: dict[str, Any]
     folders: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def defined(file: Path) -> list[str]:
+    """The functions that stand at the top level of a file in Python or C."""
+    return DEFINED.findall(file.read_text(errors="replace"))
 
 
 def sizes_of(op: Op) -> tuple[str, ...]:
@@ -194,12 +206,15 @@ def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
     """The op with a bound for what a candidate says of its numerics, and what the bound is called.
 
     "exact" is float32. Others are those that the op has bounds for; "bf16" and "f16" of an op
-    without are float32 rounded once more, on its output. "fast" is the loosest there is.
+    without are float32 rounded once more, on its output. "fast" is the loosest there is. The domain
+    of "ggml" ends where ggml's scales in float16 do, and has no NaN, which int8 cannot hold.
     """
     if numerics in ("", "exact"):
         return op, "float32"
     if numerics == "fast":
         numerics = "bf16"
+    if numerics == "ggml" and numerics in op.rounded:
+        return replace(op, nan="domain", make=within(op.make, ggml.LARGEST)), numerics
     if numerics in op.rounded or numerics in op.bounds:
         return op, numerics
     if numerics not in ROUNDOFF:
@@ -218,6 +233,16 @@ def with_numerics(op: Op, numerics: str) -> tuple[Op, str]:
         }
 
     return replace(op, bounds={**op.bounds, numerics: bound}), numerics
+
+
+def within(make: Callable[[Case], Arguments], largest: float) -> Callable[[Case], Arguments]:
+    """The same arguments, activations beyond the largest cut off."""
+
+    def made(case: Case) -> Arguments:
+        given = make(case)
+        return {**given, "x": given["x"].clip(-largest, largest)}
+
+    return made
 
 
 ROUNDOFF = {"bf16": (2.0**-8, 2.0**-134), "f16": (2.0**-11, 2.0**-25)}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kernels.child import environment
-from kernels.cuda.launch import Launch, items
-from kernels.cuda.nvrtc import compiled, missing
+from kernels.cuda.runtime.launch import Launch, items
+from kernels.cuda.runtime.nvrtc import compiled, missing
 from kernels.foreign.candidate import Candidate, CandidateError, Layout, sizes_of
 from kernels.foreign.prototype import Parameter, prototype
 from kernels.foreign.report import EMULATED

@@ -73,10 +73,10 @@ def judge(
     """Judge a candidate: at one `case`, or at all of a level.
 
     "quick" has the op's cases, its corners and a dozen that nobody knows before; "full" adds the
-    op's laws, "deep" hundreds of further cases. A failing case is shrunk for some seconds, if
-    `shrink` is asked for. `format` is the weights', by default the manifest's, or the op's first;
-    so are `numerics`. ValueError for an op, a format or a level that there is not; whatever the
-    candidate does is in the report.
+    op's laws, which are told of who is wrong, too, and "deep" hundreds of further cases. A failing
+    case is shrunk for some seconds, if `shrink` is asked for. `format` is the weights', by default
+    the manifest's, or the op's first; so are `numerics`. ValueError for an op, a format or a level
+    that there is not; whatever the candidate does is in the report.
     """
     judging = Judge(candidate, op, format, level, limits, numerics, secret)
     return judging.report(case, shrink, progress)
@@ -143,41 +143,45 @@ class Judge:
         blank = replace(blank, notes=(*blank.notes, *notes))
         if not case and not any(self._gives(one) for one in cases):
             return replace(blank, reason=f"no case has {takes}")
-        worst = nmse = 0.0
-        again = [] if case else self._again(cases)
+        worst = nmse = ordinary = 0.0
+        found, again = blank, [] if case else self._again(cases)
+        goes_on = not case and self.level != "quick"
         for number, one in enumerate([*cases, *again]):
+            if found.reason and one.values != "normal":
+                continue
             if progress:
                 progress(number, len(cases) + len(again))
             kind, verdict = self.tried(one)
             worst = max(worst, verdict.worst)
             if one.values == "normal":
-                nmse = max(nmse, verdict.nmse)
-            if number >= len(cases) and not verdict.passed:
+                nmse, ordinary = max(nmse, verdict.nmse), max(ordinary, verdict.worst)
+            if verdict.passed or found.reason:
+                continue
+            if number >= len(cases):
                 said = f"{AFTER_LARGER}, at {one.describe()}: {verdict.failure}"
-                return replace(blank, verdict=kind, reason=said, cases=number + 1, worst=worst)
-            if not verdict.passed:
-                return self._failed(
-                    replace(blank, cases=number + 1, worst=worst, nmse=nmse),
-                    kind,
-                    verdict,
-                    shrink,
-                )
+                found = replace(blank, verdict=kind, reason=said, cases=number + 1)
+            else:
+                found = self._failed(replace(blank, cases=number + 1), kind, verdict, shrink)
+            if not goes_on or found.verdict != "wrong":
+                return replace(found, worst=worst, nmse=nmse, ordinary=ordinary)
         if progress:
             progress(len(cases), len(cases))
-        passed = replace(blank, verdict="passed", cases=len(cases), worst=worst, nmse=nmse)
+        found = replace(found, worst=worst, nmse=nmse, ordinary=ordinary)
+        if not found.reason:
+            found = replace(found, verdict="passed", cases=len(cases))
         if case:
-            return passed
+            return found
         laws = tuple(laws_told(self, self.level != "quick"))
         wrong = next((law for law in laws if law.wrong), None)
-        if wrong:
-            passed = replace(
-                passed, verdict="wrong", reason=f"against the law {wrong.name}: {wrong.example}"
+        if wrong and found.passed:
+            found = replace(
+                found, verdict="wrong", reason=f"against the law {wrong.name}: {wrong.example}"
             )
-        return replace(passed, laws=laws)
+        return replace(found, laws=laws)
 
     def load(self) -> Turns:
         """Compile it and start a child with it; REFUSED or Ended if that cannot be."""
-        self._layout = laid_out(self.candidate, self.op)
+        self._layout = laid_out(self.candidate, self.op, self.format)
         return self.turns()
 
     def turns(self, threads: int = 0) -> Turns:
@@ -353,9 +357,8 @@ class Judge:
             for kind, found in self._smaller(verdict.case):
                 shrunk = Failed(kind, found.failure, found.case, self.replay(found.case))
         return replace(
-            report, verdict=shrunk.kind, reason=shrunk.reason, first=first, shrunk=shrunk,
-            worst=max(report.worst, verdict.worst), nmse=max(report.nmse, verdict.nmse),
-        )  # fmt: skip
+            report, verdict=shrunk.kind, reason=shrunk.reason, first=first, shrunk=shrunk
+        )
 
     def _smaller(self, case: Case) -> Iterator[tuple[str, Verdict]]:
         """Ever smaller cases that fail, so long as there is time."""

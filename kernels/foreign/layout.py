@@ -15,11 +15,13 @@ from kernels.foreign.candidate import (
 from kernels.foreign.cubin import CubinError, read_kernel
 from kernels.foreign.cuda import emulated
 from kernels.foreign.prototype import OURS, Parameter, default, prototype
+from reference.formats import FORMATS
 from reference.op import Op
 
 
-def laid_out(candidate: Candidate, op: Op) -> Layout:
-    """Compile what is to be compiled, and find out which argument is what."""
+def laid_out(candidate: Candidate, op: Op, format: str | None = None) -> Layout:
+    """Compile what is to be compiled, and find out which argument is what. Source finds the number
+    that GGUF gives to the weight's format as ASSAY_FORMAT."""
     name = candidate.name or op.name
     sizes = sizes_of(op)
     told: dict[str, Any] = {
@@ -43,7 +45,8 @@ def laid_out(candidate: Candidate, op: Op) -> Layout:
     library, found = candidate.file, None
     if candidate.kind == "source":
         found = prototype(candidate.file.read_text(errors="replace"), name)
-        library = compiled(candidate.file, candidate.manifest.flags or FLAGS)
+        defined = (f"-DASSAY_FORMAT={FORMATS[format].gguf_type}",) if format else ()
+        library = compiled(candidate.file, (*defined, *(candidate.manifest.flags or FLAGS)))
     said = [Parameter.parse(word) for word in candidate.manifest.arguments]
     parameters, status = (said, False) if said else found or (default(op), False)
     arguments = [[p.name, p.checked(op, sizes)] for p in parameters]

@@ -5,9 +5,11 @@ Beside `my_norm.c` they are `my_norm.toml`; in the file each begins with `// ass
 
 import ast
 import operator
+import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ ARRAYS = ("numpy", "torch", "jax", "triton")
 BINARY = (".so", ".dylib", ".cubin")  # nothing can be said at their tops
 MOST_THREADS = 1024  # of a block, on every GPU
 TOP = 100  # lines in which comments are looked for
+VARIABLE = re.compile(r"\$\{?(\w+)")
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -37,7 +40,9 @@ class LaunchError(ManifestError):
 class Manifest:
     """- `op`, `format`: what it is a kernel of, for whoever does not say so.
     - `name`: the function; `arguments`: in order, e.g. ["x", "out", "hidden:i32", "tokens * 2"].
-    - `flags`: of the compiler. `arrays`: one of ARRAYS, whose arrays it wants.
+    - `formats`: several, each of which makes a solution of a board.
+    - `flags`: of the compiler; $NAME in them is from the environment.
+    - `arrays`: one of ARRAYS, whose arrays it wants.
     - `align`: bytes of which each array begins at a multiple; 0: of its elements' size.
     - `takes`: the sizes that it can do, e.g. "hidden % 64 == 0 and tokens <= 512".
     - `numerics`: "exact", or what its bound is, e.g. "bf16".
@@ -48,6 +53,7 @@ class Manifest:
     op: str = ""
     format: str = ""
     name: str = ""
+    formats: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     arrays: str = ""
@@ -59,10 +65,10 @@ class Manifest:
     shared: Any = 0
 
     def __post_init__(self) -> None:
-        for name in ("arguments", "flags", "blocks", "threads"):
+        for name in ("formats", "arguments", "flags", "blocks", "threads"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
-        for name in ("arguments", "flags"):
+        for name in ("formats", "arguments", "flags"):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
                 raise ManifestError(f"{name} is a list of words, not {value!r}")
@@ -123,7 +129,16 @@ def read_manifest(file: Path, given: Mapping[str, Any], beside: Path | None = No
     known = [f.name for f in fields(Manifest)]
     if unknown := sorted(set(said) - set(known)):
         raise ManifestError(f"{file.name}: {unknown[0]} is none of {', '.join(known)}")
-    return Manifest(**said)
+    found = Manifest(**said)
+    return replace(found, flags=tuple(_expanded(flag, file) for flag in found.flags))
+
+
+def _expanded(flag: str, file: Path) -> str:
+    """With what the environment has for $NAME."""
+    found = os.path.expandvars(flag)
+    if lacking := VARIABLE.search(found):
+        raise ManifestError(f"{file.name} wants {lacking[1]} in the environment: {flag}")
+    return found
 
 
 def _parsed(text: str, name: str) -> dict[str, Any]:

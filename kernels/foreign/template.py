@@ -4,7 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 
-from kernels.cuda.launch import C_TYPES
+from kernels.cuda.runtime.launch import C_TYPES
 from kernels.foreign.candidate import size_names
 from reference.op import Argument, Op
 

@@ -58,12 +58,18 @@ def save_random(config: Mapping[str, Any], folder: Path) -> None:
     torch.manual_seed(1)
     found = transformers.AutoConfig.for_model(**config)
     model = transformers.AutoModelForCausalLM.from_config(found)
-    more = config["model_type"].startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5"))
+    lacking, kind = ("gemma", "gemma2", "gemma3_text", "nemotron"), config["model_type"]
+    more = kind in lacking or kind.startswith(("qwen3_next", "qwen3_5"))
     for name, weight in model.named_parameters():
         whole = not more or name.endswith("linear_attn.norm.weight")
         around = float(weight.ndim == 1 and name.endswith("weight") and whole)
         deviation = 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5
         weight.data = around + deviation * torch.randn_like(weight)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # DeepSeek V3's, of the choice of experts
+            buffer.copy_(0.1 * torch.randn_like(buffer))
+        elif name.endswith("layer_scalar"):  # Gemma 4's, of what a layer gives
+            buffer.copy_(1 + 0.1 * torch.randn_like(buffer))
     model.save_pretrained(folder)
 
 
