@@ -48,10 +48,11 @@ def judge(
     """Try a kernel in a child process, and return what was found.
 
     With an `op`, anybody's: `kernel` is a function with the op's parameters (NumPy, Numba, PyTorch,
-    JAX), or a file as `assay judge` takes it, "my_norm.c" or "mine.py:norm"; the report says
-    whether it passed, or else the smallest failing case and the command that replays it. `format`
-    is the weights'; level "full" adds the op's laws, "deep" many more cases; `numerics`, `limits`
-    and what else a manifest may say, such as `takes="hidden % 64 == 0"`, are the candidate's.
+    JAX, Triton), or a file as `assay judge` takes it, "my_norm.c" or "mine.py:norm"; the report
+    says whether it passed, or else the smallest failing case and the command that replays it.
+    `format` is the weights'; level "full" adds the op's laws, "deep" many more cases; `numerics`,
+    `limits` and what else a manifest may say, such as `takes="hidden % 64 == 0"`, are the
+    candidate's.
 
     Without one, one of ours, by a name that `assay ops --json` lists, such as
     "linear/cpu/avx2/Q4_0", KeyError if there is none; it is tried anew, and its certificate is kept

@@ -15,6 +15,7 @@ from kernels.foreign.candidate import Candidate
 from kernels.foreign.cubin import CubinError, read_kernel
 from kernels.foreign.judge import judge
 from kernels.foreign.layout import laid_out
+from kernels.foreign.manifest import Manifest
 from kernels.foreign.report import Report
 from kernels.foreign.template import template
 from reference.table import OPS
@@ -47,7 +48,13 @@ SOURCE = "".join(
     f'extern "C" __global__ void __launch_bounds__(256) {name}({PARAMETERS}) {{{body}}}\n'
     for name, body in KERNELS.items()
 )
-MANIFEST = {"blocks": ("tokens",), "threads": 32, "takes": "tokens * hidden <= 2000"}
+ARGUMENTS = ("x", "weight", "eps:f32", "out", "tokens", "2 * hidden - hidden:i32")
+MANIFEST = {
+    "arguments": ARGUMENTS,
+    "blocks": ("tokens",),
+    "threads": 32,
+    "takes": "tokens * hidden <= 2000",
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +123,7 @@ def test_a_file_that_is_none_is_one_line(folder: Path, tmp_path: Path):
         ({"blocks": ("token",)}, "token is none of tokens, hidden"),
         ({"blocks": ("tokens", "1 << 3")}, "is no expression of sizes"),
         ({"threads": "hidden * 64"}, "no GPU launches 2112x1x1 threads in a block"),
+        ({"blocks": ()}, "`assay judge --template rms_norm --for cubin sm_80.toml` begins one"),
         ({"threads": 512}, "compiled for 256 threads, not 512"),
         ({"shared": 200_000}, "bytes of shared memory, sm_80 has 166,912"),
         ({"threads": (8, 8, 8, 8)}, "threads are in x, y and z"),
@@ -131,6 +139,13 @@ def test_what_does_not_fit_is_said_without_a_gpu(folder: Path, said: dict, reaso
         found = str(error)
     assert reason in found
     assert "\n" not in found
+
+
+def test_what_is_not_said_of_a_launch_is_one():
+    """Blocks and threads in y and z; threads in x are 256."""
+    assert Manifest().launch({}) == [1, 1, 1, 256, 1, 1, 0]
+    said = Manifest(blocks=("n", 2), threads=("n // 2", 4), shared="4 * n")
+    assert said.launch({"n": 6}) == [6, 2, 1, 3, 4, 1, 24]
 
 
 def test_without_a_gpu_it_says_what_it_needs(folder: Path):

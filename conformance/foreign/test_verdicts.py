@@ -233,6 +233,25 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
 
 
 @NEEDS_TORCH
+@pytest.mark.parametrize(("also", "reason"), [("pass", ""), ("x.zero_()", "wrote to its input x")])
+def test_tensors_of_a_gpu_are_copies(tmp_path: Path, monkeypatch, also: str, reason: str):
+    """Outputs come back from there, and inputs that were written to are found: here a copy on this
+    CPU is the GPU's."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "torch.Tensor.cuda = torch.Tensor.clone\n"
+        "def rms_norm(x, weight, eps, out):\n"
+        "    out.copy_(torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps))\n"
+        f"    {also}\n"
+    )
+    candidate = Candidate.of(tmp_path / "mine.py", arrays="triton", takes="tokens <= 8")
+    report = judge(candidate, "rms_norm", secret=7, shrink=False)
+    assert report.passed == (not reason), report.reason
+    assert reason in report.reason
+
+
+@NEEDS_TORCH
 def test_a_kernel_with_a_tolerance_says_so(tmp_path: Path):
     """bfloat16 is beyond float32's bound and within its own."""
     text = TORCH.replace("weight, eps)\n", "weight, eps).bfloat16()\n")

@@ -57,7 +57,7 @@ class Candidate:
     given: Path | None = None
 
     @classmethod
-    def of(cls, where: str | Path, manifest: Path | None = None, **said: Any) -> "Candidate":
+    def of(cls, where: str | Path, manifest: str | Path | None = None, **said: Any) -> "Candidate":
         """What FILE or FILE:NAME says, with the `manifest`, by default that beside the file, and
         what stands at its top; what is `said` of these goes before both."""
         path, name = str(where), ""
@@ -68,8 +68,8 @@ class Candidate:
             raise CandidateError(f"there is no file {path}")
         if file.suffix not in KINDS:
             raise CandidateError(f"{file.name}: want one of {', '.join(KINDS)}")
-        found = read_manifest(file, said, manifest)
-        given = manifest.absolute() if manifest else None
+        given = Path(manifest).absolute() if manifest else None
+        found = read_manifest(file, said, given)
         return cls(file, KINDS[file.suffix], name or found.name, found, given)
 
     @classmethod

@@ -36,7 +36,7 @@ PLACES = (AT_END, 0, 64, 16, 4)
 MOST_SAID = 2**20  # bytes in a line of a child
 COMPLAINTS = 4000  # bytes of what it last printed
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "TRITON_INTERPRET")  # of the environment
-GPUS = ("/dev/nvidiactl", "/dev/kfd")  # NVIDIA's and AMD's
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and either's under Windows
 RUNS = {"interpreted": INTERPRETED, "copied": COPIED}  # what a child may say of how it runs
 COUNTS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "BLIS", "VECLIB_MAXIMUM")
 SYSTEM = (
@@ -108,7 +108,7 @@ class Child:
         )
         theirs.close()
         self.sandbox: tuple[tuple[str, str], ...] = ()
-        self.notes: tuple[str, ...] = ()  # of how it runs
+        self.notes = (COPIED,) if candidate.kind == "cubin" else ()  # of how it runs
         try:
             self._tell(self._start())
             self._until_still(limits.load, "loading it")
@@ -134,18 +134,14 @@ class Child:
         ]
         readable = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, *path, around]
         readable += [str(folder) for folder in self._layout.folders]
+        gpus = [*GPUS, *map(str, Path("/dev").glob("nvidia*"))]
         return {
             "path": [str(self._folder), *path, around],
             "rooms": ROOMS,
             "load": self._layout.told,
             "confine": {
                 "readable": sorted({str(Path(p).resolve()) for p in readable}),
-                "writable": [
-                    str(self._folder),
-                    "/dev/null",
-                    *map(str, Path("/dev").glob("nvidia*")),
-                    "/dev/kfd",
-                ],
+                "writable": [str(self._folder), "/dev/null", *gpus],
                 "hidden": hidden,
                 "memory": self.limits.memory,
                 "files": self.limits.files,

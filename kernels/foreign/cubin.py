@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 ELF, FATBIN = b"\x7fELF", struct.pack("<I", 0xBA55ED50)
 CUDA = 190  # e_machine
+MOST_BYTES = 2**28
 OF_BLACKWELL = 8  # the version of its ABI: from this on the architecture stands a byte further up
 FUNCTION, NO_BITS = 2, 8  # kinds of a symbol and of a section
 BYTES = 4  # the format of an attribute with as many bytes as it says; of others they are two
@@ -80,9 +81,17 @@ class _Section(NamedTuple):
     link: int  # the section of a table's names
 
 
-@cache
 def read_kernel(file: Path, name: str) -> GpuKernel:
     """A kernel of a cubin; CubinError in a line for what is none, or has no such kernel."""
+    found = file.stat()
+    if found.st_size > MOST_BYTES:
+        raise CubinError(f"{file.name} has {found.st_size:,} bytes, a cubin {MOST_BYTES:,} at most")
+    return _read(file, name, found.st_mtime_ns)
+
+
+@cache
+def _read(file: Path, name: str, changed: int) -> GpuKernel:
+    """What the file says that was last changed then."""
     whole = file.read_bytes()
     try:
         return _kernel(whole, name)

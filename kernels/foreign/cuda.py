@@ -21,6 +21,7 @@ from reference.op import Op
 CAPABILITY = 80
 BUILDER = "conformance.cuda.foreign"
 PATIENCE = 120.0
+ONE_BLOCK = "it was launched as one block: `blocks` and `threads` say otherwise"
 C_TYPES = {
     "float": "float", "double": "double", "int8": "int8_t", "uint8": "uint8_t",
     "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t",
@@ -63,4 +64,5 @@ def emulated(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
         raise CandidateError(f"it does not compile for the emulator: {first.strip()}")
     paths = json.loads(done.stdout.splitlines()[-1])
     told |= {**paths, "kind": "emulated", "arguments": arguments}
-    return Layout(told, tuple({Path(path).parent for path in paths.values()}), (EMULATED,))
+    notes = (EMULATED,) if candidate.manifest.blocks else (EMULATED, ONE_BLOCK)
+    return Layout(told, tuple({Path(path).parent for path in paths.values()}), notes)

@@ -30,7 +30,10 @@ class Driver:
         try:
             self._cuda = ctypes.CDLL("libcuda.so.1")
         except OSError:
-            raise DriverError(f"{wanted}, and there is none here (no libcuda.so.1)") from None
+            raise DriverError(
+                f"{wanted}, and there is none here (no libcuda.so.1); its .cu source would run on"
+                " the emulator"
+            ) from None
         try:
             self("Init", 0)
             device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -63,7 +66,7 @@ def launched(what: Any) -> Callable[..., Callable[[], None]]:
     with open(what["file"], "rb") as file:  # noqa: PTH123
         code = file.read()
     driver = Driver(what["capability"])
-    kinds = {name: getattr(ctypes, f"c_{kind}") for name, kind in what["arguments"]}
+    kinds = [(name, getattr(ctypes, f"c_{kind}")) for name, kind in what["arguments"]]
 
     def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
         arrays, places = {**inputs, **outputs}, {}
@@ -80,8 +83,8 @@ def launched(what: Any) -> Callable[..., Callable[[], None]]:
             for name, array in arrays.items():
                 places[name] = OnGpu(driver, array)
             words = [
-                kinds[n](places[n].address if n in places else scalars[n])
-                for n, _ in what["arguments"]
+                kind(places[name].address if name in places else scalars[name])
+                for name, kind in kinds
             ]
             parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
             driver("LaunchKernel", function, *grid, shared, None, parameters, None)

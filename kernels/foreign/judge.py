@@ -386,6 +386,7 @@ class Judge:
                         )
                         smaller = found.shape != case.shape
                         if smaller and self.candidate.manifest.serves(found.shape):
+                            self.candidate.told(self.op, found.shape)
                             yield found
         if case.values != self.op.values[0]:
             yield replace(case, values=self.op.values[0])

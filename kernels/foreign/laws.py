@@ -7,6 +7,7 @@ import numpy as np
 
 from kernels.foreign.candidate import ON_GPU
 from kernels.foreign.child import Ended
+from kernels.foreign.manifest import LaunchError
 from kernels.foreign.report import BROKEN, HELD, NOT_ASKED, LawResult
 from kernels.foreign.turns import Wrote
 from kernels.judge import compare
@@ -89,6 +90,10 @@ def _applied(judge: "Judge", inputs: Arguments) -> dict[str, Array]:
     shape = sizes(judge.op, given, judge.format)
     if not judge.candidate.manifest.serves(shape):
         raise ShapeError(f"sizes that it does not take: {shape}")
+    try:
+        judge.candidate.told(judge.op, shape)
+    except LaunchError as error:
+        raise ShapeError(str(error)) from None
     rng = np.random.default_rng([judge.secret, len(shape)])
     return dict(judge.turns().call(given, shape, rng))
 

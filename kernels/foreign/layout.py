@@ -1,5 +1,6 @@
 """How a child loads a candidate: compiled if it has to be, and each argument known by its name."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from kernels.foreign.candidate import (
 from kernels.foreign.cubin import CubinError, read_kernel
 from kernels.foreign.cuda import emulated
 from kernels.foreign.prototype import OURS, Parameter, default, prototype
-from kernels.foreign.report import COPIED
 from reference.formats import FORMATS
 from reference.op import Op
 
@@ -67,14 +67,19 @@ def _assumed(name: str, parameters: list[Parameter], arguments: list[list[str]])
 
 
 OF_C = {kind: word for word, kind in OURS.items()}  # a manifest's words for the types of ctypes
-BYTES = {"float": 4, "double": 8, "void_p": 8, "long": 8, "ulong": 8, "size_t": 8, "ssize_t": 8}
-OF_BYTES = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # sizes by those of their parameters
+WHOLE = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by the bytes of a parameter
+REAL = {4: "float", 8: "double"}
 
 
 def _launched(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
     """Of a cubin: each parameter of the kernel by what it holds, all of which have the bytes that
     the machine code says."""
     kernel = read_kernel(candidate.file, told["name"])
+    if not candidate.manifest.blocks:
+        raise CandidateError(
+            f"no manifest says how {kernel.name} is launched: `assay judge --template {op.name}"
+            f" --for cubin {candidate.file.with_suffix('.toml').name}` begins one"
+        )
     parameters = [Parameter.parse(word) for word in candidate.manifest.arguments] or default(op)
     if len(parameters) != len(kernel.parameters):
         named = ", ".join(p.name for p in parameters)
@@ -85,12 +90,9 @@ def _launched(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
     arguments = []
     for parameter, (_, size) in zip(parameters, kernel.parameters, strict=True):
         kind = parameter.checked(op, sizes_of(op))
-        whole = kind not in ("void_p", "float", "double")
-        if not parameter.type and whole and size in OF_BYTES:
-            kind = OF_BYTES[size]
-        elif not parameter.type and kind in ("float", "double") and size in (4, 8):
-            kind = "float" if size == 4 else "double"
-        given = BYTES.get(kind) or int(kind.lstrip("uint")) // 8
+        if not parameter.type and kind != "void_p":
+            kind = (REAL if kind in REAL.values() else WHOLE).get(size, kind)
+        given = ctypes.sizeof(getattr(ctypes, f"c_{kind}"))
         if given != size:
             raise CubinError(
                 f"{kernel.name}: its parameter {parameter.name} has {size} bytes, not {given}"
@@ -98,7 +100,7 @@ def _launched(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
         arguments.append([parameter.name, kind])
     _demand_outputs(kernel.name, op, arguments)
     told |= {"arguments": arguments, "capability": kernel.capability}
-    return Layout(told, notes=(str(kernel), COPIED))
+    return Layout(told, notes=(str(kernel),))
 
 
 def _demand_outputs(name: str, op: Op, arguments: list[list[str]]) -> None:

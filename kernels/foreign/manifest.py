@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Manifest:
     align: int = 0
     takes: str = ""
     numerics: str = ""
-    blocks: tuple[Any, ...] = field(default=(1,))
+    blocks: tuple[Any, ...] = ()  # not said: one
     threads: Any = 256
     shared: Any = 0
 
@@ -82,7 +82,7 @@ class Manifest:
         if self.align < 0 or self.align & (self.align - 1) or self.align > 4096:
             raise ManifestError(f"align is a power of two up to 4096, not {self.align}")
         for name in ("blocks", "threads"):
-            if len(given := _listed(getattr(self, name))) not in (1, 2, 3):
+            if len(given := _listed(getattr(self, name))) > 3 or (name, given) == ("threads", ()):
                 raise ManifestError(f"{name} are in x, y and z, not {list(given)}")
 
     def serves(self, sizes: Mapping[str, Any]) -> bool:
@@ -91,7 +91,7 @@ class Manifest:
 
     def launch(self, sizes: Mapping[str, Any]) -> list[int]:
         """Blocks in x, y and z, threads of a block in x, y and z, bytes of its shared memory."""
-        blocks, threads = ([*_listed(said), 1, 1][:3] for said in (self.blocks, self.threads))
+        blocks, threads = ([*_listed(said), 1, 1, 1][:3] for said in (self.blocks, self.threads))
         found = [int(evaluated(str(e), sizes)) for e in (*blocks, *threads, self.shared)]
         x, y, z, *wide, shared = found
         if prod(wide) > MOST_THREADS or min(wide) < 1:

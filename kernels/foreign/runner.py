@@ -58,7 +58,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     try:
         candidate = load(said["load"])
-        if "triton" in sys.modules:
+        if "triton" in sys.modules and with_triton(said["load"]["file"]):
             say("runs", "copied" if "triton" in COPIED else "interpreted")
     except BaseException as error:
         say("failed", told(error, said["load"]["file"]))
@@ -240,14 +240,14 @@ def emulated(what: Any) -> Callable[..., Callable[[], None]]:
         _fields_ = [("begin", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
     declared = Range(begin, (end.value or 0) - (begin.value or 0))
-    kinds = {name: getattr(ctypes, f"c_{kind}") for name, kind in what["arguments"]}
+    kinds = [(name, getattr(ctypes, f"c_{kind}")) for name, kind in what["arguments"]]
     turns = [0]
 
     def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
         arrays = {**inputs, **outputs}
         words = [
-            kinds[n](arrays[n].ctypes.data if n in arrays else scalars[n])
-            for n, _ in what["arguments"]
+            kind(arrays[name].ctypes.data if name in arrays else scalars[name])
+            for name, kind in kinds
         ]
         parameters = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
         *blocks, threads, _, _, shared = scalars["launch"]
@@ -278,7 +278,7 @@ def plain(what: Any) -> Callable[..., Callable[[], None]]:
     if hasattr(function, "run") and type(function).__module__.startswith("triton."):
         raise Unfit(f"{what['name']} is a Triton kernel: name the function that launches it")
     module = sys.modules.get(getattr(function, "__module__", "")) or sys.modules.get("candidate")
-    style = what["arrays"] or style_of(module)
+    style = what["arrays"] or (style_of(module) if module else "numpy")
     wanted = what["given"] or named(function, what)
     positional = positional or bool(what["given"])
     known = [*what["inputs"], *what["outputs"], *what["scalars"]]
@@ -291,14 +291,18 @@ def plain(what: Any) -> Callable[..., Callable[[], None]]:
 
     def bound(inputs: Any, outputs: Any, scalars: Any) -> Callable[[], None]:
         kept = {**inputs, **outputs}
-        ready = {n: into(kept[n]) if n in kept else scalars[n] for n in wanted} if views else {}
+        ready = [into(kept[n]) if n in kept else scalars[n] for n in wanted] if views else []
 
         def run() -> None:
-            given = ready or {n: into(kept[n]) if n in kept else scalars[n] for n in wanted}
-            result = function(*given.values()) if positional else function(**given)
-            if not views:
-                for name in (n for n in outputs if n in given):
-                    put(name, outputs[name], given[name])
+            given = ready or [into(kept[n]) if n in kept else scalars[n] for n in wanted]
+            by_name = zip(wanted, given, strict=True)
+            result = function(*given) if positional else function(**dict(by_name))
+            back = zip(wanted, given, strict=True) if style == "triton" and not views else ()
+            for name, value in back:
+                if name in outputs:
+                    put(name, outputs[name], value)
+                elif name in inputs and value.cpu().numpy().tobytes() != inputs[name].tobytes():
+                    raise Unfit(f"it wrote to its input {name}")
             if not returned:
                 return
             results = result if isinstance(result, tuple | list) else (result,)
@@ -360,13 +364,29 @@ def found(what: Any) -> tuple[Callable[..., Any], bool]:
 def style_of(module: Any) -> str:
     """The library whose arrays a file seems to want: triton's, torch's or jax's if it imports one
     of them, and nothing of Numba."""
-    names = set()
-    for value in vars(module).values() if module else ():
-        for said in (getattr(value, "__name__", ""), getattr(value, "__module__", "")):
-            names.add(str(said).partition(".")[0])
+    names = libraries(module)
     if "numba" in names:
         return "numpy"
     return next((style for style in ("triton", "torch", "jax") if style in names), "numpy")
+
+
+def libraries(module: Any) -> set[str]:
+    """The packages that what a module has is of."""
+    return {
+        str(said).partition(".")[0]
+        for value in vars(module).values()
+        for said in (getattr(value, "__name__", ""), getattr(value, "__module__", ""))
+    }
+
+
+def with_triton(file: str) -> bool:
+    """Whether it, or a module of its folder that it has imported, has anything of Triton's."""
+    folder = os.path.dirname(file) + "/"  # noqa: PTH120
+    return any(
+        "triton" in libraries(module)
+        for module in list(sys.modules.values())
+        if str(getattr(module, "__file__", "")).startswith(folder)
+    )
 
 
 def to_numpy(array: Any) -> Any:
